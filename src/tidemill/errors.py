@@ -1,0 +1,141 @@
+"""Errors a person can act on, in PostgreSQL's manner.
+
+Every error that leaves a layer on purpose is a `TidemillError`: a primary text (one line, lower case, no full stop), an
+optional detail (what was found), an optional hint (what to do), an SQLSTATE, and a position in the statement where one
+is known. `transient` says that the same call may succeed later. Writes add whether they may have happened
+(`persist.outcome`). Anything else that escapes is a bug and is reported as XX000.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class TidemillError(Exception):
+    """Base of all deliberate errors; subclasses set `sqlstate` (and `transient`) once for all their instances."""
+
+    sqlstate: str = "XX000"
+    transient: bool = False
+
+    def __init__(
+        self,
+        primary: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        sqlstate: str | None = None,
+        position: int | None = None,
+    ) -> None:
+        super().__init__(primary)
+        self.primary = primary
+        self.detail = detail
+        self.hint = hint
+        if sqlstate is not None:
+            self.sqlstate = sqlstate
+        # 1-based character offset into the statement's text, as PostgreSQL's ErrorResponse field P wants it.
+        self.position = position
+
+    def __str__(self) -> str:
+        lines = [self.primary]
+        if self.detail:
+            lines.append(f"DETAIL: {self.detail}")
+        if self.hint:
+            lines.append(f"HINT: {self.hint}")
+        return "\n".join(lines)
+
+
+class SyntaxError_(TidemillError):
+    """The statement is not in the grammar."""
+
+    sqlstate = "42601"
+
+
+class UndefinedObject(TidemillError):
+    """A name that resolves to nothing; callers pass the precise SQLSTATE (42P01 table, 42703 column, 42883 function, 3F000 schema, 42704 other)."""
+
+    sqlstate = "42704"
+
+
+class DuplicateObject(TidemillError):
+    """A name that is taken (42P07 relation, 42701 column, 42P06 schema, 42P04 database)."""
+
+    sqlstate = "42710"
+
+
+class WrongObjectType(TidemillError):
+    sqlstate = "42809"
+
+
+class DependentObjects(TidemillError):
+    sqlstate = "2BP01"
+
+
+class DatatypeMismatch(TidemillError):
+    sqlstate = "42804"
+
+
+class Unsupported(TidemillError):
+    """Valid PostgreSQL that Tidemill does not do; the text names the feature, the hint what to use instead."""
+
+    sqlstate = "0A000"
+
+
+class InvalidValue(TidemillError):
+    """Text or bytes that are no value of the type (22P02), out of range (22003), too long (22001), bad date (22007/22008)."""
+
+    sqlstate = "22P02"
+
+
+class NotNullViolation(TidemillError):
+    sqlstate = "23502"
+
+
+class LimitExceeded(TidemillError):
+    """A named limit was hit; the primary text names the limit and its value (54000 program limit, 53000 resources)."""
+
+    sqlstate = "54000"
+
+
+class InvalidTransactionState(TidemillError):
+    sqlstate = "25000"
+
+
+class SerializationFailure(TidemillError):
+    """The transaction read something that changed before it committed; run it again."""
+
+    sqlstate = "40001"
+    transient = True
+
+
+class QueryCanceled(TidemillError):
+    sqlstate = "57014"
+
+
+class Unavailable(TidemillError):
+    """A part that is needed is not there now (still starting, disk full, store unreachable)."""
+
+    sqlstate = "57P03"
+    transient = True
+
+
+class DataCorrupted(TidemillError):
+    """A shard's log or part is missing, truncated or not what the log says."""
+
+    sqlstate = "XX001"
+
+
+class Internal(TidemillError):
+    """An invariant that does not hold. Raised always, in production too."""
+
+    sqlstate = "XX000"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the client should know that is no error; `severity` is NOTICE, WARNING, INFO, LOG or DEBUG."""
+
+    text: str
+    severity: str = "NOTICE"
+    sqlstate: str = "00000"
+    detail: str | None = None
+    hint: str | None = None

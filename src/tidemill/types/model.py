@@ -1,0 +1,173 @@
+"""The SQL types and relation descriptions: plain values that every layer shares.
+
+A type is an immutable value; equal types compare equal. This module knows nothing of Arrow, Spark, Delta or the wire:
+those forms live beside it, one file each (`arrow`, `delta`, `spark`, `wire`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a type is, without its modifiers. The value is PostgreSQL's internal name (pg_type.typname) where there is one."""
+
+    BOOL = "bool"
+    INT2 = "int2"
+    INT4 = "int4"
+    INT8 = "int8"
+    UINT2 = "uint2"
+    UINT4 = "uint4"
+    UINT8 = "uint8"
+    FLOAT4 = "float4"
+    FLOAT8 = "float8"
+    NUMERIC = "numeric"
+    TEXT = "text"
+    VARCHAR = "varchar"
+    CHAR = "bpchar"
+    BYTEA = "bytea"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+    TIMESTAMPTZ = "timestamptz"
+    INTERVAL = "interval"
+    UUID = "uuid"
+    JSONB = "jsonb"
+    MZ_TIMESTAMP = "mz_timestamp"
+    OID = "oid"
+    NAME = "name"
+    UNKNOWN = "unknown"  # an untyped literal or parameter before it takes its context's type
+    ARRAY = "array"
+    LIST = "list"
+    MAP = "map"
+    RECORD = "record"
+
+
+@dataclass(frozen=True, slots=True)
+class SqlType:
+    """One SQL type. `length` for varchar(n) and char(n); `precision` and `scale` for numeric(p,s), both None for numeric;
+    `element` for array, list and map (whose keys are text); `fields` for record."""
+
+    kind: Kind
+    length: int | None = None
+    precision: int | None = None
+    scale: int | None = None
+    element: SqlType | None = None
+    fields: tuple[Column, ...] = ()
+
+    def __str__(self) -> str:
+        return type_name(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named, typed column of a relation or field of a record."""
+
+    name: str
+    type: SqlType
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RelationDesc:
+    """The columns of a relation, in order. Names may repeat in a query's result, never in a stored relation."""
+
+    columns: tuple[Column, ...] = field(default=())
+
+    @property
+    def names(self) -> list[str]:
+        return [c.name for c in self.columns]
+
+    @property
+    def types(self) -> list[SqlType]:
+        return [c.type for c in self.columns]
+
+
+BOOL = SqlType(Kind.BOOL)
+INT2 = SqlType(Kind.INT2)
+INT4 = SqlType(Kind.INT4)
+INT8 = SqlType(Kind.INT8)
+UINT2 = SqlType(Kind.UINT2)
+UINT4 = SqlType(Kind.UINT4)
+UINT8 = SqlType(Kind.UINT8)
+FLOAT4 = SqlType(Kind.FLOAT4)
+FLOAT8 = SqlType(Kind.FLOAT8)
+NUMERIC = SqlType(Kind.NUMERIC)
+TEXT = SqlType(Kind.TEXT)
+VARCHAR = SqlType(Kind.VARCHAR)
+CHAR = SqlType(Kind.CHAR, length=1)
+BYTEA = SqlType(Kind.BYTEA)
+DATE = SqlType(Kind.DATE)
+TIME = SqlType(Kind.TIME)
+TIMESTAMP = SqlType(Kind.TIMESTAMP)
+TIMESTAMPTZ = SqlType(Kind.TIMESTAMPTZ)
+INTERVAL = SqlType(Kind.INTERVAL)
+UUID = SqlType(Kind.UUID)
+JSONB = SqlType(Kind.JSONB)
+MZ_TIMESTAMP = SqlType(Kind.MZ_TIMESTAMP)
+OID = SqlType(Kind.OID)
+NAME = SqlType(Kind.NAME)
+UNKNOWN = SqlType(Kind.UNKNOWN)
+
+
+def numeric(precision: int, scale: int = 0) -> SqlType:
+    return SqlType(Kind.NUMERIC, precision=precision, scale=scale)
+
+
+def varchar(length: int) -> SqlType:
+    return SqlType(Kind.VARCHAR, length=length)
+
+
+def char(length: int) -> SqlType:
+    return SqlType(Kind.CHAR, length=length)
+
+
+def array(element: SqlType) -> SqlType:
+    return SqlType(Kind.ARRAY, element=element)
+
+
+def list_(element: SqlType) -> SqlType:
+    return SqlType(Kind.LIST, element=element)
+
+
+def map_(value: SqlType) -> SqlType:
+    return SqlType(Kind.MAP, element=value)
+
+
+def record(*fields: Column) -> SqlType:
+    return SqlType(Kind.RECORD, fields=fields)
+
+
+_SQL_NAMES = {
+    Kind.BOOL: "boolean",
+    Kind.INT2: "smallint",
+    Kind.INT4: "integer",
+    Kind.INT8: "bigint",
+    Kind.FLOAT4: "real",
+    Kind.FLOAT8: "double precision",
+    Kind.VARCHAR: "character varying",
+    Kind.CHAR: "character",
+    Kind.TIME: "time without time zone",
+    Kind.TIMESTAMP: "timestamp without time zone",
+    Kind.TIMESTAMPTZ: "timestamp with time zone",
+}
+
+
+def type_name(t: SqlType) -> str:
+    """The type as PostgreSQL's format_type spells it; parses back to the same type."""
+    if t.kind is Kind.ARRAY and t.element is not None:
+        return f"{type_name(t.element)}[]"
+    if t.kind is Kind.LIST and t.element is not None:
+        return f"{type_name(t.element)} list"
+    if t.kind is Kind.MAP and t.element is not None:
+        return f"map[text=>{type_name(t.element)}]"
+    if t.kind is Kind.RECORD:
+        inner = ", ".join(f"{c.name} {type_name(c.type)}" for c in t.fields)
+        return f"record({inner})"
+    base = _SQL_NAMES.get(t.kind, t.kind.value)
+    if t.kind is Kind.NUMERIC and t.precision is not None:
+        return f"numeric({t.precision},{t.scale})"
+    if t.length is not None:
+        return f"{base}({t.length})"
+    return base
