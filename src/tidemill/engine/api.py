@@ -1,0 +1,196 @@
+"""The face that a session shows to whoever speaks for a client (pgwire, HTTP, a test).
+
+The server layer never sees shards, Spark or the catalog: it hands statements in and gets outcomes out. Everything here
+is awaited on the event loop and never blocks it. Values cross this face as Arrow record batches whose types are the
+storage forms of `types.arrow`; how they look on a wire is the server's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemill.errors import Notice
+from tidemill.types.model import Column, SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter as the client sent it: its bytes (None = NULL) and its format, 0 text or 1 binary."""
+
+    data: bytes | None
+    format: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterStatus:
+    """A session parameter that clients follow has changed (pgwire message S)."""
+
+    name: str
+    value: str
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A statement that was parsed and described. `columns` is None where it returns no rows. `verb` is for logs and
+    metrics. `statement` is the engine's own; nobody else looks inside. `text` is the statement's SQL."""
+
+    text: str
+    verb: str
+    param_types: tuple[SqlType, ...]
+    columns: tuple[Column, ...] | None
+    statement: object
+    # True for BEGIN, COMMIT, ROLLBACK and DEALLOCATE-like statements that a failed transaction still accepts.
+    allowed_when_failed: bool = False
+
+
+@dataclass(slots=True)
+class Complete:
+    """Done, no rows: the command tag, e.g. `INSERT 0 3`."""
+
+    tag: str
+
+
+@dataclass(slots=True)
+class EmptyQuery:
+    """The statement was empty."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows to come. The tag is `{tag} {count}` when `counted`, else `tag`. The reader must exhaust or `aclose()` the
+    iterator: holds and jobs are released there."""
+
+    columns: tuple[Column, ...]
+    batches: AsyncIterator[pa.RecordBatch]
+    tag: str = "SELECT"
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """COPY's options, defaults as PostgreSQL's for the format. `delimiter`, `null`, `quote`, `escape` are one string each."""
+
+    format: str = "text"  # text | csv | binary
+    delimiter: str = "\t"
+    null: str = "\\N"
+    header: bool = False
+    quote: str = '"'
+    escape: str = '"'
+    force_quote: tuple[str, ...] = ()  # column names; ("*",) means all
+    force_not_null: tuple[str, ...] = ()
+    force_null: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class CopyOut:
+    """COPY ... TO STDOUT: the server formats the batches. Tag `COPY {count}`."""
+
+    columns: tuple[Column, ...]
+    batches: AsyncIterator[pa.RecordBatch]
+    options: CopyOptions
+
+
+class CopySink(Protocol):
+    """Takes the rows of COPY ... FROM STDIN; nothing is visible before `finish`."""
+
+    async def write(self, batch: pa.RecordBatch) -> None: ...
+
+    async def finish(self) -> str:
+        """Returns the command tag, `COPY n`."""
+        ...
+
+    async def fail(self, reason: str) -> None:
+        """The client gave up (CopyFail) or its data did not decode: forget what was written."""
+        ...
+
+
+@dataclass(slots=True)
+class CopyIn:
+    """COPY t (columns) FROM STDIN: the server decodes the client's bytes into batches of `columns`."""
+
+    columns: tuple[Column, ...]
+    options: CopyOptions
+    sink: CopySink
+
+
+Outcome = Complete | EmptyQuery | Rows | CopyOut | CopyIn
+
+
+class Session(Protocol):
+    """One client's session. Calls come one at a time (except `cancel`, which may come at any moment)."""
+
+    @property
+    def transaction_status(self) -> str:
+        """`I` idle, `T` in a transaction block, `E` in a failed one: pgwire's ReadyForQuery byte."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """What to report at start (server_version, client_encoding, DateStyle, TimeZone, ...)."""
+        ...
+
+    async def parse(self, sql: str) -> list[Prepared]:
+        """Split a simple query into its statements. Describes nothing yet: `columns` may be None and `param_types` empty
+        until `describe`. Raises a syntax error with a position in `sql` and then runs none of them."""
+        ...
+
+    async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+        """Parse and describe exactly one statement (42601 for more) with parameter types as far as the client gave them
+        (0 = find out)."""
+        ...
+
+    async def execute(self, prepared: Prepared, params: Sequence[Param] = ()) -> Outcome:
+        """Run it. In no transaction block an implicit transaction is opened, which `sync` ends. After an error the caller
+        calls `fail` before anything else."""
+        ...
+
+    async def sync(self) -> None:
+        """The end of a simple query or a Sync message: commits the implicit transaction. May raise (a commit can fail)."""
+        ...
+
+    async def fail(self) -> None:
+        """A statement failed: rolls back the implicit transaction, or marks the transaction block as failed."""
+        ...
+
+    def events(self) -> list[Notice | ParameterStatus]:
+        """Notices and parameter changes since the last call; may be polled while a statement runs."""
+        ...
+
+    def on_event(self, wake: object) -> None:
+        """`wake` (a no-argument callable, called on the event loop) is called when `events` has something new."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel what runs now, if anything; it then raises QueryCanceled."""
+        ...
+
+    async def close(self) -> None:
+        """The client is gone: roll back, cancel, release everything. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StartupOptions:
+    """What a client asked for when it connected."""
+
+    user: str = "materialize"
+    database: str = "materialize"
+    application_name: str = ""
+    settings: Mapping[str, str] = field(default_factory=lambda: {})
+
+
+class Engine(Protocol):
+    """The running system as the server layer sees it."""
+
+    def open_session(self, options: StartupOptions, *, process_id: int) -> Session:
+        """Raises when the role or database does not exist (28000, 3D000)."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """True once Spark is warm (`/readyz`)."""
+        ...
