@@ -1,8 +1,7 @@
 """The SQL types and relation descriptions: plain values that every layer shares.
 
-A type is an immutable value; equal types compare equal. This module knows nothing of Arrow, Spark, Delta or the wire:
-those forms live beside it, one file each (`arrow`, `delta`, `spark`, `wire`).
-"""
+A type is an immutable value; equal types compare equal. This module knows nothing of Arrow, Spark, Delta or
+the wire: those forms live beside it, one file each (`arrow`, `delta`, `spark`, `wire`). """
 
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a type is, without its modifiers. The value is PostgreSQL's internal name (pg_type.typname) where there is one."""
+    """What a type is, without its modifiers. The value is PostgreSQL's internal name (pg_type.typname) where
+    there is one."""
 
     BOOL = "bool"
     INT2 = "int2"
@@ -46,8 +46,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """One SQL type. `length` for varchar(n) and char(n); `precision` and `scale` for numeric(p,s), both None for numeric;
-    `element` for array, list and map (whose keys are text); `fields` for record."""
+    """One SQL type. `length` for varchar(n) and char(n); `precision` and `scale` for numeric(p,s), both None
+    for numeric; `element` for array, list and map (whose keys are text); `fields` for record."""
 
     kind: Kind
     length: int | None = None
@@ -71,7 +71,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class RelationDesc:
-    """The columns of a relation, in order. Names may repeat in a query's result, never in a stored relation."""
+    """The columns of a relation, in order. Names may repeat in a query's result, never in a stored
+    relation."""
 
     columns: tuple[Column, ...] = field(default=())
 
@@ -163,11 +164,20 @@ def type_name(t: SqlType) -> str:
     if t.kind is Kind.MAP and t.element is not None:
         return f"map[text=>{type_name(t.element)}]"
     if t.kind is Kind.RECORD:
-        inner = ", ".join(f"{c.name} {type_name(c.type)}" for c in t.fields)
+        inner = ", ".join(f"{_quoted(c.name)} {type_name(c.type)}" for c in t.fields)
         return f"record({inner})"
+    if t.kind is Kind.CHAR and t.length is None:
+        return "bpchar"  # `character` alone would be character(1)
     base = _SQL_NAMES.get(t.kind, t.kind.value)
     if t.kind is Kind.NUMERIC and t.precision is not None:
         return f"numeric({t.precision},{t.scale})"
     if t.length is not None:
         return f"{base}({t.length})"
     return base
+
+
+def _quoted(name: str) -> str:
+    """A field's name, quoted unless it reads back unquoted."""
+    if name.isascii() and name.isidentifier() and name == name.lower():
+        return name
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,31 @@
+"""SQL types: what they are (`model`), what they are called (`parse_name`), and their forms in Arrow, Delta,
+Spark and on the PostgreSQL wire; and which rows are the same row (`identity`).
+
+Every layer below stands on this package; it calls none of them. Spark is imported only by the functions that
+return Spark objects. """
+
+from tidemill.types.arrow import arrow_schema, arrow_type, shard_schema, storage_schema
+from tidemill.types.delta import delta_schema_string, delta_type, relation_of
+from tidemill.types.model import Column, Kind, RelationDesc, SqlType, type_name
+from tidemill.types.names import physical_names
+from tidemill.types.parse_name import parse_type
+from tidemill.types.spark import spark_schema, spark_type
+
+__all__ = [
+    "Column",
+    "Kind",
+    "RelationDesc",
+    "SqlType",
+    "arrow_schema",
+    "arrow_type",
+    "delta_schema_string",
+    "delta_type",
+    "parse_type",
+    "physical_names",
+    "relation_of",
+    "shard_schema",
+    "spark_schema",
+    "spark_type",
+    "storage_schema",
+    "type_name",
+]

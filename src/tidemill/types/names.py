@@ -1,0 +1,52 @@
+"""Physical column names: what a column is called inside its Delta table.
+
+The user's name wherever Delta takes it, else an escaped one. Called by `arrow`, `delta` and `spark`; the
+mapping is kept in the table's own metadata (`delta.delta_schema`), so nothing ever has to be un-escaped. A
+name depends only on the names before it: a column added later never renames an earlier one. """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.types.model import RelationDesc
+
+# What Delta (through Spark's Parquet writer) refuses in a column's name; plus the escape sign itself, control
+# characters (handled below) and the backtick, which every SQL reader of the table would have to double.
+_REFUSED = frozenset(" ,;{}()\n\t=%`")
+
+# The shard's own columns (mz_timestamp, mz_diff, mz_error) and the hidden ones of envelopes all start so.
+RESERVED_PREFIX = "mz_"
+
+
+def physical_names(desc: RelationDesc) -> list[str]:
+    """One physical name per column of a stored relation, in order."""
+    return physical_names_of(desc.names)
+
+
+def physical_names_of(names: Sequence[str]) -> list[str]:
+    """As `physical_names`, for the fields of a record too (where a name may repeat)."""
+    taken: set[str] = set()
+    result: list[str] = []
+    for name in names:
+        escaped = _escape(name)
+        candidate, n = escaped, 2
+        while _fold(candidate) in taken:
+            # `%~` cannot come out of _escape, so a numbered name never meets an escaped one.
+            candidate, n = f"{escaped}%~{n}", n + 1
+        taken.add(_fold(candidate))
+        result.append(candidate)
+    return result
+
+
+def _escape(name: str) -> str:
+    escaped = "".join(f"%{ord(ch):02X}" if ch in _REFUSED or ord(ch) < 0x20 else ch for ch in name)
+    if escaped == "":
+        return "%"
+    if escaped.lower().startswith(RESERVED_PREFIX):
+        return f"%{escaped}"
+    return escaped
+
+
+def _fold(name: str) -> str:
+    """Delta compares names without case. Folding more than it does only escapes a name too many."""
+    return name.lower().casefold()
