@@ -1,0 +1,451 @@
+"""Every setting of the server, in one place, each with its meaning.
+
+A setting has one name. `--data-dir x`, `TIDEMILL_DATA_DIR=x` and `data_dir = "x"` in the TOML file of
+`--config` mean the same, and the earlier of the three wins. `load` reads all three, refuses names it does
+not know (with the nearest one as a hint), checks that the settings fit together and returns a `Config`. The
+command line, docs/configuration.md and the tests take names, defaults and help from here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from tidemill.errors import TidemillError
+
+ENV_PREFIX = "TIDEMILL_"
+# Names under the prefix that are no settings: where the file is, and what only tests set.
+ENV_RESERVED = frozenset({"TIDEMILL_CONFIG", "TIDEMILL_FAILPOINTS", "TIDEMILL_REWRITE"})
+ENV_TEST_PREFIX = "TIDEMILL_TEST_"
+
+
+class ConfigError(TidemillError):
+    """A setting that is unknown, malformed or does not fit the others."""
+
+    sqlstate = "F0000"
+
+
+class Address(NamedTuple):
+    """Where to listen. Port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Only this machine can connect. Names but localhost count as not: what they mean may change."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one setting beside its name and default. `metavar` is the shape that a value has in
+    text. A secret has no flag (other users of the machine can read a command line) and is never printed."""
+
+    help: str
+    parse: Callable[[str], Any]
+    metavar: str
+    group: str
+    secret: bool = False
+    show: Callable[[Any], str] = str
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _bool(value: str) -> bool:
+    lowered = value.lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("expected true or false")
+
+
+def _show_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _address(value: str) -> Address:
+    host, colon, port = value.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        raise ValueError("expected host:port, for example 127.0.0.1:6875 or [::1]:6875")
+    return Address(host, int(port))
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration(value: str) -> int:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([a-z]+)", value.strip())
+    if match is None or match[2] not in _UNITS_MS:
+        raise ValueError("expected a number and a unit (ms, s, m, h, d), for example 500ms or 1h")
+    return round(float(match[1]) * _UNITS_MS[match[2]])
+
+
+def _show_duration(ms: int) -> str:
+    for unit in ("d", "h", "m", "s"):
+        if ms and ms % _UNITS_MS[unit] == 0:
+            return f"{ms // _UNITS_MS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def _memory(value: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]*[kmgKMG]", value):
+        raise ValueError("expected a size with a unit (k, m, g), for example 2g")
+    return value.lower()
+
+
+def _choice(*choices: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.lower() not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return value.lower()
+
+    return parse
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(name.strip().lower() for name in value.split(",") if name.strip())
+
+
+def _data_dir(value: str) -> str:
+    if "://" in value:
+        parts = urlsplit(value)
+        if parts.scheme != "s3" or not parts.netloc:
+            raise ValueError("expected a folder or s3://bucket/prefix")
+        return value.rstrip("/")
+    if not value:
+        raise ValueError("expected a folder or s3://bucket/prefix")
+    return str(Path(value).expanduser().absolute())
+
+
+def _folder(value: str) -> str:
+    return str(Path(value).expanduser().absolute()) if value else ""
+
+
+def _about(
+    metavar: str, parse: Callable[[str], Any], group: str, text: str, **more: Any
+) -> dict[str, Setting]:
+    return {"setting": Setting(text, parse, metavar, group, **more)}
+
+
+def _flag(group: str, text: str) -> dict[str, Setting]:
+    return _about("BOOL", _bool, group, text, show=_show_bool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings. Durations are milliseconds. An empty string means "not set"."""
+
+    data_dir: str = field(
+        default="data",
+        metadata=_about(
+            "DIR",
+            _data_dir,
+            "Data",
+            "Where everything durable lives: a folder, which is made if it is not there, or s3://bucket/prefix.",
+        ),
+    )
+    take_over: bool = field(
+        default=False,
+        metadata=_flag(
+            "Data",
+            "Take the data directory over from the server that holds it. That server is fenced out: it can "
+            "commit nothing more and stops.",
+        ),
+    )
+    shared_data_dir: bool = field(
+        default=False,
+        metadata=_flag(
+            "Data",
+            "Say that the data directory is a folder which all machines of Spark see at this path.",
+        ),
+    )
+    scratch_dir: str = field(
+        default="",
+        metadata=_about(
+            "DIR",
+            _folder,
+            "Data",
+            "A local folder for files that may be lost (Spark's spill, caches). Default: a folder below the "
+            "system's temporary one.",
+        ),
+    )
+    retain_history: int = field(
+        default=3_600_000,
+        metadata=_about(
+            "DURATION",
+            _duration,
+            "Data",
+            "How far back AS OF can read in relations that do not say RETAIN HISTORY FOR themselves.",
+            show=_show_duration,
+        ),
+    )
+    tick: int = field(
+        default=1000,
+        metadata=_about(
+            "DURATION",
+            _duration,
+            "Data",
+            "The distance of the common boundaries of time.",
+            show=_show_duration,
+        ),
+    )
+
+    sql_addr: Address = field(
+        default=Address("127.0.0.1", 6875),
+        metadata=_about("HOST:PORT", _address, "Network", "Where the PostgreSQL wire protocol listens."),
+    )
+    http_addr: Address = field(
+        default=Address("127.0.0.1", 6876),
+        metadata=_about(
+            "HOST:PORT",
+            _address,
+            "Network",
+            "Where HTTP listens: the SQL API, health, readiness and metrics.",
+        ),
+    )
+    http_hosts: tuple[str, ...] = field(
+        default=(),
+        metadata=_about(
+            "NAMES",
+            _names,
+            "Network",
+            "Host names, separated by commas, under which clients may reach the HTTP port, beside localhost "
+            "and plain IP addresses.",
+            show=",".join,
+        ),
+    )
+    allow_insecure: bool = field(
+        default=False,
+        metadata=_flag(
+            "Network",
+            "Listen on an address that other machines can reach although there is no authentication: "
+            "whoever reaches the port may do everything.",
+        ),
+    )
+
+    spark_master: str = field(
+        default="local[*]",
+        metadata=_about(
+            "MASTER", _text, "Spark", "The Spark master. The default runs Spark on this server's machine."
+        ),
+    )
+    spark_driver_memory: str = field(
+        default="2g",
+        metadata=_about(
+            "SIZE",
+            _memory,
+            "Spark",
+            "The Java heap of Spark's driver (with a local master: of Spark altogether).",
+        ),
+    )
+
+    s3_endpoint: str = field(
+        default="",
+        metadata=_about("URL", _text, "S3", "The S3 endpoint. Default: that of AWS for the region."),
+    )
+    s3_region: str = field(
+        default="us-east-1", metadata=_about("REGION", _text, "S3", "The bucket's region.")
+    )
+    s3_access_key_id: str = field(
+        default="",
+        metadata=_about(
+            "KEY", _text, "S3", "The access key's id. Default: what AWS's own variables and files say."
+        ),
+    )
+    s3_secret_access_key: str = field(
+        default="",
+        metadata=_about(
+            "SECRET",
+            _text,
+            "S3",
+            "The secret of the access key. Not a flag, for others can read a command line.",
+            secret=True,
+        ),
+    )
+    s3_allow_http: bool = field(
+        default=False, metadata=_flag("S3", "Let the S3 endpoint be plain http (a store on this machine).")
+    )
+
+    log_format: str = field(
+        default="auto",
+        metadata=_about(
+            "FORMAT",
+            _choice("auto", "text", "json"),
+            "Logs",
+            "auto (coloured on a terminal, plain text elsewhere), text, or json (one object a line). Logs go "
+            "to standard error.",
+        ),
+    )
+    log_level: str = field(
+        default="info",
+        metadata=_about(
+            "LEVEL",
+            _choice("debug", "info", "warning", "error"),
+            "Logs",
+            "The least severe messages to write.",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def on_s3(self) -> bool:
+        return self.data_dir.startswith("s3://")
+
+    def s3_options(self) -> dict[str, str]:
+        """The options of the object store client, by obstore's names; empty for a folder."""
+        if not self.on_s3:
+            return {}
+        named = {
+            "endpoint": self.s3_endpoint,
+            "region": self.s3_region,
+            "access_key_id": self.s3_access_key_id,
+            "secret_access_key": self.s3_secret_access_key,
+            "allow_http": "true" if self.s3_allow_http else "",
+        }
+        return {name: value for name, value in named.items() if value}
+
+    def describe(self) -> dict[str, str]:
+        """Each setting as text, for logs; secrets are masked."""
+        out: dict[str, str] = {}
+        for name, setting in SETTINGS.items():
+            value = getattr(self, name)
+            out[name] = "(set)" if setting.secret and value else setting.show(value)
+        return out
+
+
+SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(Config)}
+DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Config) if f.default is not MISSING}
+
+
+def flag_name(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def env_name(name: str) -> str:
+    return ENV_PREFIX + name.upper()
+
+
+def load(
+    flags: Mapping[str, str | bool | None] | None = None,
+    environ: Mapping[str, str] | None = None,
+    config_file: str | None = None,
+) -> Config:
+    """Read flags (by setting name; None = not given), environment and file, in that order of precedence."""
+    environ = os.environ if environ is None else environ
+    config_file = config_file or environ.get("TIDEMILL_CONFIG") or None
+    found: dict[str, Any] = {"data_dir": _data_dir(DEFAULTS["data_dir"])}
+    if config_file:
+        found |= _from_file(config_file)
+    found |= _from_environment(environ)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            found[name] = _parse(name, value, flag_name(name))
+    return Config(**found)
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    known = {env_name(name): name for name in SETTINGS}
+    found: dict[str, Any] = {}
+    for variable, value in environ.items():
+        if (
+            not variable.startswith(ENV_PREFIX)
+            or variable in ENV_RESERVED
+            or variable.startswith(ENV_TEST_PREFIX)
+        ):
+            continue
+        name = known.get(variable)
+        if name is not None:
+            found[name] = _parse(name, value, variable)
+            continue
+        # Not every unknown variable is ours to refuse: Kubernetes sets TIDEMILL_PORT and the like for a
+        # service of this name. One that is nearly a setting is a slip that would otherwise be silent.
+        if difflib.get_close_matches(variable, known, n=1, cutoff=0.85):
+            raise _unknown(variable, list(known), "environment variable")
+    return found
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except OSError as e:
+        raise ConfigError(f'cannot read the configuration file "{path}"', detail=e.strerror or str(e)) from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f'the configuration file "{path}" is not TOML', detail=str(e)) from e
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if key not in SETTINGS:
+            raise _unknown(key, list(SETTINGS), f'setting in "{path}"')
+        found[key] = _parse(key, value, f'{key} in "{path}"')
+    return found
+
+
+def _unknown(name: str, known: list[str], what: str) -> ConfigError:
+    near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else "docs/configuration.md lists all settings."
+    return ConfigError(f"unknown {what}: {name}", hint=hint)
+
+
+def _parse(name: str, value: object, origin: str) -> Any:
+    """One value from text, or from TOML's own booleans, numbers and lists of text where they say the same."""
+    setting = SETTINGS[name]
+    if isinstance(value, bool):
+        text = _show_bool(value)
+    elif isinstance(value, list):
+        text = ",".join(str(v) for v in value)
+    else:
+        text = str(value)
+    try:
+        return setting.parse(text)
+    except ValueError as e:
+        shown = "(hidden)" if setting.secret else f'"{text}"'
+        raise ConfigError(f"invalid value for {origin}: {shown}", detail=f"{e}.") from e
+
+
+def _check(config: Config) -> None:
+    for name in ("sql_addr", "http_addr"):
+        address: Address = getattr(config, name)
+        if not address.loopback and not config.allow_insecure:
+            raise ConfigError(
+                f"{flag_name(name)} {address} is open to other machines, and there is no authentication",
+                detail="Whoever reaches the port could read and change everything.",
+                hint="Listen on 127.0.0.1 behind a tunnel or an authenticating proxy, or insist with "
+                "--allow-insecure.",
+            )
+    if config.sql_addr == config.http_addr and config.sql_addr.port:
+        raise ConfigError(
+            f"--sql-addr and --http-addr are both {config.sql_addr}",
+            hint="Give each protocol a port of its own.",
+        )
+    # local-cluster runs its executors on this machine too, so they see its folders.
+    if not config.spark_master.startswith("local") and not config.on_s3 and not config.shared_data_dir:
+        raise ConfigError(
+            f'executors of Spark at "{config.spark_master}" cannot see the local folder "{config.data_dir}"',
+            hint="Use an s3:// data directory, or say with --shared-data-dir that every machine sees the "
+            "folder at this path.",
+        )
+    if config.tick < 1:
+        raise ConfigError("--tick must be at least 1ms")
