@@ -1,0 +1,1 @@
+"""SELECT at a time, on Spark."""

@@ -1,0 +1,320 @@
+"""The one Spark session of a server.
+
+`SparkHost` starts the JVM and the session in a background thread, so that the SQL port answers at once; warms it up
+(the first runs of a plan shape are several times slower); says when it is ready; notices when the JVM dies and says why;
+can start it again. The server owns one, the tests share one. PySpark keeps its gateway in class attributes, so there can
+be one host per process at a time: a second one is refused.
+
+Threads: `session` may be used from any thread; PySpark pins a JVM thread to each Python thread, so job groups and pools
+set in one thread do not touch another. `query.run` sets them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tidemill.errors import Internal, TidemillError, Unavailable
+from tidemill.query.java import Java, find_java
+from tidemill.query.metrics import QueryMetrics
+from tidemill.query.settings import LOG4J, spark_conf
+
+log = logging.getLogger(__name__)
+
+# A JVM on a loaded two-core machine needs 5 to 15 s to hand over its port; after this it is taken for stuck.
+START_TIMEOUT = 120.0
+# How long `stop` waits for the JVM to end by itself before it is killed.
+STOP_TIMEOUT = 10.0
+# The path of a Unix socket must fit sockaddr_un (108 bytes); Spark adds `/.<uuid>.sock`, 43 bytes.
+_SOCKET_DIR_MAX = 60
+# Variables that would make PySpark start something else than what this file asks for.
+_HOSTILE_ENV = (
+    "PYSPARK_SUBMIT_ARGS",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "SPARK_REMOTE",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_LOCAL_IP",
+    "MASTER",
+)
+
+_owner_lock = threading.Lock()
+_owner: SparkHost | None = None
+
+
+class SparkHost:
+    """Starts on construction; see the module's text. `scratch` is a folder that only this host writes to (made if absent;
+    a temporary one by default), which holds shuffle files, sockets and Spark's own log."""
+
+    def __init__(
+        self,
+        master: str = "local[*]",
+        conf: Mapping[str, str] | None = None,
+        *,
+        scratch: Path | None = None,
+        driver_memory_mb: int | None = None,
+        warm_up: bool = True,
+        on_death: Callable[[TidemillError], None] | None = None,
+    ) -> None:
+        self.master = master
+        self.metrics = QueryMetrics()
+        self._conf = dict(conf or {})
+        self._driver_mb = driver_memory_mb
+        self._warm_up = warm_up
+        # Called once from a thread of ours when the JVM ends without being asked to.
+        self._on_death = on_death
+        self._own_scratch = scratch is None
+        self.scratch = (
+            Path(tempfile.mkdtemp(prefix="tidemill-spark-")) if scratch is None else scratch.resolve()
+        )
+        # Where Unix sockets live: inside scratch when its path is short enough, else a private temporary folder.
+        self._socket_dir: Path | None = None
+        # Guards the fields below; waited on for `_settled`.
+        self._lock = threading.Lock()
+        self._session: Any = None  # the SparkSession once it exists, before it is warm
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure: TidemillError | None = None  # why there is no session; cleared by restart
+        self._warm = False
+        self._stopping = False
+        self._settled = threading.Event()  # ready or failed
+        # Seconds from the start to a session and to a warm one; None before. For logs, metrics and the bench.
+        self.started_seconds: float | None = None
+        self.ready_seconds: float | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        global _owner
+        with _owner_lock:
+            if _owner is not None and _owner is not self:
+                raise Internal("this process already has a Spark host")
+            _owner = self
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """True once a query would run at full speed, and as long as the JVM lives."""
+        with self._lock:
+            return self._warm and self._failure is None
+
+    @property
+    def failure(self) -> TidemillError | None:
+        """Why there is no Spark now, if it failed to start or died."""
+        with self._lock:
+            return self._failure
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """The session, warm; raises `Unavailable` when it failed, or is not ready within `timeout` seconds."""
+        if not self._settled.wait(timeout):
+            raise Unavailable(
+                "Spark is still starting", hint="try again in a few seconds; /readyz tells when it is ready"
+            )
+        return self.session
+
+    @property
+    def session(self) -> Any:
+        """The SparkSession (perhaps not yet warm); raises `Unavailable` when there is none."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._session is None:
+                raise Unavailable(
+                    "Spark is still starting",
+                    hint="try again in a few seconds; /readyz tells when it is ready",
+                )
+            return self._session
+
+    def stop(self) -> None:
+        """End the session and the JVM; idempotent. Running queries fail with `Unavailable`."""
+        global _owner
+        with self._lock:
+            self._stopping = True
+            process = self._process
+        if process is not None and self._session is None:
+            process.kill()  # still starting: nothing to end in order
+        self._thread.join(START_TIMEOUT)
+        self._tear_down()
+        with self._lock:
+            if self._failure is None:
+                self._failure = Unavailable("Spark was stopped", sqlstate="57P01")
+        self._settled.set()
+        if self._own_scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        with _owner_lock:
+            if _owner is self:
+                _owner = None
+
+    def restart(self) -> None:
+        """After a death: start a fresh JVM in the background; `wait` waits for it. Temporary views are gone with the old
+        one, which is why queries register theirs anew each time."""
+        self._thread.join(START_TIMEOUT)
+        self._tear_down()
+        with self._lock:
+            if self._stopping:
+                raise Unavailable("Spark was stopped", sqlstate="57P01")
+            self._failure = None
+            self._warm = False
+            self._settled.clear()
+        self._begin()
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        began = time.monotonic()
+        try:
+            java = find_java()
+            session = self._launch(java)
+            with self._lock:
+                self._session = session
+                self.started_seconds = time.monotonic() - began
+            if self._warm_up:
+                from tidemill.query.warm import warm_up
+
+                warm_up(session)
+            with self._lock:
+                self._warm = True
+                self.ready_seconds = time.monotonic() - began
+            log.info(
+                "Spark is ready after %.1f s (Java %d from %s)", self.ready_seconds, java.version, java.source
+            )
+        except BaseException as e:
+            failure = e if isinstance(e, TidemillError) else self._describe(e)
+            failure.__cause__ = None if failure is e else e
+            with self._lock:
+                # A death that was noticed first says more than the broken connection that follows from it.
+                self._failure = self._failure or failure
+            if not self._stopping:
+                log.error("Spark did not start: %s", self._failure)
+        finally:
+            self._settled.set()
+
+    def _launch(self, java: Java) -> Any:
+        import pyspark
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        folder = self.scratch
+        for name in ("local", "tmp", "conf"):
+            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "conf" / "log4j2.properties").write_text(LOG4J.format(folder=folder))
+        socket_dir = folder / "sock"
+        if len(str(socket_dir)) > _SOCKET_DIR_MAX:
+            socket_dir = Path(tempfile.mkdtemp(prefix="tm-"))
+        # Unix sockets carry no secret: only the folder's mode keeps other users out.
+        socket_dir.mkdir(exist_ok=True, mode=0o700)
+        self._socket_dir = socket_dir
+
+        for name in _HOSTILE_ENV:
+            os.environ.pop(name, None)
+        os.environ["JAVA_HOME"] = str(java.home)
+        os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)
+        os.environ["SPARK_CONF_DIR"] = str(folder / "conf")
+        # Workers must be the interpreter that has our packages.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+        conf = SparkConf(loadDefaults=False)
+        for key, value in spark_conf(self.master, folder, socket_dir, self._driver_mb, self._conf).items():
+            conf.set(key, value)
+        output = open(folder / "jvm.log", "wb")  # noqa: SIM115 - the JVM writes to it as long as it lives
+        try:
+            with self._lock:
+                if self._stopping:
+                    raise Unavailable("Spark was stopped", sqlstate="57P01")
+            # A session of its own: Ctrl-C on our terminal must not end the JVM before we have ended its queries.
+            gateway = launch_gateway(
+                conf, {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+            )
+        finally:
+            output.close()
+        with self._lock:
+            self._process = gateway.proc
+        threading.Thread(target=self._watch, args=(gateway.proc,), name="spark-watch", daemon=True).start()
+        context = SparkContext(gateway=gateway, conf=conf)
+        return SparkSession(context)
+
+    def _describe(self, e: BaseException) -> TidemillError:
+        return Unavailable(
+            "Spark could not be started",
+            detail=self._last_words() or str(e).strip().split("\n")[0],
+            hint=f"`tidemill doctor` checks what Spark needs; its log is {self.scratch / 'jvm.log'}",
+        )
+
+    def _last_words(self) -> str:
+        """The last lines that the JVM wrote, without its chatter about flags and modules."""
+        try:
+            lines = (self.scratch / "jvm.log").read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        telling = [x for x in lines if x.strip() and not x.startswith(("WARNING:", "\tat ", "NOTE:"))]
+        return " / ".join(telling[-3:])[:500]
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        code = process.wait()
+        with self._lock:
+            if self._stopping or self._process is not process:
+                return
+            self._failure = Unavailable(
+                "the Spark process has ended",
+                detail=f"exit status {code}" + (f": {words}" if (words := self._last_words()) else ""),
+                hint="it is started again by itself; a status of -9 or 137 means that the machine ran out of memory",
+            )
+            self._warm = False
+            failure = self._failure
+        log.error("%s", failure)
+        if self._on_death is not None:
+            self._on_death(failure)
+
+    def _tear_down(self) -> None:
+        """Forget the session and the gateway, and make sure that the JVM is gone."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        with self._lock:
+            session, self._session = self._session, None
+            process, self._process = self._process, None
+        alive = process is not None and process.poll() is None
+        if session is not None and alive:
+            try:
+                session.stop()
+            except Exception as e:  # the JVM may die under the call
+                log.info("Spark did not stop in order: %s", e)
+        # PySpark keeps these for the life of the process; a new JVM needs them empty.
+        gateway = SparkContext._gateway
+        if gateway is not None:
+            try:
+                gateway.shutdown()
+            except Exception as e:
+                log.debug("the gateway was gone already: %s", e)
+        active = SparkContext._active_spark_context
+        if active is not None and getattr(active, "_accumulatorServer", None) is not None:
+            active._accumulatorServer.shutdown()
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+        SparkSession._activeSession = None
+        if process is not None:
+            if process.stdin is not None:
+                process.stdin.close()  # the JVM ends when this pipe does
+            try:
+                process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._socket_dir is not None and self._socket_dir.parent != self.scratch:
+            shutil.rmtree(self._socket_dir, ignore_errors=True)
+        self._socket_dir = None
