@@ -27,12 +27,12 @@ _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICA
 def setup(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
     """Send all logging of this process to `stream` (standard error). May be called again to change the
     form."""
-    stream = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(stream)
+    out: TextIO = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(out)
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(TextFormatter(colour=log_format == "auto" and stream.isatty()))
+        handler.setFormatter(TextFormatter(colour=log_format == "auto" and out.isatty()))
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

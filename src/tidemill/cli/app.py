@@ -1,0 +1,120 @@
+"""The commands and their flags. What a command does is in the module that it imports."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+from tidemill import config
+
+app = typer.Typer(
+    name="tidemill",
+    help="Streams of changes in, consistent tables out, one tick at a time; SQL over the PostgreSQL wire.",
+    no_args_is_help=True,
+    # Plain help: rich alone would double the time that --help takes.
+    rich_markup_mode=None,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config", metavar="FILE", help="A TOML file of settings; flags and TIDEMILL_* win over it."
+    ),
+]
+
+
+def _flags() -> list[inspect.Parameter]:
+    """The settings as parameters of a command: typer reads a function's signature, and `config` has the
+    names."""
+    out = [_parameter("config_file", ConfigFile)]
+    for name, setting in config.SETTINGS.items():
+        if setting.secret:
+            continue
+        flag = config.flag_name(name)
+        default = config.DEFAULTS[name]
+        if isinstance(default, bool):
+            option = typer.Option(f"{flag}/--no-{flag[2:]}", help=setting.help, show_default=False)
+            out.append(_parameter(name, Annotated[bool | None, option]))
+        else:
+            text = setting.help if default in ("", ()) else f"{setting.help} [{setting.show(default)}]"
+            option = typer.Option(flag, help=text, metavar=setting.metavar, show_default=False)
+            out.append(_parameter(name, Annotated[str | None, option]))
+    return out
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _with_settings(function: Any) -> Any:
+    """Give a command every setting as a flag."""
+    function.__signature__ = inspect.Signature(_flags())
+    function.__annotations__ = {}
+    return function
+
+
+@_with_settings
+def serve(config_file: str | None = None, **flags: str | bool | None) -> None:
+    """Run the server until SIGTERM or Ctrl-C.
+
+    Every flag can also be given as TIDEMILL_<NAME> in the environment or as <name> in the TOML file of
+    --config.
+    """
+    from tidemill import logs
+
+    settings = config.load(flags, config_file=config_file)
+    logs.setup(settings.log_format, settings.log_level)
+    from tidemill.serve import main
+
+    raise typer.Exit(main(settings))
+
+
+app.command("serve")(serve)
+
+
+@app.command()
+def doctor(
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", metavar="DIR", help="The data directory to look at.")
+    ] = None,
+    config_file: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Check Java, memory, disk, ports, versions and the data directory: what is wrong and how to mend it.
+
+    Ends with status 1 if something would keep the server from working, else 0.
+    """
+    from tidemill.cli import doctor as command
+
+    settings = config.load({"data_dir": data_dir}, config_file=config_file)
+    raise typer.Exit(command.run(settings, as_json=as_json))
+
+
+@app.command("inspect")
+def inspect_(
+    data_dir: Annotated[str, typer.Argument(metavar="DATA_DIR", help="A folder or s3://bucket/prefix.")],
+    config_file: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Show the shards of a data directory: since, upper, files, bytes and the health of each log.
+
+    Only reads, and needs no lock: the directory may be in use by a server. Ends with status 1 if a shard is
+    damaged.
+    """
+    from tidemill.cli import inspect as command
+
+    settings = config.load({"data_dir": data_dir}, config_file=config_file)
+    raise typer.Exit(command.run(settings, as_json=as_json))
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of Tidemill and of what it stands on."""
+    from tidemill.cli import versions
+
+    for name, number in versions.all_versions().items():
+        print(f"{name} {number}")

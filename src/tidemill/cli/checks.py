@@ -1,0 +1,225 @@
+"""What `tidemill doctor` looks at: one function per check, each returning what it found and how to mend it.
+
+A check never raises for what it looks for, changes nothing that stays, and takes a second at most. `fail`
+means that the server would not start or not work; `warn` that it works with a risk that is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.cli.versions import all_versions
+from tidemill.config import Address, Config, flag_name
+from tidemill.errors import TidemillError
+
+MB = 1 << 20
+GB = 1 << 30
+MIN_PYTHON = (3, 11)
+# Python with Arrow and the tables' working memory, beside the Java heap.
+SERVER_MEMORY = 1 * GB
+# Below the first a commit may fail at any moment; below the second compaction (which writes before it
+# deletes) may.
+MIN_DISK = 200 * MB
+LOW_DISK = 2 * GB
+# 5,000 connections (the server's limit) and the files of Spark and of the shards.
+WANTED_FILES = 8192
+# A commit syncs a part, a log entry and their folders; beyond this each the aim of 25 ms per commit is out
+# of reach.
+SLOW_FSYNC = 0.010
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `status` is ok, warn or fail; `hint` says what to do about a warn or fail."""
+
+    name: str
+    status: str
+    found: str
+    hint: str = ""
+
+
+def all_checks(config: Config) -> list[Check]:
+    found = [python(), libraries(), java(), memory(config), open_files(), host_name()]
+    found += data_dir(config)
+    found.append(scratch(config))
+    found += [port("sql_addr", config.sql_addr), port("http_addr", config.http_addr)]
+    return found
+
+
+def python() -> Check:
+    shown = ".".join(str(n) for n in sys.version_info[:3])
+    if sys.version_info[:2] < MIN_PYTHON:
+        return Check("python", "fail", shown, "Install Python 3.11 or later and make the environment anew.")
+    if sys.maxsize < 2**32:
+        return Check("python", "fail", f"{shown}, 32 bits", "Use a 64-bit Python.")
+    return Check("python", "ok", shown)
+
+
+def libraries() -> Check:
+    versions = all_versions()
+    missing = [name for name, number in versions.items() if number == "missing"]
+    if missing:
+        return Check(
+            "libraries",
+            "fail",
+            f"missing: {', '.join(missing)}",
+            "Install Tidemill anew: make setup, or pip.",
+        )
+    shown = ", ".join(f"{name} {number}" for name, number in versions.items() if name != "python")
+    return Check("libraries", "ok", shown)
+
+
+def java() -> Check:
+    from tidemill.query.java import find_java
+
+    try:
+        found = find_java()
+    except TidemillError as e:
+        return Check("java", "fail", f"{e.primary}: {e.detail}" if e.detail else e.primary, e.hint or "")
+    return Check("java", "ok", f"Java {found.version} from {found.source} ({found.home})")
+
+
+def memory(config: Config) -> Check:
+    total = _memory_limit()
+    unit = {"k": 1 << 10, "m": MB, "g": GB}[config.spark_driver_memory[-1]]
+    heap = int(config.spark_driver_memory[:-1]) * unit
+    found = (
+        f"{total / GB:.1f} GB for {heap / GB:.1f} GB of Java heap and {SERVER_MEMORY / GB:.0f} GB beside it"
+    )
+    if total < heap + SERVER_MEMORY:
+        smaller = max(512, (total - SERVER_MEMORY) // MB)
+        return Check(
+            "memory", "warn", found, f"Set --spark-driver-memory {smaller}m, or give it more memory."
+        )
+    return Check("memory", "ok", found)
+
+
+def _memory_limit() -> int:
+    """What this process may use: the machine's memory or, in a container, less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            total = min(total, int(Path(path).read_text()))
+    return total
+
+
+def open_files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= WANTED_FILES:
+        return Check("open files", "ok", "unlimited" if soft == resource.RLIM_INFINITY else str(soft))
+    room = "ulimit -n" if hard == resource.RLIM_INFINITY or hard >= WANTED_FILES else "the hard limit"
+    return Check(
+        "open files", "warn", str(soft), f"Raise {room} to {WANTED_FILES} for thousands of connections."
+    )
+
+
+def host_name() -> Check:
+    """Spark's driver looks its own host name up and does not start without an answer, unless told another
+    name."""
+    name = socket.gethostname()
+    try:
+        return Check("host name", "ok", f"{name} is {socket.gethostbyname(name)}")
+    except OSError as e:
+        hint = f'Add "127.0.0.1 {name}" to /etc/hosts, or set SPARK_LOCAL_HOSTNAME=localhost.'
+        return Check("host name", "warn", f"{name} has no address: {e.strerror or e}", hint)
+
+
+def data_dir(config: Config) -> list[Check]:
+    if config.on_s3:
+        return [_bucket(config)]
+    folder = Path(config.data_dir)
+    if folder.exists() and not folder.is_dir():
+        return [Check("data dir", "fail", f"{folder} is a file", "Name a folder with --data-dir.")]
+    probed = _existing(folder)
+    where = str(folder) if probed == folder else f"{folder} (to be made in {probed})"
+    try:
+        took = _sync_time(probed)
+    except OSError as e:
+        hint = "Give this user the right to write there, or name another folder with --data-dir."
+        if e.errno == errno.ENOSPC:
+            hint = "Free space on the disk, or name another folder with --data-dir."
+        return [Check("data dir", "fail", f"cannot write to {where}: {e.strerror}", hint)]
+    checks = [Check("data dir", "ok", f"{where} is writable, a synced write takes {took * 1e3:.1f} ms")]
+    if took > SLOW_FSYNC:
+        hint = "Commits will be slow: put the data directory on a faster, local disk."
+        checks = [Check("data dir", "warn", checks[0].found, hint)]
+    return [*checks, _space("disk", probed, "--data-dir")]
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists: where it would be made."""
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
+
+
+def _sync_time(folder: Path) -> float:
+    """Seconds that a small synced write takes (median of five). The probe has no name that others could
+    see."""
+    times: list[float] = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(5):
+            begun = time.perf_counter()
+            file.write(b"tidemill")
+            file.flush()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - begun)
+    return sorted(times)[2]
+
+
+def _space(name: str, folder: Path, flag: str) -> Check:
+    free = shutil.disk_usage(folder).free
+    found = f"{free / GB:.1f} GB free at {folder}"
+    hint = f"Free space there, or name a folder on another disk with {flag}."
+    if free < MIN_DISK:
+        return Check(name, "fail", found, hint)
+    if free < LOW_DISK:
+        return Check(name, "warn", found, hint)
+    return Check(name, "ok", found)
+
+
+def scratch(config: Config) -> Check:
+    folder = _existing(Path(config.scratch_dir or tempfile.gettempdir()))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        hint = "Give this user the right to write there, or name another folder with --scratch-dir."
+        return Check("scratch dir", "fail", f"cannot write to {folder}", hint)
+    return _space("scratch dir", folder, "--scratch-dir")
+
+
+def _bucket(config: Config) -> Check:
+    from tidemill.persist.blob import open_blobs
+
+    try:
+        next(iter(open_blobs(config.data_dir, config.s3_options()).list("")), None)
+    except Exception as e:
+        text = " ".join(str(e).split())[:300]
+        hint = "Check the bucket's name, --s3-endpoint, --s3-region and the credentials."
+        return Check("data dir", "fail", f"cannot list {config.data_dir}: {text}", hint)
+    return Check("data dir", "ok", f"{config.data_dir} answers")
+
+
+def port(setting: str, address: Address) -> Check:
+    flag = flag_name(setting)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as e:
+        if e.errno == errno.EADDRINUSE:
+            hint = f"Stop the program that listens there (perhaps a server of yours), or choose with {flag}."
+            return Check(flag, "fail", f"{address} is in use", hint)
+        return Check(flag, "fail", f"cannot listen on {address}: {e.strerror or e}", f"Choose with {flag}.")
+    return Check(flag, "ok", f"{address} is free")

@@ -1,0 +1,21 @@
+"""Versions of Tidemill and of the libraries whose behaviour shows through, for `version` and `doctor`."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+LIBRARIES = ("pyspark", "deltalake", "pyarrow", "polars", "obstore", "sqlglot")
+
+
+def all_versions() -> dict[str, str]:
+    """Name -> version; "missing" for a library that is not installed. Imports none of them."""
+    found = {"tidemill": _version("tidemill"), "python": platform.python_version()}
+    return found | {name: _version(name) for name in LIBRARIES}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "missing"
