@@ -1,0 +1,199 @@
+"""Items as JSON, for the catalog's shard.
+
+A body is `{"format": n, "kind": "...", ...}`. An older format is migrated step by step when it is read
+(`MIGRATIONS[n]` makes n + 1 out of n, on the JSON, so that no old dataclass has to be kept); a newer one,
+or a kind that is not known, is refused: a server that does not understand an item must not serve the others
+as if it were not there. Encoding is canonical (sorted keys), because a body is retracted by value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+from tidemill.catalog.items import (
+    Database,
+    Item,
+    ItemId,
+    Key,
+    Reference,
+    Role,
+    Schema,
+    SystemParameter,
+    Table,
+    View,
+)
+from tidemill.errors import DataCorrupted, Internal, Unsupported
+from tidemill.types.model import Column, Kind, RelationDesc, SqlType
+
+FORMAT = 1
+
+Json = dict[str, Any]
+
+# From format n to n + 1. Format 0 never left the house; its entry keeps the way tested: it had no explicit
+# keys of tables.
+MIGRATIONS: dict[int, Callable[[Json], Json]] = {
+    0: lambda body: {"keys": [], **body} if body.get("kind") == "table" else body,
+}
+
+
+def encode(item: Item) -> str:
+    """The body of `item`; its id stands beside it in the shard."""
+    kind, fields = _encode(item)
+    return json.dumps({"format": FORMAT, "kind": kind, **fields}, sort_keys=True, separators=(",", ":"))
+
+
+def decode(item_id: ItemId, text: str) -> Item:
+    try:
+        body = json.loads(text)
+        if not isinstance(body, dict):
+            raise TypeError("not an object")
+        return _decode(item_id, migrate(cast("Json", body)))
+    except (ValueError, KeyError, TypeError) as e:
+        raise DataCorrupted(
+            f"catalog item {item_id} cannot be read", detail=f"{type(e).__name__}: {e}"
+        ) from e
+
+
+def migrate(body: Json) -> Json:
+    """`body` in the current format."""
+    found = body["format"]
+    if not isinstance(found, int):
+        raise TypeError("format is not a number")
+    if found > FORMAT:
+        raise Unsupported(
+            f"catalog item has format {found}, this version reads up to {FORMAT}",
+            hint="The data directory was used by a newer version of tidemill; start that one.",
+        )
+    for n in range(found, FORMAT):
+        body = {**MIGRATIONS[n](body), "format": n + 1}
+    return body
+
+
+def _encode(item: Item) -> tuple[str, Json]:
+    if isinstance(item, Database):
+        return "database", {"name": item.name}
+    if isinstance(item, Schema):
+        return "schema", {"name": item.name, "database": item.database}
+    if isinstance(item, Table):
+        return "table", {
+            "name": item.name,
+            "schema": item.schema,
+            "desc": encode_desc(item.desc),
+            "shard": item.shard,
+            "defaults": list(item.defaults),
+            "keys": [{"columns": list(k.columns), "primary": k.primary} for k in item.keys],
+            "retain_history_ms": item.retain_history_ms,
+        }
+    if isinstance(item, View):
+        return "view", {
+            "name": item.name,
+            "schema": item.schema,
+            "sql": item.sql,
+            "desc": encode_desc(item.desc),
+            "depends_on": list(item.depends_on),
+            "references": [{"name": list(r.name), "id": r.id} for r in item.references],
+        }
+    if isinstance(item, Role):
+        return "role", {"name": item.name, "superuser": item.superuser}
+    return "parameter", {"name": item.name, "value": item.value}
+
+
+def _database(i: ItemId, b: Json) -> Item:
+    return Database(i, b["name"])
+
+
+def _schema(i: ItemId, b: Json) -> Item:
+    return Schema(i, b["name"], b["database"])
+
+
+def _table(i: ItemId, b: Json) -> Item:
+    return Table(
+        i,
+        b["name"],
+        b["schema"],
+        decode_desc(b["desc"]),
+        b["shard"],
+        tuple(b["defaults"]),
+        tuple(Key(tuple(k["columns"]), k["primary"]) for k in b["keys"]),
+        b["retain_history_ms"],
+    )
+
+
+def _view(i: ItemId, b: Json) -> Item:
+    references = tuple(Reference(tuple(r["name"]), r["id"]) for r in b["references"])
+    return View(
+        i, b["name"], b["schema"], b["sql"], decode_desc(b["desc"]), tuple(b["depends_on"]), references
+    )
+
+
+def _role(i: ItemId, b: Json) -> Item:
+    return Role(i, b["name"], b["superuser"])
+
+
+def _parameter(i: ItemId, b: Json) -> Item:
+    return SystemParameter(i, b["name"], b["value"])
+
+
+_DECODERS: dict[str, Callable[[ItemId, Json], Item]] = {
+    "database": _database,
+    "schema": _schema,
+    "table": _table,
+    "view": _view,
+    "role": _role,
+    "parameter": _parameter,
+}
+
+
+def _decode(item_id: ItemId, body: Json) -> Item:
+    decoder = _DECODERS.get(body["kind"])
+    if decoder is None:
+        raise Unsupported(
+            f"catalog item {item_id} is of a kind this version does not know: {body['kind']}",
+            hint="The data directory was used by a newer version of tidemill; start that one.",
+        )
+    return decoder(item_id, body)
+
+
+def encode_desc(desc: RelationDesc) -> list[Json]:
+    return [_encode_column(c) for c in desc.columns]
+
+
+def decode_desc(columns: list[Json]) -> RelationDesc:
+    return RelationDesc(tuple(_decode_column(c) for c in columns))
+
+
+def _encode_column(column: Column) -> Json:
+    return {"name": column.name, "type": encode_type(column.type), "nullable": column.nullable}
+
+
+def _decode_column(body: Json) -> Column:
+    return Column(body["name"], decode_type(body["type"]), body["nullable"])
+
+
+def encode_type(t: SqlType) -> Json:
+    """Only what differs from a plain type is written."""
+    body: Json = {"kind": t.kind.value}
+    for name in ("length", "precision", "scale"):
+        value = getattr(t, name)
+        if value is not None:
+            body[name] = value
+    if t.element is not None:
+        body["element"] = encode_type(t.element)
+    if t.fields:
+        body["fields"] = [_encode_column(c) for c in t.fields]
+    return body
+
+
+def decode_type(body: Json) -> SqlType:
+    if unknown := body.keys() - {"kind", "length", "precision", "scale", "element", "fields"}:
+        raise Internal(f"type modifiers that this version does not know: {sorted(unknown)}")
+    return SqlType(
+        Kind(body["kind"]),
+        body.get("length"),
+        body.get("precision"),
+        body.get("scale"),
+        decode_type(body["element"]) if "element" in body else None,
+        tuple(_decode_column(c) for c in body.get("fields", [])),
+    )

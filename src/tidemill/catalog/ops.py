@@ -1,0 +1,367 @@
+"""Changes of the catalog: pure functions from one state to the next.
+
+Each operation names what exists by id (the session resolved the names, against a state that may be a moment
+old: an id that is gone is an error) and what is new by name. `apply_all` is all or nothing. The store makes
+the result durable and moves the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from tidemill.catalog.items import (
+    DEFAULT_SCHEMA,
+    Database,
+    Item,
+    ItemId,
+    Key,
+    Reference,
+    Role,
+    Schema,
+    SystemParameter,
+    Table,
+    View,
+    is_system,
+    kind_name,
+)
+from tidemill.catalog.names import check_identifier
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import DuplicateObject, InvalidValue, LimitExceeded, UndefinedObject, Unsupported
+from tidemill.types.model import Column, RelationDesc
+
+# As PostgreSQL's; a row of this many columns still fits a message.
+MAX_COLUMNS = 1600
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDatabase:
+    """With a schema `public` in it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSchema:
+    database: ItemId
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    schema: ItemId
+    name: str
+    desc: RelationDesc
+    # SQL texts, one per column; () for none at all.
+    defaults: tuple[str | None, ...] = ()
+    keys: tuple[Key, ...] = ()
+    retain_history_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """`replace` keeps the id of an existing view, and then wants the old columns to stay (more may
+    follow)."""
+
+    schema: ItemId
+    name: str
+    sql: str
+    desc: RelationDesc
+    depends_on: tuple[ItemId, ...] = ()
+    references: tuple[Reference, ...] = ()
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRole:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A database, schema, table, view or role."""
+
+    id: ItemId
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A database, schema, table or view. `rewrites` are new texts of dependent views, for those who like
+    SHOW CREATE to show the new name; what a view reads does not hang on its text (`items.Reference`)."""
+
+    id: ItemId
+    name: str
+    rewrites: Mapping[ItemId, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    table: ItemId
+    column: Column
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """DROP DEFAULT is None."""
+
+    table: ItemId
+    column: str
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetNotNull:
+    """The caller has made sure that no row is in the way."""
+
+    table: ItemId
+    column: str
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetRetainHistory:
+    table: ItemId
+    milliseconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSystem:
+    """RESET is None. Which names and values are good is the session's to know."""
+
+    name: str
+    value: str | None
+
+
+Op: TypeAlias = (
+    CreateDatabase
+    | CreateSchema
+    | CreateTable
+    | CreateView
+    | CreateRole
+    | Drop
+    | Rename
+    | AddColumn
+    | SetDefault
+    | SetNotNull
+    | SetRetainHistory
+    | AlterSystem
+)
+
+
+def apply_all(state: CatalogState, ops: Sequence[Op], *, time: int, epoch: int) -> CatalogState:
+    """The state after all of `ops`, which begins at `time`. `epoch` goes into the names of new shards."""
+    for op in ops:
+        draft = _Draft(state, epoch)
+        draft.apply(op)
+        state = CatalogState(draft.items.values(), next_id=draft.next_id, time=time)
+    return state
+
+
+class _Draft:
+    """The next state in the making, for one operation."""
+
+    def __init__(self, state: CatalogState, epoch: int) -> None:
+        self.state = state
+        self.epoch = epoch
+        self.items: dict[ItemId, Item] = dict(state.items)
+        self.next_id = state.next_id
+
+    def new_id(self) -> ItemId:
+        self.next_id += 1
+        return f"u{self.next_id - 1}"
+
+    def put(self, item: Item) -> None:
+        self.items[item.id] = item
+
+    def apply(self, op: Op) -> None:
+        match op:
+            case CreateDatabase():
+                self.create_database(op)
+            case CreateSchema():
+                self.create_schema(op)
+            case CreateTable():
+                self.create_table(op)
+            case CreateView():
+                self.create_view(op)
+            case CreateRole():
+                self.create_role(op)
+            case Drop():
+                self.drop(op)
+            case Rename():
+                self.rename(op)
+            case AlterSystem():
+                self.alter_system(op)
+            case _:
+                self.put(_alter_table(self.table(op.table), op))
+
+    def table(self, item_id: ItemId) -> Table:
+        return self.state.get(item_id, Table)
+
+    def create_database(self, op: CreateDatabase) -> None:
+        check_identifier(op.name)
+        if any(d.name == op.name for d in self.state.databases()):
+            raise DuplicateObject(f'database "{op.name}" already exists', sqlstate="42P04")
+        database = Database(self.new_id(), op.name)
+        self.put(database)
+        self.put(Schema(self.new_id(), DEFAULT_SCHEMA, database.id))
+
+    def create_schema(self, op: CreateSchema) -> None:
+        database = self.state.get(op.database, Database)
+        self.check_schema_name(database.id, op.name)
+        self.put(Schema(self.new_id(), op.name, database.id))
+
+    def check_schema_name(self, database: ItemId, name: str) -> None:
+        check_identifier(name)
+        if name.startswith(("pg_", "mz_")):
+            raise Unsupported(
+                f'unacceptable schema name "{name}"',
+                detail='The prefixes "pg_" and "mz_" are reserved for system schemas.',
+                sqlstate="42939",
+            )
+        if self.state.find_schema(database, name) is not None:
+            raise DuplicateObject(f'schema "{name}" already exists', sqlstate="42P06")
+
+    def check_relation_name(self, schema: ItemId, name: str) -> None:
+        check_identifier(name)
+        if self.state.get(schema, Schema).database is None:
+            raise Unsupported("system schemas cannot be changed", sqlstate="42501")
+        if self.state.find_relation(schema, name) is not None:
+            raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
+
+    def create_table(self, op: CreateTable) -> None:
+        self.check_relation_name(op.schema, op.name)
+        _check_columns(op.desc)
+        defaults = op.defaults or (None,) * len(op.desc.columns)
+        if len(defaults) != len(op.desc.columns):
+            raise InvalidValue("one default per column is needed", sqlstate="42601")
+        for key in op.keys:
+            for column in key.columns:
+                _index(op.desc, column, op.name)
+        item_id = self.new_id()
+        shard = f"{item_id}-{self.epoch}"
+        self.put(Table(item_id, op.name, op.schema, op.desc, shard, defaults, op.keys, op.retain_history_ms))
+
+    def create_view(self, op: CreateView) -> None:
+        _check_columns(op.desc)
+        depends_on = tuple(dict.fromkeys((*op.depends_on, *(r.id for r in op.references))))
+        for needed in depends_on:
+            self.state.relation(needed)
+        existing = self.state.find_relation(op.schema, op.name)
+        if op.replace and isinstance(existing, View):
+            self.check_replaces(existing, op, depends_on)
+            item_id = existing.id
+        else:
+            self.check_relation_name(op.schema, op.name)
+            item_id = self.new_id()
+        self.put(View(item_id, op.name, op.schema, op.sql, op.desc, depends_on, op.references))
+
+    def check_replaces(self, old: View, op: CreateView, depends_on: tuple[ItemId, ...]) -> None:
+        if op.desc.columns[: len(old.desc.columns)] != old.desc.columns:
+            raise InvalidValue(
+                "cannot drop, rename or retype columns of a view by replacing it",
+                detail="The old columns must stay as they are; new ones may follow.",
+                hint="DROP the view and create it anew.",
+                sqlstate="42P16",
+            )
+        going = {i.id for i in self.state.drop_order(old.id)}
+        if going & set(depends_on):
+            raise InvalidValue(f'view "{old.name}" would depend on itself', sqlstate="42P17")
+
+    def create_role(self, op: CreateRole) -> None:
+        check_identifier(op.name)
+        if any(isinstance(i, Role) and i.name == op.name for i in self.items.values()):
+            raise DuplicateObject(f'role "{op.name}" already exists')
+        self.put(Role(self.new_id(), op.name))
+
+    def changeable(self, item_id: ItemId) -> Item:
+        item = self.items.get(item_id)
+        if item is None:
+            raise UndefinedObject(
+                f"catalog item {item_id} does not exist", detail="It was dropped meanwhile.", sqlstate="42P01"
+            )
+        if is_system(item_id):
+            raise Unsupported(
+                f"{self.state.describe(item)} is part of the system and cannot be changed", sqlstate="42501"
+            )
+        return item
+
+    def drop(self, op: Drop) -> None:
+        self.changeable(op.id)
+        if not op.cascade:
+            contents = self.state.contents(op.id)
+            # A new database's schema `public` does not stand in the way of dropping the database again.
+            if any(not self.is_empty_default(i) for i in contents) or self.state.dependants(op.id):
+                self.state.check_droppable(op.id)
+        for item in self.state.drop_order(op.id):
+            del self.items[item.id]
+
+    def is_empty_default(self, item_id: ItemId) -> bool:
+        item = self.items[item_id]
+        return isinstance(item, Schema) and item.name == DEFAULT_SCHEMA and not self.state.contents(item_id)
+
+    def rename(self, op: Rename) -> None:
+        item = self.changeable(op.id)
+        if isinstance(item, Table | View):
+            self.check_relation_name(item.schema, op.name)
+        elif isinstance(item, Schema) and item.database is not None:
+            self.check_schema_name(item.database, op.name)
+        elif isinstance(item, Database):
+            check_identifier(op.name)
+            if any(d.name == op.name for d in self.state.databases()):
+                raise DuplicateObject(f'database "{op.name}" already exists', sqlstate="42P04")
+        else:
+            raise Unsupported(f"a {kind_name(item)} cannot be renamed")
+        self.put(replace(item, name=op.name))
+        for view_id, sql in op.rewrites.items():
+            self.put(replace(self.state.get(view_id, View), sql=sql))
+
+    def alter_system(self, op: AlterSystem) -> None:
+        found = self.state.find_parameter(op.name)
+        if op.value is None:
+            if found is not None:
+                del self.items[found.id]
+        elif found is not None:
+            self.put(replace(found, value=op.value))
+        else:
+            self.put(SystemParameter(self.new_id(), op.name, op.value))
+
+
+def _alter_table(table: Table, op: AddColumn | SetDefault | SetNotNull | SetRetainHistory) -> Table:
+    if isinstance(op, AddColumn):
+        if op.column.name in table.desc.names:
+            raise DuplicateObject(
+                f'column "{op.column.name}" of relation "{table.name}" already exists', sqlstate="42701"
+            )
+        desc = RelationDesc((*table.desc.columns, op.column))
+        _check_columns(desc)
+        return replace(table, desc=desc, defaults=(*table.defaults, op.default))
+    if isinstance(op, SetRetainHistory):
+        return replace(table, retain_history_ms=op.milliseconds)
+    at = _index(table.desc, op.column, table.name)
+    if isinstance(op, SetDefault):
+        defaults = list(table.defaults)
+        defaults[at] = op.default
+        return replace(table, defaults=tuple(defaults))
+    columns = list(table.desc.columns)
+    columns[at] = replace(columns[at], nullable=not op.not_null)
+    return replace(table, desc=RelationDesc(tuple(columns)))
+
+
+def _index(desc: RelationDesc, column: str, relation: str) -> int:
+    if column not in desc.names:
+        raise UndefinedObject(f'column "{column}" of relation "{relation}" does not exist', sqlstate="42703")
+    return desc.names.index(column)
+
+
+def _check_columns(desc: RelationDesc) -> None:
+    if len(desc.columns) > MAX_COLUMNS:
+        raise LimitExceeded(f"relations can have at most {MAX_COLUMNS} columns", sqlstate="54011")
+    seen: set[str] = set()
+    for column in desc.columns:
+        check_identifier(column.name)
+        if column.name in seen:
+            raise DuplicateObject(f'column "{column.name}" specified more than once', sqlstate="42701")
+        seen.add(column.name)

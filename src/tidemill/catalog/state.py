@@ -1,0 +1,278 @@
+"""One state of the catalog: an immutable value with its lookups.
+
+Made by the store from the shard and by `ops` from another state; read by everybody, without locks. Errors
+are PostgreSQL's, with its SQLSTATEs, so that clients and their libraries recognise them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
+
+from tidemill.catalog.items import (
+    IMPLICIT_SCHEMAS,
+    Database,
+    Item,
+    ItemId,
+    Relation,
+    Role,
+    Schema,
+    SystemParameter,
+    Table,
+    View,
+    kind_name,
+)
+from tidemill.catalog.names import dotted, similar
+from tidemill.errors import DependentObjects, Internal, SyntaxError_, UndefinedObject, Unsupported
+
+_I = TypeVar("_I", bound=Item)
+
+
+class CatalogState:
+    """Everything that exists at `time`, the system's own included."""
+
+    def __init__(self, items: Iterable[Item], *, next_id: int, time: int) -> None:
+        # The number of the next user id; kept in the shard, so that the ids of dropped items are not used
+        # again.
+        self.next_id = next_id
+        # When this state began: the time of the last change.
+        self.time = time
+        self._items: dict[ItemId, Item] = {i.id: i for i in items}
+        self._databases: dict[str, ItemId] = {}
+        self._schemas: dict[tuple[ItemId | None, str], ItemId] = {}
+        self._relations: dict[tuple[ItemId, str], ItemId] = {}
+        self._roles: dict[str, ItemId] = {}
+        self._parameters: dict[str, ItemId] = {}
+        self._dependants: dict[ItemId, list[ItemId]] = {}
+        # The contents of databases and schemas, in the order of ids.
+        self._contents: dict[ItemId, list[ItemId]] = {}
+        for item in sorted(self._items.values(), key=lambda i: id_order(i.id)):
+            self._index(item)
+
+    def _index(self, item: Item) -> None:
+        if isinstance(item, Database):
+            taken = self._databases.setdefault(item.name, item.id)
+        elif isinstance(item, Schema):
+            taken = self._schemas.setdefault((item.database, item.name), item.id)
+            if item.database is not None:
+                self._require(item, item.database)
+                self._contents.setdefault(item.database, []).append(item.id)
+        elif isinstance(item, Role):
+            taken = self._roles.setdefault(item.name, item.id)
+        elif isinstance(item, SystemParameter):
+            taken = self._parameters.setdefault(item.name, item.id)
+        else:
+            taken = self._relations.setdefault((item.schema, item.name), item.id)
+            self._require(item, item.schema)
+            self._contents.setdefault(item.schema, []).append(item.id)
+            for needed in item.depends_on:
+                self._require(item, needed)
+                self._dependants.setdefault(needed, []).append(item.id)
+        if taken != item.id:
+            raise Internal(f"two catalog items of one name: {taken} and {item.id} ({item.name})")
+
+    def _require(self, item: Item, needed: ItemId) -> None:
+        if needed not in self._items:
+            raise Internal(f"catalog item {item.id} ({item.name}) needs {needed}, which does not exist")
+
+    # -- by id
+
+    @property
+    def items(self) -> Mapping[ItemId, Item]:
+        return MappingProxyType(self._items)
+
+    def get(self, item_id: ItemId, kind: type[_I]) -> _I:
+        """The item of that id; it is an error if it is gone (dropped by somebody else) or of another kind."""
+        item = self._items.get(item_id)
+        if not isinstance(item, kind):
+            raise UndefinedObject(
+                f"catalog item {item_id} does not exist", detail="It was dropped meanwhile.", sqlstate="42P01"
+            )
+        return item
+
+    def relation(self, item_id: ItemId) -> Relation:
+        item = self._items.get(item_id)
+        if not isinstance(item, Table | View):
+            raise UndefinedObject(
+                f"relation {item_id} does not exist", detail="It was dropped meanwhile.", sqlstate="42P01"
+            )
+        return item
+
+    def tables(self) -> list[Table]:
+        return [i for i in self._items.values() if isinstance(i, Table)]
+
+    def databases(self) -> list[Database]:
+        return [self.get(i, Database) for i in self._databases.values()]
+
+    def schemas(self, database: ItemId) -> list[Schema]:
+        """The schemas of a database, the system's (which all share) behind its own."""
+        own = [self.get(i, Schema) for i in self._contents.get(database, ())]
+        return own + [self.get(i, Schema) for (d, _), i in self._schemas.items() if d is None]
+
+    def relations(self, schema: ItemId) -> list[Relation]:
+        return [self.relation(i) for i in self._contents.get(schema, ())]
+
+    def contents(self, container: ItemId) -> list[ItemId]:
+        """What stands directly in a database or schema."""
+        return list(self._contents.get(container, ()))
+
+    def dependants(self, item_id: ItemId) -> list[ItemId]:
+        """What directly depends on it."""
+        return list(self._dependants.get(item_id, ()))
+
+    def drop_order(self, item_id: ItemId) -> list[Item]:
+        """The item and everything that goes with it under CASCADE (contents and dependants, of whatever
+        depth), dependants before what they depend on."""
+        order: list[ItemId] = []
+        seen: set[ItemId] = set()
+        # Depth first without recursion: chains of views may be long.
+        stack: list[tuple[ItemId, bool]] = [(item_id, False)]
+        while stack:
+            current, done = stack.pop()
+            if done:
+                order.append(current)
+            elif current not in seen:
+                seen.add(current)
+                stack.append((current, True))
+                stack += [(i, False) for i in (*self.contents(current), *self.dependants(current))]
+        return [self._items[i] for i in order]
+
+    def check_droppable(self, item_id: ItemId) -> None:
+        """Refuses, as RESTRICT does, when anything else would go with it."""
+        item = self._items[item_id]
+        others = [i for i in self.drop_order(item_id) if i.id != item_id]
+        if others:
+            shown = self.describe(item)
+            raise DependentObjects(
+                f"cannot drop {shown} because other objects depend on it",
+                detail="\n".join(self._dependency_lines(item, others)),
+                hint="Use DROP ... CASCADE to drop the dependent objects too.",
+            )
+
+    def _dependency_lines(self, item: Item, others: Sequence[Item]) -> list[str]:
+        going = {item.id, *(o.id for o in others)}
+        lines: list[str] = []
+        for other in sorted(others, key=lambda i: id_order(i.id)):
+            causes: list[ItemId | None] = [other.database] if isinstance(other, Schema) else []
+            if isinstance(other, Table | View):
+                causes = [*other.depends_on, other.schema]
+            cause = next((c for c in causes if c in going and c is not None), item.id)
+            lines.append(f"{self.describe(other)} depends on {self.describe(self._items[cause])}")
+        return lines
+
+    # -- by name
+
+    def database(self, name: str) -> Database:
+        item_id = self._databases.get(name)
+        if item_id is None:
+            raise UndefinedObject(f'database "{name}" does not exist', sqlstate="3D000")
+        return self.get(item_id, Database)
+
+    def schema(self, database: ItemId, name: str) -> Schema:
+        """The schema of that name in the database, or the system's."""
+        found = self.find_schema(database, name)
+        if found is None:
+            close = similar(name, [s.name for s in self.schemas(database)])
+            raise UndefinedObject(
+                f'schema "{name}" does not exist', hint=_perhaps("schema", close), sqlstate="3F000"
+            )
+        return found
+
+    def find_schema(self, database: ItemId, name: str) -> Schema | None:
+        item_id = self._schemas.get((database, name)) or self._schemas.get((None, name))
+        return None if item_id is None else self.get(item_id, Schema)
+
+    def resolve_schema(self, parts: Sequence[str], database: str) -> Schema:
+        """`schema` or `database.schema`."""
+        if len(parts) > 2:
+            raise SyntaxError_(f"improper qualified name (too many dotted names): {dotted(parts)}")
+        return self.schema(self.database(parts[0] if len(parts) == 2 else database).id, parts[-1])
+
+    def find_relation(self, schema: ItemId, name: str) -> Relation | None:
+        item_id = self._relations.get((schema, name))
+        return None if item_id is None else self.relation(item_id)
+
+    def resolve(self, parts: Sequence[str], database: str, search_path: Sequence[str]) -> Relation:
+        """A relation by its name as written: `item`, `schema.item` or `database.schema.item`. An
+        unqualified one is looked for in the system's implicit schemas and then along the search path;
+        schemas of the path that do not exist are skipped."""
+        if len(parts) > 3:
+            raise SyntaxError_(f"improper qualified name (too many dotted names): {dotted(parts)}")
+        name = parts[-1]
+        if len(parts) == 1:
+            db = self.database(database)
+            schemas = [s for n in self._path(search_path) if (s := self.find_schema(db.id, n)) is not None]
+        else:
+            schemas = [self.resolve_schema(parts[:-1], database)]
+        for schema in schemas:
+            if (found := self.find_relation(schema.id, name)) is not None:
+                return found
+        close = similar(name, [r.name for s in schemas for r in self.relations(s.id)])
+        hint = _perhaps("relation", close)
+        raise UndefinedObject(f'relation "{dotted(parts)}" does not exist', hint=hint, sqlstate="42P01")
+
+    def resolve_new(
+        self, parts: Sequence[str], database: str, search_path: Sequence[str]
+    ) -> tuple[Schema, str]:
+        """Where something of that name would be created: the first schema of the path that exists, if none
+        is named."""
+        if len(parts) > 3:
+            raise SyntaxError_(f"improper qualified name (too many dotted names): {dotted(parts)}")
+        if len(parts) > 1:
+            return self._writable(self.resolve_schema(parts[:-1], database)), parts[-1]
+        db = self.database(database)
+        for name in search_path:
+            if (schema := self.find_schema(db.id, name)) is not None:
+                return self._writable(schema), parts[-1]
+        raise UndefinedObject("no schema has been selected to create in", sqlstate="3F000")
+
+    def _writable(self, schema: Schema) -> Schema:
+        if schema.database is None:
+            raise Unsupported(f'cannot create in system schema "{schema.name}"', sqlstate="42501")
+        return schema
+
+    @staticmethod
+    def _path(search_path: Sequence[str]) -> list[str]:
+        return [*(s for s in IMPLICIT_SCHEMAS if s not in search_path), *search_path]
+
+    def role(self, name: str) -> Role:
+        item_id = self._roles.get(name)
+        if item_id is None:
+            raise UndefinedObject(f'role "{name}" does not exist', sqlstate="42704")
+        return self.get(item_id, Role)
+
+    def find_parameter(self, name: str) -> SystemParameter | None:
+        item_id = self._parameters.get(name)
+        return None if item_id is None else self.get(item_id, SystemParameter)
+
+    def parameters(self) -> dict[str, str]:
+        """What ALTER SYSTEM has set."""
+        return {n: self.get(i, SystemParameter).value for n, i in self._parameters.items()}
+
+    # -- names for people
+
+    def full_name(self, item: Item) -> tuple[str, ...]:
+        """All parts of the name that `resolve` finds the item by from anywhere."""
+        if isinstance(item, Schema):
+            return (item.name,) if item.database is None else (self._items[item.database].name, item.name)
+        if isinstance(item, Table | View):
+            return (*self.full_name(self._items[item.schema]), item.name)
+        return (item.name,)
+
+    def describe(self, item: Item) -> str:
+        """As in PostgreSQL's messages: `table t`, `view other.v`; the default schema is not shown."""
+        if isinstance(item, Table | View):
+            schema = self._items[item.schema]
+            shown = item.name if schema.name == "public" else f"{schema.name}.{item.name}"
+            return f"{kind_name(item)} {shown}"
+        return f"{kind_name(item)} {item.name}"
+
+
+def id_order(item_id: ItemId) -> tuple[str, int]:
+    """Ids in the order they were given out, the system's first."""
+    return item_id[0], int(item_id[1:])
+
+
+def _perhaps(kind: str, close: str | None) -> str | None:
+    return None if close is None else f'Perhaps you meant the {kind} "{close}".'
