@@ -1,0 +1,243 @@
+"""Run one request's statements in a session of its own and hold the answer until it is whole.
+
+One request is one implicit transaction, as one query message on the SQL port is: it commits at the end, and
+the first failure ends it. So an answer whose last result is no error was committed, and a result is never
+half of one. Called by `app`; everything here runs on the event loop but the encoding of rows, which runs in
+worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.engine.api import (
+    Complete,
+    CopyIn,
+    CopyOut,
+    EmptyQuery,
+    Engine,
+    Outcome,
+    Rows,
+    Session,
+    StartupOptions,
+)
+from tidemill.errors import LimitExceeded, Notice, QueryCanceled, TidemillError, Unsupported
+from tidemill.server.http.limits import MAX_HELD_BYTES, MAX_RESULT_BYTES
+from tidemill.server.http.metrics import HELD_BYTES, STATEMENTS
+from tidemill.server.http.request import Script, Single
+from tidemill.server.http.values import rows_json
+from tidemill.types import wire
+from tidemill.types.model import Column
+
+_log = logging.getLogger("tidemill.server.http")
+
+
+class Held:
+    """Bytes of all answers in memory, against the limit for all and for each."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def take(self, size: int, own: int) -> None:
+        """`own` is what the request holds already."""
+        if own + size > MAX_RESULT_BYTES:
+            raise LimitExceeded(
+                f"the answer is larger than the HTTP limit of {MAX_RESULT_BYTES >> 20} MB",
+                hint="Use the SQL port, which streams, or LIMIT.",
+            )
+        if self.total + size > MAX_HELD_BYTES:
+            raise LimitExceeded(
+                f"the answers being sent over HTTP hold more than {MAX_HELD_BYTES >> 20} MB together",
+                hint="Try again later, or use the SQL port.",
+                sqlstate="53200",
+            )
+        self.total += size
+        HELD_BYTES.set(self.total)
+
+    def give_back(self, size: int) -> None:
+        self.total -= size
+        HELD_BYTES.set(self.total)
+
+
+class Run:
+    """One request. `results` are JSON objects, one per statement, in order; an error is the last one."""
+
+    def __init__(
+        self, engine: Engine, queries: Sequence[Script | Single], held: Held, process_id: int
+    ) -> None:
+        self.results: list[bytes] = []
+        self._engine = engine
+        self._queries = queries
+        self._held = held
+        self._process_id = process_id
+        # What this request has taken from `held`; given back by `release`.
+        self._own = 0
+        # None before the session is there and after it is closed.
+        self._session: Session | None = None
+        # Set when nobody waits for the answer any more: no further statement may start.
+        self._stopped = False
+
+    def stop(self) -> None:
+        """The client is gone, or the server goes down: cancel what runs, start nothing more."""
+        self._stopped = True
+        if self._session is not None:
+            self._session.cancel()
+
+    def release(self) -> None:
+        """The answer was sent or will not be."""
+        self._held.give_back(self._own)
+        self._own = 0
+        self.results.clear()
+
+    async def execute(self) -> None:
+        """Fills `results`; raises nothing that a statement did wrong."""
+        try:
+            options = StartupOptions(application_name="http")
+            self._session = self._engine.open_session(options, process_id=self._process_id)
+        except TidemillError as e:
+            self._append_error(e, [])
+            return
+        try:
+            await self._statements(self._session)
+        finally:
+            session, self._session = self._session, None
+            await session.close()
+
+    async def _statements(self, session: Session) -> None:
+        # The result of the statement that ran last. It counts only when the commit after it went well.
+        last: bytes | None = None
+        try:
+            for query in self._queries:
+                if isinstance(query, Script):
+                    prepared = [(p, ()) for p in await session.parse(query.text)]
+                else:
+                    prepared = [(await session.prepare(query.text, []), query.params)]
+                for statement, params in prepared:
+                    self._still_wanted()
+                    if last is not None:
+                        self._keep(last)
+                    last = await self._result(session, await session.execute(statement, params))
+            self._still_wanted()
+            await session.sync()
+        except Exception as e:
+            notices = _notices(session)
+            await session.fail()
+            self._append_error(e, notices)
+            return
+        if last is not None:
+            self._keep(last)
+
+    def _still_wanted(self) -> None:
+        if self._stopped:
+            raise QueryCanceled("canceling statement because the client is gone or the server stops")
+
+    def _keep(self, result: bytes) -> None:
+        STATEMENTS.labels("ok").inc()
+        self.results.append(result)
+
+    async def _result(self, session: Session, outcome: Outcome) -> bytes:
+        match outcome:
+            case Complete(tag):
+                body: dict[str, Any] = {"tag": tag}
+                rows = b""
+            case EmptyQuery():
+                body, rows = {"tag": ""}, b""
+            case Rows():
+                rows, count = await self._rows(outcome.batches, outcome.columns)
+                body = {
+                    "tag": f"{outcome.tag} {count}" if outcome.counted else outcome.tag,
+                    "desc": {"columns": [_described(c) for c in outcome.columns]},
+                }
+            case CopyIn():
+                await outcome.sink.fail("COPY is not possible over HTTP")
+                raise Unsupported("COPY ... FROM STDIN over HTTP", hint="Use the SQL port, or INSERT.")
+            case CopyOut():
+                await _close(outcome.batches)
+                raise Unsupported("COPY ... TO STDOUT over HTTP", hint="Use the SQL port, or SELECT.")
+        body["notices"] = _notices(session)
+        head = json.dumps(body).encode()
+        if isinstance(outcome, Rows):
+            head = head[:-1] + b', "rows": [' + rows + b"]}"
+        else:
+            self._take(len(head))
+        return head
+
+    async def _rows(
+        self, batches: AsyncIterator[pa.RecordBatch], columns: Sequence[Column]
+    ) -> tuple[bytes, int]:
+        pieces: list[bytes] = []
+        count = 0
+        try:
+            async for batch in batches:
+                self._still_wanted()
+                text, rows = await asyncio.to_thread(rows_json, batch, columns)
+                if rows == 0:
+                    continue
+                piece = text.encode()
+                self._take(len(piece) + 1)
+                pieces.append(piece)
+                count += rows
+        finally:
+            await _close(batches)
+        return b",".join(pieces), count
+
+    def _take(self, size: int) -> None:
+        self._held.take(size, self._own)
+        self._own += size
+
+    def _append_error(self, error: Exception, notices: list[dict[str, Any]]) -> None:
+        STATEMENTS.labels("error").inc()
+        self.results.append(json.dumps({"error": error_json(error), "notices": notices}).encode())
+
+
+def error_json(error: Exception) -> dict[str, Any]:
+    """An error as its object in the answer. What was not meant is logged and shown without its inside."""
+    if isinstance(error, TidemillError):
+        found = {
+            "message": error.primary,
+            "code": error.sqlstate,
+            "detail": error.detail,
+            "hint": error.hint,
+            "position": error.position,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+    _log.error("a statement over HTTP failed in a way that is a bug", exc_info=error)
+    return {"message": "internal error", "code": "XX000", "hint": "The server's log tells more."}
+
+
+def _notices(session: Session) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for event in session.events():
+        if isinstance(event, Notice):
+            found = {
+                "message": event.text,
+                "severity": event.severity.lower(),
+                "code": event.sqlstate,
+                "detail": event.detail,
+                "hint": event.hint,
+            }
+            out.append({key: value for key, value in found.items() if value is not None})
+    return out
+
+
+def _described(column: Column) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "type": str(column.type),
+        "type_oid": wire.oid(column.type),
+        "type_len": wire.typlen(column.type),
+        "type_mod": wire.typmod(column.type),
+    }
+
+
+async def _close(batches: AsyncIterator[pa.RecordBatch]) -> None:
+    """Releases what the iterator holds; generators have `aclose`, other iterators nothing to release."""
+    aclose = getattr(batches, "aclose", None)
+    if aclose is not None:
+        await aclose()
