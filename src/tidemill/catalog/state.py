@@ -157,7 +157,7 @@ class CatalogState:
             causes: list[ItemId | None] = [other.database] if isinstance(other, Schema) else []
             if isinstance(other, Table | View):
                 causes = [*other.depends_on, other.schema]
-            cause = next((c for c in causes if c in going and c is not None), item.id)
+            cause = next((c for c in causes if c in going), item.id)
             lines.append(f"{self.describe(other)} depends on {self.describe(self._items[cause])}")
         return lines
 
