@@ -1,0 +1,60 @@
+# One command sets up and runs, one command tests; CI calls the same. `make` alone lists the targets.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+PYTHON ?= python3
+export PYTHON
+# The two tiers of tests below the long one: `make test` leaves out what only `make chaos` runs, `make test-fast` also
+# whatever starts Spark, a server process or an object store.
+FULL := not chaos
+FAST := not chaos and not spark and not server and not s3
+PYTEST_ARGS ?=
+LOCKED := pyproject.toml tools/setup.sh lock/java.txt
+
+.PHONY: help setup setup-dev demo test test-fast bench chaos lint fmt lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+setup: .venv/.stamp-run ## make .venv with what the server needs: .venv/bin/tidemill
+setup-dev: .venv/.stamp-dev ## also the tools of the tests and the linters
+
+# Stamps: installing again what is there takes seconds, looking at two files none. The dev lock holds all of the run lock.
+.venv/.stamp-run: $(LOCKED) lock/run.txt
+	@if [ -e .venv/.stamp-dev ]; then tools/setup.sh dev && touch .venv/.stamp-dev; else tools/setup.sh run; fi
+	@touch $@
+.venv/.stamp-dev: $(LOCKED) lock/dev.txt lock/run.txt
+	@tools/setup.sh dev
+	@touch .venv/.stamp-run $@
+
+demo: .venv/.stamp-run ## a server, a table, a loop that writes and reads; Ctrl-C or DEMO_SECONDS=20 ends it
+	@$(BIN)/python tools/demo.py
+
+test: lint ## lint and all tests but the long ones
+	$(BIN)/pytest -m "$(FULL)" $(PYTEST_ARGS)
+
+test-fast: .venv/.stamp-dev ## tests without Spark, servers and object stores: seconds
+	$(BIN)/pytest -m "$(FAST)" $(PYTEST_ARGS)
+
+chaos: .venv/.stamp-dev ## the long rounds of kills, races and faults
+	$(BIN)/pytest -m chaos --timeout 7200 $(PYTEST_ARGS)
+
+bench: .venv/.stamp-dev ## measure; figures as in docs/benchmarks.md
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+lint: .venv/.stamp-dev ## ruff, pyright, and the order of the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+fmt: .venv/.stamp-dev ## format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## rewrite lock/*.txt from pyproject.toml (needs uv)
+	tools/lock.sh
+
+clean: ## remove .venv and all caches
+	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
