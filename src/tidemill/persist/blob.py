@@ -1,0 +1,136 @@
+"""Where shards keep their bytes: a folder or an s3:// prefix behind one small protocol.
+
+Called by everything in `persist`; nobody else touches files. Paths are relative to the store's root, with
+`/`. A store promises: what `put` and `put_if_absent` returned from survives a power cut; no reader ever sees
+half of an object that `put_if_absent` wrote; and every failed write says which of two things it is: surely
+nothing happened (`BlobFailed`), or it may have happened (`BlobUnknown`). Stores are thread-safe and
+picklable, so that Spark tasks can carry them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+
+from tidemill.errors import InvalidValue, TidemillError
+
+
+class BlobError(TidemillError):
+    """Base of what a store raises."""
+
+
+class BlobMissing(BlobError):
+    """There is no such object."""
+
+    sqlstate = "58P01"
+
+
+class BlobExists(BlobError):
+    """`put_if_absent` was refused: the path is taken (maybe by our own earlier try: the caller looks)."""
+
+    sqlstate = "58P02"
+
+
+class BlobFailed(BlobError):
+    """The call failed and changed nothing that a reader can see."""
+
+    sqlstate = "58030"
+    transient = True
+
+
+class BlobUnknown(BlobError):
+    """The write may or may not have happened, now or later."""
+
+    sqlstate = "58030"
+    transient = True
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    """An object as a listing shows it; `modified` in seconds since the Unix epoch, by the store's clock."""
+
+    path: str
+    size: int
+    modified: float
+
+
+class Blobs(Protocol):
+    """One store. All calls are synchronous."""
+
+    @property
+    def url(self) -> str:
+        """What `open_blobs` was given, normalised: names the store in caches and messages."""
+        ...
+
+    @property
+    def overlap(self) -> int:
+        """How many reads are worth making at once (1: none)."""
+        ...
+
+    def put(self, path: str, data: bytes | memoryview | pa.Buffer) -> None:
+        """Write a new object durably. The path must be new and unguessable: nothing guards against a
+        second writer."""
+        ...
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Write the object whole and durably, or raise `BlobExists` and change nothing."""
+        ...
+
+    def get(self, path: str) -> bytes: ...
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        """As `get` for each, overlapped where the store has latency; raises the first error."""
+        ...
+
+    def open(self, path: str) -> BinaryIO | pa.NativeFile:
+        """A seekable reader, for Parquet."""
+        ...
+
+    def size(self, path: str) -> int: ...
+
+    def list(self, prefix: str) -> list[BlobInfo]:
+        """Everything under a folder, recursively, sorted by path; temporary files of this store are left
+        out."""
+        ...
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects; one that is not there is no error."""
+        ...
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Delete a folder with all that is in it; idempotent."""
+        ...
+
+    def discard_temporaries(self, prefix: str, older_than: float) -> int:
+        """Delete what interrupted writes left behind in a folder before that time; returns how many."""
+        ...
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """Make objects durable that somebody else (delta-rs) wrote into the store."""
+        ...
+
+    def table_uri(self, path: str) -> tuple[str, dict[str, str]]:
+        """A folder as delta-rs wants it: the URI and the storage options."""
+        ...
+
+
+def open_blobs(url: str, options: Mapping[str, str] | None = None) -> Blobs:
+    """Open a store: a folder (a plain path or file://) or `s3://bucket/prefix` with obstore's option names
+    (`endpoint`, `region`, `access_key_id`, `secret_access_key`, `allow_http`, ...)."""
+    # Imported here: a folder needs no S3 client, and start-up time counts.
+    if url.startswith("s3://"):
+        from tidemill.persist.s3 import S3Blobs
+
+        return S3Blobs(url, dict(options or {}))
+    from tidemill.persist.local import LocalBlobs
+
+    if url.startswith("file://"):
+        url = url.removeprefix("file://")
+    if "://" in url:
+        raise InvalidValue(
+            f'cannot keep data at "{url}"', hint="Use a folder or s3://bucket/prefix.", sqlstate="22023"
+        )
+    return LocalBlobs(url)

@@ -1,0 +1,215 @@
+"""The one way an entry gets into a shard's log: strict put-if-absent of version n+1 by a writer that knows
+version n.
+
+Called by `Shard` for every kind of entry. The caller gives a function that proposes an entry for the current
+state, or raises; when another writer comes first, its entries are applied and the function is asked again, so
+every check is made against the very version that the entry follows. Ends in one of the four ways of
+`outcome`.
+
+Hazard: log clean-up. A writer that slept longer than the log is kept would find the name of version n+1 free
+again, because others wrote it, checkpointed past it and cleaned it away. An entry that was written after we
+last knew version n to be the newest is younger than that moment, and clean-up deletes only entries older than
+the log's age; so a put is beyond doubt when it ends within that age, and is checked against the last
+checkpoint otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemill.errors import DataCorrupted, Internal
+from tidemill.persist.blob import BlobError, BlobExists, BlobFailed, Blobs, BlobUnknown
+from tidemill.persist.entry import Entry, Metadata, Operation, encode
+from tidemill.persist.log import cleaned_past, entry_path, load, read_entry
+from tidemill.persist.outcome import CommitFailed, CommitUnknown, Fenced
+from tidemill.persist.part import Part
+from tidemill.persist.state import State
+
+# Waits between tries to find out what became of a put without an answer; together 3.1 s, which outlasts a
+# dropped connection or a leader's change in the store. Longer, and the writers behind us would rather hear of
+# it.
+RESOLVE_DELAYS = (0.0, 0.1, 0.5, 1.0, 1.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An entry without what the committer adds."""
+
+    operation: Operation
+    adds: tuple[Part, ...] = ()
+    removes: tuple[str, ...] = ()
+    upper: int | None = None
+    since: int | None = None
+    epoch: int | None = None
+    metadata: Metadata | None = None
+
+
+def check_epoch(shard_id: str, state: State, epoch: int | None) -> int:
+    """The epoch under which a handle may commit to this state; raises where it may not."""
+    if epoch is None:
+        raise Internal(f"shard {shard_id} was opened for reading only")
+    if state.epoch > epoch:
+        raise Fenced(shard_id, epoch, state.epoch)
+    if state.epoch < epoch:
+        raise Internal(f"shard {shard_id} is at epoch {state.epoch}: fence it to {epoch} before writing")
+    return epoch
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _since_boot() -> float:
+    # Counts while the machine sleeps, unlike the monotonic clock.
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Committer:
+    """Owns the state of one open shard."""
+
+    def __init__(self, blobs: Blobs, shard_id: str, state: State, log_keep_seconds: float) -> None:
+        self.blobs = blobs
+        self.shard_id = shard_id
+        self.writer = uuid.uuid4().hex
+        # The newest state we know. Read and changed only under `changed`, which is notified when it moves.
+        self.state = state
+        self.changed = threading.Condition()
+        self.log_keep_seconds = log_keep_seconds
+        # One put at a time; held over I/O. Taken before `changed`, never after.
+        self._order = threading.Lock()
+        # When `state.version` was last known to be the newest, by two clocks: see the hazard above.
+        self._known = (_since_boot(), time.time())
+
+    def commit(self, propose: Callable[[State], Draft | None]) -> Entry | None:
+        """Put the proposed entry as the next version and apply it. `propose` runs under the state's lock
+        and does no I/O; it returns None when there is nothing to do (any more), and raises to give up."""
+        with self._order:
+            if self._stale():
+                self._catch_up()
+            while True:
+                with self.changed:
+                    draft = propose(self.state)
+                    version = self.state.version + 1
+                if draft is None:
+                    return None
+                entry = self._entry(draft)
+                began = (_since_boot(), time.time())
+                if self._put(version, entry):
+                    self._apply(version, entry)
+                    self._known = began
+                    return entry
+                self._catch_up()
+
+    def refresh(self) -> bool:
+        """Follow what others have committed; True when there was something."""
+        with self._order:
+            return self._catch_up()
+
+    def _entry(self, draft: Draft) -> Entry:
+        return Entry(
+            operation=draft.operation,
+            writer=self.writer,
+            nonce=uuid.uuid4().hex,
+            timestamp=wall_ms(),
+            adds=draft.adds,
+            removes=draft.removes,
+            upper=draft.upper,
+            since=draft.since,
+            epoch=draft.epoch,
+            metadata=draft.metadata,
+        )
+
+    def _put(self, version: int, entry: Entry) -> bool:
+        """True: the entry is version `version`, durably. False: another entry is."""
+        path = entry_path(self.shard_id, version)
+        data = encode(entry, version)
+        try:
+            self.blobs.put_if_absent(path, data)
+        except BlobExists as error:
+            try:
+                return self._is_ours(version, entry)
+            except BlobError:
+                return self._resolve(version, entry, data, error)
+        except BlobFailed as error:
+            raise CommitFailed(
+                f"could not commit to shard {self.shard_id}",
+                detail=": ".join(filter(None, (error.primary, error.detail))),
+                hint=error.hint,
+                sqlstate=error.sqlstate,
+            ) from error
+        except BlobUnknown as error:
+            return self._resolve(version, entry, data, error)
+        if self._stale() and cleaned_past(self.blobs, self.shard_id, version):
+            # The name was free because the real version was cleaned away. Nobody reads an entry older than a
+            # checkpoint.
+            self.blobs.delete([path])
+            return False
+        return True
+
+    def _is_ours(self, version: int, entry: Entry) -> bool:
+        """Whether the entry that is there is ours: a store may refuse the repetition of a put whose answer
+        it lost."""
+        there = read_entry(self.blobs, self.shard_id, version)
+        return there is not None and there.nonce == entry.nonce
+
+    def _resolve(self, version: int, entry: Entry, data: bytes, cause: BlobError) -> bool:
+        """Find out by putting the same bytes again: put-if-absent and the nonce make that harmless, and
+        unlike a look it settles the matter even when the first put is still under way."""
+        for delay in RESOLVE_DELAYS:
+            time.sleep(delay)
+            try:
+                self.blobs.put_if_absent(entry_path(self.shard_id, version), data)
+                return True
+            except BlobExists:
+                try:
+                    return self._is_ours(version, entry)
+                except BlobError:
+                    continue
+            except BlobError:
+                continue
+        raise CommitUnknown(
+            f"a commit to shard {self.shard_id} may or may not have happened",
+            detail=": ".join(filter(None, (cause.primary, cause.detail))),
+            hint="Look at the shard's upper before trying again.",
+        ) from cause
+
+    def _stale(self) -> bool:
+        # Half of the age: the store's clock, which dates the entries, may differ from ours.
+        booted, wall = self._known
+        idle = max(_since_boot() - booted, time.time() - wall)
+        return idle >= self.log_keep_seconds / 2
+
+    def _catch_up(self) -> bool:
+        moved = False
+        while True:
+            began = (_since_boot(), time.time())
+            version = self.state.version + 1
+            # Asked before the entry is read: another late sleeper may just have put one under a name that was
+            # cleaned.
+            if self._stale() and cleaned_past(self.blobs, self.shard_id, version):
+                self._reload()
+                moved = True
+                continue
+            entry = read_entry(self.blobs, self.shard_id, version)
+            if entry is None:
+                self._known = began
+                return moved
+            self._apply(version, entry)
+            moved = True
+
+    def _apply(self, version: int, entry: Entry) -> None:
+        with self.changed:
+            self.state.apply(version, entry, entry_path(self.shard_id, version))
+            self.changed.notify_all()
+
+    def _reload(self) -> None:
+        state = load(self.blobs, self.shard_id).state
+        with self.changed:
+            if state.version < self.state.version:
+                raise DataCorrupted(f"the log of shard {self.shard_id} became shorter")
+            self.state = state
+            self.changed.notify_all()

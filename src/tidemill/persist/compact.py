@@ -1,0 +1,175 @@
+"""Compaction: the same contents at every time >= since, in fewer and larger parts.
+
+Called by `Shard.compact` and `Shard.maintain`, off the hot path. Two kinds. Tiered: parts are ranked by their
+number of updates (`state.rank`), and a rank that is full becomes one part of the next; that is all that a
+growing shard needs. Full: everything that lies wholly at or before since becomes one consolidated run, when
+enough of it cancels out. Updates before since move to since. The commit replaces the inputs only if all of
+them are live at the version before it, so no row is ever doubled by two compactions.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.persist.committer import Committer, Draft, check_epoch
+from tidemill.persist.entry import CLOSED, Operation
+from tidemill.persist.outcome import CommitUnknown, InputsReplaced
+from tidemill.persist.part import Part, part_path, write_part
+from tidemill.persist.reading import PartReader
+from tidemill.persist.settings import Settings
+from tidemill.persist.state import FANOUT, State
+from tidemill.types.arrow import TIME_COLUMN
+from tidemill.types.identity import consolidate
+from tidemill.types.model import RelationDesc
+
+FP_PART_WRITTEN = failpoints.register(
+    "persist.compact.part_written", "compaction wrote its output, nothing committed"
+)
+FP_COMMITTED = failpoints.register(
+    "persist.compact.committed", "compaction committed, its caller does not know"
+)
+
+# A merge takes at most so many parts at once: what piled up while nobody compacted is worked off in steps of
+# bounded memory.
+MAX_INPUTS = 16 * FANOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to merge, at which version it was live, as which relation, and the since (recorded in the log
+    already) to which earlier updates move."""
+
+    version: int
+    desc: RelationDesc
+    inputs: tuple[Part, ...]
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What one compaction did."""
+
+    inputs: int
+    outputs: int
+    rows_before: int
+    rows_after: int
+
+
+def plan_tier(state: State, settings: Settings) -> Plan | None:
+    """The lowest full rank, oldest parts first. Looks at ranks, not at parts, unless there is work."""
+    for rank in sorted(state.ranks):
+        ranked = state.ranks[rank]
+        if len(ranked) < FANOUT:
+            continue
+        inputs = _within(
+            [part for part in ranked.values() if part.bytes < settings.part_target_bytes],
+            settings.compact_max_bytes,
+        )
+        if len(inputs) >= FANOUT:
+            return _plan(state, inputs)
+    return None
+
+
+def plan_full(state: State, settings: Settings) -> Plan | None:
+    """Everything wholly at or before since, when enough would go: each retraction there takes an insertion
+    with it."""
+    since = target_time(state)
+    settled = [part for part in state.parts.values() if part.max_time <= since]
+    rows = sum(part.rows for part in settled)
+    gone = 2 * sum(part.retractions for part in settled)
+    if len(settled) < 2 or sum(part.bytes for part in settled) > settings.compact_max_bytes:
+        return None
+    if gone < settings.compact_min_gain * rows:
+        return None
+    return _plan(state, tuple(settled))
+
+
+def plan_all(state: State, settings: Settings) -> Plan | None:
+    """Every part that fits, whatever it gains."""
+    inputs = _within(list(state.parts.values()), settings.compact_max_bytes)
+    return _plan(state, inputs) if inputs else None
+
+
+def _plan(state: State, inputs: tuple[Part, ...]) -> Plan:
+    return Plan(state.version, state.metadata.desc, inputs, target_time(state))
+
+
+def target_time(state: State) -> int:
+    """Where updates before since move: to since, but never out of the times that the shard already covers."""
+    if state.upper == CLOSED:
+        return state.since
+    return max(0, min(state.since, state.upper - 1))
+
+
+def _within(parts: list[Part], max_bytes: int) -> tuple[Part, ...]:
+    chosen: list[Part] = []
+    total = 0
+    for part in parts[:MAX_INPUTS]:
+        total += part.bytes
+        if total > max_bytes:
+            break
+        chosen.append(part)
+    return tuple(chosen)
+
+
+def merge(tables: Sequence[pa.Table], since: int) -> pa.Table:
+    """One table with the same contents at every time >= since, sorted by time."""
+    table = pa.concat_tables(tables)
+    times = table.column(TIME_COLUMN)
+    index = table.schema.get_field_index(TIME_COLUMN)
+    moved = pa.array(np.maximum(times.to_numpy(), since))
+    table = consolidate(table.set_column(index, table.schema.field(index), moved))
+    return table.sort_by(TIME_COLUMN)
+
+
+def compaction_job(epoch: int) -> str:
+    """The job id of one compaction. One of an earlier epoch than the log's is over: its commit would be
+    fenced."""
+    return f"compact-e{epoch}-{uuid.uuid4().hex[:12]}"
+
+
+def compact(
+    plan: Plan, committer: Committer, reader: PartReader, *, epoch: int, job: str, settings: Settings
+) -> Compacted:
+    """Carry the plan out. Raises `InputsReplaced` (another compaction came first) or another outcome of a
+    commit; what it wrote is deleted unless it may have become visible."""
+    table = merge(reader.read_all(plan.inputs, plan.desc), plan.since)
+    outputs = _write(reader, table, job, plan, settings)
+    failpoints.hit(FP_PART_WRITTEN)
+    paths = tuple(part.path for part in plan.inputs)
+
+    def propose(state: State) -> Draft:
+        check_epoch(reader.shard_id, state, epoch)
+        for path in paths:
+            if path not in state.parts:
+                raise InputsReplaced(
+                    f"another compaction of shard {reader.shard_id} came first",
+                    detail=f'"{path}" is no longer live.',
+                )
+        return Draft(Operation.COMPACT, adds=outputs, removes=paths, epoch=epoch)
+
+    try:
+        committer.commit(propose)
+    except CommitUnknown:
+        raise
+    except Exception:
+        reader.blobs.delete([part_path(reader.shard_id, part) for part in outputs])
+        raise
+    failpoints.hit(FP_COMMITTED)
+    return Compacted(len(paths), len(outputs), sum(part.rows for part in plan.inputs), table.num_rows)
+
+
+def _write(reader: PartReader, table: pa.Table, job: str, plan: Plan, settings: Settings) -> tuple[Part, ...]:
+    # Cut by the inputs' own density: the output compresses no worse.
+    density = sum(part.bytes for part in plan.inputs) / sum(part.rows for part in plan.inputs)
+    step = max(1, int(settings.part_target_bytes / density))
+    return tuple(
+        write_part(reader.blobs, reader.shard_id, plan.desc, table.slice(start, step), job)
+        for start in range(0, table.num_rows, step)
+    )

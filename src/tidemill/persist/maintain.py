@@ -1,0 +1,139 @@
+"""Looking after one shard: when to compact, checkpoint, clean and sweep.
+
+A background thread calls `Shard.maintain` per shard; the explicit calls of `Shard` go through here too. One
+maintenance at a time per handle; appends go on meanwhile. Deciding that nothing is due takes microseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemill.persist import checkpoint as checkpoints
+from tidemill.persist import compact as compaction
+from tidemill.persist.committer import Committer
+from tidemill.persist.compact import Compacted, Plan
+from tidemill.persist.holds import Holds
+from tidemill.persist.outcome import InputsReplaced
+from tidemill.persist.sweep import sweep_orphans, sweep_removed
+
+if TYPE_CHECKING:
+    from tidemill.persist.shard import Shard
+
+# Merges per round: each may fill the next rank; a day's backlog cascades through five.
+MERGES_PER_ROUND = 8
+
+
+@dataclass(slots=True)
+class Maintained:
+    """What a round did."""
+
+    compactions: int = 0
+    rows_merged: int = 0
+    checkpointed: bool = False
+    cleaned: int = 0
+    swept: int = 0
+
+
+class Maintenance:
+    """The state of a handle's maintenance. `checkpoint`: the version of the newest checkpoint we know."""
+
+    def __init__(self, shard: Shard, committer: Committer, holds: Holds, checkpoint: int | None) -> None:
+        self._shard = shard
+        self._committer = committer
+        self._holds = holds
+        self._one = threading.RLock()
+        # Where the newest checkpoint stands; -1 before the first.
+        self._checkpointed = -1 if checkpoint is None else checkpoint
+        # Job ids of compactions of this handle that are under way: not orphans.
+        self._running: set[str] = set()
+        # When (monotonic) the log was last cleaned and orphans were last looked for. The first round of a
+        # handle does not: a server that opens a hundred shards has better things to do.
+        self._cleaned_at = self._orphans_at = time.monotonic()
+        # The since at which a full consolidation was last considered: until since moves, the answer is the
+        # same.
+        self._considered = -1
+
+    def run(self, epoch: int, finished: Callable[[str], bool] | None) -> Maintained:
+        done = Maintained()
+        settings = self._shard.settings
+        with self._one:
+            for _ in range(MERGES_PER_ROUND):
+                merged = self.compact(epoch)
+                if merged is None:
+                    break
+                done.compactions += 1
+                done.rows_merged += merged.rows_before
+            done.swept = sweep_removed(self._committer, self._holds, self._shard.ages.removed_keep_seconds)
+            if self._shard.version - self._checkpointed >= settings.checkpoint_every:
+                self.checkpoint()
+                done.checkpointed = True
+            now = time.monotonic()
+            if now - self._cleaned_at >= settings.clean_every_seconds:
+                done.cleaned = self.clean()
+            if finished is not None and now - self._orphans_at >= settings.orphan_every_seconds:
+                done.swept += self.sweep(finished)
+        return done
+
+    def compact(self, epoch: int, *, everything: bool = False) -> Compacted | None:
+        with self._one:
+            self._shard.record_since()
+            plan = self._plan(everything)
+            if plan is None:
+                return None
+            job = compaction.compaction_job(epoch)
+            self._running.add(job)
+            # The inputs' files must stay while we read them, whoever replaces them meanwhile.
+            with self._holds.acquire(plan.since, plan.version):
+                try:
+                    return compaction.compact(
+                        plan,
+                        self._committer,
+                        self._shard.reader,
+                        epoch=epoch,
+                        job=job,
+                        settings=self._shard.settings,
+                    )
+                except InputsReplaced:
+                    return None
+                finally:
+                    self._running.discard(job)
+
+    def _plan(self, everything: bool) -> Plan | None:
+        settings = self._shard.settings
+        with self._committer.changed:
+            state = self._committer.state
+            if everything:
+                return compaction.plan_all(state, settings)
+            plan = compaction.plan_tier(state, settings)
+            if plan is None and state.since > self._considered:
+                self._considered = state.since
+                plan = compaction.plan_full(state, settings)
+            return plan
+
+    def checkpoint(self) -> None:
+        with self._one:
+            with self._committer.changed:
+                expected = checkpoints.expect(self._committer.state)
+            if expected.version == self._checkpointed:
+                return
+            checkpoints.write_checkpoint(self._committer.blobs, self._committer.shard_id, expected)
+            self._checkpointed = expected.version
+
+    def clean(self) -> int:
+        with self._one:
+            self._cleaned_at = time.monotonic()
+            keep = self._shard.ages.log_keep_seconds
+            return checkpoints.clean_log(self._committer.blobs, self._committer.shard_id, keep)
+
+    def sweep(self, finished: Callable[[str], bool] | None) -> int:
+        with self._one:
+            swept = sweep_removed(self._committer, self._holds, self._shard.ages.removed_keep_seconds)
+            if finished is not None:
+                self._orphans_at = time.monotonic()
+                grace = self._shard.settings.orphan_grace_seconds
+                swept += sweep_orphans(self._committer, finished, self._running, grace)
+            return swept

@@ -1,0 +1,226 @@
+"""A part: one Parquet file of updates, durable when written, visible only once a log entry names it.
+
+`write_part` is called by shards and inside Spark tasks (it needs only picklable values); `read_part` by
+snapshots, listens and compaction. Tables here have the relation's columns under their physical names, in
+order, then `mz_timestamp`, `mz_diff` and `mz_error` (`types.arrow.shard_schema`). Pages carry checksums: a
+flipped bit is found, not read.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill import failpoints
+from tidemill.errors import DataCorrupted, Internal
+from tidemill.persist.blob import BlobMissing, Blobs
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
+from tidemill.types.model import RelationDesc
+
+FP_PART_WRITTEN = failpoints.register("persist.part.written", "a part is durable, no log entry names it yet")
+
+# A job's id is a folder's name and stands unescaped in Delta's paths, which are URLs.
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+# Rows per row group: large enough to compress well, small enough that a projection of a wide group stays
+# under some 100 MB.
+ROW_GROUP_ROWS = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the log says of one part. `path` is relative to the shard's folder. Times and diffs are
+    inclusive bounds; `retractions` counts updates of negative diff, `errors` those with an error."""
+
+    path: str
+    rows: int
+    bytes: int
+    min_time: int
+    max_time: int
+    min_diff: int
+    max_diff: int
+    retractions: int = 0
+    errors: int = 0
+
+    @property
+    def job(self) -> str:
+        return self.path.split("/", 2)[1]
+
+    @property
+    def all_inserts(self) -> bool:
+        """Every update is +1 and no error: its rows are rows of the collection as they stand."""
+        return self.min_diff == 1 == self.max_diff and self.errors == 0
+
+
+def part_path(shard_id: str, part: Part) -> str:
+    """The part's path in the store."""
+    return f"shards/{shard_id}/{part.path}"
+
+
+def write_part(blobs: Blobs, shard_id: str, desc: RelationDesc, table: pa.Table, job: str) -> Part:
+    """Write the updates durably. Invisible until `Shard.compare_and_append` takes the part; an error
+    column may be left out. The table's columns must be those of `desc` in order under their physical
+    names, of the storage types."""
+    if _JOB.fullmatch(job) is None:
+        raise Internal(f"{job!r} is no job id")
+    table = conform(table, desc)
+    if table.num_rows == 0:
+        raise Internal("a part needs at least one update")
+    path = f"parts/{job}/{uuid.uuid4()}.parquet"
+    data = _encode(table)
+    part = _describe(path, table, data.size)
+    blobs.put(f"shards/{shard_id}/{path}", data)
+    failpoints.hit(FP_PART_WRITTEN)
+    return part
+
+
+def conform(table: pa.Table, desc: RelationDesc) -> pa.Table:
+    """The table in exactly the shard's schema; raises when it is not one of its updates."""
+    schema = shard_schema(desc)
+    if table.schema.equals(schema):
+        _check_not_null(table)
+        return table
+    if ERROR_COLUMN not in table.schema.names:
+        table = table.append_column(ERROR_COLUMN, pa.nulls(table.num_rows, pa.string()))
+    if table.schema.names != schema.names or table.schema.types != schema.types:
+        raise Internal(
+            "the updates do not have the columns of their shard",
+            detail=f"Got {_show(table.schema)}; expected {_show(schema)}.",
+        )
+    _check_not_null(table)
+    return table.cast(schema)
+
+
+def read_part(
+    blobs: Blobs,
+    shard_id: str,
+    part: Part,
+    desc: RelationDesc,
+    columns: Sequence[str] | None = None,
+    times: tuple[int | None, int | None] = (None, None),
+) -> pa.Table:
+    """The part's updates with `times[0] <= time < times[1]`, in the shard's schema or its projection to
+    `columns` (physical names; time, diff and error are always there). Columns that were added after the
+    part was written are null. Raises `DataCorrupted` when the file is missing or is not what the log says."""
+    schema = project(shard_schema(desc), columns)
+    return clip(_read_file(blobs, shard_id, part, schema), part, times)
+
+
+def project(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """The shard's schema cut down to `columns`, in that order, with time, diff and error behind."""
+    if columns is None:
+        return schema
+    return pa.schema([schema.field(name) for name in (*columns, TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN)])
+
+
+def clip(table: pa.Table, part: Part, times: tuple[int | None, int | None]) -> pa.Table:
+    """Only the updates in [times[0], times[1]); the part's bounds save the filter where they tell."""
+    lower, upper = times
+    above = lower is None or part.min_time >= lower
+    below = upper is None or part.max_time < upper
+    if above and below:
+        return table
+    at = _numbers(table, TIME_COLUMN)
+    mask = np.ones(len(at), dtype=np.bool_)
+    if lower is not None:
+        mask &= at >= lower
+    if upper is not None:
+        mask &= at < upper
+    return table.filter(pa.array(mask))
+
+
+def _read_file(blobs: Blobs, shard_id: str, part: Part, schema: pa.Schema) -> pa.Table:
+    path = part_path(shard_id, part)
+    try:
+        size = blobs.size(path)
+        if size != part.bytes:
+            raise _corrupted(path, f"It has {size} bytes, the log says {part.bytes}.")
+        with blobs.open(path) as source:
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            if file.metadata.num_rows != part.rows:
+                raise _corrupted(path, f"It has {file.metadata.num_rows} updates, the log says {part.rows}.")
+            present = set(file.schema_arrow.names)
+            table = file.read([name for name in schema.names if name in present])
+            return fit(table, schema)
+    except BlobMissing as error:
+        raise DataCorrupted(
+            f'part "{path}" is missing', hint="The data directory is damaged: restore the file."
+        ) from error
+    except (pa.ArrowInvalid, pa.ArrowIOError, pa.ArrowNotImplementedError) as error:
+        raise _corrupted(path, str(error)) from error
+
+
+def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table's columns as `schema` wants them; those that it lacks are null. Raises ArrowInvalid for
+    another type."""
+    present = set(table.schema.names)
+    arrays: list[pa.ChunkedArray] = []
+    for field in schema:
+        if field.name not in present:
+            arrays.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+            continue
+        array = table.column(field.name)
+        if array.type != field.type:
+            raise pa.ArrowInvalid(f'column "{field.name}" is {array.type}, the shard says {field.type}')
+        arrays.append(array)
+    return pa.table(arrays, schema=schema)
+
+
+def _encode(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        write_page_checksum=True,
+        store_schema=False,
+        version="2.6",
+    ) as writer:
+        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+    return sink.getvalue()
+
+
+def _describe(path: str, table: pa.Table, size: int) -> Part:
+    times = _numbers(table, TIME_COLUMN)
+    diffs = _numbers(table, DIFF_COLUMN)
+    if times.min() < 0:
+        raise Internal(f"an update's time is negative ({times.min()})")
+    if not diffs.all():
+        raise Internal("an update's diff is zero")
+    return Part(
+        path=path,
+        rows=table.num_rows,
+        bytes=size,
+        min_time=int(times.min()),
+        max_time=int(times.max()),
+        min_diff=int(diffs.min()),
+        max_diff=int(diffs.max()),
+        retractions=int((diffs < 0).sum()),
+        errors=table.num_rows - table.column(ERROR_COLUMN).null_count,
+    )
+
+
+def _numbers(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return table.column(name).to_numpy()
+
+
+def _check_not_null(table: pa.Table) -> None:
+    for name in (TIME_COLUMN, DIFF_COLUMN):
+        if table.column(name).null_count:
+            raise Internal(f"{name} may not be null")
+
+
+def _show(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _corrupted(path: str, detail: str) -> DataCorrupted:
+    return DataCorrupted(
+        f'part "{path}" is corrupt', detail=detail, hint="The data directory is damaged: restore the file."
+    )

@@ -1,0 +1,77 @@
+"""How a shard looks after itself: named limits with their reasons, overridable for tests and benchmarks.
+
+The two ages are part of the table (every process that opens it must agree on them); the rest belongs to the
+process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemill.errors import DataCorrupted
+
+MIB = 1 << 20
+
+_LOG_AGE = "delta.logRetentionDuration"
+_REMOVED_AGE = "delta.deletedFileRetentionDuration"
+_SECONDS = re.compile(r"interval (\d+) seconds")
+
+# Tombstones stay in checkpoints this much longer than their files must stay on disk, so that a sweep which
+# runs late still learns of them from the log.
+_SWEEP_SLACK_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """How long the log and removed files are kept. Two hours of log at one commit a second are 7,200 small
+    files. Removed files stay an hour because readers of other programs have no holds."""
+
+    log_keep_seconds: int = 2 * 3600
+    removed_keep_seconds: int = 3600
+
+    def configuration(self) -> dict[str, str]:
+        return {
+            _LOG_AGE: f"interval {self.log_keep_seconds} seconds",
+            _REMOVED_AGE: f"interval {self.removed_keep_seconds + _SWEEP_SLACK_SECONDS} seconds",
+            # We clean up ourselves, after the checkpoint is synced.
+            "delta.enableExpiredLogCleanup": "false",
+        }
+
+
+def ages_of(configuration: Mapping[str, str]) -> Ages:
+    """The ages that a table's configuration names."""
+    try:
+        log = _SECONDS.fullmatch(configuration[_LOG_AGE])
+        removed = _SECONDS.fullmatch(configuration[_REMOVED_AGE])
+    except KeyError as error:
+        raise DataCorrupted("the table's metadata lacks its retention", detail=str(error)) from error
+    if log is None or removed is None:
+        raise DataCorrupted("the table's retention is not understood")
+    return Ages(int(log[1]), int(removed[1]) - _SWEEP_SLACK_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The process's own limits."""
+
+    # A checkpoint costs some 10 ms, opening a shard reads at most so many entries behind it.
+    checkpoint_every: int = 50
+    # Cleaning lists the log's folder (7,200 names at rest), so not with every checkpoint.
+    clean_every_seconds: float = 300.0
+    # Merging in memory holds inputs and output, some 5 to 10 times their Parquet size: up to 2 GB. Larger
+    # shards are Spark's.
+    compact_max_bytes: int = 256 * MIB
+    # Parts of this size read well and gain nothing from being merged further.
+    part_target_bytes: int = 128 * MIB
+    # Full consolidation of what lies before since: when at least this share of its updates would go.
+    compact_min_gain: float = 0.3
+    # Files that an interrupted writer left behind are not touched before this age.
+    orphan_grace_seconds: float = 3600.0
+    # Looking for them lists every part of the shard.
+    orphan_every_seconds: float = 3600.0
+
+
+DEFAULT_AGES = Ages()
+DEFAULT_SETTINGS = Settings()

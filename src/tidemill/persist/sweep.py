@@ -1,0 +1,91 @@
+"""Deleting files that nobody needs any more. Off the hot path.
+
+Two kinds. Removed parts: no longer live since some version; deleted after the grace period that readers of
+other programs get, and only when no snapshot of this process was taken before their removal. Orphans: parts
+that no entry ever named, left by a writer that died or gave up; deleted only when their job is known to be
+over, for until then its commit may still come.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from tidemill import failpoints
+from tidemill.persist.blob import Blobs
+from tidemill.persist.committer import Committer
+from tidemill.persist.holds import Holds
+from tidemill.persist.log import log_folder
+
+FP_BEFORE_DELETE = failpoints.register(
+    "persist.sweep.before_delete", "removed or orphaned parts are about to be deleted"
+)
+
+# Deleted in one go, at most; the rest comes with the next sweep. Bounds the time of one call (some 20 ms on a
+# disk).
+SWEEP_BATCH = 1000
+
+_COMPACTION = re.compile(r"compact-e(\d+)-")
+
+
+def sweep_removed(committer: Committer, holds: Holds, keep_seconds: float) -> int:
+    """Delete removed parts that are due; returns how many."""
+    horizon = int((time.time() - keep_seconds) * 1000)
+    with committer.changed:
+        # A reader that pinned version v reads what was live at v: all that was removed after it stays.
+        pinned = holds.oldest_version()
+        due: list[str] = []
+        for path, tombstone in committer.state.removed.items():
+            if tombstone.at > horizon or len(due) == SWEEP_BATCH:
+                break
+            if pinned is None or tombstone.version <= pinned:
+                due.append(path)
+    if not due:
+        return 0
+    failpoints.hit(FP_BEFORE_DELETE)
+    committer.blobs.delete([f"shards/{committer.shard_id}/{path}" for path in due])
+    with committer.changed:
+        for path in due:
+            committer.state.removed.pop(path, None)
+    return len(due)
+
+
+def sweep_orphans(
+    committer: Committer, finished: Callable[[str], bool], running: set[str], grace_seconds: float
+) -> int:
+    """Delete parts that no version names, are older than the grace period, and whose job is over:
+    `finished` says so, or it is a compaction of an earlier epoch, or one of this handle that no longer
+    runs. Returns how many."""
+    blobs, shard_id = committer.blobs, committer.shard_id
+    horizon = time.time() - grace_seconds
+    discarded = blobs.discard_temporaries(log_folder(shard_id), horizon)
+    # List first, look at the state second: a part committed in between is then seen as live.
+    found = [info.path for info in blobs.list(f"shards/{shard_id}/parts") if info.modified <= horizon]
+    committer.refresh()
+    prefix = f"shards/{shard_id}/"
+    with committer.changed:
+        state = committer.state
+        named = [path.removeprefix(prefix) for path in found]
+        unknown = [path for path in named if path not in state.parts and path not in state.removed]
+        epoch = state.epoch
+    orphans = [path for path in unknown if _over(path.split("/")[1], finished, running, epoch)]
+    if orphans:
+        failpoints.hit(FP_BEFORE_DELETE)
+        blobs.delete([prefix + path for path in orphans])
+    return len(orphans) + discarded
+
+
+def _over(job: str, finished: Callable[[str], bool], running: set[str], epoch: int) -> bool:
+    if job in running:
+        return False
+    match = _COMPACTION.match(job)
+    if match is not None:
+        return int(match[1]) < epoch
+    return finished(job)
+
+
+def drop_shard(blobs: Blobs, shard_id: str) -> None:
+    """Delete a shard whole; idempotent. The log goes first: what cannot be opened cannot be half read."""
+    blobs.delete_prefix(log_folder(shard_id))
+    blobs.delete_prefix(f"shards/{shard_id}")
