@@ -215,8 +215,10 @@ def screen(state: State, server: Server) -> Panel:
     past_total = f"{sum(b for b, _ in state.past.values()):,}" if state.past else "-"
     table.add_row(Text("sum", style="bold"), total, past_total, "", style="bold")
     lines = [
-        f"{state.transfers:,} transfers committed, each over two tables: "
-        f"p50 {quantile(state.commits_ms, 0.5)}, p99 {quantile(state.commits_ms, 0.99)}",
+        (
+            f"{state.transfers:,} transfers committed, each over two tables: "
+            f"p50 {quantile(state.commits_ms, 0.5)}, p99 {quantile(state.commits_ms, 0.99)}"
+        ),
         f"{state.reads:,} reads of both tables at one time: p50 {quantile(state.reads_ms, 0.5)}",
         f"{state.past_checks:,} times the past was read twice and had not changed",
         f"psql -h 127.0.0.1 -p {server.sql_port} -U materialize materialize",
