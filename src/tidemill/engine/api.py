@@ -115,6 +115,8 @@ class CopyIn:
     columns: tuple[Column, ...]
     options: CopyOptions
     sink: CopySink
+    # The table's name, for the errors that say where in the data they are.
+    relation: str = ""
 
 
 Outcome = Complete | EmptyQuery | Rows | CopyOut | CopyIn

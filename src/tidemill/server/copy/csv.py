@@ -1,0 +1,263 @@
+"""COPY's csv format: quoted fields, doubled quotes, line ends inside quotes; an unquoted null string is null.
+
+With the usual escape (the quote itself) a byte is inside quotes if an odd number of quotes stands before it,
+whatever they mean, and a quote that directly follows a closing one is a quote in the value: so a block is
+understood by counting. With another escape character the marks (not the bytes) are gone through one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.engine.api import CopyOptions
+from tidemill.server.bytecolumns import concatenated
+from tidemill.server.copy.fields import Bytes, Cells, Mask, Places, cells, matches, split, wrong_width
+from tidemill.server.copy.formats import BadCopyData, LineDecoder
+from tidemill.server.copy.values import Values
+from tidemill.types import wire
+from tidemill.types.kernels import pc
+from tidemill.types.model import Column
+
+_CR, _LF = 13, 10
+
+
+class CsvEncoder:
+    """Rows of the csv format."""
+
+    def __init__(self, columns: Sequence[Column], options: CopyOptions, timezone: str) -> None:
+        self._columns = columns
+        self._options = options
+        self._timezone = timezone
+        self._delimiter = options.delimiter.encode()
+        self._quote = options.quote.encode()
+        self._escape = options.escape.encode()
+        self._null = options.null.encode()
+
+    def start(self) -> list[bytes]:
+        if not self._options.header:
+            return []
+        names = self._quoted(pa.array([c.name.encode() for c in self._columns], pa.binary()), forced=False)
+        return [self._delimiter.join(names.to_pylist()) + b"\n"]
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        if not self._columns:
+            return pa.array([b"\n"] * batch.num_rows, pa.binary())
+        parts: list[pa.Array | pa.Scalar] = []
+        for column, array in zip(self._columns, batch.columns, strict=True):
+            forced = self._options.force_quote == ("*",) or column.name in self._options.force_quote
+            values = wire.encode_text(array, column.type, timezone=self._timezone)
+            parts += [self._quoted(values, forced=forced), pa.scalar(self._delimiter)]
+        parts[-1] = pa.scalar(b"\n")
+        return concatenated(parts, self._null)
+
+    def end(self) -> list[bytes]:
+        return []
+
+    def _quoted(self, values: pa.Array, *, forced: bool) -> pa.Array:
+        """The values with quotes where they need them; nulls stay null."""
+        if forced:
+            needs = values.is_valid()
+        else:
+            needs = pc.equal(values, pa.scalar(self._null))
+            for special in (self._delimiter, self._quote, b"\n", b"\r"):
+                needs = pc.or_(needs, pc.match_substring(values, special))
+            if len(self._columns) == 1:
+                # A line of its own with this would be read as the end of the data by older clients.
+                needs = pc.or_(needs, pc.equal(values, pa.scalar(b"\\.")))
+        if not pc.any(needs).as_py():
+            return values
+        quoted = values
+        if self._escape != self._quote:
+            quoted = pc.replace_substring(quoted, self._escape, self._escape + self._escape)
+        quoted = pc.replace_substring(quoted, self._quote, self._escape + self._quote)
+        quote = pa.scalar(self._quote)
+        return pc.if_else(needs, pc.binary_join_element_wise(quote, quoted, quote, b""), values)
+
+
+class CsvDecoder(LineDecoder):
+    """The csv format in."""
+
+    def __init__(self, values: Values, options: CopyOptions) -> None:
+        super().__init__(values, header=options.header)
+        self._delimiter = ord(options.delimiter)
+        self._quote = ord(options.quote)
+        self._escape = ord(options.escape)
+        self._null = options.null.encode()
+        names = [c.name for c in values.columns]
+        self._force_not_null = _numbers(options.force_not_null, names)
+        self._force_null = _numbers(options.force_null, names)
+
+    def find_eol(self, pending: bytes, *, final: bool) -> bytes:
+        data = np.frombuffer(pending, np.uint8)
+        ends = np.flatnonzero(self._outside((data == _LF) | (data == _CR), data))
+        if not len(ends):
+            return b""
+        at = int(ends[0])
+        if data[at] == _LF:
+            return b"\n"
+        if at + 1 < len(data):
+            return b"\r\n" if data[at + 1] == _LF else b"\r"
+        return b"\r" if final else b""
+
+    def last_row_end(self, pending: bytes) -> int:
+        ends = self._eols(pending)
+        return int(ends[-1]) + 1 if len(ends) else 0
+
+    def first_row_end(self, block: bytes) -> int:
+        return int(self._eols(block)[0]) + 1
+
+    def _eols(self, block: bytes) -> Places:
+        data = np.frombuffer(block, np.uint8)
+        return np.flatnonzero(self._outside(data == self.eol[-1], data))
+
+    def count_lines(self, block: bytes) -> int:
+        return block.count(self.eol[:1])
+
+    def complete(self, pending: bytes) -> bytes:
+        if self.last_row_end(pending) == len(pending):
+            return pending
+        data = np.frombuffer(pending, np.uint8)
+        toggles, _ = self._marks(data)
+        if len(toggles) % 2:
+            line = self.lines + 1 + self.count_lines(pending)
+            raise BadCopyData(
+                "unterminated CSV quoted field", detail=self.values.context(line, value=pending)
+            )
+        return pending + self.eol
+
+    # -- quotes
+
+    def _marks(self, data: Bytes) -> tuple[Places, Places]:
+        """The places of the quotes that begin or end a quoted stretch, and of the marks that are not
+        content."""
+        if self._escape != self._quote:
+            return self._escaped_marks(data)
+        quotes = np.flatnonzero(data == self._quote)
+        markup = np.ones(len(quotes), np.bool_)
+        # Number 2, 4, ... opens; right behind the one that closed it is a quote in the value.
+        markup[2::2] = np.diff(quotes)[1::2] != 1
+        return quotes, quotes[markup]
+
+    def _escaped_marks(self, data: Bytes) -> tuple[Places, Places]:
+        marks = np.flatnonzero((data == self._quote) | (data == self._escape))
+        toggles: list[int] = []
+        markup: list[int] = []
+        inside = False
+        literal = -1
+        for at in marks.tolist():
+            if at == literal:
+                continue
+            if (
+                inside
+                and data[at] == self._escape
+                and at + 1 < len(data)
+                and self._is_mark(int(data[at + 1]))
+            ):
+                markup.append(at)
+                literal = at + 1
+            elif data[at] == self._quote:
+                toggles.append(at)
+                markup.append(at)
+                inside = not inside
+        return np.array(toggles, np.int64), np.array(markup, np.int64)
+
+    def _is_mark(self, byte: int) -> bool:
+        return byte in (self._quote, self._escape)
+
+    def _outside(self, mask: Mask, data: Bytes) -> Mask:
+        """`mask` without what is inside quotes."""
+        toggles, _ = self._marks(data)
+        return mask & ~_inside(toggles, len(data)) if len(toggles) else mask
+
+    # -- rows
+
+    def decode_block(self, block: bytes) -> pa.RecordBatch:
+        data = np.frombuffer(block, np.uint8)
+        toggles, markup = self._marks(data)
+        lf, cr, delimiters = data == _LF, data == _CR, data == self._delimiter
+        if len(toggles):
+            outside = ~_inside(toggles, len(data))
+            lf &= outside
+            cr &= outside
+            delimiters &= outside
+        row_end = cr if self.eol == b"\r" else lf
+        self._check_line_ends(data, lf, cr)
+        row_ends = np.flatnonzero(row_end)
+        drop = np.flatnonzero(cr) if self.eol == b"\r\n" else np.zeros(0, np.int64)
+        is_end = delimiters | row_end
+        ends = np.flatnonzero(is_end)
+        found = cells(ends, row_end[ends], len(self.values.columns))
+        keep: Mask | None = None
+        if len(markup) or len(drop):
+            kept: Mask = np.logical_not(is_end)
+            kept[markup] = False
+            kept[drop] = False
+            keep = kept
+        columns = self._columns(data, found, keep, row_end)
+        batch = self.values.batch(columns, lambda row: self._line_of(data, int(row_ends[row])))
+        if found.wrong is not None:
+            start = int(row_ends[found.rows - 1]) + 1 if found.rows else 0
+            end = int(row_ends[found.rows])
+            text = block[start:end].rstrip(b"\r")
+            raise wrong_width(self.values, found.wrong, self._line_of(data, end), text)
+        self.lines += self.count_lines(block)
+        return batch
+
+    def _columns(self, data: Bytes, found: Cells, keep: Mask | None, row_end: Mask) -> list[pa.Array]:
+        width = len(self.values.columns)
+        ends = found.ends
+        null: Mask | None = None
+        if len(ends):
+            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
+            lengths = ends - starts
+            if self.eol == b"\r\n":
+                lengths -= row_end[ends]
+            null = matches(data, starts, lengths, self._null)
+            for i in self._force_not_null:
+                null[i::width] = False
+        columns = split(data, found, keep, null, width)
+        for i in self._force_null:
+            is_null = pc.equal(columns[i], pa.scalar(self._null))
+            columns[i] = pc.if_else(is_null, pa.scalar(None, pa.binary()), columns[i])
+        return columns
+
+    def _line_of(self, data: Bytes, row_end: int) -> int:
+        return self.lines + self.count_lines(data[: row_end + 1].tobytes())
+
+    def _check_line_ends(self, data: Bytes, lf: Mask, cr: Mask) -> None:
+        """One kind of line end in the whole file; the other kind must be quoted."""
+        if self.eol == b"\n":
+            stray = cr
+        elif self.eol == b"\r":
+            stray = lf
+        else:
+            stray = lf.copy()
+            stray[1:] &= ~cr[:-1]
+            lone = cr.copy()
+            lone[:-1] &= ~lf[1:]
+            stray |= lone
+        if bool(stray.any()):
+            at = int(np.argmax(stray))
+            what = "newline" if data[at] == _LF else "carriage return"
+            raise BadCopyData(
+                f"unquoted {what} found in data",
+                hint=f"Use quoted CSV field to represent {what}.",
+                detail=self.values.context(self._line_of(data[:at], at) + 1),
+            )
+
+
+def _inside(toggles: Places, size: int) -> Mask:
+    """Which bytes are inside quotes, given where quoted stretches begin and end."""
+    flips = np.zeros(size, np.uint8)
+    flips[toggles] = 1
+    return (np.cumsum(flips, dtype=np.uint8) & 1).astype(np.bool_)
+
+
+def _numbers(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
+    """The places of the named columns; `*` is all."""
+    if tuple(wanted) == ("*",):
+        return list(range(len(names)))
+    return [i for i, name in enumerate(names) if name in wanted]

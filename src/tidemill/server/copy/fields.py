@@ -1,0 +1,91 @@
+"""From the places of delimiters in a block of bytes to one byte column per table column.
+
+What text and csv share once each knows which bytes are delimiters and which are markup. Promise: no Python
+per row or field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.server.copy.formats import BadCopyData
+from tidemill.server.copy.values import Values, with_context
+
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Cells:
+    """The fields of whole rows, row after row. `ends` are the places of the delimiters and line ends that end
+    them; `rows` is how many rows have the right number of fields before the first that has not."""
+
+    ends: Places
+    rows: int
+    # The number of fields of the first row that has the wrong number; None if all are right.
+    wrong: int | None
+
+
+def cells(ends: Places, is_row_end: Mask, width: int) -> Cells:
+    """Check the number of fields of each row. `is_row_end` says which of `ends` end a row."""
+    if len(ends) % width == 0:
+        last = is_row_end[width - 1 :: width]
+        if bool(last.all()) and int(is_row_end.sum()) == len(last):
+            return Cells(ends, len(last), None)
+    row_ends = np.flatnonzero(is_row_end)
+    counts = np.diff(row_ends, prepend=-1)
+    bad = int(np.argmax(counts != width))
+    return Cells(ends[: bad * width], bad, int(counts[bad]))
+
+
+def split(data: Bytes, cells: Cells, keep: Mask | None, null: Mask | None, width: int) -> list[pa.Array]:
+    """The fields as `width` byte columns. `keep` says which bytes are content (None: all but the ends);
+    `null` which fields are null."""
+    ends = cells.ends
+    if not len(ends):
+        return [pa.array([], pa.binary())] * width
+    size = int(ends[-1]) + 1
+    if keep is None:
+        keep = np.ones(size, np.bool_)
+        keep[ends] = False
+        offsets = ends - np.arange(len(ends))
+    else:
+        keep = keep[:size]
+        offsets = np.cumsum(keep, dtype=np.int64)[ends]
+    bounds = np.concatenate([np.zeros(1, np.int64), offsets]).astype(np.int32)
+    content = data[:size][keep]
+    validity = None
+    if null is not None and bool(null.any()):
+        validity = pa.py_buffer(np.packbits(~null, bitorder="little"))
+    fields = pa.Array.from_buffers(
+        pa.binary(), len(ends), [validity, pa.py_buffer(bounds), pa.py_buffer(content)]
+    )
+    if width == 1:
+        return [fields]
+    every = np.arange(0, len(ends), width, dtype=np.int64)
+    return [fields.take(pa.array(every + i)) for i in range(width)]
+
+
+def matches(data: Bytes, starts: Places, lengths: Places, wanted: bytes) -> Mask:
+    """Which of the spans hold exactly `wanted`."""
+    found = lengths == len(wanted)
+    for i, byte in enumerate(wanted):
+        if not bool(found.any()):
+            break
+        # Spans of another length may reach beyond the end; what is read there does not count.
+        found &= data[np.minimum(starts + i, len(data) - 1)] == byte
+    return found
+
+
+def wrong_width(values: Values, fields: int, line: int, text: bytes) -> Exception:
+    """A row with too few or too many fields."""
+    if fields < len(values.columns):
+        error = BadCopyData(f'missing data for column "{values.columns[fields].name}"')
+    else:
+        error = BadCopyData("extra data after last expected column")
+    return with_context(error, values.context(line, value=text))

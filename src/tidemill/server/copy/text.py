@@ -1,0 +1,261 @@
+"""COPY's text format: tab-separated, backslash escapes, `\\N` for null, `\\.` for the end.
+
+A block without backslashes is split at its delimiters and line ends; one with them first finds which bytes
+are escaped, by the parity of each run of backslashes. Numeric escapes are rare and are read one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.engine.api import CopyOptions
+from tidemill.server.bytecolumns import concatenated, content
+from tidemill.server.copy.fields import Bytes, Mask, Places, cells, matches, split, wrong_width
+from tidemill.server.copy.formats import BadCopyData, LineDecoder
+from tidemill.server.copy.values import Values
+from tidemill.types import wire
+from tidemill.types.kernels import pc
+from tidemill.types.model import Column
+
+_BACKSLASH, _CR, _LF = 92, 13, 10
+_NAMED = {b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
+_NUMERIC = re.compile(rb"x[0-9A-Fa-f]{1,2}|[0-7]{1,3}")
+
+
+class TextEncoder:
+    """Rows of the text format."""
+
+    def __init__(self, columns: Sequence[Column], options: CopyOptions, timezone: str) -> None:
+        self._columns = columns
+        self._options = options
+        self._timezone = timezone
+        self._delimiter = options.delimiter.encode()
+        # Bytes that make a value need escapes.
+        self._special = np.zeros(256, np.bool_)
+        self._special[[_BACKSLASH, *_NAMED.values(), *self._delimiter]] = True
+
+    def start(self) -> list[bytes]:
+        if not self._options.header:
+            return []
+        names = self._escaped(pa.array([c.name.encode() for c in self._columns], pa.binary()))
+        return [self._delimiter.join(names.to_pylist()) + b"\n"]
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        if not self._columns:
+            return pa.array([b"\n"] * batch.num_rows, pa.binary())
+        parts: list[pa.Array | pa.Scalar] = []
+        null = self._options.null.encode()
+        for column, array in zip(self._columns, batch.columns, strict=True):
+            values = self._escaped(wire.encode_text(array, column.type, timezone=self._timezone))
+            parts += [values, pa.scalar(self._delimiter)]
+        parts[-1] = pa.scalar(b"\n")
+        return concatenated(parts, null)
+
+    def end(self) -> list[bytes]:
+        return []
+
+    def _escaped(self, values: pa.Array) -> pa.Array:
+        if not bool(self._special[np.frombuffer(content(values), np.uint8)].any()):
+            return values
+        values = pc.replace_substring(values, b"\\", b"\\\\")
+        for letter, code in _NAMED.items():
+            values = pc.replace_substring(values, bytes([code]), b"\\" + letter)
+        if self._delimiter[0] not in _NAMED.values():
+            values = pc.replace_substring(values, self._delimiter, b"\\" + self._delimiter)
+        return values
+
+
+class TextDecoder(LineDecoder):
+    """The text format in."""
+
+    def __init__(self, values: Values, options: CopyOptions) -> None:
+        super().__init__(values, header=options.header)
+        self._delimiter = ord(options.delimiter)
+        self._null = options.null.encode()
+
+    def find_eol(self, pending: bytes, *, final: bool) -> bytes:
+        for found in re.finditer(rb"[\r\n]", pending):
+            at = found.start()
+            if _escaped_at(pending, at):
+                continue
+            if pending[at] == _LF:
+                return b"\n"
+            if at + 1 < len(pending):
+                return b"\r\n" if pending[at + 1] == _LF else b"\r"
+            return b"\r" if final else b""
+        return b""
+
+    def last_row_end(self, pending: bytes) -> int:
+        last = self.eol[-1:]
+        at = pending.rfind(last)
+        while at >= 0 and _escaped_at(pending, at):
+            at = pending.rfind(last, 0, at)
+        return at + 1
+
+    def first_row_end(self, block: bytes) -> int:
+        last = self.eol[-1:]
+        at = block.index(last)
+        while _escaped_at(block, at):
+            at = block.index(last, at + 1)
+        return at + 1
+
+    def count_lines(self, block: bytes) -> int:
+        return 1
+
+    def complete(self, pending: bytes) -> bytes:
+        if self.last_row_end(pending) == len(pending):
+            return pending
+        if _escaped_at(pending, len(pending)):
+            # A backslash with nothing behind it stands for nothing.
+            pending = pending[:-1]
+        return pending + self.eol
+
+    def decode_block(self, block: bytes) -> pa.RecordBatch:
+        data = np.frombuffer(block, np.uint8)
+        slashes = np.flatnonzero(data == _BACKSLASH) if b"\\" in block else np.zeros(0, np.int64)
+        # Which bytes are taken literally because of a backslash before them.
+        escaped: Mask | None = None
+        if len(slashes):
+            slashes = _escaping(slashes)
+            # The block ends with a line end that is not escaped, so that every escape has its byte.
+            escaped = np.zeros(len(data), np.bool_)
+            escaped[slashes + 1] = True
+        row_ends, drop = self._row_ends(data, escaped)
+        if len(slashes):
+            row_ends = self._end_mark(data, row_ends, len(drop) > 0)
+            if not len(row_ends):
+                return self.values.batch([pa.array([], pa.binary())] * len(self.values.columns), int)
+            data = data[: int(row_ends[-1]) + 1]
+        return self._fields(data, slashes, escaped, row_ends, drop)
+
+    def _row_ends(self, data: Bytes, escaped: Mask | None) -> tuple[Places, Places]:
+        """The places of the row ends, and of the CRs that belong to them. Raises for line ends of another
+        kind."""
+        lf = data == _LF
+        cr = data == _CR
+        if escaped is not None:
+            lf &= ~escaped
+            cr &= ~escaped
+        none = np.zeros(0, np.int64)
+        ends, others = (cr, lf) if self.eol == b"\r" else (lf, cr)
+        if self.eol == b"\r\n":
+            # Each LF has its CR and each CR its LF, or one of them is data that should be escaped.
+            paired = np.zeros(len(data), np.bool_)
+            paired[1:] = cr[:-1] & lf[1:]
+            if bool((lf & ~paired).any()):
+                self._stray(data, int(np.argmax(lf & ~paired)), lf)
+            lone = cr.copy()
+            lone[:-1] &= ~lf[1:]
+            if bool(lone.any()):
+                self._stray(data, int(np.argmax(lone)), lf)
+            return np.flatnonzero(lf), np.flatnonzero(cr)
+        if bool(others.any()):
+            self._stray(data, int(np.argmax(others)), ends)
+        return np.flatnonzero(ends), none
+
+    def _stray(self, data: Bytes, at: int, ends: Mask) -> None:
+        what, escape = ("newline", "\\n") if data[at] == _LF else ("carriage return", "\\r")
+        raise BadCopyData(
+            f"literal {what} found in data",
+            hint=f'Use "{escape}" to represent {what}.',
+            detail=self.values.context(self.lines + 1 + int(ends[:at].sum())),
+        )
+
+    def _end_mark(self, data: Bytes, row_ends: Places, crlf: bool) -> Places:
+        """The row ends before a line that is `\\.` and nothing else; all of them if there is none."""
+        starts = np.concatenate([np.zeros(1, np.int64), row_ends[:-1] + 1])
+        marks = np.flatnonzero(matches(data, starts, row_ends - crlf - starts, b"\\."))
+        if not len(marks):
+            return row_ends
+        self.ended = True
+        return row_ends[: int(marks[0])]
+
+    def _fields(
+        self, data: Bytes, slashes: Places, escaped: Mask | None, row_ends: Places, drop: Places
+    ) -> pa.RecordBatch:
+        width = len(self.values.columns)
+        size = len(data)
+        at_delimiter = data == self._delimiter
+        if escaped is not None:
+            at_delimiter &= ~escaped[:size]
+        is_end = at_delimiter
+        is_end[row_ends] = True
+        ends = np.flatnonzero(is_end)
+        row_end = np.zeros(size, np.bool_)
+        row_end[row_ends] = True
+        found = cells(ends, row_end[ends], width)
+        null = self._nulls(data, found.ends, row_end, len(drop) > 0)
+        keep: Mask | None = None
+        plain = data
+        if len(slashes) or len(drop):
+            kept: Mask = np.logical_not(is_end)
+            kept[drop[drop < size]] = False
+            plain = _unescaped(data, slashes[slashes < size], kept)
+            keep = kept
+        columns = split(plain, found, keep, null, width)
+        first = self.lines + 1
+        batch = self.values.batch(columns, lambda row: first + row)
+        if found.wrong is not None:
+            start = int(row_ends[found.rows - 1]) + 1 if found.rows else 0
+            line = data[start : int(row_ends[found.rows])].tobytes()
+            raise wrong_width(self.values, found.wrong, first + found.rows, line.rstrip(b"\r"))
+        self.lines += found.rows
+        return batch
+
+    def _nulls(self, data: Bytes, ends: Places, row_end: Mask, crlf: bool) -> Mask | None:
+        if not len(ends):
+            return None
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
+        lengths = ends - starts
+        if crlf:
+            lengths -= row_end[ends]
+        return matches(data, starts, lengths, self._null)
+
+
+def _escaped_at(data: bytes, at: int) -> bool:
+    """Is the byte at `at` behind an odd number of backslashes?"""
+    start = at
+    while start and data[start - 1] == _BACKSLASH:
+        start -= 1
+    return (at - start) % 2 == 1
+
+
+def _escaping(slashes: Places) -> Places:
+    """Of all backslashes those that escape the next byte: in each run the first, third, fifth, ..."""
+    index = np.arange(len(slashes))
+    starts_run = np.ones(len(slashes), np.bool_)
+    starts_run[1:] = np.diff(slashes) != 1
+    run_start = np.maximum.accumulate(np.where(starts_run, index, 0))
+    return slashes[(index - run_start) % 2 == 0]
+
+
+_MEANING = np.arange(256, dtype=np.uint8)
+for _letter, _code in _NAMED.items():
+    _MEANING[_letter[0]] = _code
+_STARTS_NUMBER = np.zeros(256, np.bool_)
+_STARTS_NUMBER[list(b"01234567x")] = True
+
+
+def _unescaped(data: Bytes, slashes: Places, keep: Mask) -> Bytes:
+    """The data with escaped bytes replaced by what they mean; what is not content is taken out of `keep`."""
+    result = data.copy()
+    targets = slashes + 1
+    letters = data[targets]
+    result[targets] = _MEANING[letters]
+    keep[slashes] = False
+    numeric = targets[_STARTS_NUMBER[letters]]
+    if len(numeric):
+        raw = data.tobytes()
+        for at in numeric.tolist():
+            found = _NUMERIC.match(raw, at, at + 3)
+            if found is None:
+                continue
+            text = found[0]
+            code = int(text[1:], 16) if text[0] == ord("x") else int(text, 8) & 0xFF
+            result[at] = code
+            keep[at + 1 : at + len(text)] = False
+    return result

@@ -1,0 +1,70 @@
+"""COPY's fields into typed columns, and the words of its errors.
+
+Called by the decoders with one byte column per table column. Promise: the error raised is that of the first
+bad row (and in it of the first bad column), as PostgreSQL reports it, with `COPY table, line n, column c:
+"value"` in its detail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from tidemill.errors import InvalidValue, TidemillError
+from tidemill.types import wire
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import Column
+from tidemill.types.wire.columns import InvalidField
+
+# How much of a bad value or line is shown; PostgreSQL's figure.
+_SHOWN = 100
+
+
+class Values:
+    """Decodes the columns of one COPY."""
+
+    def __init__(self, columns: Sequence[Column], relation: str, timezone: str) -> None:
+        self.columns = tuple(columns)
+        self._relation = relation
+        self._timezone = timezone
+
+    def batch(
+        self, fields: Sequence[pa.Array], line_of: Callable[[int], int], *, binary: bool = False
+    ) -> pa.RecordBatch:
+        """`line_of` gives a row's line for errors. `fields` has a null where the value is one."""
+        arrays: list[pa.Array] = []
+        # The first bad row, the column's number, and what is wrong with it.
+        worst: tuple[int, int, InvalidField] | None = None
+        for i, (column, field) in enumerate(zip(self.columns, fields, strict=True)):
+            try:
+                if binary:
+                    arrays.append(wire.decode_binary(field, column.type))
+                else:
+                    arrays.append(wire.decode_text(field, column.type, timezone=self._timezone))
+            except InvalidField as e:
+                if worst is None or (e.row, i) < worst[:2]:
+                    worst = (e.row, i, e)
+        if worst is not None:
+            row, i, error = worst
+            value: bytes | None = None if binary else fields[i][row].as_py()
+            raise with_context(error, self.context(line_of(row), self.columns[i].name, value))
+        schema = pa.schema([pa.field(c.name, arrow_type(c.type)) for c in self.columns])
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def context(self, line: int, column: str | None = None, value: bytes | None = None) -> str:
+        """Where in the data: `COPY t, line 3, column b: "abc"`; without a column the value is the whole
+        line."""
+        text = f"COPY {self._relation}, line {line}" if self._relation else f"COPY, line {line}"
+        if column is not None:
+            text += f", column {column}"
+        if value is not None:
+            shown = value[: 4 * _SHOWN].decode(errors="replace")
+            text += f': "{shown[:_SHOWN]}{"..." if len(shown) > _SHOWN else ""}"'
+        return text
+
+
+def with_context(error: TidemillError, context: str) -> InvalidValue:
+    """The same error that also says where."""
+    detail = f"{error.detail}\n{context}" if error.detail else context
+    return InvalidValue(error.primary, detail=detail, hint=error.hint, sqlstate=error.sqlstate)

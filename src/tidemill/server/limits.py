@@ -1,0 +1,69 @@
+"""The limits of the server's doors, each with its reason. Hitting one is an error with an SQLSTATE, never a
+crash.
+
+Read by `pgwire` and `copy`; documented for users by these names.
+"""
+
+from __future__ import annotations
+
+KB = 1024
+MB = 1024 * KB
+GB = 1024 * MB
+
+# Connections in all, logged in or not yet. At 50 kB each that is 250 MB; beyond it 53300.
+MAX_CONNECTIONS = 5_000
+
+# Connections above the limit are kept only until they said what they want, because a CancelRequest must get
+# in when the server is full. More than this many at once are closed without a word.
+CONNECTION_SLACK = 200
+
+# One message after the login. COPY data and bytea parameters come in one message; a client's libpq can buffer
+# as much.
+MAX_MESSAGE_BYTES = 64 * MB
+
+# The first packet, before we know who is there; PostgreSQL's own limit.
+MAX_STARTUP_BYTES = 10_000
+
+# A password or SASL message, before we know who is there; PostgreSQL's own limit.
+MAX_AUTHENTICATION_BYTES = 65_535
+
+# The text of one query. The parser's memory is a multiple of it (tokens, trees: about 100 times).
+MAX_QUERY_BYTES = 2 * MB
+
+# Names of prepared statements and portals, as any identifier.
+MAX_IDENTIFIER_BYTES = 255
+
+# What one SELECT may send. A bigger answer is a COPY or a cursor; this one is most likely a forgotten WHERE.
+MAX_RESULT_BYTES = 1 * GB
+
+# Prepared statements and portals that one session keeps, and the bytes of their texts and parameters
+# together.
+MAX_PREPARED_STATEMENTS = 10_000
+MAX_PORTALS = 1_000
+MAX_KEPT_BYTES = 128 * MB
+
+# One row of COPY FROM STDIN: it is held whole until its end is seen. As a message, for the same reason.
+MAX_COPY_ROW_BYTES = 64 * MB
+
+# Seconds from the TCP connection to a finished login. A silent connection costs a slot.
+LOGIN_SECONDS = 10.0
+
+# Seconds that a shutdown waits for running statements to end after they were cancelled.
+SHUTDOWN_SECONDS = 5.0
+
+# Messages read ahead of the one that runs. Above, the socket is not read: TCP holds the client back.
+INBOX_BYTES = 1 * MB
+
+# What the transport holds for a client that reads slowly before we stop to produce.
+OUTBOX_BYTES = 256 * KB
+
+# Small messages are gathered up to this size before they go to the transport.
+GATHER_BYTES = 64 * KB
+
+# Rows are encoded in pieces of about this size: large enough that Arrow's cost per call vanishes, small
+# enough that a slow reader holds little.
+CHUNK_BYTES = 512 * KB
+CHUNK_ROWS = 16_384
+
+# COPY FROM STDIN is decoded in blocks of about this size.
+COPY_BLOCK_BYTES = 1 * MB

@@ -1,0 +1,34 @@
+"""What the server's doors count, in Prometheus' default registry; `/metrics` prints them.
+
+Called by everything under `server`. Labels come from closed sets only (verbs, SQLSTATEs), never from what a
+client sent.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+CONNECTIONS = Gauge("tidemill_pgwire_connections", "Open PostgreSQL connections, logged in or not.")
+CONNECTIONS_TOTAL = Counter("tidemill_pgwire_connections_accepted", "PostgreSQL connections accepted.")
+CONNECTIONS_REFUSED = Counter(
+    "tidemill_pgwire_connections_refused", "PostgreSQL connections refused because there were too many."
+)
+STATEMENTS = Counter("tidemill_statements", "Statements executed over pgwire, by verb.", ["verb"])
+STATEMENT_SECONDS = Histogram(
+    "tidemill_statement_seconds",
+    "Time from a statement's start to its last byte, by verb.",
+    ["verb"],
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+)
+ERRORS = Counter("tidemill_pgwire_errors", "Errors sent to PostgreSQL clients, by SQLSTATE.", ["sqlstate"])
+BYTES_SENT = Counter("tidemill_pgwire_sent_bytes", "Bytes sent to PostgreSQL clients.")
+BYTES_RECEIVED = Counter("tidemill_pgwire_received_bytes", "Bytes received from PostgreSQL clients.")
+CANCEL_REQUESTS = Counter("tidemill_pgwire_cancel_requests", "Cancel requests that named a live session.")
+LOOP_LAG = Histogram(
+    "tidemill_event_loop_lag_seconds",
+    "How much later than asked for the event loop ran a timer.",
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
+)
+LOOP_LAG_LAST = Gauge(
+    "tidemill_event_loop_lag_last_seconds", "The event loop's lag when it was last measured."
+)

@@ -1,0 +1,249 @@
+"""Runs a client's messages, one after another, against its session.
+
+One `Conductor` per logged-in connection, driven by the connection's task. Promises: answers come in the order
+of the messages; an error ends its statement (in the extended protocol everything up to Sync), never the
+server; the tag of a statement whose commit fails is never sent; notices go out while a statement runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidemill.engine.api import (
+    Complete,
+    CopyIn,
+    CopyOut,
+    EmptyQuery,
+    ParameterStatus,
+    Prepared,
+    Rows,
+    Session,
+)
+from tidemill.errors import QueryCanceled, Unsupported
+from tidemill.server.pgwire import messages as m
+from tidemill.server.pgwire import replies
+from tidemill.server.pgwire.complaints import client_error
+from tidemill.server.pgwire.copying import next_message, receive_copy
+from tidemill.server.pgwire.execution import Execution
+from tidemill.server.pgwire.extended import Extended
+from tidemill.server.pgwire.idle import allowance
+from tidemill.server.pgwire.line import ConnectionEnds, Line
+from tidemill.server.pgwire.portals import Kept
+from tidemill.server.pgwire.protocol import Conversation
+from tidemill.server.pgwire.results import RowStream, send_copy
+from tidemill.server.pgwire.rows import TEXT
+
+# Tags after which no portal is left (the transaction ended) and no prepared statement is left.
+_ENDS_TRANSACTION = frozenset({"COMMIT", "ROLLBACK"})
+_FORGETS_STATEMENTS = frozenset({"DEALLOCATE ALL", "DISCARD ALL"})
+
+
+class Conductor:
+    """The conversation with one client after its login."""
+
+    def __init__(self, session: Session, line: Line, conversation: Conversation) -> None:
+        self._session = session
+        self._line = line
+        self._conversation = conversation
+        self._kept = Kept()
+        self._execution = Execution(session, line)
+        self._extended = Extended(session, line, conversation, self._kept, self._execution, self._completed)
+        # A message is being acted on; a cancel that comes at another time concerns nothing.
+        self._busy = False
+        # The tag of the last Execute. It waits for the next message: if that is Sync and the commit fails,
+        # the client must get the error instead of it.
+        self._held: str | None = None
+
+    async def run(self) -> None:
+        """Until the client leaves (returns) or the connection must end (raises ConnectionEnds)."""
+        self._session.on_event(self._news)
+        try:
+            self._ready()
+            while True:
+                message = await self._next()
+                if isinstance(message, m.Terminate):
+                    return
+                if message is not None:
+                    await self._act(message)
+        finally:
+            await self._kept.drop_portals()
+
+    def cancel(self) -> None:
+        """Cancel what runs now, if anything."""
+        if self._busy:
+            self._session.cancel()
+            self._line.cancel()
+
+    def client_left(self) -> None:
+        """The client said Terminate or closed its side: rows are of no use to it any more."""
+        if self._busy and self._execution.reads_only:
+            self.cancel()
+
+    async def _next(self) -> m.Message | None:
+        rest = allowance(self._session) if self._line.inbox.empty else None
+        if rest is None:
+            return await next_message(self._line, self._conversation)
+        seconds, error = rest
+        inbox = self._line.inbox
+        timer = asyncio.get_running_loop().call_later(seconds, lambda: inbox.interrupt(ConnectionEnds(error)))
+        try:
+            return await next_message(self._line, self._conversation)
+        finally:
+            timer.cancel()
+
+    async def _act(self, message: m.Message) -> None:
+        self._line.begin()
+        self._busy = True
+        try:
+            if not isinstance(message, m.Sync):
+                self._release()
+            await self._dispatch(message)
+        except ConnectionEnds:
+            raise
+        except Exception as e:
+            await self._failed(message, e)
+        finally:
+            self._busy = False
+        await self._line.outbox.drain()
+
+    async def _dispatch(self, message: m.Message) -> None:
+        match message:
+            case m.Query():
+                await self._query(message.text)
+            case m.Sync():
+                await self._sync()
+            case m.Flush():
+                self._deliver_events()
+                self._line.outbox.flush()
+            case m.Parse():
+                await self._extended.parse(message)
+            case m.Bind():
+                await self._extended.bind(message)
+            case m.Describe():
+                self._extended.describe(message)
+            case m.Execute():
+                self._held = await self._extended.execute(message)
+            case m.Close():
+                await self._extended.close(message)
+            case m.Refused():
+                raise message.error
+            case m.FunctionCall():
+                raise Unsupported(
+                    "function calls by message are not supported", hint="Call the function in a SELECT."
+                )
+            case _:
+                raise m.ProtocolViolation(f"unexpected message {type(message).__name__}")
+
+    async def _failed(self, message: m.Message, error: Exception) -> None:
+        ending = self._line.inbox.ending
+        if ending is not None:
+            # A shutdown cancelled the statement: its error is not the news.
+            raise ending
+        if self._line.inbox.departed and isinstance(error, QueryCanceled):
+            raise ConnectionEnds(None) from None
+        told = client_error(error, f"handling a {type(message).__name__} message")
+        self._held = None
+        try:
+            await self._session.fail()
+            await self._kept.drop_portals()
+        except Exception as e:
+            # Nobody knows in what state the session is now.
+            raise ConnectionEnds(client_error(e, "rolling back")) from e
+        self._conversation.failed(message)
+        self._deliver_events()
+        self._line.outbox.put(replies.error_response(told))
+        if isinstance(message, m.Query | m.Sync | m.FunctionCall) or (
+            isinstance(message, m.Refused) and message.tag in "QF"
+        ):
+            self._ready()
+
+    # -- the simple protocol
+
+    async def _query(self, text: str) -> None:
+        # A simple query does away with the unnamed statement and portal.
+        self._kept.drop_statement("")
+        await self._kept.drop_portal("")
+        statements = await self._session.parse(text)
+        if not statements:
+            self._line.outbox.put(replies.EMPTY_QUERY)
+        tag: str | None = None
+        for statement in statements:
+            if tag is not None:
+                self._line.outbox.put(replies.command_complete(tag))
+            tag = await self._statement(statement)
+        # The last tag promises that the implicit transaction is committed.
+        await self._session.sync()
+        if tag is not None:
+            self._line.outbox.put(replies.command_complete(tag))
+        await self._after_sync()
+
+    async def _statement(self, statement: Prepared) -> str | None:
+        """Run one statement of a simple query; returns its tag (None: there is none to send)."""
+        async with self._execution.running(statement):
+            outcome = await self._execution.start(statement)
+            match outcome:
+                case Complete():
+                    await self._completed(outcome.tag)
+                    return outcome.tag
+                case EmptyQuery():
+                    self._line.outbox.put(replies.EMPTY_QUERY)
+                    return None
+                case Rows():
+                    formats = (TEXT,) * len(outcome.columns)
+                    stream = RowStream(outcome, formats)
+                    try:
+                        self._line.outbox.put(replies.row_description(outcome.columns, formats))
+                        count, _ = await stream.send(self._line)
+                    finally:
+                        await stream.close()
+                    return stream.tag(count)
+                case CopyOut():
+                    return await send_copy(self._line, outcome)
+                case CopyIn():
+                    return await receive_copy(self._line, self._conversation, outcome)
+
+    async def _completed(self, tag: str) -> None:
+        """What a completed statement means for what we keep."""
+        if tag in _ENDS_TRANSACTION:
+            await self._kept.drop_portals()
+        elif tag in _FORGETS_STATEMENTS:
+            self._kept.drop_statements()
+
+    # -- ends of a chain
+
+    async def _sync(self) -> None:
+        await self._session.sync()
+        self._release()
+        await self._after_sync()
+
+    async def _after_sync(self) -> None:
+        if self._session.transaction_status == "I":
+            await self._kept.drop_portals()
+        self._ready()
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._line.outbox.put(replies.command_complete(held))
+
+    def _ready(self) -> None:
+        self._deliver_events()
+        self._line.outbox.put(replies.ready_for_query(self._session.transaction_status))
+        self._line.outbox.flush()
+
+    def _news(self) -> None:
+        """Called by the session, perhaps in the middle of a statement: notices may come between any two
+        messages. A client that does not read gets them when its statement ends; until then the session keeps
+        them."""
+        if not self._line.outbox.paused:
+            self._deliver_events()
+
+    def _deliver_events(self) -> None:
+        events = self._session.events()
+        for event in events:
+            if isinstance(event, ParameterStatus):
+                self._line.outbox.put(replies.parameter_status(event.name, event.value))
+            else:
+                self._line.outbox.put(replies.notice_response(event))
+        if events:
+            self._line.outbox.flush()

@@ -1,0 +1,334 @@
+"""One client's socket: the transport's callbacks, the login, and the task that runs the conversation.
+
+Made by `listener` for every TCP connection. An `asyncio.Protocol` rather than streams, because thousands of
+connections rest most of the time and streams keep buffers for each. The task starts with the startup packet.
+Promises: the socket is read while a statement runs (up to the inbox's limit), so that a Terminate or a closed
+socket is noticed; whatever goes wrong ends this connection alone, and the engine's session is closed exactly
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import shlex
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import cast
+
+from tidemill.engine.api import Engine, Session, StartupOptions
+from tidemill.errors import QueryCanceled, TidemillError, UndefinedObject, Unsupported
+from tidemill.server import limits
+from tidemill.server.metrics import BYTES_RECEIVED
+from tidemill.server.pgwire import messages as m
+from tidemill.server.pgwire import replies
+from tidemill.server.pgwire.auth import Authentication
+from tidemill.server.pgwire.complaints import client_error, log
+from tidemill.server.pgwire.conduct import Conductor
+from tidemill.server.pgwire.copying import next_message
+from tidemill.server.pgwire.line import ConnectionEnds, Inbox, Line, Outbox
+from tidemill.server.pgwire.protocol import Conversation, Event, Failure, Protocol
+
+# Seconds that a closing connection may take to hand its last bytes to the client.
+_LINGER_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What all connections of a listener share."""
+
+    engine: Engine
+    pool: Executor
+    authentication: Authentication
+    # (process id, key): cancels what that session runs, if the key is right.
+    cancel: Callable[[int, bytes], None]
+    # There are so many connections that not even their first packet is read.
+    crowded: Callable[[], bool]
+    # Raises (53300) if the connection of this id may not log in.
+    admit: Callable[[int], None]
+    # The connection of this id is gone.
+    forget: Callable[[int], None]
+
+
+class Connection(asyncio.Protocol):
+    """One client, from accept to close."""
+
+    __slots__ = (
+        "_conductor",
+        "_house",
+        "_inbox",
+        "_login_timer",
+        "_outbox",
+        "_protocol",
+        "_task",
+        "_transport",
+        "key",
+        "process_id",
+    )
+
+    def __init__(self, house: House, process_id: int) -> None:
+        self._house = house
+        self.process_id = process_id
+        # The secret for cancel requests; set at the login, because its length depends on the protocol's
+        # version.
+        self.key = b""
+        self._protocol = Protocol()
+        self._transport: asyncio.Transport | None = None
+        # These three exist once the startup packet came.
+        self._inbox: Inbox | None = None
+        self._outbox: Outbox | None = None
+        self._task: asyncio.Task[None] | None = None
+        # Exists once the login succeeded.
+        self._conductor: Conductor | None = None
+        self._login_timer: asyncio.TimerHandle | None = None
+
+    # -- what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._house.crowded():
+            self._transport.abort()
+            return
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            # A machine that vanished without a word is noticed some day.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        loop = asyncio.get_running_loop()
+        self._login_timer = loop.call_later(limits.LOGIN_SECONDS, self._login_too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        BYTES_RECEIVED.inc(len(data))
+        for event in self._protocol.receive(data):
+            if self._inbox is None:
+                self._before_startup(event)
+            else:
+                self._inbox.put(event)
+                if isinstance(event, m.Terminate):
+                    self._client_left(self._inbox)
+
+    def eof_received(self) -> bool:
+        if self._inbox is None:
+            return False
+        self._inbox.close()
+        self._client_left(self._inbox)
+        # The transport stays open until what was asked for is answered: the task closes it.
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+        if self._outbox is not None:
+            self._outbox.lose()
+        if self._inbox is not None:
+            self._inbox.end(None)
+            self._client_left(self._inbox)
+        if self._task is None:
+            self._house.forget(self.process_id)
+
+    def pause_writing(self) -> None:
+        if self._outbox is not None:
+            self._outbox.pause()
+
+    def resume_writing(self) -> None:
+        if self._outbox is not None:
+            self._outbox.resume()
+
+    # -- what the listener calls
+
+    def cancel(self, key: bytes) -> bool:
+        """Cancel what runs if `key` is this session's secret. True if it is."""
+        if self._conductor is None or not hmac.compare_digest(key, self.key):
+            return False
+        self._conductor.cancel()
+        return True
+
+    def shut_down(self, error: TidemillError) -> asyncio.Task[None] | None:
+        """Tell the client `error` and end; a running statement is cancelled. Returns the task to wait for."""
+        if self._inbox is None:
+            self._close()
+            return None
+        self._inbox.end(error)
+        if self._conductor is not None:
+            self._conductor.cancel()
+        return self._task
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- before the startup packet
+
+    def _before_startup(self, event: Event) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        match event:
+            case m.SslRequest() | m.GssRequest():
+                # The place where TLS begins once there is a certificate.
+                transport.write(replies.NO_ENCRYPTION)
+            case m.CancelRequest():
+                self._house.cancel(event.process_id, event.key)
+                self._close()
+            case m.Startup():
+                self._inbox = Inbox(self._set_reading)
+                self._outbox = Outbox(transport)
+                line = Line(self._inbox, self._outbox, self._house.pool)
+                self._task = asyncio.get_running_loop().create_task(self._serve(event, line))
+            case Failure():
+                transport.write(
+                    replies.error_response(client_error(event.error, "connecting"), severity="FATAL")
+                )
+                self._close()
+            case _:
+                self._close()
+
+    def _login_too_slow(self) -> None:
+        if self._inbox is None:
+            # PostgreSQL says nothing either to somebody who never said a word.
+            self._close()
+        else:
+            self._inbox.end(QueryCanceled("canceling authentication due to timeout"))
+
+    def _client_left(self, inbox: Inbox) -> None:
+        inbox.departed = True
+        if self._conductor is not None:
+            self._conductor.client_left()
+
+    def _set_reading(self, on: bool) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if on:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _close(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.close()
+        if transport.get_write_buffer_size():
+            # Closing waits for the client to take the rest; a client that does not read must not keep the
+            # socket.
+            asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
+
+    # -- the task
+
+    async def _serve(self, startup: m.Startup, line: Line) -> None:
+        said: TidemillError | None = None
+        try:
+            await self._converse(startup, line)
+        except ConnectionEnds as e:
+            said = e.error
+        except TidemillError as e:
+            said = e
+        except asyncio.CancelledError:
+            # The listener has waited long enough.
+            self.abort()
+        except Exception as e:
+            said = client_error(e, "serving a connection")
+        finally:
+            if said is not None:
+                line.outbox.put(replies.error_response(said, severity="FATAL"))
+            line.outbox.flush()
+            self._close()
+            self._conductor = None
+            self._house.forget(self.process_id)
+
+    async def _converse(self, startup: m.Startup, line: Line) -> None:
+        conversation = Conversation()
+        self._house.admit(self.process_id)
+        self._negotiate(startup, line)
+        await self._authenticate(startup, line, conversation)
+        session = self._house.engine.open_session(startup_options(startup), process_id=self.process_id)
+        try:
+            if self._login_timer is not None:
+                self._login_timer.cancel()
+                self._login_timer = None
+            self._protocol.logged_in()
+            conversation.logged_in()
+            line.outbox.put(replies.AUTHENTICATION_OK)
+            for name, value in session.parameters.items():
+                line.outbox.put(replies.parameter_status(name, value))
+            line.outbox.put(replies.backend_key_data(self.process_id, self.key))
+            self._conductor = Conductor(session, line, conversation)
+            await self._conductor.run()
+        finally:
+            await _close_session(session)
+
+    def _negotiate(self, startup: m.Startup, line: Line) -> None:
+        """Versions above ours, and extensions (we know none), are answered with what we speak."""
+        minor = min(startup.minor, m.NEWEST_MINOR)
+        if minor != startup.minor or startup.extensions:
+            line.outbox.put(replies.negotiate_protocol_version(minor, startup.extensions))
+        # Version 3.2 allows longer keys than the 4 bytes that all earlier clients expect.
+        self.key = secrets.token_bytes(32 if minor >= 2 else 4)
+
+    async def _authenticate(self, startup: m.Startup, line: Line, conversation: Conversation) -> None:
+        exchange = self._house.authentication(startup)
+        try:
+            request = next(exchange)
+            while True:
+                line.outbox.put(request)
+                line.outbox.flush()
+                message = await next_message(line, conversation)
+                if not isinstance(message, m.AuthenticationReply):
+                    raise ConnectionEnds(None)
+                request = exchange.send(message.data)
+        except StopIteration:
+            return
+
+
+async def _close_session(session: Session) -> None:
+    try:
+        await session.close()
+    except Exception:
+        log.exception("closing a session failed")
+
+
+def startup_options(startup: m.Startup) -> StartupOptions:
+    """What the client asked for, in the engine's words. Raises where it cannot be had."""
+    settings = dict(startup.parameters)
+    user = settings.pop("user", "")
+    if not user:
+        raise UndefinedObject("no PostgreSQL user name specified in startup packet", sqlstate="28000")
+    database = settings.pop("database", "") or StartupOptions().database
+    if settings.pop("replication", "off").lower() not in ("off", "false", "no", "0"):
+        raise Unsupported("replication connections are not supported")
+    for name, value in _command_line_settings(settings.pop("options", "")):
+        settings[name] = value
+    return StartupOptions(
+        user=user,
+        database=database,
+        application_name=settings.pop("application_name", ""),
+        settings=settings,
+    )
+
+
+def _command_line_settings(options: str) -> list[tuple[str, str]]:
+    """`-c name=value`, `-cname=value` and `--name=value`, as PostgreSQL takes them from the option
+    `options`."""
+    found: list[tuple[str, str]] = []
+    try:
+        words = shlex.split(options)
+    except ValueError:
+        raise m.ProtocolViolation("invalid options in startup packet", detail=options) from None
+    while words:
+        word = words.pop(0)
+        if word == "-c" and words:
+            word = words.pop(0)
+        elif word.startswith(("--", "-c")):
+            word = word[2:]
+        else:
+            raise m.ProtocolViolation(
+                f"invalid command-line argument for server process: {word}", sqlstate="42601"
+            )
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise m.ProtocolViolation(f"-c {word} requires a value", sqlstate="42601")
+        found.append((name.replace("-", "_"), value))
+    return found

@@ -1,0 +1,76 @@
+"""COPY ... FROM STDIN over the wire: the client's CopyData messages into the engine's sink.
+
+Called by `conduct` and `extended`. Promises: decoding runs in a worker thread; what waits to be decoded is
+bounded by one block; the sink ends by exactly one of `finish` and `fail`.
+"""
+
+from __future__ import annotations
+
+from tidemill.engine.api import CopyIn
+from tidemill.errors import QueryCanceled, TidemillError
+from tidemill.server import limits
+from tidemill.server.copy import CopyDecoder, copy_decoder
+from tidemill.server.pgwire import messages as m
+from tidemill.server.pgwire import replies
+from tidemill.server.pgwire.line import ConnectionEnds, Line
+from tidemill.server.pgwire.protocol import Conversation, Failure
+
+
+async def receive_copy(line: Line, conversation: Conversation, copy: CopyIn) -> str:
+    """Runs until the client is done or has failed. Returns the tag."""
+    decoder = copy_decoder(copy.columns, copy.options, relation=copy.relation, timezone=line.timezone)
+    try:
+        line.outbox.put(
+            replies.copy_response(b"G", len(copy.columns), binary=copy.options.format == "binary")
+        )
+        line.outbox.flush()
+        conversation.copy_started()
+        await _pump(line, conversation, copy, decoder)
+        conversation.copy_ended()
+        return await copy.sink.finish()
+    except BaseException as e:
+        conversation.copy_ended()
+        await copy.sink.fail(e.primary if isinstance(e, TidemillError) else "the connection ended")
+        raise
+
+
+async def _pump(line: Line, conversation: Conversation, copy: CopyIn, decoder: CopyDecoder) -> None:
+    block: list[bytes] = []
+    size = 0
+    while True:
+        line.check()
+        message = await next_message(line, conversation)
+        match message:
+            case None:
+                continue
+            case m.CopyData():
+                block.append(message.data)
+                size += len(message.data)
+                if size < limits.COPY_BLOCK_BYTES:
+                    continue
+            case m.CopyFail():
+                raise QueryCanceled(f"COPY from stdin failed: {message.reason}")
+            case m.CopyDone():
+                pass
+            case _:
+                raise ConnectionEnds(None)
+        for batch in await line.in_thread(decoder.feed, b"".join(block)):
+            await copy.sink.write(batch)
+        block, size = [], 0
+        if isinstance(message, m.CopyDone):
+            for batch in await line.in_thread(decoder.finish):
+                await copy.sink.write(batch)
+            return
+
+
+async def next_message(line: Line, conversation: Conversation) -> m.Message | None:
+    """The next message that may be acted on; None for one that is void. Raises ConnectionEnds."""
+    event = await line.inbox.get()
+    if isinstance(event, Failure):
+        raise ConnectionEnds(event.error)
+    if isinstance(event, m.SslRequest | m.GssRequest | m.CancelRequest | m.Startup):
+        raise ConnectionEnds(m.ProtocolViolation("startup packet on an open connection"))
+    try:
+        return event if conversation.admit(event) else None
+    except m.ProtocolViolation as e:
+        raise ConnectionEnds(e) from None

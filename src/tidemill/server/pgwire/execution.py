@@ -1,0 +1,60 @@
+"""Running one prepared statement: what the simple and the extended protocol have in common.
+
+Called by `conduct` and `extended`. Promises: every execution is counted and timed; a statement that only
+reads is not run for a client that has left; a failed transaction block accepts only what ends it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from tidemill.engine.api import Outcome, Param, Prepared, Session
+from tidemill.errors import QueryCanceled
+from tidemill.server.metrics import STATEMENT_SECONDS, STATEMENTS
+from tidemill.server.pgwire.complaints import transaction_aborted
+from tidemill.server.pgwire.line import Line
+
+# Statements that change nothing: when the client is gone they are broken off. All others finish what the
+# client asked for, as they do in PostgreSQL.
+READING_VERBS = frozenset(
+    {"SELECT", "VALUES", "TABLE", "WITH", "SUBSCRIBE", "FETCH", "SHOW", "EXPLAIN", "COPY"}
+)
+
+
+class Execution:
+    """What a session runs now; at most one statement at a time."""
+
+    __slots__ = ("_line", "_session", "verb")
+
+    def __init__(self, session: Session, line: Line) -> None:
+        self._session = session
+        self._line = line
+        # The verb of the statement that runs, "" between statements.
+        self.verb = ""
+
+    @asynccontextmanager
+    async def running(self, prepared: Prepared) -> AsyncGenerator[None]:
+        """Around a statement, from its start (or its portal's resumption) to its last byte."""
+        if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
+            raise transaction_aborted()
+        if self._line.inbox.departed and prepared.verb.upper() in READING_VERBS:
+            raise QueryCanceled("canceling statement because the client has left")
+        self.verb = prepared.verb.upper()
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.verb = ""
+            STATEMENTS.labels(prepared.verb).inc()
+            STATEMENT_SECONDS.labels(prepared.verb).observe(time.perf_counter() - started)
+
+    async def start(self, prepared: Prepared, params: Sequence[Param] = ()) -> Outcome:
+        outcome = await self._session.execute(prepared, params)
+        self._line.timezone = self._session.parameters.get("TimeZone", "UTC")
+        return outcome
+
+    @property
+    def reads_only(self) -> bool:
+        return self.verb in READING_VERBS

@@ -1,0 +1,148 @@
+"""The extended query protocol: Parse, Bind, Describe, Execute, Close.
+
+Owned by `conduct`, which also sees to Sync, Flush and errors. Promises: each message is answered by its own
+reply; a portal with a row limit suspends and goes on where it stopped; formats and parameter counts are
+checked before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from tidemill.engine.api import Complete, CopyIn, CopyOut, EmptyQuery, Param, Rows, Session
+from tidemill.errors import InvalidTransactionState, InvalidValue
+from tidemill.server.pgwire import messages as m
+from tidemill.server.pgwire import replies
+from tidemill.server.pgwire.complaints import transaction_aborted
+from tidemill.server.pgwire.copying import receive_copy
+from tidemill.server.pgwire.execution import Execution
+from tidemill.server.pgwire.line import Line
+from tidemill.server.pgwire.portals import Kept, KeptStatement, Portal
+from tidemill.server.pgwire.protocol import Conversation
+from tidemill.server.pgwire.results import RowStream, send_copy
+from tidemill.server.pgwire.rows import BINARY, TEXT, result_formats
+
+
+class Extended:
+    """The extended messages of one session."""
+
+    def __init__(
+        self,
+        session: Session,
+        line: Line,
+        conversation: Conversation,
+        kept: Kept,
+        execution: Execution,
+        completed: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._session = session
+        self._line = line
+        self._conversation = conversation
+        self._kept = kept
+        self._execution = execution
+        # Told the tag of each statement without rows, which may end the transaction.
+        self._completed = completed
+
+    async def parse(self, message: m.Parse) -> None:
+        self._kept.check_new_statement(message.name)
+        prepared = await self._session.prepare(message.text, message.param_oids)
+        if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
+            raise transaction_aborted()
+        self._kept.add_statement(KeptStatement(message.name, prepared))
+        self._line.outbox.put(replies.PARSE_COMPLETE)
+
+    async def bind(self, message: m.Bind) -> None:
+        prepared = self._kept.statement(message.statement).prepared
+        if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
+            raise transaction_aborted()
+        expected = len(prepared.param_types)
+        if len(message.params) != expected:
+            raise m.ProtocolViolation(
+                f"bind message supplies {len(message.params)} parameters, "
+                f'but prepared statement "{message.statement}" requires {expected}'
+            )
+        formats = _param_formats(message.param_formats, expected)
+        for code in (*formats, *message.result_formats):
+            if code not in (TEXT, BINARY):
+                raise InvalidValue(f"unsupported format code: {code}", sqlstate="22023")
+        if prepared.columns is not None:
+            result_formats(message.result_formats, len(prepared.columns))
+        params = tuple(Param(data, f) for data, f in zip(message.params, formats, strict=True))
+        await self._kept.add_portal(Portal(message.portal, prepared, params, message.result_formats))
+        self._line.outbox.put(replies.BIND_COMPLETE)
+
+    def describe(self, message: m.Describe) -> None:
+        if message.kind == "S":
+            prepared = self._kept.statement(message.name).prepared
+            self._line.outbox.put(replies.parameter_description(prepared.param_types))
+            wanted: tuple[int, ...] = ()
+        else:
+            portal = self._kept.portal(message.name)
+            prepared, wanted = portal.prepared, portal.result_formats
+        if prepared.columns is None:
+            self._line.outbox.put(replies.NO_DATA)
+            return
+        formats = result_formats(wanted, len(prepared.columns))
+        self._line.outbox.put(replies.row_description(prepared.columns, formats))
+
+    async def execute(self, message: m.Execute) -> str | None:
+        """Run or resume a portal. Returns the tag for CommandComplete; None if something else was said
+        instead."""
+        portal = self._kept.portal(message.portal)
+        async with self._execution.running(portal.prepared):
+            if portal.stream is None:
+                if portal.finished:
+                    return self._again(portal)
+                return await self._first(portal, message.max_rows)
+            return await self._send(portal, portal.stream, message.max_rows)
+
+    def _again(self, portal: Portal) -> str:
+        if portal.tag_when_empty is None:
+            raise InvalidTransactionState(f'portal "{portal.name}" cannot be run', sqlstate="55000")
+        return portal.tag_when_empty
+
+    async def _first(self, portal: Portal, max_rows: int) -> str | None:
+        portal.finished = True
+        outcome = await self._execution.start(portal.prepared, portal.params)
+        match outcome:
+            case Complete():
+                await self._completed(outcome.tag)
+                return outcome.tag
+            case EmptyQuery():
+                self._line.outbox.put(replies.EMPTY_QUERY)
+                return None
+            case Rows():
+                # The portal owns the rows before anything can go wrong: whoever drops it releases them.
+                portal.stream = RowStream(outcome, portal.result_formats)
+                return await self._send(portal, portal.stream, max_rows)
+            case CopyOut():
+                return await send_copy(self._line, outcome)
+            case CopyIn():
+                return await receive_copy(self._line, self._conversation, outcome)
+
+    async def _send(self, portal: Portal, stream: RowStream, max_rows: int) -> str | None:
+        # An error on the way drops all portals, and with them the stream.
+        count, ended = await stream.send(self._line, max_rows)
+        if not ended:
+            self._line.outbox.put(replies.PORTAL_SUSPENDED)
+            return None
+        await portal.close()
+        portal.tag_when_empty = stream.tag(0)
+        return stream.tag(count)
+
+    async def close(self, message: m.Close) -> None:
+        if message.kind == "S":
+            self._kept.drop_statement(message.name)
+        else:
+            await self._kept.drop_portal(message.name)
+        self._line.outbox.put(replies.CLOSE_COMPLETE)
+
+
+def _param_formats(wanted: Sequence[int], params: int) -> tuple[int, ...]:
+    if len(wanted) == 0:
+        return (TEXT,) * params
+    if len(wanted) == 1:
+        return (wanted[0],) * params
+    if len(wanted) != params:
+        raise m.ProtocolViolation(f"bind message has {len(wanted)} parameter formats but {params} parameters")
+    return tuple(wanted)

@@ -1,0 +1,55 @@
+"""How long a session may rest.
+
+PostgreSQL's `idle_session_timeout` and `idle_in_transaction_session_timeout`, read from a session that offers
+settings. Called by `conduct` whenever it has nothing to do. Promise: no timeout unless the session's setting
+says a positive one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol, runtime_checkable
+
+from tidemill.engine.api import Session
+from tidemill.errors import TidemillError
+
+
+@runtime_checkable
+class HasSettings(Protocol):
+    """What a session offers beyond `Session` if its idle timeouts are to be honoured."""
+
+    def setting(self, name: str) -> str | None:
+        """The parameter's value now, as SHOW prints it; None if it does not exist."""
+        ...
+
+
+class IdleTimeout(TidemillError):
+    """The session rested longer than it may; its connection ends."""
+
+    sqlstate = "57P05"
+
+
+_UNITS = {"": 0.001, "us": 0.000001, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
+
+
+def seconds(text: str) -> float:
+    """A duration as PostgreSQL's settings spell it (a bare number is milliseconds); 0 if it is none."""
+    found = _DURATION.fullmatch(text)
+    if found is None or found[2] not in _UNITS:
+        return 0.0
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def allowance(session: Session) -> tuple[float, IdleTimeout] | None:
+    """How long the session may rest in its present state, and what to say when it does so longer."""
+    if not isinstance(session, HasSettings):
+        return None
+    if session.transaction_status == "I":
+        name = "idle_session_timeout"
+        error = IdleTimeout("terminating connection due to idle-session timeout")
+    else:
+        name = "idle_in_transaction_session_timeout"
+        error = IdleTimeout("terminating connection due to idle-in-transaction timeout", sqlstate="25P03")
+    limit = seconds(session.setting(name) or "")
+    return (limit, error) if limit > 0 else None

@@ -1,0 +1,237 @@
+"""The line to one client: what came in and was not yet run, what goes out, and how a wait on either is broken
+off.
+
+`Inbox` and `Outbox` are fed and emptied by `connection` (the transport's callbacks) on one side and by the
+session's task on the other, both on the event loop. Promises: what waits in either is bounded (`limits`), and
+a cancel, a shutdown or a closed socket ends any wait at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import ParamSpec, TypeVar
+
+from tidemill.errors import QueryCanceled, TidemillError
+from tidemill.server import limits
+from tidemill.server.metrics import BYTES_SENT
+from tidemill.server.pgwire import messages as m
+from tidemill.server.pgwire.protocol import Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What an event costs beyond its bytes: the object, its slot in the queue.
+_EVENT_COST = 100
+
+
+class ConnectionEnds(Exception):
+    """The conversation is over. `error` is said to the client as FATAL; None where nobody listens any
+    more."""
+
+    def __init__(self, error: TidemillError | None) -> None:
+        super().__init__(str(error) if error else "the client is gone")
+        self.error = error
+
+
+def _cost(event: Event) -> int:
+    match event:
+        case m.CopyData():
+            return _EVENT_COST + len(event.data)
+        case m.Query() | m.Parse():
+            return _EVENT_COST + len(event.text)
+        case m.Bind():
+            return _EVENT_COST + sum(_EVENT_COST + len(p or b"") for p in event.params)
+        case _:
+            return _EVENT_COST
+
+
+class Inbox:
+    """Messages read and not yet run. Above `limits.INBOX_BYTES` it asks the transport to stop reading."""
+
+    __slots__ = ("_cost", "_ending", "_events", "_paused", "_reading", "_waiter", "departed")
+
+    def __init__(self, reading: Callable[[bool], None]) -> None:
+        # Called with False when the transport should stop to read, with True when it may go on.
+        self._reading = reading
+        self._events: deque[Event] = deque()
+        self._cost = 0
+        self._paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        # Once set, every `get` raises it: a shutdown does not wait for what the client still had to say.
+        self._ending: ConnectionEnds | None = None
+        # The client said Terminate or its stream ended: there is no point in producing rows for it.
+        self.departed = False
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+        self._cost += _cost(event)
+        if self._cost > limits.INBOX_BYTES and not self._paused:
+            self._paused = True
+            self._reading(False)
+        self._wake(None)
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self.departed = True
+        self._wake(None)
+
+    def end(self, error: TidemillError | None) -> None:
+        """Every `get`, the one that waits included, ends the connection."""
+        self._ending = ConnectionEnds(error)
+        self._wake(None)
+
+    def interrupt(self, error: Exception) -> None:
+        """A `get` that waits now raises `error`; nothing happens if none does."""
+        self._wake(error)
+
+    def _wake(self, error: Exception | None) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    @property
+    def empty(self) -> bool:
+        return not self._events
+
+    @property
+    def ending(self) -> ConnectionEnds | None:
+        return self._ending
+
+    async def get(self) -> Event:
+        """The next event; raises ConnectionEnds when there will be none."""
+        while True:
+            if self._ending is not None:
+                raise self._ending
+            if self._events:
+                break
+            if self.departed:
+                raise ConnectionEnds(None)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        event = self._events.popleft()
+        self._cost -= _cost(event)
+        if self._paused and self._cost <= limits.INBOX_BYTES // 2:
+            self._paused = False
+            self._reading(True)
+        return event
+
+
+class Outbox:
+    """Bytes on their way to the client, always whole messages. `drain` waits while the client reads too
+    slowly."""
+
+    __slots__ = ("_lost", "_parts", "_paused", "_size", "_transport", "_waiter")
+
+    def __init__(self, transport: asyncio.WriteTransport) -> None:
+        transport.set_write_buffer_limits(high=limits.OUTBOX_BYTES)
+        self._transport = transport
+        self._parts: list[bytes | memoryview] = []
+        self._size = 0
+        self._paused = False
+        self._lost = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, data: bytes | memoryview) -> None:
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size >= limits.GATHER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        parts, size = self._parts, self._size
+        self._parts, self._size = [], 0
+        if self._lost or not parts:
+            return
+        BYTES_SENT.inc(size)
+        if size < 2 * limits.GATHER_BYTES:
+            self._transport.write(b"".join(parts))
+            return
+        for part in parts:
+            self._transport.write(part)
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._wake(None)
+
+    def lose(self) -> None:
+        """The socket is gone; what is put from now on goes nowhere."""
+        self._lost = True
+        self._parts, self._size = [], 0
+        self._wake(None)
+
+    def interrupt(self, error: Exception) -> None:
+        """A `drain` that waits now raises `error`."""
+        self._wake(error)
+
+    def _wake(self, error: Exception | None) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    async def drain(self) -> None:
+        """Wait until the client has taken enough of what was flushed."""
+        if self._paused and not self._lost:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._lost:
+            raise ConnectionEnds(None)
+
+
+class Line:
+    """Both directions, the threads that encode, and the cancel flag of the statement that runs."""
+
+    __slots__ = ("_cancelled", "_pool", "inbox", "outbox", "timezone")
+
+    def __init__(self, inbox: Inbox, outbox: Outbox, pool: Executor) -> None:
+        self.inbox = inbox
+        self.outbox = outbox
+        self._pool = pool
+        self._cancelled = False
+        # The session's, as of the statement that runs: times with a zone are shown in it.
+        self.timezone = "UTC"
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` away from the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    def begin(self) -> None:
+        """A message is about to be acted on: earlier cancels do not concern it."""
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Break off what this side waits for; the engine is told by the caller."""
+        self._cancelled = True
+        self.inbox.interrupt(_cancelled())
+        self.outbox.interrupt(_cancelled())
+
+    def check(self) -> None:
+        """Called between pieces of work."""
+        if self._cancelled:
+            raise _cancelled()
+
+
+def _cancelled() -> QueryCanceled:
+    return QueryCanceled("canceling statement due to user request")

@@ -1,0 +1,144 @@
+"""The SQL port: accepts connections, counts them, finds the one a cancel request means, and shuts them all
+down.
+
+Started by the command line (and by tests) with an engine. Promises: no more than `limits.MAX_CONNECTIONS`
+sessions; a cancel request gets in when the server is full; `stop` tells every client 57P01, waits a little
+for running statements to end, and leaves no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import resource
+from concurrent.futures import ThreadPoolExecutor
+
+from tidemill.engine.api import Engine
+from tidemill.errors import LimitExceeded, Unavailable
+from tidemill.server import limits
+from tidemill.server.metrics import CANCEL_REQUESTS, CONNECTIONS, CONNECTIONS_REFUSED, CONNECTIONS_TOTAL
+from tidemill.server.pgwire.auth import Authentication, trust
+from tidemill.server.pgwire.complaints import log
+from tidemill.server.pgwire.connection import Connection, House
+
+# Threads that encode and decode. Arrow releases the interpreter's lock in its kernels, so two serve more than
+# one core.
+_THREADS = 4
+
+# Connections that the kernel may queue while the loop is busy: a pool of clients that reconnects at once.
+_BACKLOG = 1_024
+
+_MAX_PROCESS_ID = 2**31 - 1
+
+
+class Listener:
+    """One listening address."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        authentication: Authentication = trust,
+        max_connections: int = limits.MAX_CONNECTIONS,
+    ) -> None:
+        self._max_connections = max_connections
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pgwire")
+        self._house = House(
+            engine=engine,
+            pool=self._pool,
+            authentication=authentication,
+            cancel=self._cancel,
+            crowded=self._crowded,
+            admit=self._admit,
+            forget=self._forget,
+        )
+        # Every open connection by its process id.
+        self._connections: dict[int, Connection] = {}
+        # Those that were let in to log in; these count against the limit.
+        self._admitted: set[int] = set()
+        self._process_ids = itertools.count(1)
+        self._server: asyncio.Server | None = None
+        self._stopping = False
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port (chosen by the system if 0 was given)."""
+        _allow_open_files(2 * self._max_connections)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, host, port, backlog=_BACKLOG)
+        bound = self._server.sockets[0].getsockname()[1]
+        log.info("listening for PostgreSQL clients on %s port %s", host, bound)
+        return bound
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def stop(self, *, grace: float = limits.SHUTDOWN_SECONDS) -> None:
+        """Close the port, end every connection. Idempotent."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        error = Unavailable("terminating connection due to administrator command", sqlstate="57P01")
+        open_ = list(self._connections.values())
+        tasks = [task for c in open_ if (task := c.shut_down(error)) is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace)
+            for task in late:
+                task.cancel()
+            if late:
+                log.warning("%d statements did not end within %s s of the shutdown", len(late), grace)
+                await asyncio.wait(late, timeout=grace)
+        for connection in open_:
+            # What a client has not taken by now it will not get.
+            connection.abort()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- what connections call
+
+    def _accept(self) -> Connection:
+        process_id = self._next_process_id()
+        connection = Connection(self._house, process_id)
+        self._connections[process_id] = connection
+        CONNECTIONS.set(len(self._connections))
+        CONNECTIONS_TOTAL.inc()
+        return connection
+
+    def _next_process_id(self) -> int:
+        while True:
+            process_id = next(self._process_ids)
+            if process_id > _MAX_PROCESS_ID:
+                self._process_ids = itertools.count(1)
+            elif process_id not in self._connections:
+                return process_id
+
+    def _crowded(self) -> bool:
+        return self._stopping or len(self._connections) > self._max_connections + limits.CONNECTION_SLACK
+
+    def _admit(self, process_id: int) -> None:
+        if len(self._admitted) >= self._max_connections:
+            CONNECTIONS_REFUSED.inc()
+            raise LimitExceeded(
+                "sorry, too many clients already",
+                detail=f"The limit is {self._max_connections} connections.",
+                sqlstate="53300",
+            )
+        self._admitted.add(process_id)
+
+    def _forget(self, process_id: int) -> None:
+        self._connections.pop(process_id, None)
+        self._admitted.discard(process_id)
+        CONNECTIONS.set(len(self._connections))
+
+    def _cancel(self, process_id: int, key: bytes) -> None:
+        connection = self._connections.get(process_id)
+        if connection is not None and connection.cancel(key):
+            CANCEL_REQUESTS.inc()
+
+
+def _allow_open_files(wanted: int) -> None:
+    """Each connection is a descriptor, and the usual soft limit of 1,024 is far below ours."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ceiling = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < ceiling:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (ceiling, hard))

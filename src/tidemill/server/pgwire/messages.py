@@ -1,0 +1,367 @@
+"""What a client can say: one small frozen value per message, and how each is read from its body.
+
+Called by `protocol`, which cuts the byte stream into frames. Promises: whatever the bytes are, the result is
+a message, a `Refused` (the frame is sound, its content is not acceptable: an ordinary error, the conversation
+goes on) or a `ProtocolViolation` (the content contradicts itself: this client cannot be followed any
+further).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemill.errors import InvalidValue, LimitExceeded, TidemillError
+from tidemill.server import limits
+
+
+class ProtocolViolation(TidemillError):
+    """The client broke the protocol; its connection ends."""
+
+    sqlstate = "08P01"
+
+
+@dataclass(frozen=True, slots=True)
+class SslRequest:
+    """May we speak TLS? Answered with one byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class GssRequest:
+    """May we speak GSSAPI encryption? Answered with one byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """Cancel what the session `process_id` runs, if the key is its secret. No answer, the connection ends."""
+
+    process_id: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """Who wants in. `minor` is the minor version that the client asked for; `extensions` the `_pq_.`
+    options."""
+
+    minor: int
+    parameters: dict[str, str]
+    extensions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationReply:
+    """A password or a SASL step; what it means depends on what was asked."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    name: str
+    text: str
+    param_oids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """`param_formats` and `result_formats` are as sent: none (all text), one for all, or one each."""
+
+    portal: str
+    statement: str
+    param_formats: tuple[int, ...]
+    params: tuple[bytes | None, ...]
+    result_formats: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    kind: str  # "S" statement, "P" portal
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    portal: str
+    max_rows: int  # 0 = all
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    kind: str  # "S" statement, "P" portal
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class CopyData:
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDone:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFail:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """The old fast path. Read so that it can be refused in order; its content is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A sound frame of type `tag` that cannot be taken: too long a query, text that is no UTF-8, too long a
+    name."""
+
+    tag: str
+    error: TidemillError
+
+
+Message = (
+    AuthenticationReply
+    | Query
+    | Parse
+    | Bind
+    | Describe
+    | Execute
+    | Close
+    | Sync
+    | Flush
+    | Terminate
+    | CopyData
+    | CopyDone
+    | CopyFail
+    | FunctionCall
+    | Refused
+)
+StartupPacket = SslRequest | GssRequest | CancelRequest | Startup
+
+# Values without content are made once: a client may send thousands of Syncs in one packet.
+SYNC = Sync()
+FLUSH = Flush()
+TERMINATE = Terminate()
+COPY_DONE = CopyDone()
+FUNCTION_CALL = FunctionCall()
+
+_CANCEL_CODE = (1234 << 16) | 5678
+_SSL_CODE = (1234 << 16) | 5679
+_GSS_CODE = (1234 << 16) | 5680
+
+OLDEST_MINOR = 0
+NEWEST_MINOR = 2
+_EXTENSION_PREFIX = "_pq_."
+
+
+class _Unacceptable(Exception):
+    """Inside this module: the content is refused with `error`."""
+
+    def __init__(self, error: TidemillError) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _Body:
+    """Reads one message's body from front to back; every step checks that the bytes are there."""
+
+    __slots__ = ("at", "data", "what")
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self.data = data
+        self.at = 0
+        self.what = what
+
+    def _short(self) -> ProtocolViolation:
+        return ProtocolViolation("insufficient data left in message", detail=f"Message: {self.what}.")
+
+    def raw(self, n: int) -> bytes:
+        end = self.at + n
+        if n < 0 or end > len(self.data):
+            raise self._short()
+        piece = self.data[self.at : end]
+        self.at = end
+        return piece
+
+    def rest(self) -> bytes:
+        piece = self.data[self.at :]
+        self.at = len(self.data)
+        return piece
+
+    def ints(self, code: str, n: int) -> tuple[int, ...]:
+        width = 2 if code in "hH" else 4
+        return struct.unpack(f"!{n}{code}", self.raw(width * n))
+
+    def uint16(self) -> int:
+        return self.ints("H", 1)[0]
+
+    def int32(self) -> int:
+        return self.ints("i", 1)[0]
+
+    def string(self) -> str:
+        end = self.data.find(b"\0", self.at)
+        if end < 0:
+            raise ProtocolViolation("invalid string in message", detail=f"Message: {self.what}.")
+        piece = self.data[self.at : end]
+        self.at = end + 1
+        return decode_utf8(piece)
+
+    def name(self) -> str:
+        text = self.string()
+        if len(text.encode()) > limits.MAX_IDENTIFIER_BYTES:
+            raise _Unacceptable(
+                LimitExceeded(
+                    f"identifier is longer than {limits.MAX_IDENTIFIER_BYTES} bytes",
+                    detail=f'It starts with "{text[:40]}".',
+                    sqlstate="42622",
+                )
+            )
+        return text
+
+    def end(self) -> None:
+        if self.at != len(self.data):
+            raise ProtocolViolation("invalid message format", detail=f"Message: {self.what}.")
+
+
+def decode_utf8(data: bytes) -> str:
+    """The bytes as text; otherwise refused in PostgreSQL's words."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        bad = " ".join(f"0x{b:02x}" for b in data[e.start : min(e.end + 1, e.start + 4)])
+        raise _Unacceptable(
+            InvalidValue(f'invalid byte sequence for encoding "UTF8": {bad}', sqlstate="22021")
+        ) from None
+
+
+def _parse(b: _Body) -> Parse:
+    name, text = b.name(), b.string()
+    return Parse(name, text, b.ints("I", b.uint16()))
+
+
+def _bind(b: _Body) -> Bind:
+    portal, statement = b.name(), b.name()
+    formats = b.ints("h", b.uint16())
+    params: list[bytes | None] = []
+    for _ in range(b.uint16()):
+        n = b.int32()
+        params.append(None if n == -1 else b.raw(n))
+    return Bind(portal, statement, formats, tuple(params), b.ints("h", b.uint16()))
+
+
+def _kind(b: _Body) -> str:
+    kind = b.raw(1)
+    if kind not in (b"S", b"P"):
+        raise ProtocolViolation(f"invalid {b.what.upper()} message subtype {kind[0]}")
+    return kind.decode()
+
+
+def _execute(b: _Body) -> Execute:
+    portal, rows = b.name(), b.int32()
+    return Execute(portal, max(rows, 0))
+
+
+def _function_call(b: _Body) -> FunctionCall:
+    b.rest()
+    return FUNCTION_CALL
+
+
+_READERS: dict[str, tuple[str, Callable[[_Body], Message]]] = {
+    "p": ("password", lambda b: AuthenticationReply(b.rest())),
+    "Q": ("query", lambda b: Query(b.string())),
+    "P": ("parse", _parse),
+    "B": ("bind", _bind),
+    "D": ("describe", lambda b: Describe(_kind(b), b.name())),
+    "E": ("execute", _execute),
+    "C": ("close", lambda b: Close(_kind(b), b.name())),
+    "S": ("sync", lambda b: SYNC),
+    "H": ("flush", lambda b: FLUSH),
+    "X": ("terminate", lambda b: TERMINATE),
+    "d": ("copy data", lambda b: CopyData(b.rest())),
+    "c": ("copy done", lambda b: COPY_DONE),
+    "f": ("copy fail", lambda b: CopyFail(b.string())),
+    "F": ("function call", _function_call),
+}
+
+TAGS = frozenset(ord(tag) for tag in _READERS)
+
+# Messages that carry a query's text; one that is longer than a query may be is skipped without keeping it.
+TEXT_TAGS = frozenset(b"QP")
+
+
+def read_message(tag: int, body: bytes) -> Message:
+    """One typed message. Raises ProtocolViolation where the content contradicts itself."""
+    what, reader = _READERS[chr(tag)]
+    b = _Body(body, what)
+    try:
+        message = reader(b)
+        b.end()
+    except _Unacceptable as e:
+        return Refused(chr(tag), e.error)
+    return message
+
+
+def read_startup(body: bytes) -> StartupPacket:
+    """The first packet (its length field taken off). Raises ProtocolViolation, or what `Refused` would
+    carry."""
+    b = _Body(body, "startup packet")
+    (code,) = b.ints("I", 1)
+    if code == _SSL_CODE:
+        b.end()
+        return SslRequest()
+    if code == _GSS_CODE:
+        b.end()
+        return GssRequest()
+    if code == _CANCEL_CODE:
+        process_id, key = b.int32(), b.rest()
+        if not 4 <= len(key) <= 256:
+            raise ProtocolViolation("invalid length of cancel request packet")
+        return CancelRequest(process_id, key)
+    major, minor = code >> 16, code & 0xFFFF
+    if major != 3:
+        raise ProtocolViolation(
+            f"unsupported frontend protocol {major}.{minor}:"
+            f" server supports 3.{OLDEST_MINOR} to 3.{NEWEST_MINOR}",
+            sqlstate="0A000",
+        )
+    try:
+        return _startup(b, minor)
+    except _Unacceptable as e:
+        raise e.error from None
+
+
+def _startup(b: _Body, minor: int) -> Startup:
+    parameters: dict[str, str] = {}
+    extensions: list[str] = []
+    while name := b.string():
+        value = b.string()
+        if name.startswith(_EXTENSION_PREFIX):
+            extensions.append(name)
+        else:
+            parameters[name] = value
+    if b.at != len(b.data):
+        raise ProtocolViolation("invalid startup packet layout: expected terminator as last byte")
+    return Startup(minor, parameters, tuple(extensions))

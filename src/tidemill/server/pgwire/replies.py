@@ -1,0 +1,126 @@
+"""What the server says: functions from values to the bytes of whole messages.
+
+Called by `connection` and `conduct`; rows are in `rows`, because they are made by column. Promise: each
+function returns a whole number of messages, so that results can be put one after another and notices in
+between.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from tidemill.errors import Notice, TidemillError
+from tidemill.types import wire
+from tidemill.types.model import Column, SqlType
+
+
+def message(tag: bytes, body: bytes = b"") -> bytes:
+    return tag + struct.pack("!i", len(body) + 4) + body
+
+
+def _cstring(text: str) -> bytes:
+    """Text with its terminator. A NUL inside would end the field early and shift all that follows."""
+    return text.replace("\0", "\\0").encode(errors="replace") + b"\0"
+
+
+AUTHENTICATION_OK = message(b"R", struct.pack("!i", 0))
+EMPTY_QUERY = message(b"I")
+PARSE_COMPLETE = message(b"1")
+BIND_COMPLETE = message(b"2")
+CLOSE_COMPLETE = message(b"3")
+NO_DATA = message(b"n")
+PORTAL_SUSPENDED = message(b"s")
+COPY_DONE = message(b"c")
+# The one byte that refuses SSLRequest and GSSENCRequest; it is no message.
+NO_ENCRYPTION = b"N"
+
+
+def authentication(code: int, data: bytes = b"") -> bytes:
+    """A request for credentials: 3 cleartext password, 10 / 11 / 12 SASL."""
+    return message(b"R", struct.pack("!i", code) + data)
+
+
+def parameter_status(name: str, value: str) -> bytes:
+    return message(b"S", _cstring(name) + _cstring(value))
+
+
+def backend_key_data(process_id: int, key: bytes) -> bytes:
+    return message(b"K", struct.pack("!i", process_id) + key)
+
+
+def negotiate_protocol_version(minor: int, unknown: Iterable[str]) -> bytes:
+    """The version that we speak and the `_pq_.` options that we do not know."""
+    names = [_cstring(name) for name in unknown]
+    return message(b"v", struct.pack("!ii", (3 << 16) | minor, len(names)) + b"".join(names))
+
+
+def ready_for_query(status: str) -> bytes:
+    return message(b"Z", status.encode())
+
+
+def command_complete(tag: str) -> bytes:
+    return message(b"C", _cstring(tag))
+
+
+def parameter_description(types: Sequence[SqlType]) -> bytes:
+    return message(b"t", struct.pack(f"!H{len(types)}I", len(types), *(wire.oid(t) for t in types)))
+
+
+def row_description(columns: Sequence[Column], formats: Sequence[int]) -> bytes:
+    """`formats` has one entry per column. Table and attribute numbers are 0: results are not tied to a
+    table."""
+    fields = [
+        _cstring(c.name)
+        + struct.pack("!IhIhih", 0, 0, wire.oid(c.type), wire.typlen(c.type), wire.typmod(c.type), f)
+        for c, f in zip(columns, formats, strict=True)
+    ]
+    return message(b"T", struct.pack("!H", len(fields)) + b"".join(fields))
+
+
+def copy_response(tag: bytes, columns: int, *, binary: bool) -> bytes:
+    """`tag` is G (send us data) or H (data comes)."""
+    code = int(binary)
+    return message(tag, struct.pack(f"!bH{columns}h", code, columns, *([code] * columns)))
+
+
+def copy_data(data: bytes) -> bytes:
+    return message(b"d", data)
+
+
+def _fields(pairs: Iterable[tuple[bytes, str | None]]) -> bytes:
+    return b"".join(code + _cstring(text) for code, text in pairs if text) + b"\0"
+
+
+def error_response(error: TidemillError, *, severity: str = "ERROR") -> bytes:
+    """`severity` is ERROR, FATAL (the connection ends) or PANIC."""
+    return message(
+        b"E",
+        _fields(
+            (
+                (b"S", severity),
+                (b"V", severity),
+                (b"C", error.sqlstate),
+                (b"M", error.primary or "unknown error"),
+                (b"D", error.detail),
+                (b"H", error.hint),
+                (b"P", str(error.position) if error.position else None),
+            )
+        ),
+    )
+
+
+def notice_response(notice: Notice) -> bytes:
+    return message(
+        b"N",
+        _fields(
+            (
+                (b"S", notice.severity),
+                (b"V", notice.severity),
+                (b"C", notice.sqlstate),
+                (b"M", notice.text),
+                (b"D", notice.detail),
+                (b"H", notice.hint),
+            )
+        ),
+    )

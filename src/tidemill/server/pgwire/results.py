@@ -1,0 +1,116 @@
+"""Sending what a statement returns: rows, and COPY data to the client.
+
+Called by `conduct` and `extended`. Promises: encoding runs in a worker thread; the client's pace is the pace
+(no more than one chunk is made ahead of it); the engine's iterator is closed whatever happens; a SELECT that
+sends too much is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pyarrow as pa
+
+from tidemill.engine.api import CopyOut, Rows
+from tidemill.errors import LimitExceeded
+from tidemill.server import limits
+from tidemill.server.copy import copy_encoder
+from tidemill.server.pgwire import replies
+from tidemill.server.pgwire.line import Line
+from tidemill.server.pgwire.rows import RowEncoder, chunks, framed, result_formats
+
+# Streams that have no end have no size either.
+_UNLIMITED_TAGS = frozenset({"SUBSCRIBE"})
+
+
+async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
+    """Release what the engine holds for an iterator that may be half read."""
+    aclose = getattr(batches, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+class RowStream:
+    """The rows of one execution, read in one go or, by a portal with a row limit, in several."""
+
+    __slots__ = ("_encoder", "_formats", "_rest", "_rows", "_sent_bytes")
+
+    def __init__(self, rows: Rows, formats: Sequence[int]) -> None:
+        """`formats` as Bind carries them; `send` raises if they do not fit the columns."""
+        self._rows = rows
+        self._formats = formats
+        # Made by the first `send`.
+        self._encoder: RowEncoder | None = None
+        # Rows that were pulled from the engine and are beyond the last row limit.
+        self._rest: pa.RecordBatch | None = None
+        self._sent_bytes = 0
+
+    def tag(self, count: int) -> str:
+        return f"{self._rows.tag} {count}" if self._rows.counted else self._rows.tag
+
+    async def send(self, line: Line, max_rows: int = 0) -> tuple[int, bool]:
+        """Send up to `max_rows` rows (0 = all). Returns how many, and whether the end was reached."""
+        if self._encoder is None:
+            columns = self._rows.columns
+            self._encoder = RowEncoder(columns, result_formats(self._formats, len(columns)), line.timezone)
+        sent = 0
+        while True:
+            room = max_rows - sent if max_rows else None
+            if room == 0:
+                return sent, False
+            line.check()
+            batch = await self._pull()
+            if batch is None:
+                return sent, True
+            for chunk in chunks(batch, room):
+                line.check()
+                data = await line.in_thread(self._encoder.encode, chunk)
+                self._count(len(data))
+                line.outbox.put(data)
+                line.outbox.flush()
+                await line.outbox.drain()
+                sent += chunk.num_rows
+            if room is not None and batch.num_rows > room:
+                self._rest = batch.slice(room)
+
+    async def _pull(self) -> pa.RecordBatch | None:
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            return rest
+        return await anext(self._rows.batches, None)
+
+    def _count(self, size: int) -> None:
+        self._sent_bytes += size
+        if self._sent_bytes > limits.MAX_RESULT_BYTES and self._rows.tag not in _UNLIMITED_TAGS:
+            raise LimitExceeded(
+                f"result exceeds the limit of {limits.MAX_RESULT_BYTES} bytes",
+                hint="Narrow the query, or read it with COPY (...) TO STDOUT.",
+            )
+
+    async def close(self) -> None:
+        await close_batches(self._rows.batches)
+
+
+async def send_copy(line: Line, copy: CopyOut) -> str:
+    """COPY ... TO STDOUT, one row in each CopyData message as clients expect it. Returns the tag."""
+    encoder = copy_encoder(copy.columns, copy.options, timezone=line.timezone)
+    binary = copy.options.format == "binary"
+    line.outbox.put(replies.copy_response(b"H", len(copy.columns), binary=binary))
+    for row in encoder.start():
+        line.outbox.put(replies.copy_data(row))
+    count = 0
+    try:
+        async for batch in copy.batches:
+            for chunk in chunks(batch):
+                line.check()
+                data = await line.in_thread(lambda c: framed(b"d", encoder.encode(c)), chunk)
+                line.outbox.put(data)
+                line.outbox.flush()
+                await line.outbox.drain()
+                count += chunk.num_rows
+    finally:
+        await close_batches(copy.batches)
+    for row in encoder.end():
+        line.outbox.put(replies.copy_data(row))
+    line.outbox.put(replies.COPY_DONE)
+    return f"COPY {count}"

@@ -1,0 +1,93 @@
+"""DataRow messages from Arrow batches, by column.
+
+Each column is encoded whole by `types.wire`; the messages are then put together by one join of the row heads,
+the length prefixes and the values, all as Arrow binary columns: no Python per row. Called in worker threads
+by `results`. Promise: the bytes are a whole number of DataRow messages, one per row of the batch, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.server import limits
+from tidemill.server.bytecolumns import concatenated, content, fixed_width, prefixes, spans
+from tidemill.server.pgwire.messages import ProtocolViolation
+from tidemill.types import wire
+from tidemill.types.model import Column
+
+TEXT = 0
+BINARY = 1
+
+_HEAD = np.dtype([("tag", "S1"), ("length", ">i4")])
+_ROW_HEAD = np.dtype([("tag", "S1"), ("length", ">i4"), ("columns", ">u2")])
+
+
+def result_formats(wanted: Sequence[int], columns: int) -> tuple[int, ...]:
+    """One format code per column from what Bind carried: none (text), one for all, or one each."""
+    if len(wanted) == 0:
+        return (TEXT,) * columns
+    if len(wanted) == 1:
+        return (wanted[0],) * columns
+    if len(wanted) != columns:
+        raise ProtocolViolation(
+            f"bind message has {len(wanted)} result formats but query has {columns} columns"
+        )
+    return tuple(wanted)
+
+
+class RowEncoder:
+    """Encodes batches of one result. `formats` has one code per column; `timezone` is the session's."""
+
+    __slots__ = ("_columns", "_timezone")
+
+    def __init__(self, columns: Sequence[Column], formats: Sequence[int], timezone: str = "UTC") -> None:
+        self._columns = [(c.type, f) for c, f in zip(columns, formats, strict=True)]
+        self._timezone = timezone
+
+    def encode(self, batch: pa.RecordBatch) -> memoryview:
+        values = [
+            wire.encode_binary(column, t)
+            if f == BINARY
+            else wire.encode_text(column, t, timezone=self._timezone)
+            for column, (t, f) in zip(batch.columns, self._columns, strict=True)
+        ]
+        return data_rows(values, batch.num_rows)
+
+
+def data_rows(values: Sequence[pa.Array], rows: int) -> memoryview:
+    """The DataRow messages of `rows` rows with these encoded columns."""
+    head = np.empty(rows, _ROW_HEAD)
+    head["tag"] = b"D"
+    head["columns"] = len(values)
+    size = np.full(rows, 6 + 4 * len(values), np.int64)
+    parts: list[pa.Array] = []
+    for column in values:
+        lengths, prefix = prefixes(column)
+        size += np.maximum(lengths, 0)
+        parts += [prefix, column]
+    head["length"] = size
+    return content(concatenated([fixed_width(head, _ROW_HEAD.itemsize), *parts]))
+
+
+def framed(tag: bytes, rows: pa.Array) -> memoryview:
+    """One message of type `tag` per value of `rows`: CopyData, whose clients expect a row in each."""
+    head = np.empty(len(rows), _HEAD)
+    head["tag"] = tag
+    head["length"] = np.diff(spans(rows)) + 4
+    return content(concatenated([fixed_width(head, _HEAD.itemsize), rows]))
+
+
+def chunks(batch: pa.RecordBatch, at_most: int | None = None) -> Iterator[pa.RecordBatch]:
+    """`batch` (its first `at_most` rows) cut so that one chunk encodes to about `limits.CHUNK_BYTES`."""
+    rows = batch.num_rows if at_most is None else min(at_most, batch.num_rows)
+    if not rows:
+        return
+    # Text is up to about twice as long as the storage form (bytea is exactly so), and each value has a
+    # prefix.
+    per_row = 2 * batch.nbytes // batch.num_rows + 8 * batch.num_columns + 7
+    step = max(1, min(limits.CHUNK_ROWS, limits.CHUNK_BYTES // per_row))
+    for at in range(0, rows, step):
+        yield batch.slice(at, min(step, rows - at))
