@@ -2,7 +2,8 @@
 Spark and on the PostgreSQL wire; and which rows are the same row (`identity`).
 
 Every layer below stands on this package; it calls none of them. Spark is imported only by the functions that
-return Spark objects. """
+return Spark objects.
+"""
 
 from tidemill.types.arrow import arrow_schema, arrow_type, shard_schema, storage_schema
 from tidemill.types.delta import delta_schema_string, delta_type, relation_of

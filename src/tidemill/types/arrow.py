@@ -2,7 +2,8 @@
 
 Everything that holds values (persist, query, engine, server) uses these forms and no other; `wire` turns them
 into a client's bytes. The forms are chosen so that Delta, Parquet and Spark keep them unchanged (no unsigned
-integers, no 39-digit decimals, no Arrow time or duration, none of which Delta has). """
+integers, no 39-digit decimals, no Arrow time or duration, none of which Delta has).
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The user's name wherever Delta takes it, else an escaped one. Called by `arrow`, `delta` and `spark`; the
 mapping is kept in the table's own metadata (`delta.delta_schema`), so nothing ever has to be un-escaped. A
-name depends only on the names before it: a column added later never renames an earlier one. """
+name depends only on the names before it: a column added later never renames an earlier one.
+"""
 
 from __future__ import annotations
 

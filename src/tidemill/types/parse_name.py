@@ -2,7 +2,8 @@
 
 Called by `sql` with the text of a type and by `delta` to read a stored relation back;
 `parse_type(type_name(t)) == t`. Spellings are PostgreSQL's, plus `T list`, `map[text=>T]`, `record(name T,
-...)` and the unsigned integers. `json` is read as jsonb, the only JSON type there is. """
+...)` and the unsigned integers. `json` is read as jsonb, the only JSON type there is.
+"""
 
 from __future__ import annotations
 

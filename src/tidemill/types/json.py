@@ -1,0 +1,174 @@
+"""jsonb: one text per value, the same text for the same value.
+
+The canonical text is what PostgreSQL prints for jsonb: `{"a": 1, "bb": [1, 2]}`, keys ordered by length, then
+bytes, the last of several equal keys kept; it is stored as it is shown, so output costs nothing. One listed
+difference: zeros behind the last digit of a fraction are dropped (1.0 is shown as 1), for equal numbers must
+be equal texts. Numbers keep their value, however long.
+
+Called by `wire` for input, by `sql` for jsonb that Spark computed, and by `identity`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from tidemill.errors import InvalidValue, LimitExceeded
+
+# Beyond this many digits before the point or zeros behind it a number is written with an exponent: `1e100000`
+# would else be 100 kB. All of float8 (1e308) stays plain, as PostgreSQL has it.
+MAX_PLAIN_DIGITS = 400
+# PostgreSQL's bound on a numeric's digits before the point.
+MAX_EXPONENT = 131_072
+
+_NUMBER = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?", re.ASCII)
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89abAB]")
+
+
+# A zero character in printed JSON: its escape, not an escaped backslash before u0000.
+_ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+class _Spelt:
+    """A number that must be printed with exactly these digits."""
+
+    __slots__ = ("spelling",)
+
+    def __init__(self, spelling: str) -> None:
+        self.spelling = canonical_number(spelling)
+
+
+def canonical_json(text: str) -> str:
+    """The canonical text of the JSON in `text`; raises as PostgreSQL's jsonb input does."""
+    try:
+        try:
+            result = _reprint(text, None)
+        except json.JSONDecodeError as error:
+            raise _syntax(text, error) from None
+        except ValueError:  # an integer longer than Python converts (its limit is 4300 digits)
+            result = _reprint(text, _Spelt)
+    except RecursionError:
+        raise LimitExceeded("stack depth limit exceeded", sqlstate="54001") from None
+    if _ZERO.search(result):
+        raise InvalidValue(
+            "unsupported Unicode escape sequence",
+            detail="\\u0000 cannot be converted to text.",
+            sqlstate="22P05",
+        )
+    if _ESCAPED_SURROGATE.search(text):
+        try:
+            result.encode()
+        except UnicodeEncodeError:
+            raise InvalidValue(
+                "invalid input syntax for type json",
+                detail="Unicode high surrogate and low surrogate must come in pairs.",
+            ) from None
+    return result
+
+
+def _reprint(text: str, parse_int: Callable[[str], Any] | None) -> str:
+    """Parse and print, in C unless a number's digits are more than Python's own types would print back."""
+    exact = parse_int is not None
+
+    def parse_float(spelling: str) -> Any:
+        nonlocal exact
+        canonical = canonical_number(spelling)
+        if "." in canonical and "e" not in canonical:
+            value = float(canonical)
+            if repr(value) == canonical:
+                return value
+        exact = True
+        return _Spelt(spelling)
+
+    value = json.loads(
+        text, object_pairs_hook=_ordered, parse_float=parse_float, parse_int=parse_int, parse_constant=_refuse
+    )
+    if exact:
+        return _print(value)
+    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "), check_circular=False)
+
+
+def canonical_json_array(array: pa.Array) -> pa.Array:
+    """`canonical_json` for a column; the same array when all of it is canonical already."""
+    texts = array.to_pylist()
+    canonical = [None if text is None else canonical_json(text) for text in texts]
+    return array if canonical == texts else pa.array(canonical, pa.string())
+
+
+def canonical_number(spelling: str) -> str:
+    """One spelling for each number: plain digits, no exponent unless it is very long, no zeros at the
+    fraction's end."""
+    match = _NUMBER.fullmatch(spelling)
+    if match is None:
+        raise InvalidValue("invalid input syntax for type json", detail=f'Token "{spelling}" is invalid.')
+    sign, whole, fraction, exponent = match[1], match[2], match[3] or "", match[4]
+    if exponent is None:
+        fraction = fraction.rstrip("0")
+        if whole == "0" and not fraction:
+            return "0"
+        return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
+    if len(exponent) > 8 or abs(int(exponent)) > MAX_EXPONENT:
+        if not (whole + fraction).strip("0"):
+            return "0"
+        raise InvalidValue("value overflows numeric format", sqlstate="22003")
+    digits = (whole + fraction).lstrip("0")
+    # The value is 0.digits * 10^point.
+    point = len(whole) + int(exponent) - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0")
+    if not digits:
+        return "0"
+    if point > MAX_PLAIN_DIGITS or point < -MAX_PLAIN_DIGITS:
+        mantissa = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
+        return f"{sign}{mantissa}e{point - 1:+d}"
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    if len(digits) <= point:
+        return f"{sign}{digits}{'0' * (point - len(digits))}"
+    return f"{sign}{digits[:point]}.{digits[point:]}"
+
+
+def _ordered(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) < 2:
+        return dict(pairs)
+    unique = dict(pairs)  # the last of several equal keys
+    return {key: unique[key] for key in sorted(unique, key=_key_order)}
+
+
+def _key_order(key: str) -> tuple[int, bytes]:
+    raw = key.encode("utf-8", "surrogatepass")
+    return len(raw), raw
+
+
+def _refuse(word: str) -> NoReturn:
+    raise InvalidValue("invalid input syntax for type json", detail=f'Token "{word.lstrip("-")}" is invalid.')
+
+
+def _print(value: Any) -> str:
+    """As json.dumps, for values with `_Spelt` numbers in them."""
+    if isinstance(value, _Spelt):
+        return value.spelling
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_print(k)}: {_print(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_print(v) for v in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _syntax(text: str, error: json.JSONDecodeError) -> InvalidValue:
+    """What stands where the parser stopped, in PostgreSQL's words as far as they can be told from there."""
+    rest = text[error.pos :].lstrip(" \t\n\r")
+    if not rest:
+        detail = "The input string ended unexpectedly."
+    else:
+        token = re.match(r'"(?:[^"\\]|\\.)*"?|[\w.+-]+|.', rest, re.DOTALL)
+        shown = token[0] if token else rest[0]
+        if shown[0] in '{}[],:"' or error.msg.startswith("Extra data"):
+            expected = "end of input" if error.msg.startswith("Extra data") else "JSON value"
+            detail = f'Expected {expected}, but found "{shown}".'
+        else:
+            detail = f'Token "{shown}" is invalid.'
+    return InvalidValue("invalid input syntax for type json", detail=detail)

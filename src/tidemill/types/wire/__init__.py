@@ -1,0 +1,26 @@
+"""SQL values on the PostgreSQL wire: OIDs and modifiers, text and binary format, columns and single values.
+
+Called by `server` (rows, parameters, COPY) and `sql` (literals). Columns are in the storage form of
+`types.arrow`; on the wire they are binary arrays, one value each, null for NULL. What a client sent wrong
+raises `InvalidValue` with PostgreSQL's text and SQLSTATE (`InvalidField` where the row is known).
+"""
+
+from tidemill.types.wire.binary import decode_binary, encode_binary
+from tidemill.types.wire.columns import InvalidField
+from tidemill.types.wire.oids import oid, type_of_oid, typlen, typmod
+from tidemill.types.wire.text import decode_text, encode_text
+from tidemill.types.wire.value import format_value, parse_literal
+
+__all__ = [
+    "InvalidField",
+    "decode_binary",
+    "decode_text",
+    "encode_binary",
+    "encode_text",
+    "format_value",
+    "oid",
+    "parse_literal",
+    "type_of_oid",
+    "typlen",
+    "typmod",
+]

@@ -1,0 +1,150 @@
+"""numeric in PostgreSQL's binary format: a header and digits to the base 10000, whole columns at a time.
+
+Called by `binary`. The header is four 16-bit numbers: how many digits follow, the weight of the first (its
+power of 10000), the sign and the number of decimal digits to show behind the point.
+"""
+
+from __future__ import annotations
+
+import struct
+from decimal import Decimal
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.errors import InvalidValue, Unsupported
+from tidemill.types import wide
+from tidemill.types.arrow import arrow_type, decimal_shape
+from tidemill.types.kernels import pc
+from tidemill.types.model import SqlType
+from tidemill.types.wire.columns import bytes_of_cells, decode_rows, spans, valid_mask, validity_buffer
+from tidemill.types.wire.input_numbers import fit_numeric
+
+_NEGATIVE = 0x4000
+_NAN = 0xC000
+_INFINITIES = (0xD000, 0xF000)
+_HEADER = 4  # cells
+# Groups of four digits before the point that any 38-digit number fits into.
+_WHOLE_GROUPS = 10
+
+
+def bad_binary() -> InvalidValue:
+    return InvalidValue("incorrect binary data format", sqlstate="22P03")
+
+
+def encode(array: pa.Array, *, trim: bool) -> pa.Array:
+    """A decimal column; `trim` shows no zeros at the end of the fraction."""
+    scale = array.type.scale
+    limbs, negative = wide.magnitude(*wide.words(array))
+    pad = -scale % 4
+    limbs = wide.multiply_add(limbs, 10**pad)
+    fraction_groups = (scale + pad) // 4
+    groups: list[np.ndarray] = []  # least first
+    while len(groups) < fraction_groups or len(limbs) > 1 or bool(limbs[0].any()):
+        limbs, two = wide.divide(limbs, 10**8)
+        high = two // np.uint64(10**4)
+        groups += [two - high * np.uint64(10**4), high]
+    if not groups:
+        groups = [np.zeros(len(array), np.uint64)]
+    digits = np.stack(groups[::-1], axis=1).astype(np.int64)
+    return _cells(digits, len(groups) - fraction_groups, negative, None if trim else scale, valid_mask(array))
+
+
+def _cells(
+    digits: np.ndarray, whole: int, negative: np.ndarray, scale: int | None, valid: np.ndarray
+) -> pa.Array:
+    """Header and digits from the first group that is not zero to the last; `whole` groups stand before the
+    point."""
+    rows, width = digits.shape
+    filled = digits != 0
+    some = filled.any(axis=1)
+    first = filled.argmax(axis=1)
+    last = width - 1 - filled[:, ::-1].argmax(axis=1)
+    if scale is None:
+        group = digits[np.arange(rows), last]
+        zeros = sum((group % power == 0).astype(np.int64) for power in (10, 100, 1000))
+        shown = np.where(some, np.maximum(4 * (last - whole + 1) - zeros, 0), 0)
+    else:
+        shown = np.full(rows, scale)
+    cells = np.empty((rows, _HEADER + width), dtype=">i2")
+    cells[:, 0] = np.where(some, last - first + 1, 0)
+    cells[:, 1] = np.where(some, whole - 1 - first, 0)
+    cells[:, 2] = np.where(negative & some, _NEGATIVE, 0)
+    cells[:, 3] = shown
+    cells[:, _HEADER:] = digits
+    keep = np.ones(cells.shape, dtype=np.bool_)
+    places = np.arange(width)
+    keep[:, _HEADER:] = some[:, None] & (places >= first[:, None]) & (places <= last[:, None])
+    return bytes_of_cells(cells, keep, valid)
+
+
+def decode(array: pa.Array, t: SqlType) -> pa.Array:
+    """A column of binary numerics in storage form, rounded and bounded as `decode_text` does."""
+    valid = valid_mask(array)
+    array = pc.fill_null(array, b"\0" * 8)
+    offsets, data = spans(array)
+    lengths = np.diff(offsets)
+    if bool(((lengths < 2 * _HEADER) | (lengths % 2 == 1)).any()):
+        row = np.flatnonzero((lengths < 2 * _HEADER) | (lengths % 2 == 1))[:1]
+        decode_rows(array, row, partial(parse, t=t), arrow_type(t))
+    cells = data[offsets[0] : offsets[-1]].view(">u2").astype(np.int64)
+    starts = (offsets[:-1].astype(np.int64) - int(offsets[0])) // 2
+    if len(array) == 0:
+        return pa.array([], arrow_type(t))
+    count, weight, sign = (
+        cells[starts],
+        cells[starts + 1].astype(np.int16).astype(np.int64),
+        cells[starts + 2],
+    )
+    precision, scale = decimal_shape(t)
+    fraction_groups = -(-scale // 4)
+    width = _WHOLE_GROUPS + fraction_groups
+    odd = (count * 2 + 2 * _HEADER != lengths) | ((sign != 0) & (sign != _NEGATIVE))
+    count = np.where(odd, 0, count)
+    # Scatter each row's digits to the columns of their weights.
+    owner = np.repeat(np.arange(len(array)), count)
+    nth = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    digit = cells[starts[owner] + _HEADER + nth]
+    column = _WHOLE_GROUPS - 1 - weight[owner] + nth
+    outside = (column < 0) | (column >= width) | (digit > 9999)
+    odd[owner[outside & (digit != 0)]] = True
+    matrix = np.zeros((len(array), width), dtype=np.uint64)
+    matrix[owner[~outside], column[~outside]] = digit[~outside].astype(np.uint64)
+    limbs = [np.zeros(len(array), np.uint64)]
+    for i in range(width):
+        limbs = wide.multiply_add(limbs, 10**4, matrix[:, i])
+    extra = 10 ** (4 * fraction_groups - scale)
+    if extra > 1:
+        limbs, rest = wide.divide(limbs, extra)
+        limbs = wide.multiply_add(limbs, 1, (rest * np.uint64(2) >= np.uint64(extra)).astype(np.uint64))
+    odd |= wide.at_least(limbs, 10**precision)
+    low, high = wide.from_magnitude(limbs[:4], sign == _NEGATIVE)
+    result = wide.decimals(low, high, validity_buffer(valid), arrow_type(t))
+    rows = np.flatnonzero(odd)
+    if not rows.size:
+        return result
+    return pc.replace_with_mask(
+        result, pa.array(odd), decode_rows(array, rows, partial(parse, t=t), arrow_type(t))
+    )
+
+
+def parse(raw: bytes, t: SqlType) -> Decimal:
+    """One binary numeric."""
+    if len(raw) < 2 * _HEADER:
+        raise bad_binary()
+    count, weight, sign, _ = struct.unpack_from("!HhHH", raw)
+    if sign == _NAN or sign in _INFINITIES:
+        raise Unsupported(
+            "NaN and infinities are not supported for type numeric", hint="Use double precision for them."
+        )
+    if sign not in (0, _NEGATIVE) or len(raw) != 2 * (_HEADER + count):
+        raise bad_binary()
+    digits = struct.unpack_from(f"!{count}H", raw, 2 * _HEADER)
+    if any(d > 9999 for d in digits):
+        raise bad_binary()
+    unscaled = 0
+    for d in digits:
+        unscaled = unscaled * 10_000 + d
+    value = Decimal(-unscaled if sign else unscaled).scaleb(4 * (weight - count + 1))
+    return fit_numeric(value, t)

@@ -1,0 +1,109 @@
+"""Arrays, lists, maps and records from text.
+
+Each row is cut into the texts of its elements (`literals`), all elements of the column are decoded as one
+column, and the rows are put together from it again: the element's own decoder works on whole columns at every
+depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.errors import InvalidValue
+from tidemill.types.arrow import arrow_type, element_type
+from tidemill.types.model import Kind, SqlType
+from tidemill.types.wire.columns import InvalidField, valid_mask, validity_buffer
+from tidemill.types.wire.literals import split_array, split_list, split_map, split_record
+
+# What the elements are decoded with: `text.decode_text` with the session's time zone bound.
+Decode = Callable[[pa.Array, SqlType], pa.Array]
+
+
+def decode(texts: pa.Array, t: SqlType, decode_child: Decode) -> pa.Array:
+    """A column of literals in storage form."""
+    if t.kind is Kind.RECORD:
+        return _decode_records(texts, t, decode_child)
+    if t.kind is Kind.MAP:
+        return _decode_maps(texts, t, decode_child)
+    split = split_array if t.kind is Kind.ARRAY else _list_splitter(t)
+    pieces, offsets = _split_rows(texts, split)
+    elements = _decode_pieces(pieces, offsets, element_type(t), decode_child)
+    return list_array(elements, offsets, valid_mask(texts), arrow_type(t))
+
+
+def _list_splitter(t: SqlType) -> Callable[[str], list[str | None]]:
+    nested = element_type(t).kind in (Kind.LIST, Kind.MAP)
+    return lambda text: split_list(text, nested)
+
+
+def _split_rows(texts: pa.Array, split: Callable[[str], Any]) -> tuple[list[Any], np.ndarray]:
+    """All rows' pieces in one list, and where each row's begin."""
+    pieces: list[Any] = []
+    offsets = np.zeros(len(texts) + 1, dtype=np.int32)
+    for row, text in enumerate(texts.to_pylist()):
+        if text is not None:
+            try:
+                pieces.extend(split(text))
+            except InvalidValue as error:
+                raise InvalidField(error, row) from None
+        offsets[row + 1] = len(pieces)
+    return pieces, offsets
+
+
+def _decode_pieces(
+    pieces: list[str | None], offsets: np.ndarray, t: SqlType, decode_child: Decode
+) -> pa.Array:
+    try:
+        return decode_child(pa.array(pieces, pa.string()), t)
+    except InvalidField as error:
+        row = int(np.searchsorted(offsets, error.row, side="right")) - 1
+        raise InvalidField(error, row) from None
+
+
+def list_array(elements: pa.Array, offsets: np.ndarray, valid: np.ndarray, target: pa.DataType) -> pa.Array:
+    """A list column of the storage type from its flat elements."""
+    buffers = [validity_buffer(valid), pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))]
+    return pa.Array.from_buffers(target, len(offsets) - 1, buffers, children=[elements])
+
+
+def map_array(
+    keys: pa.Array, values: pa.Array, offsets: np.ndarray, valid: np.ndarray, target: Any
+) -> pa.Array:
+    """A map column of the storage type from its flat keys and values."""
+    entry = pa.struct([pa.field("key", pa.string(), nullable=False), target.item_field])
+    entries = pa.Array.from_buffers(entry, len(keys), [None], children=[keys, values])
+    buffers = [validity_buffer(valid), pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))]
+    return pa.Array.from_buffers(target, len(offsets) - 1, buffers, children=[entries])
+
+
+def struct_array(fields: list[pa.Array], valid: np.ndarray, target: pa.DataType) -> pa.Array:
+    """A struct column of the storage type from its fields."""
+    return pa.Array.from_buffers(target, len(valid), [validity_buffer(valid)], children=fields)
+
+
+def _decode_maps(texts: pa.Array, t: SqlType, decode_child: Decode) -> pa.Array:
+    value = element_type(t)
+    nested = value.kind in (Kind.LIST, Kind.MAP)
+    pairs, offsets = _split_rows(texts, lambda text: split_map(text, nested))
+    keys = pa.array([key for key, _ in pairs], pa.string())
+    values = _decode_pieces([v for _, v in pairs], offsets, value, decode_child)
+    return map_array(keys, values, offsets, valid_mask(texts), arrow_type(t))
+
+
+def _decode_records(texts: pa.Array, t: SqlType, decode_child: Decode) -> pa.Array:
+    width = len(t.fields)
+    rows: list[list[str | None]] = []
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            rows.append([None] * width if text is None else split_record(text, width))
+        except InvalidValue as error:
+            raise InvalidField(error, row) from None
+    fields = [
+        decode_child(pa.array([values[i] for values in rows], pa.string()), column.type)
+        for i, column in enumerate(t.fields)
+    ]
+    return struct_array(fields, valid_mask(texts), arrow_type(t))

@@ -1,0 +1,127 @@
+"""Arrays, lists, maps and records to text: the children's texts first, as one column, then quoted and joined
+per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.types.arrow import element_type
+from tidemill.types.kernels import pc
+from tidemill.types.model import Kind, SqlType
+from tidemill.types.wire.columns import contiguous, valid_mask
+
+# What the children are encoded with: `text.encode_text` with the session's time zone bound.
+Encode = Callable[[pa.Array, SqlType], pa.Array]
+
+_ARRAY_SPECIAL = r'[{}",\\ \t\n\v\f\r]'
+_MAP_SPECIAL = r'[{}",\\=> \t\n\v\f\r]'
+_RECORD_SPECIAL = r'[()",\\ \t\n\v\f\r]'
+
+# Kinds whose text never needs quotes inside braces.
+_BARE = {
+    Kind.BOOL,
+    Kind.INT2,
+    Kind.INT4,
+    Kind.INT8,
+    Kind.UINT2,
+    Kind.UINT4,
+    Kind.UINT8,
+    Kind.FLOAT4,
+    Kind.FLOAT8,
+    Kind.NUMERIC,
+    Kind.TIME,
+    Kind.UUID,
+    Kind.OID,
+    Kind.MZ_TIMESTAMP,
+}
+_BRACED = {Kind.LIST, Kind.MAP}
+
+
+def array_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
+    """`{1,2,NULL,"a b"}`. A list inside a list stands in bare braces; anything else with braces is quoted."""
+    element = element_type(t)
+    offsets, children = list_children(array)
+    nested = t.kind is Kind.LIST and element.kind in _BRACED
+    texts = _braced_items(encode(children, element), element, nested, _ARRAY_SPECIAL)
+    return _joined(array, offsets, texts, "{", "}")
+
+
+def map_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
+    """`{a=>1,"b c"=>NULL}`, in the order of the keys."""
+    element = element_type(t)
+    offsets, entries = map_entries(array)
+    keys, values = entries
+    key_texts = _quote(keys.cast(pa.binary()), _MAP_SPECIAL)
+    value_texts = _braced_items(encode(values, element), element, element.kind in _BRACED, _MAP_SPECIAL)
+    return _joined(array, offsets, pc.binary_join_element_wise(key_texts, value_texts, b"=>"), "{", "}")
+
+
+def record_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
+    """`(1,,x)`: an empty field is NULL, an empty text is two quotes; quotes and backslashes within are
+    doubled."""
+    fields: list[pa.Array] = []
+    for i, column in enumerate(t.fields):
+        texts = encode(array.field(i), column.type)
+        if column.type.kind not in _BARE:
+            special = pc.or_(pc.match_substring_regex(texts, _RECORD_SPECIAL), pc.equal(texts, b""))
+            doubled = pc.replace_substring_regex(texts, r'(["\\])', r"\1\1")
+            texts = pc.if_else(special, pc.binary_join_element_wise(b'"', doubled, b'"', b""), texts)
+        fields.append(texts)
+    if fields:
+        inner = pc.binary_join_element_wise(*fields, b",", null_handling="replace", null_replacement=b"")
+    else:
+        inner = pa.array([b""] * len(array), pa.binary())
+    return pc.if_else(array.is_valid(), pc.binary_join_element_wise(b"(", inner, b")", b""), _NULL)
+
+
+_NULL = pa.scalar(None, pa.binary())
+
+
+def list_children(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Offsets from zero and the children that they span; a null row spans none."""
+    if array.null_count and len(array):
+        # A null row may span children; take() copies only those of the others.
+        array = contiguous(array.take(pa.array(np.arange(len(array)))))
+    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    if len(offsets) == 0:
+        offsets = np.zeros(1, dtype=np.int64)
+    first = int(offsets[0])
+    return offsets - first, array.values.slice(first, int(offsets[-1]) - first)
+
+
+def map_entries(array: pa.Array) -> tuple[np.ndarray, tuple[pa.Array, pa.Array]]:
+    """As `list_children` for a map: its keys and values, each row's in the order of the keys (as bytes)."""
+    entry = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", array.type.item_type)])
+    offsets, entries = list_children(array.cast(pa.list_(pa.field("entries", entry, nullable=False))))
+    keys, values = entries.field(0), entries.field(1)
+    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    ordered = pc.sort_indices(
+        pa.table({"row": rows, "key": keys}), sort_keys=[("row", "ascending"), ("key", "ascending")]
+    )
+    return offsets, (keys.take(ordered), values.take(ordered))
+
+
+def _braced_items(texts: pa.Array, t: SqlType, nested: bool, special: str) -> pa.Array:
+    if not nested and t.kind not in _BARE:
+        texts = _quote(texts, special)
+    return pc.fill_null(texts, b"NULL")
+
+
+def _quote(texts: pa.Array, special: str) -> pa.Array:
+    """Quoted where the text has a special sign, is empty or reads as NULL."""
+    pattern = rf"^$|^[nN][uU][lL][lL]$|{special}"
+    # RE2's $ is the end of the text, not of a line, as is wanted here.
+    needs = pc.match_substring_regex(texts, pattern)
+    escaped = pc.replace_substring_regex(texts, r'(["\\])', r"\\\1")
+    return pc.if_else(needs, pc.binary_join_element_wise(b'"', escaped, b'"', b""), texts)
+
+
+def _joined(array: pa.Array, offsets: np.ndarray, texts: pa.Array, left: str, right: str) -> pa.Array:
+    lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), texts)
+    joined = pc.binary_join_element_wise(left.encode(), pc.binary_join(lists, b","), right.encode(), b"")
+    if array.null_count:
+        joined = pc.if_else(pa.array(valid_mask(array)), joined, _NULL)
+    return joined
