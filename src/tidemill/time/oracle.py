@@ -19,7 +19,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Protocol
 
 from tidemill.errors import Internal, TidemillError, Unavailable
@@ -186,6 +187,12 @@ class Oracle:
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+    @contextmanager
+    def exclusive(self) -> Generator[None]:
+        """Nothing is leased meanwhile: for others who write to where the lease is kept."""
+        with self._extending:
+            yield
 
     def lose(self, error: TidemillError) -> None:
         """Somebody found out that the environment is no longer ours: every later call raises `error`."""

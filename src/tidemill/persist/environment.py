@@ -1,0 +1,359 @@
+"""The environment of a data directory: one clock, one txns shard, one epoch, and the shards of this process.
+
+Opened once by a server, before it serves anything. Promises: one server writes at a time, whatever the others
+believe; a second one is told who holds the directory; a server that was taken over learns it within seconds,
+and its writes are refused at once; no time that an earlier holder may have used is handed out again.
+
+Order of opening, and why:
+1. The LOCK file (a folder) or the lease's heartbeat (s3) tells whether a holder lives.
+2. The clock shard is fenced: from here on nobody before us can lease more time. Its upper is now the end of
+   all time that was ever leased (`start`).
+3. The txns shard is fenced at `start` or later: from here on nobody before us can commit.
+4. The clock shard's rows name us as holder; the oracle starts at `start`. Every other shard, the catalog's
+   included, is fenced when it is first opened here, after what is committed to it in txns was applied. A
+   crash at any point leaves a directory that the next server opens the same way.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tidemill import failpoints
+from tidemill.errors import Internal, TidemillError, Unavailable
+from tidemill.persist import formats
+from tidemill.persist.blob import Blobs, open_blobs
+from tidemill.persist.lease import CLOCK_DESC, CLOCK_SHARD, ClockShard, Holder
+from tidemill.persist.lock import DirectoryLock
+from tidemill.persist.log import ShardMissing
+from tidemill.persist.outcome import CommitUnknown, Fenced
+from tidemill.persist.settings import DEFAULT_SETTINGS, Ages, Settings
+from tidemill.persist.shard import Shard, ShardExists
+from tidemill.persist.txns import Txns
+from tidemill.persist.txns.record import TXNS_DESC, TXNS_SHARD
+from tidemill.time.clock import Clock, SystemClock
+from tidemill.time.oracle import LEASE_MS, Oracle
+from tidemill.time.steering import Jump
+from tidemill.types.model import RelationDesc
+
+log = logging.getLogger(__name__)
+
+FP_BEFORE_FENCE = failpoints.register(
+    "epoch.before_fence", "the holder's absence is known, the epoch is not raised"
+)
+FP_FENCED = failpoints.register("epoch.fenced", "the clock shard has the new epoch, the txns shard not yet")
+
+# The system's own shards have no readers of other programs that would need old files and entries for long.
+SYSTEM_AGES = Ages(log_keep_seconds=1800, removed_keep_seconds=300)
+# After a take-over the old holder needs up to a lease's renewal to learn of it and let the lock go.
+TAKE_OVER_WAIT_SECONDS = 10.0
+# How often a holder looks whether it was taken over. A look is one file that is not there; on s3 it is a
+# request, and the lease's renewal finds out as well.
+WATCH_SECONDS = 0.5
+WATCH_SECONDS_REMOTE = 5.0
+# A heartbeat this far in the past needs no watching: three leases.
+HEARTBEAT_STALE_MS = 3 * LEASE_MS
+_HEARTBEAT_POLL_SECONDS = 0.5
+
+
+class DirectoryHeld(Unavailable):
+    """Another server holds the data directory."""
+
+    sqlstate = "55006"
+
+    def __init__(self, holder: Holder | None) -> None:
+        if holder is None:
+            primary = "data directory is held by another process"
+        else:
+            where = ", ".join(f"{what} on {address}" for what, address in holder.addresses)
+            started = datetime.datetime.fromtimestamp(holder.started / 1000, datetime.UTC)
+            primary = (
+                f"data directory is held by pid {holder.pid} on host {holder.host}"
+                f"{f' ({where})' if where else ''} since {started.isoformat(' ', 'seconds')}"
+            )
+        super().__init__(primary, hint="Stop that server, or start this one with --take-over.")
+        self.holder = holder
+
+
+class Environment:
+    """See the module. Thread-safe."""
+
+    def __init__(
+        self,
+        blobs: Blobs,
+        lock: DirectoryLock,
+        clock_shard: ClockShard,
+        epoch: int,
+        holder: Holder,
+        clock: Clock,
+        settings: Settings,
+        on_lost: Callable[[TidemillError], None] | None,
+        on_jump: Callable[[Jump], None] | None,
+    ) -> None:
+        """Use `Environment.open`. The clock shard is fenced."""
+        self.blobs = blobs
+        self.epoch = epoch
+        self.holder = holder
+        self.settings = settings
+        self._lock_file = lock
+        self._clock = clock_shard
+        self._on_lost = on_lost
+        self._closed = threading.Event()
+        # Set when the directory was taken over: why.
+        self.lost: TidemillError | None = None
+        self._shards_lock = threading.Lock()
+        # The process-wide shard objects; a value is set once the shard is fenced. Opening one holds only its
+        # own lock.
+        self._shards: dict[str, Shard] = {}
+        self._opening: dict[str, threading.Lock] = {}
+        # Every time below it may have been used by an earlier holder; shards are fenced here.
+        self.start = clock_shard.leased
+        txns = _fenced(blobs, TXNS_SHARD, TXNS_DESC, epoch, self.start, settings)
+        self.oracle = Oracle(clock_shard, clock, on_jump=on_jump, on_lost=self._lose)
+        self.txns = Txns(txns, self.oracle, self.open_shard, on_lost=self._lose)
+        self.oracle.start()
+        self._watcher = threading.Thread(target=self._watch, name="environment-watch", daemon=True)
+        self._watcher.start()
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        take_over: bool = False,
+        holder: Holder | None = None,
+        clock: Clock | None = None,
+        settings: Settings = DEFAULT_SETTINGS,
+        on_lost: Callable[[TidemillError], None] | None = None,
+        on_jump: Callable[[Jump], None] | None = None,
+    ) -> Environment:
+        """Take the data directory. Raises DirectoryHeld when another server lives and `take_over` was not
+        asked for; `on_lost` is called once, from some thread, when this one is taken over later."""
+        clock = clock or SystemClock()
+        blobs = open_blobs(url, options)
+        lock = DirectoryLock(blobs)
+        locked = lock.acquire()
+        try:
+            shard = _open_clock(blobs, settings)
+            formats.check(shard)
+            if not locked and not take_over:
+                raise DirectoryHeld(ClockShard(shard, 0).holder())
+            if not lock.supported and not take_over:
+                _wait_for_heartbeat(shard, clock)
+            failpoints.hit(FP_BEFORE_FENCE)
+            epoch = shard.epoch + 1
+            shard.fence(epoch)
+            failpoints.hit(FP_FENCED)
+            formats.migrate(blobs, shard)
+            clock_shard = ClockShard(shard, epoch)
+            mine = replace(
+                holder or Holder.this_process(), epoch=epoch, started=clock.wall_us() // 1000, released=None
+            )
+            clock_shard.record(mine)
+            if not locked and not lock.acquire(TAKE_OVER_WAIT_SECONDS):
+                log.warning("the process that was taken over still runs; its writes are refused")
+            return cls(blobs, lock, clock_shard, epoch, mine, clock, settings, on_lost, on_jump)
+        except BaseException:
+            lock.release()
+            raise
+
+    # -- shards
+
+    def open_shard(self, shard_id: str) -> Shard:
+        """The shard, ours to write: fenced, complete up to our start, the same object for everybody in this
+        process."""
+        with self._shards_lock:
+            shard = self._shards.get(shard_id)
+            if shard is not None:
+                return shard
+            opening = self._opening.setdefault(shard_id, threading.Lock())
+        with opening:
+            with self._shards_lock:
+                shard = self._shards.get(shard_id)
+            if shard is not None:
+                return shard
+            shard = Shard.open(self.blobs, shard_id, epoch=self.epoch, settings=self.settings)
+            self._take(shard)
+            return self._publish(shard)
+
+    def create_shard(
+        self,
+        shard_id: str,
+        desc: RelationDesc,
+        *,
+        since: int = 0,
+        properties: Mapping[str, str] | None = None,
+    ) -> Shard:
+        """A new, empty shard, readable from `since`."""
+        shard = Shard.create(
+            self.blobs,
+            shard_id,
+            desc,
+            epoch=self.epoch,
+            since=since,
+            upper=max(since, self.start),
+            properties=properties,
+            settings=self.settings,
+        )
+        return self._publish(shard)
+
+    def drop_shard(self, shard_id: str, error: TidemillError | None = None) -> None:
+        """Nothing writes to it any more, and its files go. Commits that come too late fail with `error`."""
+        self.txns.forget(shard_id, error)
+        with self._shards_lock:
+            shard = self._shards.pop(shard_id, None)
+        try:
+            (shard or Shard.open(self.blobs, shard_id, epoch=None)).drop()
+        except ShardMissing:
+            pass
+
+    def open_shards(self) -> list[Shard]:
+        """Those that are open in this process."""
+        with self._shards_lock:
+            return list(self._shards.values())
+
+    def _take(self, shard: Shard) -> None:
+        """Fence a shard of an earlier epoch. What txns holds for it goes in before its upper passes those
+        times: a shard whose upper is past T is taken to have all of T."""
+        if self.txns.pending.oldest(shard.id) is None:
+            shard.fence(self.epoch, self.start)
+        else:
+            shard.fence(self.epoch)
+            self.txns.pending.apply_to(shard, upper=self.start)
+
+    def _publish(self, shard: Shard) -> Shard:
+        with self._shards_lock:
+            self._shards[shard.id] = shard
+            self._opening.pop(shard.id, None)
+        self.txns.register(shard)
+        return shard
+
+    # -- looking after it
+
+    def maintain(self) -> None:
+        """One round: the txns and clock shards, then every open shard. Errors of one shard are logged and do
+        not stop the others."""
+        shards = [self._maintainer(s) for s in self.open_shards()]
+        for what in (self.txns.maintain, self._maintain_clock, *shards):
+            try:
+                what()
+            except Fenced as e:
+                self._lose(e)
+                return
+            except (TidemillError, OSError) as e:
+                log.warning("maintenance failed, it is tried again: %s", e)
+
+    def _maintain_clock(self) -> None:
+        self._clock.shard.downgrade_since(max(0, self._clock.leased - 1))
+        self._clock.shard.maintain(self.job_finished)
+
+    def _maintainer(self, shard: Shard) -> Callable[[], object]:
+        return lambda: shard.maintain(self.job_finished)
+
+    def job_finished(self, job: str) -> bool:
+        """Whether the writer of a part is surely gone: `txns-e7` and `clock-e7` are, in epoch 8. What such a
+        writer committed was applied before the shard was opened here."""
+        kind, _, epoch = job.partition("-e")
+        return kind in ("txns", "clock", "catalog") and epoch.isdigit() and int(epoch) < self.epoch
+
+    def announce(self, addresses: Mapping[str, str]) -> None:
+        """Tell a second server where this one answers."""
+        self.holder = replace(self.holder, addresses=tuple(addresses.items()))
+        with self.oracle.exclusive():
+            self._clock.record(self.holder)
+
+    def close(self) -> None:
+        """Commit and apply what is queued, and mark the directory as released. Idempotent."""
+        if self._closed.is_set():
+            return
+        self.txns.close()
+        self._closed.set()
+        self.oracle.close()
+        self._watcher.join()
+        if self.lost is None:
+            try:
+                self._clock.record(replace(self.holder, released=time.time_ns() // 1_000_000))
+            except (TidemillError, OSError) as e:
+                log.warning("the data directory could not be marked as released: %s", e)
+        self._lock_file.release()
+
+    def _watch(self) -> None:
+        seconds = WATCH_SECONDS if self._lock_file.supported else WATCH_SECONDS_REMOTE
+        while not self._closed.wait(seconds):
+            try:
+                self._clock.shard.refresh()
+            except (TidemillError, OSError) as e:
+                log.warning("could not look whether the data directory is still ours: %s", e)
+                continue
+            if self._clock.shard.epoch > self.epoch:
+                self.oracle.lose(Fenced(CLOCK_SHARD, self.epoch, self._clock.shard.epoch))
+                return
+
+    def _lose(self, error: TidemillError) -> None:
+        with self._shards_lock:
+            if self.lost is not None:
+                return
+            self.lost = error
+        log.error("the data directory was taken over by another server: %s", error)
+        # Whoever waits for the directory may have it now.
+        self._lock_file.release()
+        self.oracle.lose(error)
+        if self._on_lost is not None:
+            self._on_lost(error)
+
+
+def _open_clock(blobs: Blobs, settings: Settings) -> Shard:
+    """The clock shard, made when the directory is new. Its writer's epoch is set by fencing."""
+    for _ in range(3):
+        try:
+            return Shard.open(blobs, CLOCK_SHARD, epoch=None, settings=settings)
+        except ShardMissing:
+            try:
+                Shard.create(
+                    blobs, CLOCK_SHARD, CLOCK_DESC, epoch=0, properties=formats.PROPERTIES, ages=SYSTEM_AGES
+                )
+            except (ShardExists, CommitUnknown):
+                continue
+    raise Internal("the clock shard can neither be opened nor created")
+
+
+def _fenced(
+    blobs: Blobs, shard_id: str, desc: RelationDesc, epoch: int, upper: int, settings: Settings
+) -> Shard:
+    """A system shard, at our epoch and at `upper` or later; made when it is not there."""
+    try:
+        shard = Shard.open(blobs, shard_id, epoch=epoch, settings=settings)
+    except ShardMissing:
+        try:
+            return Shard.create(
+                blobs, shard_id, desc, epoch=epoch, upper=upper, ages=SYSTEM_AGES, settings=settings
+            )
+        except ShardExists:
+            shard = Shard.open(blobs, shard_id, epoch=epoch, settings=settings)
+    shard.fence(epoch, upper)
+    return shard
+
+
+def _wait_for_heartbeat(shard: Shard, clock: Clock) -> None:
+    """On a store without locks: a holder that lives renews its lease. Returns when there is none, raises
+    DirectoryHeld when there is; waits out one lease when that is not known."""
+    holder = ClockShard(shard, 0).holder()
+    upper = shard.upper or 0
+    if holder is None or holder.released is not None or clock.wall_us() // 1000 > upper + HEARTBEAT_STALE_MS:
+        return
+    log.info("the data directory was not released; waiting to see whether its holder lives")
+    deadline = time.monotonic() + LEASE_MS / 1000
+    version = shard.version
+    while time.monotonic() < deadline:
+        time.sleep(_HEARTBEAT_POLL_SECONDS)
+        shard.refresh()
+        if shard.version != version:
+            latest = ClockShard(shard, 0).holder()
+            if latest is not None and latest.released is not None:
+                return
+            raise DirectoryHeld(latest)

@@ -1,0 +1,140 @@
+"""Bringing committed parts into their data shards, and remembering which rows of the txns shard may be
+retracted.
+
+A part goes into its data shard by compare-and-append up to its time + 1, in the order of times. That is
+idempotent across crashes: a data shard whose upper is past T has everything of T, because nothing but this
+moves the upper of a shard that is written through txns past a time that still has unapplied parts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from tidemill import failpoints
+from tidemill.errors import Internal
+from tidemill.persist.outcome import UpperMismatch
+from tidemill.persist.settle import upper_of
+from tidemill.persist.shard import Shard
+from tidemill.persist.txns.record import Unapplied
+
+FP_BEFORE = failpoints.register(
+    "txns.apply.before", "a transaction is durable, nothing of it in a data shard"
+)
+FP_AFTER = failpoints.register("txns.apply.after", "a part is in its data shard, not yet retracted from txns")
+
+
+class _ShardQueue:
+    """The unapplied parts of one shard, oldest first."""
+
+    __slots__ = ("applying", "parts")
+
+    def __init__(self) -> None:
+        self.parts: deque[Unapplied] = deque()
+        # Held while parts are being appended: one at a time per shard, and nobody reads before they are in.
+        self.applying = threading.Lock()
+
+
+class Pending:
+    """Thread-safe. Memory: one small value per part that is not yet applied or retracted; `Txns` bounds how
+    many."""
+
+    def __init__(self, open_shard: Callable[[str], Shard]) -> None:
+        self._open_shard = open_shard
+        self._lock = threading.Lock()
+        self._queues: dict[str, _ShardQueue] = {}
+        # Applied durably: their rows go with the next entry of the txns shard.
+        self._applied: list[Unapplied] = []
+        self._forgotten: set[str] = set()
+
+    def add(self, committed: Iterable[Unapplied]) -> None:
+        """Of one transaction, or of a recovery; times never go back per shard."""
+        with self._lock:
+            for unapplied in committed:
+                if unapplied.shard_id in self._forgotten:
+                    self._applied.append(unapplied)
+                    continue
+                parts = self._queues.setdefault(unapplied.shard_id, _ShardQueue()).parts
+                if parts and parts[-1].time > unapplied.time:
+                    raise Internal(f"transactions of shard {unapplied.shard_id} are out of order")
+                parts.append(unapplied)
+
+    def shards(self) -> list[str]:
+        """Those with something to apply."""
+        with self._lock:
+            return [s for s, q in self._queues.items() if q.parts]
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(len(q.parts) for q in self._queues.values())
+
+    def oldest(self, shard_id: str) -> int | None:
+        """The time of the first unapplied transaction of a shard."""
+        with self._lock:
+            queue = self._queues.get(shard_id)
+            return queue.parts[0].time if queue is not None and queue.parts else None
+
+    def forget(self, shard_id: str) -> None:
+        """The shard is dropped: its parts need not be applied any more, only their rows retracted."""
+        with self._lock:
+            self._forgotten.add(shard_id)
+            queue = self._queues.pop(shard_id, None)
+            if queue is not None:
+                self._applied += queue.parts
+
+    def take_applied(self, limit: int) -> list[Unapplied]:
+        """Rows to retract with the next entry; give them back with `put_back` if that entry does not come to
+        be."""
+        with self._lock:
+            taken, self._applied = self._applied[:limit], self._applied[limit:]
+            return taken
+
+    def put_back(self, rows: list[Unapplied]) -> None:
+        with self._lock:
+            self._applied = rows + self._applied
+
+    def applied_count(self) -> int:
+        with self._lock:
+            return len(self._applied)
+
+    def apply(self, shard_id: str, until: int | None = None) -> None:
+        """Everything of the shard at or before `until` (None: all) is in its data shard when this returns."""
+        oldest = self.oldest(shard_id)
+        if oldest is None or (until is not None and oldest > until):
+            # Nothing queued; but another thread may be in the middle of appending what it took.
+            with self._lock:
+                queue = self._queues.get(shard_id)
+            if queue is not None:
+                with queue.applying:
+                    return
+            return
+        shard = self._open_shard(shard_id)
+        self.apply_to(shard, until)
+
+    def apply_to(self, shard: Shard, until: int | None = None, upper: int | None = None) -> None:
+        """As `apply`, for a shard that is open; `upper` moves its upper at least there, in the same entry."""
+        with self._lock:
+            queue = self._queues.setdefault(shard.id, _ShardQueue())
+        with queue.applying:
+            while True:
+                with self._lock:
+                    todo = [u for u in queue.parts if until is None or u.time <= until]
+                lower = upper_of(shard)
+                fresh = [u for u in todo if u.time >= lower]
+                target = max([lower, upper or 0, *(u.time + 1 for u in fresh)])
+                if target > lower:
+                    failpoints.hit(FP_BEFORE)
+                    try:
+                        shard.compare_and_append([u.part for u in fresh], lower, target)
+                    except UpperMismatch:
+                        # An append of ours whose outcome was unknown has turned up: look again.
+                        continue
+                    failpoints.hit(FP_AFTER)
+                with self._lock:
+                    for unapplied in todo:
+                        # `forget` may have emptied the queue meanwhile; then it has them on the list already.
+                        if queue.parts and queue.parts[0] is unapplied:
+                            queue.parts.popleft()
+                            self._applied.append(unapplied)
+                return

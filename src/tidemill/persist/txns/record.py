@@ -1,0 +1,79 @@
+"""The rows of the txns shard: one per part of a committed transaction that is not yet known to be in its data
+shard.
+
+A row (shard, part) with diff +1 at T says: the part belongs to the transaction at T. It is retracted at a
+later time, once the data shard's own log names the part. What remains at the latest time is the work of a
+recovery.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from tidemill.errors import DataCorrupted
+from tidemill.persist.part import Part
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+from tidemill.types.model import TEXT, Column, RelationDesc
+
+TXNS_SHARD = "txns"
+TXNS_DESC = RelationDesc((Column("shard", TEXT, nullable=False), Column("part", TEXT, nullable=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class Unapplied:
+    """A part of the transaction at `time`, for one shard. Every update in it is at `time`."""
+
+    shard_id: str
+    part: Part
+
+    @property
+    def time(self) -> int:
+        return self.part.max_time
+
+
+def rows(added: Iterable[Unapplied], retracted: Iterable[Unapplied], time: int) -> pa.Table:
+    """The updates of one txns entry."""
+    both = [(u, 1) for u in added] + [(u, -1) for u in retracted]
+    return pa.table(
+        {
+            "shard": pa.array([u.shard_id for u, _ in both], pa.string()),
+            "part": pa.array([_encode(u.part) for u, _ in both], pa.string()),
+            TIME_COLUMN: pa.array([time] * len(both), pa.int64()),
+            DIFF_COLUMN: pa.array([d for _, d in both], pa.int64()),
+        }
+    )
+
+
+def unapplied(snapshot: pa.Table) -> list[Unapplied]:
+    """What a snapshot of the txns shard leaves to be done, in the order of times."""
+    found: list[Unapplied] = []
+    shards, parts, diffs = (snapshot.column(n).to_pylist() for n in ("shard", "part", DIFF_COLUMN))
+    for shard_id, part, diff in zip(shards, parts, diffs, strict=True):
+        if diff != 1:
+            raise DataCorrupted(
+                "the txns shard names a part other than once",
+                detail=f"{part} of shard {shard_id}: {diff} times.",
+            )
+        found.append(Unapplied(shard_id, _decode(part)))
+    found.sort(key=lambda u: u.time)
+    return found
+
+
+def _encode(part: Part) -> str:
+    # Canonical: a row is retracted by value.
+    return json.dumps(asdict(part), sort_keys=True, separators=(",", ":"))
+
+
+def _decode(text: str) -> Part:
+    try:
+        part = Part(**cast("dict[str, Any]", json.loads(text)))
+    except (ValueError, TypeError) as e:
+        raise DataCorrupted("a row of the txns shard cannot be read", detail=f"{text[:200]}: {e}") from e
+    if part.min_time != part.max_time:
+        raise DataCorrupted("a part in the txns shard has more than one time", detail=text[:200])
+    return part

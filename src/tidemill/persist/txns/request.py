@@ -1,0 +1,91 @@
+"""What a caller wants written in one transaction, and how the requests of one group become one table per
+shard.
+
+Every check that concerns one request alone is made here, before the group is formed, so that a bad request
+fails alone (I5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.errors import DatatypeMismatch, Internal, SerializationFailure
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, storage_schema
+from tidemill.types.identity import consolidate
+from tidemill.types.model import RelationDesc
+
+ShardId = str
+
+
+@dataclass(slots=True)
+class Request:
+    """One transaction on its way to the commit."""
+
+    writes: Mapping[ShardId, pa.Table]
+    # Shard -> the time at which the transaction read it; it is refused when the shard changed after that.
+    reads: Mapping[ShardId, int]
+    # Called when no other commit or catalog change can come between it and the commit; raises to refuse.
+    guard: Callable[[], None] | None
+    future: Future[int] = field(default_factory=lambda: Future[int]())
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.nbytes for t in self.writes.values())
+
+
+def check_updates(table: pa.Table, desc: RelationDesc, shard_id: str) -> None:
+    """`table` has the relation's physical columns and `mz_diff`, and nothing else."""
+    expected = storage_schema(desc)
+    names = [*expected.names, DIFF_COLUMN]
+    if table.schema.names != names:
+        given = [n for n in table.schema.names if n != DIFF_COLUMN]
+        if given == expected.names[: len(given)]:
+            raise changed_meanwhile(shard_id)
+        raise Internal(
+            f"the updates for shard {shard_id} do not have its columns",
+            detail=f"Got {table.schema.names}; expected {names}.",
+        )
+    for name, wanted in zip(names, [*expected.types, pa.int64()], strict=True):
+        if table.schema.field(name).type != wanted:
+            found = table.schema.field(name).type
+            raise DatatypeMismatch(f'column "{name}" is of type {wanted} but the update is of type {found}')
+    diffs = table.column(DIFF_COLUMN)
+    if diffs.null_count or not diffs.to_numpy().all():
+        raise Internal(f"the updates for shard {shard_id} have diffs that are null or zero")
+
+
+def changed_meanwhile(shard_id: str) -> SerializationFailure:
+    return SerializationFailure(
+        "could not serialize access due to a concurrent change of the table",
+        detail=f"The columns of shard {shard_id} changed after the statement was planned.",
+        hint="Run the transaction again.",
+    )
+
+
+def conflict(shard_id: str, read_at: int, changed_at: int) -> SerializationFailure:
+    return SerializationFailure(
+        "could not serialize access due to concurrent update",
+        detail=f"Shard {shard_id} was read at {read_at} and changed at {changed_at}.",
+        hint="Run the transaction again.",
+    )
+
+
+def merge(tables: Sequence[pa.Table], time: int) -> pa.Table | None:
+    """The updates of one group for one shard, at `time`; None when they cancel out. Insertions alone need no
+    consolidation."""
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    # One chunk per column: fifty one-row chunks would make everything behind this slow.
+    table = table.combine_chunks()
+    if (table.column(DIFF_COLUMN).to_numpy() < 0).any():
+        table = consolidate(table)
+    if table.num_rows == 0:
+        return None
+    at = table.schema.get_field_index(DIFF_COLUMN)
+    return table.add_column(
+        at, TIME_COLUMN, pa.array(np.full(table.num_rows, time, np.int64))
+    )

@@ -1,0 +1,416 @@
+"""The committer: takes transactions from any thread, commits them in groups through the txns shard, one time
+per group.
+
+Order of one group, and why:
+1. T = oracle.write_ts(). Reads are below T from here on, until T is complete.
+2. Requests whose reads changed are refused, also by an earlier request of the same group.
+3. One part per data shard is written: durable, invisible.
+4. One entry of the txns shard names them all: the commit point. It also retracts rows that are applied by
+   now.
+5. The parts are queued for their data shards, then T is complete, then the callers hear of it: a caller that
+   knows of its commit reads at or after T, and whoever reads at or after T first applies what is queued.
+6. In the background the parts go into their data shards.
+
+A crash before 4 leaves orphaned parts, after 4 a transaction that recovery applies. An unknown outcome of 4
+is settled by putting the same entry again until the shard tells; meanwhile nothing else commits, T is not
+complete, and callers that cannot wait longer get `CommitUnknown`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.errors import Internal, LimitExceeded, TidemillError, Unavailable, UndefinedObject
+from tidemill.persist.outcome import CommitFailed, CommitUnknown, Fenced
+from tidemill.persist.part import Part, part_path
+from tidemill.persist.settle import append_settled, upper_of
+from tidemill.persist.shard import Shard
+from tidemill.persist.txns import record
+from tidemill.persist.txns.pending import Pending
+from tidemill.persist.txns.record import Unapplied
+from tidemill.persist.txns.request import Request, ShardId, changed_meanwhile, check_updates, conflict, merge
+from tidemill.time.oracle import Oracle
+
+log = logging.getLogger(__name__)
+
+FP_PART_WRITTEN = failpoints.register("txns.part.written", "a group's parts are durable, no entry names them")
+FP_BEFORE_PUT = failpoints.register(
+    "txns.entry.before_put", "the entry's own part is durable, the entry is not put"
+)
+FP_PUT = failpoints.register("txns.entry.put", "the transaction is durable, nobody knows yet")
+FP_RETRACT = failpoints.register("txns.retract.before", "applied parts are about to be retracted from txns")
+
+# One group: bounds the memory of a merge (a few times this) and how long the first of a group waits for the
+# last.
+MAX_GROUP_BYTES = 64 << 20
+# Waiting transactions. Each waits on its caller's thread or task, so this is a guard against a leak, not a
+# tuning.
+MAX_QUEUED = 20_000
+# Committed and not yet applied parts; beyond it commits wait for the applier. Some 500 bytes each.
+MAX_UNAPPLIED = 10_000
+# Rows retracted with one commit: 200 bytes each, so that an entry stays small whatever piled up.
+MAX_RETRACT = 1_000
+# The applier lets this much time pass after a commit: commits in quick succession then share one entry per
+# data shard. A read that comes sooner applies by itself.
+APPLY_DELAY_SECONDS = 0.02
+RETRY_SECONDS = 0.5
+
+
+class Txns:
+    """One per environment and process; thread-safe. `close` it to apply what is committed and stop its
+    threads."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        oracle: Oracle,
+        open_shard: Callable[[ShardId], Shard],
+        *,
+        on_lost: Callable[[TidemillError], None] | None = None,
+    ) -> None:
+        self._shard = shard
+        self._oracle = oracle
+        self._open_shard = open_shard
+        self._on_lost = on_lost
+        self._job = f"txns-e{shard.epoch}"
+        self.pending = Pending(open_shard)
+        # The times before which nothing of this process was written: reads below it are refused as read times
+        # of a write.
+        self._start = oracle.leased
+        # Shard -> the time of the last transaction that wrote it. Forgotten shards are taken out.
+        self._last_write: dict[ShardId, int] = {}
+        self._registered: dict[ShardId, Shard] = {}
+        self._forgotten: dict[ShardId, TidemillError] = {}
+        # Held from the taking of a time to its completion, by the committer and by `paused`: commits happen
+        # in the order of their times, and catalog changes stand between two groups, never inside one.
+        self._serial = threading.Lock()
+        self._cond = threading.Condition()
+        self._queue: deque[Request] = deque()
+        self._closing = False
+        self._apply_wake = threading.Event()
+        self._writers = ThreadPoolExecutor(4, thread_name_prefix="txns-write")
+        self._recover()
+        self._committer = threading.Thread(target=self._run_commits, name="txns-commit", daemon=True)
+        self._applier = threading.Thread(target=self._run_applies, name="txns-apply", daemon=True)
+        self._committer.start()
+        self._applier.start()
+        if len(self.pending):
+            self._apply_wake.set()
+
+    def _recover(self) -> None:
+        upper = self._shard.upper
+        if not upper:
+            return
+        with self._shard.snapshot(upper - 1) as snapshot:
+            self.pending.add(record.unapplied(snapshot.read()))
+
+    # -- shards
+
+    def register(self, shard: Shard) -> None:
+        """From here on transactions may write to it."""
+        with self._cond:
+            self._registered[shard.id] = shard
+
+    def forget(self, shard_id: ShardId, error: TidemillError | None = None) -> None:
+        """The shard is dropped: later commits to it fail with `error`, and nothing is applied to it any
+        more."""
+        with self._cond:
+            self._forgotten[shard_id] = error or UndefinedObject(
+                f"shard {shard_id} does not exist", detail="It was dropped meanwhile.", sqlstate="42P01"
+            )
+            self._registered.pop(shard_id, None)
+            self._last_write.pop(shard_id, None)
+        self.pending.forget(shard_id)
+
+    def last_write(self, shard_id: ShardId) -> int:
+        """The time of the last transaction that wrote to the shard, or one before anything of this
+        process."""
+        with self._cond:
+            return self._last_write.get(shard_id, self._start - 1)
+
+    # -- writing
+
+    def commit(
+        self,
+        writes: Mapping[ShardId, pa.Table],
+        reads: Mapping[ShardId, int] | None = None,
+        guard: Callable[[], None] | None = None,
+    ) -> Future[int]:
+        """Commit the updates (physical columns and `mz_diff`, no time) of one transaction; the future gives
+        its time. `reads` are the shards it depended on, with the time they were read at. `guard` runs right
+        before the commit, when neither another transaction nor a catalog change can come between, and raises
+        to refuse. Ends in the future with: the time; a refusal (nothing happened: SerializationFailure,
+        UndefinedObject, CommitFailed, Fenced, ...); or CommitUnknown."""
+        request = Request(dict(writes), dict(reads or {}), guard)
+        try:
+            for shard_id, table in request.writes.items():
+                check_updates(table, self._writable(shard_id).desc, shard_id)
+        except TidemillError as e:
+            request.future.set_exception(e)
+            return request.future
+        with self._cond:
+            if self._closing:
+                request.future.set_exception(Unavailable("the server is shutting down", sqlstate="57P01"))
+            elif len(self._queue) >= MAX_QUEUED:
+                error = LimitExceeded(
+                    f"too many transactions are waiting to commit ({MAX_QUEUED})", sqlstate="53000"
+                )
+                request.future.set_exception(error)
+            else:
+                self._queue.append(request)
+                self._cond.notify_all()
+        return request.future
+
+    def _writable(self, shard_id: ShardId) -> Shard:
+        with self._cond:
+            if (error := self._forgotten.get(shard_id)) is not None:
+                raise error
+            shard = self._registered.get(shard_id)
+        if shard is None:
+            raise Internal(f"a transaction writes to shard {shard_id}, which is not registered")
+        return shard
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """No transaction commits while this is held: for changes of the catalog, and whatever else must not
+        fall into the middle of a group. Keep it short."""
+        with self._serial:
+            yield
+
+    # -- reading
+
+    def apply_until(self, shard_id: ShardId, time: int) -> None:
+        """Everything committed to the shard at or before `time` is in it when this returns. `time` is one
+        that the oracle gave out for reading, or an earlier one."""
+        self.pending.apply(shard_id, time)
+
+    def readable_upper(self, shard_id: ShardId) -> int:
+        """The shard is complete before this time, by its log or, when it is idle, by the lease: nothing more
+        will be written below it. Apply before reading."""
+        readable = self._oracle.read_ts() + 1
+        upper = self._open_shard(shard_id).upper
+        return readable if upper is None else max(readable, upper)
+
+    # -- maintenance
+
+    def maintain(self) -> None:
+        """Apply and retract everything, and keep the txns shard small. Raises what the shard raises."""
+        for shard_id in self.pending.shards():
+            self.pending.apply(shard_id)
+        with self._serial:
+            while self.pending.applied_count():
+                self._commit_parts([], [])
+        if self._shard.upper:
+            self._shard.downgrade_since(self._shard.upper - 1)
+        self._shard.maintain()
+
+    def close(self) -> None:
+        """Commit what is queued, apply what is committed, stop. Idempotent."""
+        with self._cond:
+            self._closing = True
+            self._cond.notify_all()
+        self._committer.join()
+        self._apply_wake.set()
+        self._applier.join()
+        self._writers.shutdown()
+
+    # -- the committer's thread
+
+    def _run_commits(self) -> None:
+        while (group := self._next_group()) is not None:
+            with self._serial:
+                self._commit_group(group)
+
+    def _next_group(self) -> list[Request] | None:
+        """As many requests as are waiting and fit; None at the end."""
+        with self._cond:
+            while not self._queue and not self._closing:
+                self._cond.wait()
+            group: list[Request] = []
+            size = 0
+            while self._queue and (not group or size + self._queue[0].bytes <= MAX_GROUP_BYTES):
+                request = self._queue.popleft()
+                size += request.bytes
+                # A caller that gave up before its turn is skipped; from here on it cannot cancel any more.
+                if request.future.set_running_or_notify_cancel():
+                    group.append(request)
+            if not group and self._closing and not self._queue:
+                return None
+        while len(self.pending) > MAX_UNAPPLIED and not self._closing:
+            self._apply_wake.set()
+            time.sleep(0.01)
+        return group
+
+    def _commit_group(self, group: list[Request]) -> None:
+        try:
+            if group:
+                self._commit_parts(group, [r.future for r in group])
+        except TidemillError as e:
+            self._fail(group, e)
+            if isinstance(e, Fenced):
+                self._lost(e)
+        except BaseException as e:
+            # Nothing may kill this thread, or every later commit would hang.
+            log.exception("a commit failed for an unforeseen reason")
+            self._fail(
+                group, Internal("a commit failed for an unforeseen reason", detail=f"{type(e).__name__}: {e}")
+            )
+
+    @staticmethod
+    def _fail(group: Sequence[Request], error: BaseException) -> None:
+        for request in group:
+            _settle(request.future, error)
+
+    def _commit_parts(self, group: Sequence[Request], futures: Sequence[Future[int]]) -> None:
+        """Steps 1 to 5. Raises only when surely nothing of the group happened."""
+        ts = self._oracle.write_ts()
+        retracting: list[Unapplied] = []
+        unapplied: list[Unapplied] = []
+        try:
+            accepted, tables = self._admit(group, ts)
+            unapplied = self._write_parts(tables, ts)
+            retracting = self.pending.take_applied(MAX_RETRACT)
+            if unapplied or retracting:
+                failpoints.hit(FP_PART_WRITTEN)
+                if retracting:
+                    failpoints.hit(FP_RETRACT)
+                self._put(unapplied, retracting, ts, futures)
+        except BaseException as e:
+            self.pending.put_back(retracting)
+            self._oracle.complete(ts)
+            self._discard(unapplied)
+            if isinstance(e, TidemillError):
+                raise
+            raise CommitFailed("could not commit", detail=f"{type(e).__name__}: {e}") from e
+        self.pending.add(unapplied)
+        with self._cond:
+            for shard_id in tables:
+                self._last_write[shard_id] = ts
+        self._oracle.complete(ts)
+        for request in accepted:
+            _settle(request.future, ts)
+        self._apply_wake.set()
+
+    def _admit(
+        self, group: Sequence[Request], ts: int
+    ) -> tuple[list[Request], dict[ShardId, list[pa.Table]]]:
+        """Refuse what must not commit; the rest, and their updates per shard."""
+        accepted: list[Request] = []
+        tables: dict[ShardId, list[pa.Table]] = {}
+        for request in group:
+            try:
+                for shard_id, read_at in request.reads.items():
+                    changed_at = ts if shard_id in tables else self.last_write(shard_id)
+                    if changed_at > read_at:
+                        raise conflict(shard_id, read_at, changed_at)
+                for shard_id, table in request.writes.items():
+                    # Again: the shard may have been dropped or changed since the request was queued.
+                    if table.num_columns != len(self._writable(shard_id).desc.columns) + 1:
+                        raise changed_meanwhile(shard_id)
+                if request.guard is not None:
+                    request.guard()
+            except Exception as e:
+                _settle(request.future, e)
+                continue
+            accepted.append(request)
+            for shard_id, table in request.writes.items():
+                if table.num_rows:
+                    tables.setdefault(shard_id, []).append(table)
+        return accepted, tables
+
+    def _write_parts(self, tables: Mapping[ShardId, Sequence[pa.Table]], ts: int) -> list[Unapplied]:
+        merged = {s: m for s, t in tables.items() if (m := merge(t, ts)) is not None}
+
+        def write(shard_id: ShardId) -> Part:
+            return self._writable(shard_id).write_part(merged[shard_id], job=self._job)
+
+        if len(merged) <= 1:
+            return [Unapplied(s, write(s)) for s in merged]
+        futures = {s: self._writers.submit(write, s) for s in merged}
+        written: list[Unapplied] = []
+        error: BaseException | None = None
+        # All are waited for, so that what was written can be discarded when one fails.
+        for shard_id, future in futures.items():
+            try:
+                written.append(Unapplied(shard_id, future.result()))
+            except BaseException as e:
+                error = error or e
+        if error is not None:
+            self._discard(written)
+            raise error
+        return written
+
+    def _put(
+        self,
+        unapplied: Sequence[Unapplied],
+        retracting: Sequence[Unapplied],
+        ts: int,
+        futures: Sequence[Future[int]],
+    ) -> None:
+        """The commit point. Returns when it is durable, raises when surely nothing happened."""
+        part = self._shard.write_part(record.rows(unapplied, retracting, ts), job=self._job)
+        failpoints.hit(FP_BEFORE_PUT)
+
+        def tell(unknown: CommitUnknown) -> None:
+            for future in futures:
+                _settle(future, unknown)
+
+        append_settled(self._shard, part, upper_of(self._shard), ts + 1, after_put=FP_PUT, on_unknown=tell)
+
+    def _discard(self, written: Sequence[Unapplied]) -> None:
+        """Delete parts that no entry names. Best effort: what stays is the sweeper's."""
+        try:
+            blobs = self._shard.blobs
+            blobs.delete([part_path(u.shard_id, u.part) for u in written])
+        except Exception as e:
+            log.warning("parts of a failed commit are left to the sweeper: %s", e)
+
+    def _lost(self, error: TidemillError) -> None:
+        self._oracle.lose(error)
+        if self._on_lost is not None:
+            self._on_lost(error)
+
+    # -- the applier's thread
+
+    def _run_applies(self) -> None:
+        while True:
+            self._apply_wake.wait()
+            self._apply_wake.clear()
+            if not self._closing:
+                time.sleep(APPLY_DELAY_SECONDS)
+            failed = False
+            for shard_id in self.pending.shards():
+                try:
+                    self.pending.apply(shard_id)
+                except Fenced as e:
+                    self._lost(e)
+                    return
+                except Exception as e:
+                    failed = True
+                    log.warning("could not apply transactions to shard %s, trying again: %s", shard_id, e)
+            if self._closing and not self._committer.is_alive():
+                # What is left is applied by the next server.
+                return
+            if failed:
+                time.sleep(RETRY_SECONDS)
+                self._apply_wake.set()
+
+
+def _settle(future: Future[int], outcome: int | BaseException) -> None:
+    """Once: a caller that was told of an unknown outcome is not told again."""
+    try:
+        if isinstance(outcome, int):
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+    except InvalidStateError:
+        pass
