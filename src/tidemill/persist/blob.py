@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -85,8 +85,9 @@ class Blobs(Protocol):
         """As `get` for each, overlapped where the store has latency; raises the first error."""
         ...
 
-    def open(self, path: str) -> BinaryIO | pa.NativeFile:
-        """A seekable reader, for Parquet."""
+    def open(self, path: str, expected: int) -> pa.NativeFile:
+        """A seekable reader whose `size()` is the object's own. `expected` is the size that the log tells:
+        a store with latency fetches small objects whole."""
         ...
 
     def size(self, path: str) -> int: ...

@@ -25,7 +25,7 @@ from tidemill.errors import DataCorrupted, Internal
 from tidemill.persist.blob import BlobError, BlobExists, BlobFailed, Blobs, BlobUnknown
 from tidemill.persist.entry import Entry, Metadata, Operation, encode
 from tidemill.persist.log import cleaned_past, entry_path, load, read_entry
-from tidemill.persist.outcome import CommitFailed, CommitUnknown, Fenced
+from tidemill.persist.outcome import CommitFailed, CommitUnknown, Fenced, LostRace
 from tidemill.persist.part import Part
 from tidemill.persist.state import State
 
@@ -91,9 +91,16 @@ class Committer:
             if self._stale():
                 self._catch_up()
             while True:
-                with self.changed:
-                    draft = propose(self.state)
-                    version = self.state.version + 1
+                try:
+                    with self.changed:
+                        draft = propose(self.state)
+                        version = self.state.version + 1
+                except LostRace:
+                    # Lost by what we knew; tell the caller what is so now, which may even be that it did not
+                    # lose.
+                    if self._catch_up():
+                        continue
+                    raise
                 if draft is None:
                     return None
                 entry = self._entry(draft)

@@ -37,7 +37,7 @@ class Listen:
     def __init__(self, shard: Shard, from_: int, hold: Hold, batch_bytes: int = LISTEN_BATCH_BYTES) -> None:
         self._shard = shard
         self._hold = hold
-        self._batch_bytes = batch_bytes
+        self.batch_bytes = batch_bytes
         # Everything before it was handed out; None once the shard is closed and all of it was.
         self.frontier: int | None = from_
 
@@ -45,10 +45,10 @@ class Listen:
         """The next updates (consolidated per time and row, sorted by time; maybe none at all) and the
         frontier behind them, as soon as the shard's upper has passed ours. None after `timeout` seconds
         (None: wait for ever), and at the end, when `frontier` is None."""
-        if self._hold.released:
-            raise Internal("the listen is closed")
         if self.frontier is None:
             return None
+        if self._hold.released:
+            raise Internal("the listen is closed")
         found = self._wait(self.frontier, timeout)
         if found is None:
             return None
@@ -87,7 +87,7 @@ class Listen:
         total = 0
         for index, part in enumerate(parts):
             total += part.bytes
-            if total > self._batch_bytes and index and part.min_time > frontier:
+            if total > self.batch_bytes and index and part.min_time > frontier:
                 return parts[:index], part.min_time
         return parts, upper
 

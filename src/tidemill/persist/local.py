@@ -142,7 +142,7 @@ class LocalBlobs:
     def get_many(self, paths: Sequence[str]) -> list[bytes]:
         return [self.get(path) for path in paths]
 
-    def open(self, path: str) -> pa.NativeFile:
+    def open(self, path: str, expected: int) -> pa.NativeFile:
         # Not memory-mapped: a file that is truncated under a mapping kills the process with SIGBUS.
         try:
             return pa.OSFile(self._path(path), "rb")

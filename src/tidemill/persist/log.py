@@ -165,8 +165,8 @@ def read_checkpoint(blobs: Blobs, shard_id: str, version: int) -> State:
     """The state at a checkpoint."""
     path = checkpoint_path(shard_id, version)
     try:
-        with blobs.open(path) as source:
-            table = pq.ParquetFile(source).read(["add", "remove", "metaData", "protocol", "txn"])
+        source = pa.BufferReader(blobs.get(path))
+        table = pq.ParquetFile(source).read(["add", "remove", "metaData", "protocol", "txn"])
         actions = Actions()
         for row in table.to_pylist():
             if any(value is not None for value in row.values()):

@@ -138,10 +138,10 @@ def clip(table: pa.Table, part: Part, times: tuple[int | None, int | None]) -> p
 def _read_file(blobs: Blobs, shard_id: str, part: Part, schema: pa.Schema) -> pa.Table:
     path = part_path(shard_id, part)
     try:
-        size = blobs.size(path)
-        if size != part.bytes:
-            raise _corrupted(path, f"It has {size} bytes, the log says {part.bytes}.")
-        with blobs.open(path) as source:
+        with blobs.open(path, part.bytes) as source:
+            size = source.size()
+            if size != part.bytes:
+                raise _corrupted(path, f"It has {size} bytes, the log says {part.bytes}.")
             file = pq.ParquetFile(source, page_checksum_verification=True)
             if file.metadata.num_rows != part.rows:
                 raise _corrupted(path, f"It has {file.metadata.num_rows} updates, the log says {part.rows}.")

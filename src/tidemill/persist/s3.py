@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import obstore
 import pyarrow as pa
@@ -29,6 +29,9 @@ RETRY_SECONDS = 10
 
 # Requests in flight at once for reads of many objects.
 _OVERLAP = 16
+# Objects up to this size are fetched whole: one request instead of one for the size, one for the footer and
+# one per column.
+_WHOLE_BYTES = 8 << 20
 # Deletes of one request, the most that S3 takes.
 _DELETE_BATCH = 1000
 
@@ -78,7 +81,7 @@ class S3Blobs:
     def put(self, path: str, data: bytes | memoryview | pa.Buffer) -> None:
         try:
             failpoints.hit(FP_PART_BEFORE_FSYNC)
-            obstore.put(self._store, path, cast("Any", data))
+            obstore.put(self._store, path, memoryview(data).cast("B"))
         except (exceptions.BaseError, OSError) as error:
             # A part that did arrive is an orphan: nobody names it.
             raise BlobFailed(
@@ -118,9 +121,11 @@ class S3Blobs:
         with ThreadPoolExecutor(min(_OVERLAP, len(paths)), thread_name_prefix="tidemill-get") as pool:
             return list(pool.map(self.get, paths))
 
-    def open(self, path: str) -> BinaryIO | pa.NativeFile:
+    def open(self, path: str, expected: int) -> pa.NativeFile:
+        if expected <= _WHOLE_BYTES:
+            return pa.BufferReader(self.get(path))
         try:
-            return cast("BinaryIO", obstore.open_reader(self._store, path))
+            return pa.PythonFile(obstore.open_reader(self._store, path), mode="r")
         except (exceptions.BaseError, OSError) as error:
             raise self._read_error(path, error) from error
 

@@ -33,6 +33,7 @@ from tidemill.persist.settings import DEFAULT_AGES, DEFAULT_SETTINGS, Ages, Sett
 from tidemill.persist.snapshot import InvalidAsOf, NotYetReadable, Snapshot
 from tidemill.persist.state import State, upper_reaches
 from tidemill.persist.sweep import drop_shard
+from tidemill.types.arrow import shard_schema
 from tidemill.types.model import RelationDesc
 
 ShardId = str
@@ -159,6 +160,11 @@ class Shard:
         return self.state.metadata.desc
 
     @property
+    def schema(self) -> pa.Schema:
+        """The columns of its parts: the relation's under their physical names, then time, diff and error."""
+        return shard_schema(self.desc)
+
+    @property
     def version(self) -> int:
         return self.state.version
 
@@ -267,6 +273,17 @@ class Shard:
             if state.metadata.desc != now:
                 raise Internal(f"shard {self.id} was evolved by another writer")
             return Draft(Operation.EVOLVE, epoch=epoch, metadata=replace(state.metadata, desc=desc))
+
+        self._committer.commit(propose)
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set some of what `create` was given; the others stay."""
+
+        def propose(state: State) -> Draft:
+            epoch = check_epoch(self.id, state, self._ours)
+            named = {_PROPERTY + key: value for key, value in properties.items()}
+            metadata = replace(state.metadata, configuration={**state.metadata.configuration, **named})
+            return Draft(Operation.EVOLVE, epoch=epoch, metadata=metadata)
 
         self._committer.commit(propose)
 
