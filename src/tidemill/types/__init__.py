@@ -7,6 +7,7 @@ return Spark objects.
 
 from tidemill.types.arrow import arrow_schema, arrow_type, shard_schema, storage_schema
 from tidemill.types.delta import delta_schema_string, delta_type, relation_of
+from tidemill.types.identity import canonical, consolidate, row_hash
 from tidemill.types.model import Column, Kind, RelationDesc, SqlType, type_name
 from tidemill.types.names import physical_names
 from tidemill.types.parse_name import parse_type
@@ -19,11 +20,14 @@ __all__ = [
     "SqlType",
     "arrow_schema",
     "arrow_type",
+    "canonical",
+    "consolidate",
     "delta_schema_string",
     "delta_type",
     "parse_type",
     "physical_names",
     "relation_of",
+    "row_hash",
     "shard_schema",
     "spark_schema",
     "spark_type",

@@ -12,8 +12,10 @@ import pyarrow as pa
 from tidemill.errors import Internal, InvalidValue
 from tidemill.types import model, wide
 from tidemill.types.arrow import arrow_type
+from tidemill.types.columns import bytes_of_rows, contiguous, fixed_rows, numbers, valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
+from tidemill.types.nested import struct_array
 from tidemill.types.wire import binary_nested, binary_numeric, input_strings
 from tidemill.types.wire.binary_numeric import bad_binary
 from tidemill.types.wire.calendar import (
@@ -29,16 +31,7 @@ from tidemill.types.wire.calendar import (
     TIMESTAMP_INFINITY,
     TIMESTAMP_MINUS_INFINITY,
 )
-from tidemill.types.wire.columns import (
-    InvalidField,
-    as_text,
-    bytes_of_rows,
-    contiguous,
-    fixed_rows,
-    numbers,
-    valid_mask,
-)
-from tidemill.types.wire.input_nested import struct_array
+from tidemill.types.wire.columns import InvalidField, as_text
 from tidemill.types.wire.oids import MZ_TIMESTAMP_PRECISION
 
 _STRINGS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.UNKNOWN}

@@ -17,13 +17,13 @@ import pyarrow as pa
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.types import model
 from tidemill.types.arrow import arrow_type, element_type
+from tidemill.types.columns import bytes_of_rows, valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
+from tidemill.types.nested import list_array, list_parts, map_array, sorted_map_parts, struct_array
 from tidemill.types.wire.binary_numeric import bad_binary
-from tidemill.types.wire.columns import InvalidField, bytes_of_rows, valid_mask
-from tidemill.types.wire.input_nested import list_array, map_array, struct_array
+from tidemill.types.wire.columns import InvalidField
 from tidemill.types.wire.oids import oid
-from tidemill.types.wire.output_nested import list_children, map_entries
 
 Code = Callable[[pa.Array, SqlType], pa.Array]
 
@@ -35,13 +35,13 @@ def encode(array: pa.Array, t: SqlType, encode_child: Code) -> pa.Array:
     if t.kind is Kind.RECORD:
         framed = _record(array, t, encode_child)
     elif t.kind is Kind.MAP:
-        offsets, (keys, values) = map_entries(array)
+        offsets, keys, values = sorted_map_parts(array)
         pairs = pc.binary_join_element_wise(
             _framed(keys.cast(pa.binary())), _framed(encode_child(values, element_type(t))), b""
         )
         framed = pc.binary_join_element_wise(_int4(np.diff(offsets)), _joined(pairs, offsets), b"")
     else:
-        offsets, children = list_children(array)
+        offsets, children = list_parts(array)
         framed = _list(offsets, children, element_type(t), encode_child)
     return pc.if_else(pa.array(valid_mask(array)), framed, _NULL) if array.null_count else framed
 

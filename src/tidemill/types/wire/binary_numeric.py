@@ -16,9 +16,10 @@ import pyarrow as pa
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.types import wide
 from tidemill.types.arrow import arrow_type, decimal_shape
+from tidemill.types.columns import bytes_of_cells, spans, valid_mask, validity_buffer
 from tidemill.types.kernels import pc
 from tidemill.types.model import SqlType
-from tidemill.types.wire.columns import bytes_of_cells, decode_rows, spans, valid_mask, validity_buffer
+from tidemill.types.wire.columns import decode_rows
 from tidemill.types.wire.input_numbers import fit_numeric
 
 _NEGATIVE = 0x4000

@@ -15,8 +15,10 @@ import pyarrow as pa
 
 from tidemill.errors import InvalidValue
 from tidemill.types.arrow import arrow_type, element_type
+from tidemill.types.columns import valid_mask
 from tidemill.types.model import Kind, SqlType
-from tidemill.types.wire.columns import InvalidField, valid_mask, validity_buffer
+from tidemill.types.nested import list_array, map_array, struct_array
+from tidemill.types.wire.columns import InvalidField
 from tidemill.types.wire.literals import split_array, split_list, split_map, split_record
 
 # What the elements are decoded with: `text.decode_text` with the session's time zone bound.
@@ -62,27 +64,6 @@ def _decode_pieces(
     except InvalidField as error:
         row = int(np.searchsorted(offsets, error.row, side="right")) - 1
         raise InvalidField(error, row) from None
-
-
-def list_array(elements: pa.Array, offsets: np.ndarray, valid: np.ndarray, target: pa.DataType) -> pa.Array:
-    """A list column of the storage type from its flat elements."""
-    buffers = [validity_buffer(valid), pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))]
-    return pa.Array.from_buffers(target, len(offsets) - 1, buffers, children=[elements])
-
-
-def map_array(
-    keys: pa.Array, values: pa.Array, offsets: np.ndarray, valid: np.ndarray, target: Any
-) -> pa.Array:
-    """A map column of the storage type from its flat keys and values."""
-    entry = pa.struct([pa.field("key", pa.string(), nullable=False), target.item_field])
-    entries = pa.Array.from_buffers(entry, len(keys), [None], children=[keys, values])
-    buffers = [validity_buffer(valid), pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))]
-    return pa.Array.from_buffers(target, len(offsets) - 1, buffers, children=[entries])
-
-
-def struct_array(fields: list[pa.Array], valid: np.ndarray, target: pa.DataType) -> pa.Array:
-    """A struct column of the storage type from its fields."""
-    return pa.Array.from_buffers(target, len(valid), [validity_buffer(valid)], children=fields)
 
 
 def _decode_maps(texts: pa.Array, t: SqlType, decode_child: Decode) -> pa.Array:

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.types.arrow import arrow_type, decimal_shape
+from tidemill.types.columns import numbers, spans, valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType, type_name
-from tidemill.types.wire.columns import BLANKS, InvalidField, decode_rows, numbers, spans, valid_mask
+from tidemill.types.wire.columns import BLANKS, InvalidField, decode_rows
 from tidemill.types.wire.columns import decode as decode_column
 
 # Least and greatest value of the integer kinds. An oid may be written as a negative int4, as PostgreSQL has

@@ -9,18 +9,11 @@ import pyarrow as pa
 
 from tidemill.errors import InvalidValue
 from tidemill.types.arrow import arrow_type
+from tidemill.types.columns import bytes_of_rows, fixed_rows, spans, valid_mask, validity_buffer
 from tidemill.types.json import canonical_json
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType, type_name
-from tidemill.types.wire.columns import (
-    InvalidField,
-    bytes_of_rows,
-    decode_rows,
-    fixed_rows,
-    spans,
-    valid_mask,
-    validity_buffer,
-)
+from tidemill.types.wire.columns import InvalidField, decode_rows
 
 KINDS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.UNKNOWN, Kind.JSONB, Kind.BYTEA, Kind.UUID}
 

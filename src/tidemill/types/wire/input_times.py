@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidemill.errors import InvalidValue
 from tidemill.types.arrow import arrow_type
+from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType, type_name
 from tidemill.types.wire.calendar import (
@@ -27,7 +28,7 @@ from tidemill.types.wire.calendar import (
     TIMESTAMP_MINUS_INFINITY,
 )
 from tidemill.types.wire.columns import decode as decode_column
-from tidemill.types.wire.columns import decode_rows, valid_mask
+from tidemill.types.wire.columns import decode_rows
 from tidemill.types.wire.datetime_input import DateTime, named_zone, read_datetime, zone_offset
 from tidemill.types.wire.interval_input import parse_interval
 

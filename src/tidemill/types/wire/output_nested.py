@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.types.arrow import element_type
+from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
-from tidemill.types.wire.columns import contiguous, valid_mask
+from tidemill.types.nested import list_parts, sorted_map_parts
 
 # What the children are encoded with: `text.encode_text` with the session's time zone bound.
 Encode = Callable[[pa.Array, SqlType], pa.Array]
@@ -43,7 +44,7 @@ _BRACED = {Kind.LIST, Kind.MAP}
 def array_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
     """`{1,2,NULL,"a b"}`. A list inside a list stands in bare braces; anything else with braces is quoted."""
     element = element_type(t)
-    offsets, children = list_children(array)
+    offsets, children = list_parts(array)
     nested = t.kind is Kind.LIST and element.kind in _BRACED
     texts = _braced_items(encode(children, element), element, nested, _ARRAY_SPECIAL)
     return _joined(array, offsets, texts, "{", "}")
@@ -52,8 +53,7 @@ def array_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
 def map_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
     """`{a=>1,"b c"=>NULL}`, in the order of the keys."""
     element = element_type(t)
-    offsets, entries = map_entries(array)
-    keys, values = entries
+    offsets, keys, values = sorted_map_parts(array)
     key_texts = _quote(keys.cast(pa.binary()), _MAP_SPECIAL)
     value_texts = _braced_items(encode(values, element), element, element.kind in _BRACED, _MAP_SPECIAL)
     return _joined(array, offsets, pc.binary_join_element_wise(key_texts, value_texts, b"=>"), "{", "}")
@@ -78,30 +78,6 @@ def record_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
 
 
 _NULL = pa.scalar(None, pa.binary())
-
-
-def list_children(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Offsets from zero and the children that they span; a null row spans none."""
-    if array.null_count and len(array):
-        # A null row may span children; take() copies only those of the others.
-        array = contiguous(array.take(pa.array(np.arange(len(array)))))
-    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    if len(offsets) == 0:
-        offsets = np.zeros(1, dtype=np.int64)
-    first = int(offsets[0])
-    return offsets - first, array.values.slice(first, int(offsets[-1]) - first)
-
-
-def map_entries(array: pa.Array) -> tuple[np.ndarray, tuple[pa.Array, pa.Array]]:
-    """As `list_children` for a map: its keys and values, each row's in the order of the keys (as bytes)."""
-    entry = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", array.type.item_type)])
-    offsets, entries = list_children(array.cast(pa.list_(pa.field("entries", entry, nullable=False))))
-    keys, values = entries.field(0), entries.field(1)
-    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    ordered = pc.sort_indices(
-        pa.table({"row": rows, "key": keys}), sort_keys=[("row", "ascending"), ("key", "ascending")]
-    )
-    return offsets, (keys.take(ordered), values.take(ordered))
 
 
 def _braced_items(texts: pa.Array, t: SqlType, nested: bool, special: str) -> pa.Array:

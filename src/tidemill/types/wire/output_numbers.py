@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from tidemill.types.columns import numbers
 from tidemill.types.kernels import pc
-from tidemill.types.wire.columns import numbers
 
 # From this decimal exponent on PostgreSQL prints an exponent (FLT_DIG and DBL_DIG); and below -4.
 _EXPONENT_FROM = {4: 6, 8: 15}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.types.columns import numbers, valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.wire.calendar import (
     DATE_INFINITY,
@@ -17,7 +18,6 @@ from tidemill.types.wire.calendar import (
     TIMESTAMP_MINUS_INFINITY,
     civil_from_days,
 )
-from tidemill.types.wire.columns import numbers, valid_mask
 
 # Years 1 to 9999, the range in which Arrow and PostgreSQL print the same, as days since 1970.
 _FIRST_PLAIN_DAY = -719_162

@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from tidemill.errors import Internal
 from tidemill.types.arrow import arrow_type
+from tidemill.types.columns import bytes_of_rows, contiguous, fixed_rows, spans, valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.wire import input_nested, input_numbers, input_strings, input_times
-from tidemill.types.wire.columns import as_text, bytes_of_rows, contiguous, fixed_rows, spans, valid_mask
+from tidemill.types.wire.columns import as_text
 from tidemill.types.wire.output_nested import array_text, map_text, record_text
 from tidemill.types.wire.output_numbers import decimal_text, float_text
 from tidemill.types.wire.output_times import date_text, interval_text, time_text, timestamp_text
