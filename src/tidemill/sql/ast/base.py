@@ -1,0 +1,85 @@
+"""The pieces that statements are made of: names, expressions, queries.
+
+All are frozen values. `offset` is where a piece starts in the text that was parsed (0-based, characters);
+it takes no part in comparison, so a statement equals its rendered and re-parsed self. The sqlglot trees
+inside are canonical (`parser.tree`): names are folded, and an identifier's `quoted` only says whether it
+must be quoted. Whoever wants to change a tree copies it first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from tidemill.sql.names import quote_ident, quote_name
+
+
+def offset_field() -> int:
+    """An offset: kept for errors, ignored in comparison."""
+    return field(default=0, compare=False, repr=False)
+
+
+class Statement:
+    """Base of all statements."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ident:
+    """One identifier: a column, a cursor, an alias."""
+
+    value: str  # folded, or as it was quoted
+    offset: int = offset_field()
+
+    def __str__(self) -> str:
+        return quote_ident(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A possibly qualified name: item, schema.item or database.schema.item."""
+
+    parts: tuple[str, ...]  # one to three, each folded or as it was quoted
+    offset: int = offset_field()
+
+    @property
+    def item(self) -> str:
+        return self.parts[-1]
+
+    def __str__(self) -> str:
+        return quote_name(*self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A scalar expression (or, in RETURNING, an item of a select list: then the tree may be an Alias or a
+    Star)."""
+
+    tree: exp.Expr
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """The word DEFAULT where a value could stand."""
+
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """AS OF [AT LEAST] time."""
+
+    time: Expr
+    at_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Statement):
+    """SELECT, VALUES, TABLE or a set operation, with its WITH, and the time to read at."""
+
+    tree: exp.Query | exp.Values
+    as_of: AsOf | None = None
+    offset: int = offset_field()

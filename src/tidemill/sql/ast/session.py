@@ -1,0 +1,177 @@
+"""Statements about the session: transactions, cursors, prepared statements, variables, and looking around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemill.sql.ast.base import Expr, Ident, Name, Query, Statement
+from tidemill.sql.ast.tables import ObjectKind
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionModes:
+    """What BEGIN and SET TRANSACTION say; None = not said."""
+
+    isolation: str | None = None  # "serializable", "read committed", ... as written, lower case
+    read_only: bool | None = None
+    deferrable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Statement):
+    modes: TransactionModes = TransactionModes()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Statement):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback(Statement):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SetTransaction(Statement):
+    """SET TRANSACTION (this one), or SET SESSION CHARACTERISTICS AS TRANSACTION (all to come) where
+    `session` is true."""
+
+    modes: TransactionModes
+    session: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Declare(Statement):
+    """DECLARE name [BINARY] [NO SCROLL] CURSOR FOR query."""
+
+    name: Ident
+    query: Query
+    binary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Statement):
+    """FETCH [count] FROM cursor [WITH (TIMEOUT = '...')]."""
+
+    cursor: Ident
+    count: int | None = 1  # None = ALL
+    timeout: str | None = None  # an interval, as text
+
+
+@dataclass(frozen=True, slots=True)
+class Close(Statement):
+    cursor: Ident | None  # None = ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Statement):
+    """PREPARE name [(types)] AS statement."""
+
+    name: Ident
+    statement: Statement
+    types: tuple[str, ...] = ()  # canonical text, for `tidemill.types.parse_type`
+
+
+@dataclass(frozen=True, slots=True)
+class Execute(Statement):
+    name: Ident
+    arguments: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Deallocate(Statement):
+    name: Ident | None  # None = ALL
+
+
+@dataclass(frozen=True, slots=True)
+class SetVariable(Statement):
+    """SET [SESSION | LOCAL] name TO values; SET TIME ZONE sets `timezone`."""
+
+    name: str  # folded; dotted names are allowed
+    values: tuple[str, ...] | None  # None = DEFAULT
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResetVariable(Statement):
+    name: str | None  # None = ALL
+
+
+@dataclass(frozen=True, slots=True)
+class ShowVariable(Statement):
+    name: str | None  # None = ALL
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSystem(Statement):
+    """ALTER SYSTEM SET name = values; RESET where `values` is None; RESET ALL where `name` is None too."""
+
+    name: str | None
+    values: tuple[str, ...] | None
+
+
+class DiscardKind(Enum):
+    ALL = "ALL"
+    PLANS = "PLANS"
+    SEQUENCES = "SEQUENCES"
+    TEMP = "TEMP"
+
+
+@dataclass(frozen=True, slots=True)
+class Discard(Statement):
+    kind: DiscardKind
+
+
+class Listing(Enum):
+    """What SHOW lists; the value is the word."""
+
+    TABLES = "TABLES"
+    VIEWS = "VIEWS"
+    SCHEMAS = "SCHEMAS"
+    DATABASES = "DATABASES"
+    OBJECTS = "OBJECTS"
+    COLUMNS = "COLUMNS"
+
+
+@dataclass(frozen=True, slots=True)
+class ShowObjects(Statement):
+    """SHOW listing [FROM within] [LIKE 'pattern' | WHERE e]. For COLUMNS `within` is the relation and
+    always there."""
+
+    listing: Listing
+    within: Name | None = None  # schema (TABLES, VIEWS, OBJECTS), database (SCHEMAS) or relation (COLUMNS)
+    like: str | None = None
+    where: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCreate(Statement):
+    kind: ObjectKind  # TABLE or VIEW
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Explain(Statement):
+    """EXPLAIN [(options)] query."""
+
+    statement: Query
+    options: tuple[tuple[str, str | None], ...] = ()  # (name, value), both folded; None = no value
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainTimestamp(Statement):
+    """EXPLAIN TIMESTAMP FOR query."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp(Statement):
+    """A statement that is accepted and does nothing: CREATE INDEX, CREATE CLUSTER, and dropping or altering
+    them."""
+
+    tag: str  # the command tag, e.g. CREATE INDEX
+    notice: str  # why nothing happens
+    text: str  # the statement as it was written, without comments

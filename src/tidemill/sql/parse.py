@@ -1,0 +1,70 @@
+"""SQL text to statements: the door that the engine uses.
+
+`parse(text)` scans, cuts at semicolons and hands each statement to `parser.dispatch`. Promise: it returns,
+or raises a `TidemillError` (42601 syntax, 42622 names, 0A000 not supported, 22xxx values, 54xxx limits)
+with a position in `text`; never anything else, in time linear in the text. All statements are parsed before
+any is returned, so nothing runs of a text that has an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.errors import LimitExceeded
+from tidemill.sql.ast import Statement
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.depth import check_nesting
+from tidemill.sql.parser.dispatch import statement
+from tidemill.sql.tokens import Kind, scan
+
+# What one Query or Parse message may hold. Parsing 2 MB takes some seconds of one core; bulk data belongs
+# into COPY.
+MAX_TEXT_BYTES = 2 * 1024 * 1024
+# In one text: each costs objects and, when run, a transaction step; a dump restored through psql comes one
+# by one.
+MAX_STATEMENTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedStatement:
+    """One statement of a text."""
+
+    statement: Statement
+    text: str  # its own slice, without the semicolon and the comments around it
+    # where it starts in the text that was parsed; offsets inside the statement count from the text's start
+    # too
+    offset: int
+
+
+def parse(text: str) -> list[ParsedStatement]:
+    """The statements of `text`; empty ones are dropped."""
+    check_size(text)
+    tokens = scan(text)
+    found: list[ParsedStatement] = []
+    start = 0
+    for at, token in enumerate(tokens):
+        if token.kind is not Kind.END and not (token.kind is Kind.SYMBOL and token.value == ";"):
+            continue
+        if at > start:
+            if len(found) == MAX_STATEMENTS:
+                raise LimitExceeded(
+                    f"too many statements in one query string (limit {MAX_STATEMENTS})",
+                    hint="Send them in several messages.",
+                    position=tokens[start].start + 1,
+                )
+            check_nesting(tokens[start:at])
+            parsed = statement(Cursor(text, tokens, start, at))
+            begin = tokens[start].start
+            found.append(ParsedStatement(parsed, text[begin : tokens[at - 1].end], begin))
+        start = at + 1
+    return found
+
+
+def check_size(text: str) -> None:
+    """Raise if `text` has more bytes than `MAX_TEXT_BYTES`."""
+    # A character takes at most four bytes: only texts near the limit are encoded to be measured.
+    if len(text) * 4 > MAX_TEXT_BYTES and len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+        raise LimitExceeded(
+            f"query string is too long (limit {MAX_TEXT_BYTES} bytes)",
+            hint="Use COPY ... FROM STDIN to load data.",
+        )

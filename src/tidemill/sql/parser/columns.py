@@ -1,0 +1,114 @@
+"""Column definitions, table constraints and the options of relations: shared by CREATE TABLE and ALTER
+TABLE."""
+
+from __future__ import annotations
+
+from tidemill.sql.ast import ColumnDef, ConstraintKind, Ident, TableConstraint
+from tidemill.sql.parser.cursor import Cursor
+
+# A DEFAULT expression ends where another column constraint starts.
+_CONSTRAINT_STARTS = (
+    "not",
+    "null",
+    "default",
+    "primary",
+    "unique",
+    "check",
+    "references",
+    "generated",
+    "constraint",
+    "collate",
+)
+_TABLE_CONSTRAINT_STARTS = ("constraint", "primary", "unique", "check", "foreign", "exclude", "like")
+_REFUSED = {
+    "check": "CHECK",
+    "references": "REFERENCES",
+    "foreign": "FOREIGN KEY",
+    "exclude": "EXCLUDE",
+    "like": "LIKE in CREATE TABLE",
+    "generated": "GENERATED",
+    "collate": "COLLATE in a column definition",
+}
+
+
+def column_def(cursor: Cursor) -> ColumnDef:
+    """name type [constraints], up to a comma, a closing parenthesis or the end."""
+    name = cursor.ident()
+    type_offset = cursor.offset
+    type_text = cursor.type_text()
+    not_null: bool | None = None
+    primary_key = unique = False
+    default = None
+    while not cursor.at_end and not cursor.peek_symbol(",") and not cursor.peek_symbol(")"):
+        if cursor.accept("constraint"):
+            cursor.ident()
+        if cursor.peek_words("not", "null") or cursor.peek_words("null"):
+            said = cursor.accept("not")
+            if not_null is not None and not_null != said:
+                raise cursor.error()
+            cursor.expect("null")
+            not_null = said
+        elif cursor.peek_words("default") and default is None:
+            cursor.expect("default")
+            default = cursor.expression(",", *_CONSTRAINT_STARTS)
+        elif cursor.accept("primary", "key"):
+            primary_key = True
+        elif cursor.accept("unique"):
+            unique = True
+        elif cursor.peek_any(*_REFUSED):
+            raise cursor.unsupported(_REFUSED[cursor.token.value])
+        else:
+            raise cursor.error()
+    return ColumnDef(name, type_text, type_offset, bool(not_null), default, primary_key, unique)
+
+
+def table_elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[TableConstraint, ...]]:
+    """( column or constraint, ... )"""
+    cursor.expect_symbol("(")
+    columns: list[ColumnDef] = []
+    constraints: list[TableConstraint] = []
+    if cursor.accept_symbol(")"):
+        return (), ()
+    while True:
+        if cursor.peek_any(*_TABLE_CONSTRAINT_STARTS):
+            constraints.append(_table_constraint(cursor))
+        else:
+            columns.append(column_def(cursor))
+        if cursor.accept_symbol(")"):
+            return tuple(columns), tuple(constraints)
+        cursor.expect_symbol(",")
+
+
+def _table_constraint(cursor: Cursor) -> TableConstraint:
+    name: Ident | None = cursor.ident() if cursor.accept("constraint") else None
+    if cursor.accept("primary", "key"):
+        return TableConstraint(ConstraintKind.PRIMARY_KEY, cursor.idents_in_parentheses(), name)
+    if cursor.accept("unique"):
+        return TableConstraint(ConstraintKind.UNIQUE, cursor.idents_in_parentheses(), name)
+    if cursor.peek_any(*_REFUSED):
+        raise cursor.unsupported(_REFUSED[cursor.token.value])
+    raise cursor.error()
+
+
+def retain_history(cursor: Cursor) -> str | None:
+    """[WITH (RETAIN HISTORY [=] FOR '...')]: the interval's text."""
+    if not cursor.peek_words("with") or not cursor.peek_symbol("(", 1):
+        return None
+    cursor.expect("with")
+    return retain_history_option(cursor)
+
+
+def retain_history_option(cursor: Cursor) -> str:
+    """( RETAIN HISTORY [=] [FOR] '...' )"""
+    cursor.expect_symbol("(")
+    if not cursor.accept("retain", "history"):
+        if cursor.token.value:
+            raise cursor.unsupported(
+                f"option {cursor.token.value.upper()}", hint="The option is RETAIN HISTORY FOR '...'."
+            )
+        raise cursor.error()
+    cursor.accept_symbol("=")
+    cursor.accept("for")
+    duration = cursor.string()
+    cursor.expect_symbol(")")
+    return duration

@@ -1,0 +1,91 @@
+"""CREATE TABLE, CREATE TABLE AS, CREATE VIEW, CREATE SCHEMA, CREATE DATABASE."""
+
+from __future__ import annotations
+
+from tidemill.sql.ast import (
+    CreateDatabase,
+    CreateSchema,
+    CreateTable,
+    CreateTableAs,
+    CreateView,
+    Ident,
+    Statement,
+)
+from tidemill.sql.parser.columns import retain_history, table_elements
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.query import query_to_end
+from tidemill.sql.tokens import Kind
+
+
+def create_table(cursor: Cursor) -> Statement:
+    """After CREATE TABLE."""
+    if_not_exists = cursor.accept_if_not_exists()
+    name = cursor.name()
+    if cursor.peek_any("from"):
+        raise cursor.unsupported("CREATE TABLE ... FROM SOURCE")
+    if cursor.peek_any("of", "partition"):
+        raise cursor.unsupported(f"CREATE TABLE ... {cursor.token.value.upper()}")
+    names = _column_names(cursor)
+    if names is None and cursor.peek_symbol("("):
+        columns, constraints = table_elements(cursor)
+        if cursor.peek_any("inherits", "partition", "on", "tablespace"):
+            raise cursor.unsupported(f"CREATE TABLE ... {cursor.token.value.upper()}")
+        return CreateTable(name, columns, constraints, if_not_exists, retain_history(cursor))
+    history = retain_history(cursor)
+    cursor.expect("as")
+    if cursor.peek_any("execute"):
+        raise cursor.unsupported("CREATE TABLE AS EXECUTE")
+    tail = 3 if cursor.peek_last("with", "no", "data") else 2 if cursor.peek_last("with", "data") else 0
+    body = cursor.sub(cursor.stop - tail)
+    query = query_to_end(body)
+    body.expect_end()
+    while cursor.advance().kind is not Kind.END:
+        pass  # WITH [NO] DATA, seen above
+    return CreateTableAs(name, query, names or (), if_not_exists, tail != 3, history)
+
+
+def _column_names(cursor: Cursor) -> tuple[Ident, ...] | None:
+    """(a, b) before AS or WITH (...) AS; None, without moving, where it is a list of definitions or none."""
+    if not cursor.peek_symbol("("):
+        return None
+    probe = cursor.fork()
+    probe.advance()
+    probe.advance()
+    if not probe.peek_symbol(",") and not probe.peek_symbol(")"):
+        return None
+    return cursor.idents_in_parentheses()
+
+
+def create_view(cursor: Cursor, or_replace: bool = False) -> Statement:
+    """After CREATE [OR REPLACE] VIEW."""
+    if_not_exists = cursor.accept_if_not_exists()
+    if if_not_exists and or_replace:
+        raise cursor.error()
+    name = cursor.name()
+    columns = cursor.idents_in_parentheses() if cursor.peek_symbol("(") else ()
+    if cursor.peek_words("with") and cursor.peek_symbol("(", 1):
+        raise cursor.unsupported("WITH options of CREATE VIEW")
+    cursor.expect("as")
+    if cursor.peek_last("check", "option"):
+        raise cursor.unsupported("WITH CHECK OPTION")
+    return CreateView(name, query_to_end(cursor, allow_as_of=False), columns, if_not_exists, or_replace)
+
+
+def create_schema(cursor: Cursor) -> Statement:
+    """After CREATE SCHEMA."""
+    if_not_exists = cursor.accept_if_not_exists()
+    if cursor.peek_any("authorization"):
+        raise cursor.unsupported("CREATE SCHEMA AUTHORIZATION")
+    name = cursor.name(max_parts=2)
+    if cursor.peek_any("authorization", "create", "grant"):
+        raise cursor.unsupported(f"CREATE SCHEMA ... {cursor.token.value.upper()}")
+    return CreateSchema(name, if_not_exists)
+
+
+def create_database(cursor: Cursor) -> Statement:
+    """After CREATE DATABASE."""
+    if_not_exists = cursor.accept_if_not_exists()
+    name = cursor.ident()
+    if not cursor.at_end:
+        raise cursor.unsupported("CREATE DATABASE with options")
+    return CreateDatabase(name, if_not_exists)

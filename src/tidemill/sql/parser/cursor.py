@@ -1,0 +1,301 @@
+"""Reading the tokens of one statement: what every statement parser is written with.
+
+A `Cursor` stands on a token of the whole text and never passes its statement's end. `accept_*` move on if
+they can and say so, `expect_*` and the readers of names and values move on or raise PostgreSQL's syntax
+error at the token they stand on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.sql.ast import Expr, Ident, Name
+from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, quote_ident, quote_literal
+from tidemill.sql.parser import glot
+from tidemill.sql.parser.typename import type_end
+from tidemill.sql.tokens import Kind, Token, syntax_error
+
+_OPENING = frozenset({"(", "["})
+_TIGHT_BEFORE = frozenset({"(", ")", ",", "[", "]", ".", "=>"})
+_TIGHT_AFTER = frozenset({"(", "[", ".", ">", ","})
+
+
+class Cursor:
+    """A place in one statement."""
+
+    __slots__ = ("_at", "_stop", "_tokens", "text")
+
+    def __init__(self, text: str, tokens: Sequence[Token], start: int, stop: int) -> None:
+        self.text = text
+        self._tokens = tokens  # of the whole text; the last is END
+        self._at = start
+        self._stop = stop  # index of the token after the statement: a semicolon, or END
+
+    # -- looking
+
+    @property
+    def index(self) -> int:
+        return self._at
+
+    @property
+    def stop(self) -> int:
+        """The index of the token after the statement."""
+        return self._stop
+
+    @property
+    def token(self) -> Token:
+        """The token it stands on; at the statement's end one of kind END that lies where the next token
+        does."""
+        token = self._tokens[self._at]
+        return token if self._at < self._stop else Token(Kind.END, "", token.start, token.end)
+
+    @property
+    def following(self) -> Token:
+        """The token after `token`, with the same END."""
+        at = min(self._at + 1, self._stop)
+        token = self._tokens[at]
+        return token if at < self._stop else Token(Kind.END, "", token.start, token.end)
+
+    @property
+    def offset(self) -> int:
+        return self._tokens[self._at].start
+
+    @property
+    def at_end(self) -> bool:
+        return self._at >= self._stop
+
+    def error(self) -> TidemillError:
+        token = self._tokens[self._at]
+        return syntax_error(self.text, token.start, token.end)
+
+    def unsupported(self, what: str, *, hint: str | None = None) -> Unsupported:
+        return Unsupported(f"{what} is not supported", hint=hint, position=self.offset + 1)
+
+    def peek_words(self, *words: str) -> bool:
+        """Whether exactly these key words come next."""
+        for i, word in enumerate(words):
+            at = self._at + i
+            if at >= self._stop or self._tokens[at].kind is not Kind.WORD or self._tokens[at].value != word:
+                return False
+        return True
+
+    def peek_symbol(self, symbol: str, ahead: int = 0) -> bool:
+        at = self._at + ahead
+        return at < self._stop and self._tokens[at].kind is Kind.SYMBOL and self._tokens[at].value == symbol
+
+    def peek_any(self, *words: str) -> bool:
+        """Whether one of these key words comes next."""
+        token = self.token
+        return token.kind is Kind.WORD and token.value in words
+
+    def peek_last(self, *words: str) -> bool:
+        """Whether the statement ends with these key words."""
+        start = self._stop - len(words)
+        return start >= self._at and self.fork(start).peek_words(*words)
+
+    def fork(self, at: int | None = None) -> Cursor:
+        """Another cursor on the same statement, here or at index `at`."""
+        return Cursor(self.text, self._tokens, self._at if at is None else at, self._stop)
+
+    # -- moving
+
+    def advance(self) -> Token:
+        token = self.token
+        if token.kind is not Kind.END:
+            self._at += 1
+        return token
+
+    def accept(self, *words: str) -> bool:
+        if not self.peek_words(*words):
+            return False
+        self._at += len(words)
+        return True
+
+    def accept_symbol(self, symbol: str) -> bool:
+        if not self.peek_symbol(symbol):
+            return False
+        self._at += 1
+        return True
+
+    def rewind(self, at: int) -> None:
+        self._at = at
+
+    def expect(self, *words: str) -> None:
+        for word in words:
+            if not self.accept(word):
+                raise self.error()
+
+    def expect_symbol(self, symbol: str) -> None:
+        if not self.accept_symbol(symbol):
+            raise self.error()
+
+    def expect_end(self) -> None:
+        if not self.at_end:
+            raise self.error()
+
+    # -- names
+
+    def ident(self) -> Ident:
+        """A name of a column, table, cursor, ...: quoted, or a word that is not reserved."""
+        token = self.token
+        if token.kind is Kind.QUOTED or (
+            token.kind is Kind.WORD
+            and token.value not in RESERVED
+            and token.value not in RESERVED_FUNCTION_OR_TYPE
+        ):
+            self._at += 1
+            return Ident(token.value, token.start)
+        raise self.error()
+
+    def word(self) -> str:
+        """Any word or quoted name, folded."""
+        token = self.token
+        if token.kind not in (Kind.WORD, Kind.QUOTED):
+            raise self.error()
+        self._at += 1
+        return token.value
+
+    def name(self, max_parts: int = 3) -> Name:
+        offset = self.offset
+        parts = [self.ident().value]
+        while self.accept_symbol("."):
+            parts.append(self.word())
+        if len(parts) > max_parts:
+            dotted = ".".join(quote_ident(p) for p in parts)
+            raise SyntaxError_(
+                f"improper qualified name (too many dotted names): {dotted}", position=offset + 1
+            )
+        return Name(tuple(parts), offset)
+
+    def names(self) -> tuple[Name, ...]:
+        found = [self.name()]
+        while self.accept_symbol(","):
+            found.append(self.name())
+        return tuple(found)
+
+    def idents_in_parentheses(self) -> tuple[Ident, ...]:
+        self.expect_symbol("(")
+        found = [self.ident()]
+        while self.accept_symbol(","):
+            found.append(self.ident())
+        self.expect_symbol(")")
+        return tuple(found)
+
+    def accept_if_not_exists(self) -> bool:
+        return self.accept("if", "not", "exists")
+
+    def accept_if_exists(self) -> bool:
+        return self.accept("if", "exists")
+
+    # -- values
+
+    def string(self) -> str:
+        token = self.token
+        if token.kind is not Kind.STRING:
+            raise self.error()
+        self._at += 1
+        return token.value
+
+    def integer(self) -> int:
+        token = self.token
+        if token.kind is not Kind.NUMBER or not token.value.isdigit() or len(token.value) > 18:
+            raise self.error()
+        self._at += 1
+        return int(token.value)
+
+    def type_text(self) -> str:
+        """A type name as canonical text."""
+        end = type_end(self._tokens, self._at)
+        if end is None or end > self._stop:
+            raise self.error()
+        start, self._at = self._at, end
+        return spell(self._tokens[start:end])
+
+    def rest(self) -> str:
+        """The rest of the statement as canonical text; moves to the end."""
+        start, self._at = self._at, self._stop
+        return spell(self._tokens[start : self._stop])
+
+    # -- expressions and bodies
+
+    def find(self, *stops: str) -> int:
+        """The index of the first of these words or symbols outside any parentheses, or of a closing one too
+        many, or of the end. The FROM of IS DISTINCT FROM is none."""
+        depth = 0
+        at = self._at
+        while at < self._stop:
+            kind, value, _, _ = self._tokens[at]
+            if kind is Kind.SYMBOL or kind is Kind.WORD:
+                if (
+                    not depth
+                    and value in stops
+                    and not (value == "from" and self._tokens[at - 1].value == "distinct")
+                ):
+                    return at
+                if value in _OPENING:
+                    depth += 1
+                elif value in (")", "]"):
+                    depth -= 1
+                    if depth < 0:
+                        return at
+            at += 1
+        return at
+
+    def find_word(self, *words: str) -> Token | None:
+        """The first of these words outside any parentheses, without moving."""
+        at = self.find(*words)
+        token = self._tokens[at]
+        return token if at < self._stop and token.kind is Kind.WORD else None
+
+    def cut(self, end: int) -> tuple[list[Token], int]:
+        """The tokens up to index `end`, closed with END, and the index of the first; moves there."""
+        start, self._at = self._at, end
+        after = self._tokens[end]
+        return [*self._tokens[start:end], Token(Kind.END, "", after.start, after.end)], start
+
+    def sub(self, end: int) -> Cursor:
+        """A cursor over the tokens up to index `end`; this one moves there."""
+        start, self._at = self._at, end
+        return Cursor(self.text, self._tokens, start, end)
+
+    def expression(self, *stops: str) -> Expr:
+        """An expression up to one of `stops` (at least one token), a closing parenthesis too many, or the
+        end."""
+        offset = self.offset
+        start = self._at
+        if self.at_end:
+            raise self.error()
+        self._at += self.token.value not in _OPENING
+        end = self.find(*stops)
+        self._at = start
+        tokens, base = self.cut(end)
+        return Expr(glot.parse_scalar(self.text, tokens, base), offset)
+
+    def items(self) -> tuple[Expr, ...]:
+        """A select list up to the end."""
+        tokens, base = self.cut(self._stop)
+        return tuple(Expr(t, tokens[0].start) for t in glot.parse_list(self.text, tokens, base))
+
+
+def spell(tokens: Sequence[Token]) -> str:
+    """Tokens as text: words folded, one blank between them but inside type names' brackets and dotted
+    names."""
+    out = ""
+    for kind, value, _, _ in tokens:
+        piece = _spelling(kind, value)
+        tight = not out or piece in _TIGHT_BEFORE or out[-1] in _TIGHT_AFTER
+        out += piece if tight else f" {piece}"
+    return out
+
+
+def _spelling(kind: Kind, value: str) -> str:
+    if kind is Kind.QUOTED:
+        return '"' + value.replace('"', '""') + '"'
+    if kind is Kind.STRING:
+        return quote_literal(value)
+    if kind is Kind.PARAM:
+        return f"${value}"
+    if kind is Kind.BITS:
+        return f"{value[0]}'{value[1:]}'"
+    return value

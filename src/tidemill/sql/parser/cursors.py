@@ -1,0 +1,83 @@
+"""DECLARE, FETCH, CLOSE, MOVE."""
+
+from __future__ import annotations
+
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.sql.ast import Close, Declare, Fetch, Statement
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.query import query_to_end
+
+
+def declare(cursor: Cursor) -> Statement:
+    """After DECLARE."""
+    name = cursor.ident()
+    binary = False
+    while not cursor.peek_any("cursor"):
+        if cursor.accept("binary"):
+            binary = True
+        elif cursor.peek_any("scroll"):
+            raise cursor.unsupported("SCROLL", hint="Cursors go forward only.")
+        elif not (
+            cursor.accept("no", "scroll") or cursor.accept("insensitive") or cursor.accept("asensitive")
+        ):
+            raise cursor.error()
+    cursor.expect("cursor")
+    if cursor.peek_words("with", "hold"):
+        raise cursor.unsupported("WITH HOLD", hint="Fetch within the transaction that declared the cursor.")
+    cursor.accept("without", "hold")
+    cursor.expect("for")
+    if cursor.peek_any("subscribe", "tail"):
+        raise Unsupported("SUBSCRIBE is not supported yet", position=cursor.offset + 1)
+    return Declare(name, query_to_end(cursor), binary)
+
+
+def fetch(cursor: Cursor) -> Statement:
+    """After FETCH."""
+    count = _count(cursor)
+    if not cursor.accept("from"):
+        cursor.accept("in")
+    name = cursor.ident()
+    timeout = None
+    if cursor.accept("with"):
+        cursor.expect_symbol("(")
+        if not cursor.accept("timeout"):
+            raise _option_error(cursor)
+        cursor.accept_symbol("=")
+        timeout = cursor.string()
+        cursor.expect_symbol(")")
+    return Fetch(name, count, timeout)
+
+
+def _option_error(cursor: Cursor) -> TidemillError:
+    if cursor.at_end:
+        return cursor.error()
+    return SyntaxError_(f"Expected TIMEOUT, found {cursor.token.value}", position=cursor.offset + 1)
+
+
+def _count(cursor: Cursor) -> int | None:
+    """How many rows; None = all. A word of the grammar may also be the cursor's name: FETCH next, FETCH all
+    FROM next."""
+    if cursor.peek_any("prior", "first", "last", "absolute", "relative", "backward") and not _is_name(cursor):
+        raise cursor.unsupported(f"FETCH {cursor.token.value.upper()}", hint="Cursors go forward only.")
+    if cursor.peek_symbol("-"):
+        raise cursor.unsupported("FETCH of a negative count", hint="Cursors go forward only.")
+    if cursor.peek_any("forward") and not _is_name(cursor):
+        cursor.expect("forward")
+    if cursor.peek_any("next") and not _is_name(cursor):
+        cursor.expect("next")
+        return 1
+    if cursor.accept("all"):
+        return None
+    cursor.accept_symbol("+")
+    return cursor.integer() if cursor.token.value.isdigit() else 1
+
+
+def _is_name(cursor: Cursor) -> bool:
+    """Whether this word is the last before the end or WITH: then it names the cursor."""
+    after = cursor.fork(cursor.index + 1)
+    return after.at_end or after.peek_any("with")
+
+
+def close(cursor: Cursor) -> Statement:
+    """After CLOSE."""
+    return Close(None if cursor.accept("all") else cursor.ident())

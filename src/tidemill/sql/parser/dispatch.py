@@ -1,0 +1,117 @@
+"""From the first words of a statement to the file that reads the rest.
+
+`parse` calls `statement` with a cursor on the first token; the cursor stands at the statement's end
+afterwards, or an error was raised. A new family of statements is one file and one line in a table here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill.sql.ast import ObjectKind, Statement
+from tidemill.sql.parser import (
+    alter,
+    copy,
+    create,
+    cursors,
+    explain,
+    prepared,
+    settings,
+    show,
+    transactions,
+    writes,
+)
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.query import at_query, query_alone
+from tidemill.sql.parser.refused import no_op, refuse_object, refuse_statement
+
+Parser = Callable[[Cursor], Statement]
+
+
+def statement(cursor: Cursor) -> Statement:
+    """The statement that the cursor's tokens spell, all of them."""
+    if at_query(cursor):
+        return query_alone(cursor)
+    parser = _STATEMENTS.get(cursor.token.value) if cursor.peek_any(*_STATEMENTS) else None
+    if parser is None:
+        raise refuse_statement(cursor)
+    cursor.advance()
+    parsed = parser(cursor)
+    cursor.expect_end()
+    return parsed
+
+
+def _create(cursor: Cursor) -> Statement:
+    if cursor.accept("or", "replace"):
+        if cursor.accept("view"):
+            return create.create_view(cursor, or_replace=True)
+        raise refuse_object(cursor, "CREATE OR REPLACE")
+    for word, parser in _CREATE.items():
+        if cursor.accept(word):
+            return parser(cursor)
+    done = no_op(cursor, "CREATE")
+    if done is None:
+        raise refuse_object(cursor, "CREATE")
+    return done
+
+
+def _drop(cursor: Cursor) -> Statement:
+    for kind in ObjectKind:
+        if cursor.accept(kind.value.lower()):
+            return alter.drop(cursor, kind)
+    done = no_op(cursor, "DROP")
+    if done is None:
+        raise refuse_object(cursor, "DROP")
+    return done
+
+
+def _alter(cursor: Cursor) -> Statement:
+    if cursor.accept("system"):
+        return settings.alter_system(cursor)
+    for kind in ObjectKind:
+        if cursor.accept(kind.value.lower()):
+            return alter.alter(cursor, kind)
+    done = no_op(cursor, "ALTER")
+    if done is None:
+        raise refuse_object(cursor, "ALTER")
+    return done
+
+
+def _prepare(cursor: Cursor) -> Statement:
+    return prepared.prepare(cursor, statement)
+
+
+_CREATE: dict[str, Parser] = {
+    "table": create.create_table,
+    "view": create.create_view,
+    "schema": create.create_schema,
+    "database": create.create_database,
+}
+_STATEMENTS: dict[str, Parser] = {
+    "abort": transactions.rollback,
+    "alter": _alter,
+    "begin": transactions.begin,
+    "close": cursors.close,
+    "comment": alter.comment_on,
+    "commit": transactions.commit,
+    "copy": copy.copy,
+    "create": _create,
+    "deallocate": prepared.deallocate,
+    "declare": cursors.declare,
+    "delete": writes.delete,
+    "discard": settings.discard,
+    "drop": _drop,
+    "end": transactions.commit,
+    "execute": prepared.execute,
+    "explain": explain.explain,
+    "fetch": cursors.fetch,
+    "insert": writes.insert,
+    "prepare": _prepare,
+    "reset": settings.reset,
+    "rollback": transactions.rollback,
+    "set": settings.set_,
+    "show": show.show,
+    "start": transactions.start_transaction,
+    "truncate": writes.truncate,
+    "update": writes.update,
+}

@@ -1,0 +1,46 @@
+"""EXPLAIN and EXPLAIN TIMESTAMP."""
+
+from __future__ import annotations
+
+from tidemill.sql.ast import Explain, ExplainTimestamp, Statement
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.query import at_query, query_to_end
+from tidemill.sql.tokens import Kind
+
+
+def explain(cursor: Cursor) -> Statement:
+    """After EXPLAIN."""
+    if cursor.accept("timestamp"):
+        cursor.expect("for")
+        return ExplainTimestamp(query_to_end(cursor))
+    options: list[tuple[str, str | None]] = []
+    if cursor.peek_symbol("(") and _is_options(cursor):
+        cursor.expect_symbol("(")
+        while True:
+            name = cursor.word()
+            value = None
+            if not cursor.peek_symbol(",") and not cursor.peek_symbol(")"):
+                token = cursor.advance()
+                if token.kind not in (Kind.WORD, Kind.STRING, Kind.NUMBER):
+                    cursor.rewind(cursor.index - (token.kind is not Kind.END))
+                    raise cursor.error()
+                value = token.value.lower()
+            options.append((name, value))
+            if cursor.accept_symbol(")"):
+                break
+            cursor.expect_symbol(",")
+    else:
+        for name in ("analyze", "verbose"):
+            if cursor.accept(name):
+                options.append((name, None))
+    if not at_query(cursor):
+        if cursor.peek_any("insert", "update", "delete", "create", "subscribe", "declare", "execute"):
+            raise cursor.unsupported(f"EXPLAIN {cursor.token.value.upper()}")
+        raise cursor.error()
+    return Explain(query_to_end(cursor), tuple(options))
+
+
+def _is_options(cursor: Cursor) -> bool:
+    """EXPLAIN (ANALYZE) SELECT ... has options, EXPLAIN (SELECT 1) does not."""
+    after = cursor.fork(cursor.index + 1)
+    return not at_query(after)

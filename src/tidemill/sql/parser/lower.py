@@ -1,0 +1,336 @@
+"""Our tokens as sqlglot's tokens, for the query bodies that its parser reads.
+
+`glot` calls `lower` on the tokens of one body. Each word gets sqlglot's token type only if PostgreSQL knows
+the word, each operator only if PostgreSQL knows it, so the other dialects' grammar that the stock parser
+carries (QUALIFY, PIVOT, SEMI JOIN, `==`, `??`, `LIKE` under other names) is out of reach. Where sqlglot
+reads PostgreSQL's own text differently, the tokens are written in the form it reads rightly; each such
+place says what was seen.
+
+A lowered token keeps its offsets in the text, and its index among ours in `col`: errors and nodes point
+back by them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.parsers.postgres import PostgresParser
+from sqlglot.tokenizer_core import Token as GlotToken
+from sqlglot.tokenizer_core import TokenType
+
+from tidemill.errors import Unsupported
+from tidemill.sql.names import RESERVED, needs_quotes, words
+from tidemill.sql.parser.typename import INTERVAL_FIELDS, TYPE_WORDS, type_end
+from tidemill.sql.tokens import Kind, Token, syntax_error
+
+_KEYWORDS: dict[str, TokenType] = dict(Postgres.Tokenizer.KEYWORDS)
+_SINGLE: dict[str, TokenType] = dict(Postgres.Tokenizer.SINGLE_TOKENS)
+
+# The words of PostgreSQL's query grammar that sqlglot's parser knows by token type (the others it knows by
+# their text).
+_QUERY_WORDS = {
+    "some": TokenType.ANY,
+    "user": TokenType.CURRENT_USER,
+    "current_role": TokenType.CURRENT_USER,
+    **{
+        word: _KEYWORDS[word.upper()]
+        for word in words(
+            """
+        all and any array as asc between case collate cross cube current_catalog current_date
+        current_schema current_time current_timestamp current_user delete desc distinct else end escape
+        except exists false fetch filter first for from full having ilike in inner insert intersect into
+        is isnull join lateral left like limit localtime localtimestamp natural next not notnull null
+        offset on only operator or ordinality outer over overlaps range recursive returning right rollup
+        row rows select session_user table tablesample then true union unknown unnest update using
+        values variadic when where window with
+        """
+        )
+    },
+}
+_TYPE_WORDS = {
+    word: _KEYWORDS[word.upper()] for word in TYPE_WORDS if word.upper() in _KEYWORDS and word != "double"
+}
+# The functions that sqlglot may give nodes of its own: those that PostgreSQL has by the same name (pg_proc
+# of version 18), and calls with grammar of their own. Other dialects' functions (`nvl`, `if`, `len`, ...)
+# stay plain calls, for the binder to refuse by name.
+_FUNCTIONS = words(
+    """
+    abs acos acosh any any_value array array_agg array_append array_cat array_length array_position
+    array_prepend array_remove array_reverse array_sort array_to_string ascii asin asinh atan atan2
+    atanh avg bit_and bit_length bit_or bit_xor bool_and bool_or btrim case cast cbrt ceil ceiling
+    char_length character_length chr coalesce concat concat_ws corr cos cosh cot count covar_pop
+    covar_samp cume_dist current_database current_date current_schema current_schemas current_time
+    current_timestamp current_user date_add date_bin date_part date_trunc decode degrees dense_rank div
+    encode exists exp extract factorial first_value floor format gen_random_uuid generate_series get_bit
+    greatest grouping host initcap json_agg json_extract_path json_extract_path_text json_object
+    json_object_agg json_strip_nulls jsonb_contains jsonb_exists jsonb_object_agg justify_days
+    justify_hours justify_interval lag last_value lead least left length ln localtime localtimestamp log
+    log10 lower lpad ltrim make_interval make_time make_timestamp max md5 min mod mode normalize now
+    nth_value ntile nullif overlay percent_rank percentile_cont percentile_disc pi position pow power
+    radians random rank regexp_count regexp_instr regexp_like regexp_replace regexp_substr regr_avgx
+    regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy repeat replace
+    reverse right round row_number rpad rtrim session_user sha256 sha384 sha512 sign sin sinh split_part
+    sqrt starts_with stddev stddev_pop stddev_samp string_agg string_to_array strpos substr substring
+    sum tan tanh to_char to_date to_hex to_number to_timestamp translate trim trunc unnest upper var_pop
+    var_samp variadic variance version width_bucket
+    """
+)
+_FOREIGN_FUNCTIONS = (
+    frozenset(
+        name.lower()
+        for table in (
+            PostgresParser.FUNCTIONS,
+            PostgresParser.FUNCTION_PARSERS,
+            PostgresParser.NO_PAREN_FUNCTION_PARSERS,
+        )
+        for name in table
+    )
+    - _FUNCTIONS
+)
+_PAIRS = {
+    ("group", "by"): _KEYWORDS["GROUP BY"],
+    ("order", "by"): _KEYWORDS["ORDER BY"],
+    ("partition", "by"): _KEYWORDS["PARTITION BY"],
+    ("grouping", "sets"): _KEYWORDS["GROUPING SETS"],
+    ("similar", "to"): _KEYWORDS["SIMILAR TO"],
+}
+_TYPE_PAIRS = {
+    ("double", "precision"): _KEYWORDS["DOUBLE PRECISION"],
+    ("character", "varying"): _KEYWORDS["CHARACTER VARYING"],
+    ("char", "varying"): _KEYWORDS["CHAR VARYING"],
+}
+_OPERATORS: dict[str, tuple[TokenType, ...]] = {
+    **{op: (_SINGLE[op],) for op in words("( ) [ ] , . : + - * / % ^ < > = & | #")},
+    **{op: (_KEYWORDS[op],) for op in words(":: <= >= <> != || -> ->> #> #>> @> <@ && ?| ?& ~ ~* ~~ ~~* =>")},
+    "?": (TokenType.PLACEHOLDER,),
+    ":=": (_KEYWORDS["=>"],),  # the old spelling of a named argument
+    "<<": (TokenType.LT, TokenType.LT),
+    ">>": (TokenType.GT, TokenType.GT),
+    "!~": (TokenType.NOT, _KEYWORDS["~"]),
+    "!~*": (TokenType.NOT, _KEYWORDS["~*"]),
+    "!~~": (TokenType.NOT, _KEYWORDS["~~"]),
+    "!~~*": (TokenType.NOT, _KEYWORDS["~~*"]),
+}
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+
+
+def lower(text: str, tokens: Sequence[Token], base: int) -> list[GlotToken]:
+    """sqlglot's tokens for `tokens`, which must end with END; `base` is the index of the first among all
+    the text's tokens."""
+    return _Lowering(text, tokens, base).run()
+
+
+class _Lowering:
+    """One pass over one body."""
+
+    def __init__(self, text: str, tokens: Sequence[Token], base: int) -> None:
+        self._text = text
+        self._tokens = tokens
+        self._base = base
+        self._out: list[GlotToken] = []
+        # For each open parenthesis or bracket, whether it is CAST's: an AS directly inside is then followed
+        # by a type.
+        self._open: list[bool] = []
+
+    def run(self) -> list[GlotToken]:
+        tokens, at = self._tokens, 0
+        while tokens[at].kind is not Kind.END:
+            kind = tokens[at].kind
+            if kind is Kind.SYMBOL:
+                at = self._symbol(at)
+            elif kind is Kind.WORD:
+                at = self._word(at)
+            else:
+                self._value(at)
+                at += 1
+        return self._out
+
+    def _emit(self, kind: TokenType, value: str, at: int) -> None:
+        token = self._tokens[at]
+        self._out.append(GlotToken(kind, value, 1, self._base + at, token.start, token.end - 1))
+
+    def _value(self, at: int) -> None:
+        kind, value, _, _ = self._tokens[at]
+        if kind is Kind.NUMBER:
+            self._emit(TokenType.NUMBER, "0" + value if value[0] == "." else value, at)
+        elif kind is Kind.STRING:
+            following = self._tokens[at + 1]
+            if following.kind is Kind.STRING:
+                raise syntax_error(self._text, following.start, following.end)
+            self._emit(TokenType.STRING, value, at)
+        elif kind is Kind.QUOTED:
+            self._name(at)
+        elif kind is Kind.PARAM:
+            self._emit(TokenType.PARAMETER, "$", at)
+            self._emit(TokenType.NUMBER, value, at)
+        else:
+            self._emit(TokenType.BIT_STRING if value[0] == "b" else TokenType.HEX_STRING, value[1:], at)
+
+    def _name(self, at: int) -> None:
+        """An identifier, whatever word it is. `f(a -> 'k')` and `f((a) -> 'k')` would be read as a lambda,
+        so that `f(a -> 'k' || 'x')` had another meaning: one more pair of parentheses on each side prevents
+        it (`tree` takes them away)."""
+        token_kind, value, _, _ = self._tokens[at]
+        quoted = token_kind is Kind.QUOTED or needs_quotes(value)
+        kind = TokenType.IDENTIFIER if quoted else TokenType.VAR
+        following = self._tokens[at + 1]
+        if (
+            following.value == "->"
+            and following.kind is Kind.SYMBOL
+            and at
+            and self._tokens[at - 1].value in ("(", ",")
+        ):
+            for token in (TokenType.L_PAREN, TokenType.L_PAREN, kind, TokenType.R_PAREN, TokenType.R_PAREN):
+                self._emit(token, value, at)
+        else:
+            self._emit(kind, value, at)
+
+    def _symbol(self, at: int) -> int:
+        token = self._tokens[at]
+        value = token.value
+        if value == "(":
+            self._open.append(at > 0 and self._tokens[at - 1][:2] == (Kind.WORD, "cast"))
+            if self._is_lambda_head(at):
+                self._emit(TokenType.L_PAREN, "(", at)
+                self._emit(TokenType.L_PAREN, "(", at)
+                self._name(at + 1)
+                self._emit(TokenType.R_PAREN, ")", at + 2)
+                self._emit(TokenType.R_PAREN, ")", at + 2)
+                self._open.pop()
+                return at + 3
+        elif value == "[":
+            self._open.append(False)
+        elif value in (")", "]") and self._open:
+            self._open.pop()
+        kinds = _OPERATORS.get(value)
+        if kinds is None:
+            if value in ("..", ";"):
+                raise syntax_error(self._text, token.start, token.end)
+            raise Unsupported(f"operator {value} is not supported", position=token.start + 1)
+        # `a < < b` is no shift.
+        if value in "<>" and self._tokens[at + 1].value == value and self._tokens[at + 1].kind is Kind.SYMBOL:
+            after = self._tokens[at + 1]
+            raise syntax_error(self._text, after.start, after.end)
+        for kind in kinds:
+            self._emit(kind, value, at)
+        if value == "::":
+            return self._type(at + 1)
+        if value == "." and self._tokens[at + 1].kind is Kind.WORD:
+            self._name(at + 1)
+            return at + 2
+        return at + 1
+
+    def _is_lambda_head(self, at: int) -> bool:
+        tokens = self._tokens
+        return (
+            tokens[at + 1].kind in (Kind.WORD, Kind.QUOTED)
+            and tokens[at + 2][:2] == (Kind.SYMBOL, ")")
+            and tokens[at + 3][:2] == (Kind.SYMBOL, "->")
+        )
+
+    def _word(self, at: int) -> int:
+        value = self._tokens[at].value
+        following = self._tokens[at + 1]
+        pair = (value, following.value)
+        if pair in _PAIRS and following.kind is Kind.WORD:
+            self._emit(_PAIRS[pair], f"{value} {following.value}".upper(), at)
+            return at + 2
+        if value == "as":
+            self._emit(TokenType.ALIAS, "AS", at)
+            if self._open and self._open[-1]:
+                return self._type(at + 1)
+            # A label may be any word, also a reserved one.
+            if following.kind is Kind.WORD and following.value not in ("not", "materialized"):
+                self._name(at + 1)
+                return at + 2
+            return at + 1
+        if value in TYPE_WORDS:
+            end = self._typed_literal(at)
+            if end is not None:
+                return end
+        kind = _QUERY_WORDS.get(value)
+        if kind is not None:
+            self._emit(kind, value.upper(), at)
+        elif value in _FOREIGN_FUNCTIONS and (following.value == "(" or value == "if"):
+            self._emit(TokenType.IDENTIFIER, value, at)
+        elif value in RESERVED:
+            # No place of a query where it may stand is left (ASYMMETRIC, CHECK, ...), but sqlglot takes it
+            # by its text or as a name: `tree` refuses it as a name.
+            self._emit(TokenType.VAR, value, at)
+        else:
+            self._plain(at)
+        return at + 1
+
+    def _plain(self, at: int) -> None:
+        following = self._tokens[at + 1]
+        if following.value == "->" and following.kind is Kind.SYMBOL:
+            self._name(at)
+        else:
+            self._emit(TokenType.VAR, self._tokens[at].value, at)
+
+    def _typed_literal(self, at: int) -> int | None:
+        """`date '2020-01-01'` as `'2020-01-01'::date`: sqlglot splits and rewrites the text of intervals,
+        and tries type names in ways that take exponential time when they nest (`date(date(date(...`)."""
+        tokens = self._tokens
+        if at and tokens[at - 1][:2] == (Kind.SYMBOL, "."):
+            return None
+        end = type_end(tokens, at)
+        if end is None or tokens[end].kind is not Kind.STRING:
+            return None
+        if tokens[at].value == "interval":
+            if end != at + 1:
+                raise Unsupported("interval precision is not supported", position=tokens[at].start + 1)
+            return self._interval(at)
+        self._emit(TokenType.STRING, tokens[end].value, end)
+        self._emit(TokenType.DCOLON, "::", at)
+        self._type(at)
+        return end + 1
+
+    def _interval(self, at: int) -> int:
+        """`interval '5' day` as `'5 day'::interval`; other uses of fields (which cut off parts of the
+        value) are refused."""
+        value, field = self._tokens[at + 1], self._tokens[at + 2]
+        text = value.value
+        end = at + 2
+        if field.kind is Kind.WORD and field.value in INTERVAL_FIELDS:
+            if not _WHOLE.fullmatch(text) or self._tokens[at + 3][:2] == (Kind.WORD, "to"):
+                raise Unsupported(
+                    "interval fields are not supported but after a whole number",
+                    hint="Write the units inside the string: interval '1 day 2 hours'.",
+                    position=field.start + 1,
+                )
+            text, end = f"{text} {field.value}", at + 3
+        self._emit(TokenType.STRING, text, at + 1)
+        self._emit(TokenType.DCOLON, "::", at)
+        self._emit(TokenType.INTERVAL, "interval", at)
+        return end
+
+    def _type(self, at: int) -> int:
+        """Emit the type name at `at`; `[3]` and `ARRAY` become `[]` (sqlglot reads `x::int[3]` as a
+        subscript and drops ARRAY)."""
+        tokens = self._tokens
+        end = type_end(tokens, at)
+        if end is None:
+            return at
+        while at < end:
+            kind, value, _, _ = tokens[at]
+            pair = (value, tokens[at + 1].value)
+            if pair in _TYPE_PAIRS:
+                self._emit(_TYPE_PAIRS[pair], " ".join(pair).upper(), at)
+                at += 1
+            elif kind is Kind.WORD and value == "array":
+                if tokens[at + 1].value != "[" or at + 1 == end:
+                    self._emit(TokenType.L_BRACKET, "[", at)
+                    self._emit(TokenType.R_BRACKET, "]", at)
+            elif kind is Kind.WORD:
+                self._emit(_TYPE_WORDS.get(value, _QUERY_WORDS.get(value, TokenType.VAR)), value, at)
+            elif kind is Kind.SYMBOL:
+                self._emit(_OPERATORS[value][0], value, at)
+                if value == "[" and tokens[at + 1].kind is Kind.NUMBER:
+                    at += 1
+            else:
+                self._value(at)
+            at += 1
+        return at

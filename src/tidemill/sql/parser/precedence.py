@@ -1,0 +1,120 @@
+"""Does the tree group operators as PostgreSQL does?
+
+`tree` calls `check` on what sqlglot returned. sqlglot keeps parentheses as nodes, so PostgreSQL's
+precedence table can be held against every operator and its operands: an operand that binds more loosely
+than its operator and has no parentheses was grouped otherwise than PostgreSQL groups it. Seen in 30.30: `~
+a + b` as `(~a) + b`, `a ~ b || c` as `a ~ (b || c)`, `a < b = c` accepted (not associative in PostgreSQL),
+`a = NOT b` accepted. A silently different answer is worse than an error: these are refused.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+
+_NOT, _IS, _COMPARISON, _RANGE, _OTHER, _ADD, _MULTIPLY, _POWER, _AT, _COLLATE, _UNARY = range(3, 14)
+
+_LEVELS: dict[type[exp.Expr], int] = {
+    exp.Or: 1,
+    exp.And: 2,
+    exp.Not: _NOT,
+    **dict.fromkeys((exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ), _IS),
+    **dict.fromkeys((exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE), _COMPARISON),
+    **dict.fromkeys((exp.Between, exp.In, exp.Like, exp.ILike, exp.SimilarTo), _RANGE),
+    **dict.fromkeys(
+        (
+            exp.DPipe,
+            exp.BitwiseAnd,
+            exp.BitwiseOr,
+            exp.BitwiseXor,
+            exp.BitwiseLeftShift,
+            exp.BitwiseRightShift,
+            exp.BitwiseNot,
+            exp.RegexpLike,
+            exp.RegexpILike,
+            exp.JSONExtract,
+            exp.JSONExtractScalar,
+            exp.JSONBExtract,
+            exp.JSONBExtractScalar,
+            exp.JSONBContainsTopKey,
+            exp.JSONBContainsAnyTopKeys,
+            exp.JSONBContainsAllTopKeys,
+            exp.ArrayContainsAll,
+            exp.ArrayContainedBy,
+            exp.ArrayOverlaps,
+        ),
+        _OTHER,
+    ),
+    **dict.fromkeys((exp.Add, exp.Sub), _ADD),
+    **dict.fromkeys((exp.Mul, exp.Div, exp.Mod), _MULTIPLY),
+    exp.Pow: _POWER,
+    exp.AtTimeZone: _AT,
+    exp.Collate: _COLLATE,
+    exp.Neg: _UNARY,
+}
+_NOT_ASSOCIATIVE = frozenset({_COMPARISON, _RANGE, _IS})
+# Functions that share a node with an operator: written as a call, their arguments stand in parentheses
+# anyway.
+_MAYBE_CALLS = (exp.Pow, exp.Mod)
+
+
+def _level(node: exp.Expr) -> int | None:
+    # `a NOT IN b`, `a IS NOT TRUE`, `a !~ b` arrive as Not around the predicate: the Not stands inside the
+    # operator.
+    while isinstance(node, exp.Not) and isinstance(
+        node.this,
+        exp.In
+        | exp.Between
+        | exp.Like
+        | exp.ILike
+        | exp.SimilarTo
+        | exp.Is
+        | exp.RegexpLike
+        | exp.RegexpILike,
+    ):
+        node = node.this
+    if isinstance(node, exp.Escape):
+        return _RANGE
+    return _LEVELS.get(type(node))
+
+
+def check(node: exp.Expr) -> None:
+    """Raise if an operand of `node` is grouped otherwise than in PostgreSQL."""
+    level = _LEVELS.get(type(node))
+    if level is None or isinstance(node, _MAYBE_CALLS):
+        return
+    left = node.args.get("this")
+    right = node.args.get("expression")
+    if isinstance(left, exp.Expr):
+        _operand(node, level, left, strict=level in _NOT_ASSOCIATIVE and level != _IS)
+    if isinstance(right, exp.Expr) and not isinstance(node, exp.AtTimeZone | exp.Collate):
+        _operand(node, level, right, strict=True)
+
+
+def _operand(node: exp.Expr, level: int, operand: exp.Expr, strict: bool) -> None:
+    inner = _level(operand)
+    if inner is None:
+        return
+    if isinstance(operand, exp.Neg | exp.BitwiseNot) and operand.arg_key == "expression":
+        return  # a prefix operator as right operand needs no parentheses: a || - b
+    if isinstance(node, exp.Not | exp.Neg | exp.BitwiseNot):
+        strict = False  # prefix operators repeat: NOT NOT a
+    if inner > level or (inner == level and not strict):
+        return
+    raise _refusal(level, inner)
+
+
+def _refusal(level: int, inner: int) -> TidemillError:
+    if level == inner == _COMPARISON or inner == _NOT:
+        return SyntaxError_(
+            "syntax error: comparison operators do not chain"
+            if inner == level
+            else 'syntax error at or near "NOT"',
+            hint="Use parentheses to say which comes first.",
+        )
+    return Unsupported(
+        "operators of different kinds without parentheses",
+        detail="They bind from left to right in PostgreSQL, which is seldom what is meant.",
+        hint="Use parentheses to say which comes first.",
+    )

@@ -1,0 +1,86 @@
+"""Query bodies: where they start, AS OF at their end, and the body itself through `glot`.
+
+Called by `dispatch` for a query that stands alone and by every statement that holds one.
+"""
+
+from __future__ import annotations
+
+from tidemill.errors import Unsupported
+from tidemill.sql.ast import AsOf, Expr, Query
+from tidemill.sql.names import words
+from tidemill.sql.parser import glot
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.tokens import Kind, Token
+
+STARTS = frozenset({"select", "with", "values", "table"})
+# What may follow a column or table that was named `of` (SELECT a AS of FROM t): there AS OF is no time.
+_NO_TIME = frozenset({",", ")", "]"})
+_NO_TIME_WORDS = words(
+    """
+    from where group having window order limit offset fetch union intersect except for on using join
+    left right full inner cross natural
+    """
+)
+
+
+def at_query(cursor: Cursor) -> bool:
+    """Whether a query starts here."""
+    return cursor.peek_any(*STARTS) or cursor.peek_symbol("(")
+
+
+def query_alone(cursor: Cursor) -> Query:
+    """A query that takes the whole statement; says what to do about WITH before a write."""
+    if cursor.peek_any("with"):
+        write = cursor.find_word("insert", "update", "delete", "merge")
+        if write is not None:
+            raise Unsupported(
+                f"WITH before {write.value.upper()} is not supported",
+                hint="Put the WITH into the query: INSERT INTO t WITH ... SELECT ...",
+                position=write.start + 1,
+            )
+    query = query_to_end(cursor)
+    cursor.expect_end()
+    return query
+
+
+def query_to_end(cursor: Cursor, *stops: str, allow_as_of: bool = True) -> Query:
+    """A query up to one of `stops` outside parentheses, a closing parenthesis too many, or the end."""
+    if not at_query(cursor):
+        raise cursor.error()
+    offset = cursor.offset
+    end = cursor.find(*stops)
+    tokens, base = cursor.cut(end)
+    at = _as_of(tokens)
+    if at is None:
+        return Query(glot.parse_body(cursor.text, tokens, base), None, offset)
+    if not allow_as_of:
+        raise Unsupported(
+            "AS OF is not supported here",
+            hint="A view or table has no time of its own: say AS OF where it is read.",
+            position=tokens[at].start + 1,
+        )
+    rest = tokens[at + 2 :]
+    at_least = [t[:2] for t in rest[:2]] == [(Kind.WORD, "at"), (Kind.WORD, "least")]
+    skipped = at + (4 if at_least else 2)
+    head = [*tokens[:at], Token(Kind.END, "", tokens[at].start, tokens[at].end)]
+    tree = glot.parse_body(cursor.text, head, base)
+    time = Expr(glot.parse_scalar(cursor.text, tokens[skipped:], base + skipped), tokens[skipped].start)
+    return Query(tree, AsOf(time, at_least), offset)
+
+
+def _as_of(tokens: list[Token]) -> int | None:
+    """The index of the last AS OF outside parentheses that is followed by something that can be a time."""
+    depth = 0
+    found = None
+    for at, (kind, value, _, _) in enumerate(tokens):
+        if kind is Kind.SYMBOL:
+            depth += (value in ("(", "[")) - (value in (")", "]"))
+        elif kind is Kind.WORD and value == "as" and not depth and tokens[at + 1][:2] == (Kind.WORD, "of"):
+            after = tokens[at + 2]
+            if (
+                after.kind is not Kind.END
+                and not (after.kind is Kind.SYMBOL and after.value in _NO_TIME)
+                and not (after.kind is Kind.WORD and after.value in _NO_TIME_WORDS)
+            ):
+                found = at
+    return found

@@ -1,0 +1,118 @@
+"""SET, RESET, SHOW of variables, ALTER SYSTEM, DISCARD."""
+
+from __future__ import annotations
+
+from tidemill.sql.ast import (
+    AlterSystem,
+    Discard,
+    DiscardKind,
+    ResetVariable,
+    SetVariable,
+    ShowVariable,
+    Statement,
+)
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.transactions import set_transaction
+from tidemill.sql.tokens import Kind
+
+
+def set_(cursor: Cursor) -> Statement:
+    """After SET."""
+    if cursor.accept("transaction"):
+        return set_transaction(cursor, session=False)
+    if cursor.accept("session", "characteristics"):
+        cursor.expect("as", "transaction")
+        return set_transaction(cursor, session=True)
+    if cursor.peek_any("constraints", "role") or cursor.peek_words("session", "authorization"):
+        raise cursor.unsupported(f"SET {cursor.token.value.upper()}")
+    local = cursor.accept("local")
+    if not local and cursor.peek_words("session") and cursor.following.value not in ("to", "="):
+        cursor.expect("session")
+    if cursor.accept("time", "zone"):
+        return SetVariable("timezone", _time_zone(cursor), local)
+    if cursor.accept("names"):
+        return SetVariable("client_encoding", _values(cursor), local)
+    name = _variable(cursor)
+    if not cursor.accept("to"):
+        cursor.expect_symbol("=")
+    return SetVariable(name, _values(cursor), local)
+
+
+def reset(cursor: Cursor) -> Statement:
+    """After RESET."""
+    return ResetVariable(_variable_or_all(cursor))
+
+
+def show_variable(cursor: Cursor) -> Statement:
+    """After SHOW, where nothing else fits."""
+    return ShowVariable(_variable_or_all(cursor))
+
+
+def alter_system(cursor: Cursor) -> Statement:
+    """After ALTER SYSTEM."""
+    if cursor.accept("reset"):
+        return AlterSystem(None if cursor.accept("all") else _variable(cursor), None)
+    cursor.expect("set")
+    name = _variable(cursor)
+    if not cursor.accept("to"):
+        cursor.expect_symbol("=")
+    return AlterSystem(name, _values(cursor))
+
+
+def discard(cursor: Cursor) -> Statement:
+    """After DISCARD."""
+    for kind in DiscardKind:
+        if cursor.accept(kind.value.lower()):
+            return Discard(kind)
+    if cursor.accept("temporary"):
+        return Discard(DiscardKind.TEMP)
+    raise cursor.error()
+
+
+def _variable_or_all(cursor: Cursor) -> str | None:
+    if cursor.accept("all"):
+        return None
+    if cursor.accept("time", "zone"):
+        return "timezone"
+    if cursor.accept("transaction", "isolation", "level"):
+        return "transaction_isolation"
+    return _variable(cursor)
+
+
+def _variable(cursor: Cursor) -> str:
+    """A variable's name: its case does not matter, also when it is quoted."""
+    parts = [cursor.ident().value]
+    while cursor.accept_symbol("."):
+        parts.append(cursor.word())
+    return ".".join(parts).lower()
+
+
+def _time_zone(cursor: Cursor) -> tuple[str, ...] | None:
+    if cursor.accept("default") or cursor.accept("local"):
+        return None
+    if cursor.accept("interval"):
+        raise cursor.unsupported("SET TIME ZONE INTERVAL")
+    return (_value(cursor),)
+
+
+def _values(cursor: Cursor) -> tuple[str, ...] | None:
+    if cursor.accept("default"):
+        return None
+    values = [_value(cursor)]
+    while cursor.accept_symbol(","):
+        values.append(_value(cursor))
+    return tuple(values)
+
+
+def _value(cursor: Cursor) -> str:
+    """A string, a word, or a number with its sign."""
+    sign = ""
+    if cursor.peek_symbol("-") or cursor.peek_symbol("+"):
+        sign = cursor.advance().value.replace("+", "")
+        if cursor.token.kind is not Kind.NUMBER:
+            raise cursor.error()
+    token = cursor.token
+    if token.kind not in (Kind.STRING, Kind.WORD, Kind.QUOTED, Kind.NUMBER):
+        raise cursor.error()
+    cursor.advance()
+    return sign + token.value

@@ -1,0 +1,67 @@
+"""SHOW: what exists, how it was made, and variables."""
+
+from __future__ import annotations
+
+from tidemill.errors import Unsupported
+from tidemill.sql.ast import Listing, ObjectKind, ShowCreate, ShowObjects, Statement
+from tidemill.sql.names import words
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.settings import show_variable
+
+_NOT_YET = words(
+    """
+    sources subsources connections secrets sinks materialized indexes clusters subscriptions roles types
+    functions privileges
+    """
+)
+_WITHIN_PARTS = {
+    Listing.TABLES: 2,
+    Listing.VIEWS: 2,
+    Listing.OBJECTS: 2,
+    Listing.SCHEMAS: 1,
+    Listing.COLUMNS: 3,
+}
+
+
+def show(cursor: Cursor) -> Statement:
+    """After SHOW."""
+    if cursor.accept("create"):
+        return _show_create(cursor)
+    full = cursor.peek_any("full") and cursor.accept("full")
+    for listing in Listing:
+        if cursor.accept(listing.value.lower()):
+            return _show_objects(cursor, listing)
+    if cursor.peek_any(*_NOT_YET) and not cursor.peek_any("roles"):
+        raise Unsupported(
+            f"SHOW {cursor.token.value.upper()} is not supported yet", position=cursor.offset + 1
+        )
+    if full:
+        raise cursor.error()
+    return show_variable(cursor)
+
+
+def _show_create(cursor: Cursor) -> Statement:
+    for kind in (ObjectKind.TABLE, ObjectKind.VIEW):
+        if cursor.accept(kind.value.lower()):
+            return ShowCreate(kind, cursor.name())
+    if cursor.at_end:
+        raise cursor.error()
+    raise Unsupported(
+        f"SHOW CREATE {cursor.token.value.upper()} is not supported yet", position=cursor.offset + 1
+    )
+
+
+def _show_objects(cursor: Cursor, listing: Listing) -> Statement:
+    within = None
+    if listing is Listing.COLUMNS:
+        if not cursor.accept("in"):
+            cursor.expect("from")
+        within = cursor.name()
+    elif listing in _WITHIN_PARTS and (cursor.accept("from") or cursor.accept("in")):
+        within = cursor.name(_WITHIN_PARTS[listing])
+    like = where = None
+    if cursor.accept("like"):
+        like = cursor.string()
+    elif cursor.accept("where"):
+        where = cursor.expression()
+    return ShowObjects(listing, within, like, where)

@@ -1,0 +1,94 @@
+"""BEGIN, COMMIT, ROLLBACK, SET TRANSACTION."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill.sql.ast import Begin, Commit, Rollback, SetTransaction, Statement, TransactionModes
+from tidemill.sql.parser.cursor import Cursor
+
+_LEVELS = (
+    ("strict", "serializable"),
+    ("serializable",),
+    ("repeatable", "read"),
+    ("read", "committed"),
+    ("read", "uncommitted"),
+)
+
+
+def begin(cursor: Cursor) -> Statement:
+    """After BEGIN."""
+    _transaction_word(cursor)
+    return Begin(_modes(cursor, needed=False))
+
+
+def start_transaction(cursor: Cursor) -> Statement:
+    """After START."""
+    cursor.expect("transaction")
+    return Begin(_modes(cursor, needed=False))
+
+
+def commit(cursor: Cursor) -> Statement:
+    """After COMMIT or END."""
+    if cursor.peek_any("prepared"):
+        raise cursor.unsupported("COMMIT PREPARED")
+    _end(cursor)
+    return Commit()
+
+
+def rollback(cursor: Cursor) -> Statement:
+    """After ROLLBACK or ABORT."""
+    if cursor.peek_any("prepared"):
+        raise cursor.unsupported("ROLLBACK PREPARED")
+    _end(cursor)
+    if cursor.peek_any("to"):
+        raise cursor.unsupported("ROLLBACK TO SAVEPOINT")
+    return Rollback()
+
+
+def set_transaction(cursor: Cursor, session: bool) -> Statement:
+    """After SET TRANSACTION, or SET SESSION CHARACTERISTICS AS TRANSACTION."""
+    if cursor.peek_any("snapshot"):
+        raise cursor.unsupported("SET TRANSACTION SNAPSHOT")
+    return SetTransaction(_modes(cursor, needed=True), session)
+
+
+def _transaction_word(cursor: Cursor) -> None:
+    if not cursor.accept("transaction"):
+        cursor.accept("work")
+
+
+def _end(cursor: Cursor) -> None:
+    _transaction_word(cursor)
+    if cursor.accept("and"):
+        if cursor.peek_any("chain"):
+            raise cursor.unsupported("AND CHAIN")
+        cursor.expect("no", "chain")
+
+
+def _modes(cursor: Cursor, needed: bool) -> TransactionModes:
+    modes = TransactionModes()
+    if cursor.at_end and not needed:
+        return modes
+    while True:
+        modes = _mode(cursor, modes)
+        # The comma between modes may be left out.
+        if not cursor.accept_symbol(",") and cursor.at_end:
+            return modes
+
+
+def _mode(cursor: Cursor, modes: TransactionModes) -> TransactionModes:
+    if cursor.accept("isolation", "level"):
+        for words in _LEVELS:
+            if cursor.accept(*words):
+                return replace(modes, isolation=" ".join(words))
+        raise cursor.error()
+    if cursor.accept("read", "only"):
+        return replace(modes, read_only=True)
+    if cursor.accept("read", "write"):
+        return replace(modes, read_only=False)
+    if cursor.accept("deferrable"):
+        return replace(modes, deferrable=True)
+    if cursor.accept("not", "deferrable"):
+        return replace(modes, deferrable=False)
+    raise cursor.error()
