@@ -1,0 +1,180 @@
+"""What a data directory holds, found by reading alone: no lock, no epoch, no write.
+
+Called by `tidemill inspect`. Works while a server uses the directory: each shard's log is read first and
+its files are listed after it, so that whatever the log names as live is there or is really missing (a
+removed file stays for long after it was replaced). A shard that cannot be read is reported, and the others
+are read all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemill.catalog import codec
+from tidemill.catalog.items import Database, Item, Schema, Table
+from tidemill.catalog.store import CATALOG_SHARD
+from tidemill.config import Config, ConfigError
+from tidemill.errors import TidemillError
+from tidemill.persist.blob import Blobs, open_blobs
+from tidemill.persist.entry import CLOSED
+from tidemill.persist.formats import format_of
+from tidemill.persist.lease import CLOCK_SHARD, ClockShard, Holder
+from tidemill.persist.log import ShardMissing, list_log, load
+from tidemill.persist.shard import Shard
+from tidemill.persist.state import State
+from tidemill.persist.txns.record import TXNS_SHARD
+
+_SYSTEM = {
+    CATALOG_SHARD: "(catalog)",
+    CLOCK_SHARD: "(clock and holder)",
+    TXNS_SHARD: "(transactions)",
+}
+# The writer checkpoints every few dozen entries; a log this long without one means that checkpoints fail.
+LATE_CHECKPOINT = 1000
+# Named one by one in a report; more are counted.
+_SHOWN = 3
+
+
+@dataclass(slots=True)
+class ShardReport:
+    """One shard. `problems` is empty for a healthy one; `notes` are no damage. Numbers are None where the
+    log could not be read. `upper` is "closed" for a collection that gets no more changes."""
+
+    id: str
+    name: str = ""
+    since: int | None = None
+    upper: int | str | None = None
+    epoch: int | None = None
+    version: int | None = None
+    checkpoint: int | None = None
+    files: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    # Files that are not live: replaced ones in their grace period, and what dead writers left.
+    other_files: int | None = None
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Survey:
+    """The whole directory. `holder` is who opened it last; `problems` are those of no single shard."""
+
+    url: str
+    format: int | None = None
+    holder: Holder | None = None
+    problems: list[str] = field(default_factory=list)
+    shards: list[ShardReport] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        return not self.problems and not any(shard.problems for shard in self.shards)
+
+
+def survey(config: Config) -> Survey:
+    """Raises ConfigError where there is no data directory at all."""
+    if not config.on_s3 and not Path(config.data_dir).is_dir():
+        raise ConfigError(f'there is no data directory "{config.data_dir}"')
+    blobs = open_blobs(config.data_dir, config.s3_options())
+    found = Survey(blobs.url)
+    ids = sorted({info.path.split("/")[1] for info in blobs.list("shards")})
+    if not ids:
+        raise ConfigError(f'"{config.data_dir}" holds no shards', hint="Is it a data directory of Tidemill?")
+    names = dict(_SYSTEM)
+    try:
+        names |= _names(blobs)
+    except TidemillError as e:
+        found.problems.append(f"the catalog cannot be read, so tables have no names here: {e.primary}")
+    for shard_id in ids:
+        report = _shard(blobs, shard_id)
+        if report is not None:
+            report.name = names.get(shard_id, "")
+            if not report.name:
+                report.notes.append("no item of the catalog uses it")
+            found.shards.append(report)
+    _holder(blobs, found)
+    return found
+
+
+def _shard(blobs: Blobs, shard_id: str) -> ShardReport | None:
+    report = ShardReport(shard_id)
+    try:
+        loaded = load(blobs, shard_id)
+    except ShardMissing:
+        # Dropped since the directory was listed, or a drop that was cut short and is finished later.
+        left = len(blobs.list(f"shards/{shard_id}"))
+        if not left:
+            return None
+        report.notes.append("dropped; its files are still there")
+        report.other_files = left
+        return report
+    except TidemillError as e:
+        report.problems.append(" ".join(filter(None, (e.primary, e.detail))))
+        return report
+    state = loaded.state
+    report.since = state.since
+    report.upper = "closed" if state.upper == CLOSED else state.upper
+    report.epoch = state.epoch
+    report.version = state.version
+    report.checkpoint = loaded.checkpoint
+    report.files = len(state.parts)
+    report.rows = state.rows
+    report.bytes = state.bytes
+    for version in loaded.broken:
+        report.notes.append(f"checkpoint {version} is torn and not needed")
+    if state.version - (loaded.checkpoint or 0) > LATE_CHECKPOINT:
+        report.notes.append(
+            f"{state.version - (loaded.checkpoint or 0)} log entries since the last checkpoint"
+        )
+    _files(blobs, shard_id, state, report)
+    return report
+
+
+def _files(blobs: Blobs, shard_id: str, state: State, report: ShardReport) -> None:
+    """Hold the live parts against the files that are there."""
+    prefix = f"shards/{shard_id}/"
+    there = {info.path.removeprefix(prefix): info.size for info in blobs.list(f"{prefix}parts")}
+    missing = [path for path in state.parts if path not in there]
+    wrong = [p.path for p in state.parts.values() if p.path in there and there[p.path] != p.bytes]
+    # Between our reading of the log and the listing a server may have dropped the shard; then nothing is
+    # wrong.
+    if (missing or wrong) and not list_log(blobs, shard_id).entries:
+        report.notes.append("dropped while it was inspected")
+        return
+    for what, paths in (("missing", missing), ("of the wrong size", wrong)):
+        if paths:
+            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+            report.problems.append(f"parts {what}: {', '.join(paths[:_SHOWN])}{more}")
+    report.other_files = len(there.keys() - state.parts.keys())
+
+
+def _names(blobs: Blobs) -> dict[str, str]:
+    """Shard -> the table's full name, from the catalog as it is now."""
+    shard = Shard.open(blobs, CATALOG_SHARD, epoch=None)
+    if not shard.upper:
+        return {}
+    with shard.snapshot(shard.upper - 1) as snapshot:
+        table = snapshot.read()
+    items: dict[str, Item] = {}
+    for item_id, body in zip(table.column("id").to_pylist(), table.column("body").to_pylist(), strict=True):
+        # The catalog's rows that are no items (the next id, dropped shards) have ids that no item has.
+        if item_id[:1] in ("u", "s") and item_id[1:].isdigit():
+            items[item_id] = codec.decode(item_id, body)
+    names: dict[str, str] = {}
+    for item in items.values():
+        if isinstance(item, Table):
+            schema = items.get(item.schema)
+            database = items.get(schema.database or "") if isinstance(schema, Schema) else None
+            path = [x.name for x in (database, schema) if isinstance(x, Database | Schema)]
+            names[item.shard] = ".".join([*path, item.name])
+    return names
+
+
+def _holder(blobs: Blobs, found: Survey) -> None:
+    try:
+        clock = Shard.open(blobs, CLOCK_SHARD, epoch=None)
+        found.format = format_of(clock)
+        found.holder = ClockShard(clock, clock.epoch).holder()
+    except TidemillError:
+        pass  # the clock shard's own report says what is wrong with it
