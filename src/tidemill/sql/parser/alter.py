@@ -18,7 +18,7 @@ from tidemill.sql.ast import (
     Statement,
     TableAction,
 )
-from tidemill.sql.parser.columns import column_def, retain_history_option
+from tidemill.sql.parser.columns import column_def, default_expression, retain_history_option
 from tidemill.sql.parser.cursor import Cursor
 
 _MAX_PARTS = {ObjectKind.TABLE: 3, ObjectKind.VIEW: 3, ObjectKind.SCHEMA: 2, ObjectKind.DATABASE: 1}
@@ -91,7 +91,7 @@ def _table_action(cursor: Cursor) -> TableAction:
 def _column_action(cursor: Cursor) -> TableAction:
     column = cursor.ident()
     if cursor.accept("set", "default"):
-        return SetDefault(column, cursor.expression(","))
+        return SetDefault(column, default_expression(cursor, ","))
     if cursor.accept("drop", "default"):
         return SetDefault(column, None)
     if cursor.accept("set", "not", "null"):

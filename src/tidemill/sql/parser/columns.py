@@ -3,7 +3,9 @@ TABLE."""
 
 from __future__ import annotations
 
-from tidemill.sql.ast import ColumnDef, ConstraintKind, Ident, TableConstraint
+from sqlglot import exp
+
+from tidemill.sql.ast import ColumnDef, ConstraintKind, Expr, Ident, TableConstraint
 from tidemill.sql.parser.cursor import Cursor
 
 # A DEFAULT expression ends where another column constraint starts.
@@ -50,7 +52,7 @@ def column_def(cursor: Cursor) -> ColumnDef:
             not_null = said
         elif cursor.peek_words("default") and default is None:
             cursor.expect("default")
-            default = cursor.expression(",", *_CONSTRAINT_STARTS)
+            default = default_expression(cursor, ",", *_CONSTRAINT_STARTS)
         elif cursor.accept("primary", "key"):
             primary_key = True
         elif cursor.accept("unique"):
@@ -60,6 +62,15 @@ def column_def(cursor: Cursor) -> ColumnDef:
         else:
             raise cursor.error()
     return ColumnDef(name, type_text, type_offset, bool(not_null), default, primary_key, unique)
+
+
+def default_expression(cursor: Cursor, *stops: str) -> Expr:
+    """The expression of DEFAULT, without parentheses around all of it: they only fence constraint words."""
+    found = cursor.expression(*stops)
+    tree = found.tree
+    while isinstance(tree, exp.Paren):
+        tree = tree.this
+    return Expr(tree.pop() if tree.parent else tree, found.offset)
 
 
 def table_elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[TableConstraint, ...]]:

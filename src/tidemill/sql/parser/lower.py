@@ -252,7 +252,8 @@ class _Lowering:
                 return end
         kind = _QUERY_WORDS.get(value)
         if kind is not None:
-            self._emit(kind, value.upper(), at)
+            # sqlglot looks at the text too: SOME(SELECT ...) and ANY(SELECT ...) would give different trees.
+            self._emit(kind, "ANY" if value == "some" else value.upper(), at)
         elif value in _FOREIGN_FUNCTIONS and (following.value == "(" or value == "if"):
             self._emit(TokenType.IDENTIFIER, value, at)
         elif value in RESERVED:

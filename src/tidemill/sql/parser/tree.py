@@ -12,7 +12,7 @@ from typing import cast
 
 from sqlglot import exp
 
-from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject, Unsupported
 from tidemill.sql.names import RESERVED, fold, needs_quotes
 from tidemill.sql.parser import precedence
 from tidemill.sql.parser.depth import check_tree
@@ -119,6 +119,8 @@ def _check(node: exp.Expr) -> None:
         raise Unsupported("DISTINCT with several arguments is not supported")
     elif isinstance(node, exp.Is) and not isinstance(node.expression, exp.Null | exp.Boolean):
         raise Unsupported(f"IS {node.expression.sql('postgres').upper()} is not supported")
+    elif isinstance(node, exp.If) and not isinstance(node.parent, exp.Case):
+        raise UndefinedObject("function if does not exist", sqlstate="42883", hint="Use CASE.")
     elif isinstance(node, exp.Rollup | exp.Cube) and not node.expressions:
         raise _foreign(node, None)
     elif (
