@@ -15,6 +15,8 @@ from tidemill.config import Config
 from tidemill.persist.lease import Holder
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+# Wider than any line; tables take what they need.
+_WIDTH = 1000
 # A first frontier of a shard without history, not a moment that a person could read.
 _EARLIEST_SHOWN = 10**12
 
@@ -30,8 +32,8 @@ def run(config: Config, *, as_json: bool) -> int:
 
 
 def _show(found: Survey) -> None:
-    # A table cut to a narrow screen hides what one came for: lines may be as long as they must.
-    console = Console(soft_wrap=True)
+    # A table cut to a narrow screen hides what one came for: lines are as long as they must be.
+    console = Console(width=_WIDTH)
     console.print(Text(f"{found.url}, format {found.format if found.format is not None else 'unknown'}"))
     console.print(Text(_held(found.holder)))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -51,8 +53,7 @@ def _show(found: Survey) -> None:
             _size(shard.bytes),
             health,
         )
-    width = max(console.width, console.measure(table).maximum)
-    console.print(table, width=width)
+    console.print(table)
     for problem in found.problems:
         console.print(Text(problem, style="bold red"))
     for shard in found.shards:

@@ -1,0 +1,48 @@
+"""The pages that must follow the code: dependencies, links, and what no page may name."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=!~; ]", r, maxsplit=1)[0] for r in requirements}
+
+
+def test_every_dependency_is_listed_with_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    declared = names(project["project"]["dependencies"])
+    for extra in project["project"]["optional-dependencies"].values():
+        declared |= names(extra)
+    for group in project["dependency-groups"].values():
+        declared |= names(group)
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    listed = dict(re.findall(r"^\| ([a-z0-9-]+) \| (.+) \|$", page, flags=re.MULTILINE))
+    for head in ("package", "---"):
+        listed.pop(head)
+    assert set(listed) == declared
+    assert all(len(reason) > 10 for reason in listed.values())
+
+
+@pytest.mark.parametrize("name", ["run", "java", "dev"])
+def test_locks_name_no_index_and_hash_everything(name: str) -> None:
+    text = (ROOT / "lock" / f"{name}.txt").read_text()
+    assert "://" not in text
+    packages = re.split(r"\n(?=[a-z0-9])", text.replace("\\\n", " "))
+    assert len(packages) > 20
+    assert all("--hash=sha256:" in package for package in packages)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
