@@ -105,8 +105,9 @@ class Blobs(Protocol):
         """Delete a folder with all that is in it; idempotent."""
         ...
 
-    def discard_temporaries(self, prefix: str, older_than: float) -> int:
-        """Delete what interrupted writes left behind in a folder before that time; returns how many."""
+    def tidy(self, prefix: str, older_than: float) -> int:
+        """Delete temporary files and empty folders under a folder, left behind before that time; returns
+        how many."""
         ...
 
     def sync(self, paths: Sequence[str]) -> None:

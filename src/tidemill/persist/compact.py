@@ -9,7 +9,6 @@ them are live at the version before it, so no row is ever doubled by two compact
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -118,20 +117,20 @@ def _within(parts: list[Part], max_bytes: int) -> tuple[Part, ...]:
     return tuple(chosen)
 
 
-def merge(tables: Sequence[pa.Table], since: int) -> pa.Table:
+def merge(tables: Sequence[pa.Table], desc: RelationDesc, since: int) -> pa.Table:
     """One table with the same contents at every time >= since, sorted by time."""
     table = pa.concat_tables(tables)
     times = table.column(TIME_COLUMN)
     index = table.schema.get_field_index(TIME_COLUMN)
     moved = pa.array(np.maximum(times.to_numpy(), since))
-    table = consolidate(table.set_column(index, table.schema.field(index), moved))
+    table = consolidate(table.set_column(index, table.schema.field(index), moved), desc)
     return table.sort_by(TIME_COLUMN)
 
 
-def compaction_job(epoch: int) -> str:
-    """The job id of one compaction. One of an earlier epoch than the log's is over: its commit would be
-    fenced."""
-    return f"compact-e{epoch}-{uuid.uuid4().hex[:12]}"
+def compaction_job(epoch: int, writer: str) -> str:
+    """The job id of a handle's compactions. Those of an earlier epoch than the log's are over: their
+    commits would be fenced."""
+    return f"compact-e{epoch}-{writer}"
 
 
 def compact(
@@ -139,7 +138,7 @@ def compact(
 ) -> Compacted:
     """Carry the plan out. Raises `InputsReplaced` (another compaction came first) or another outcome of a
     commit; what it wrote is deleted unless it may have become visible."""
-    table = merge(reader.read_all(plan.inputs, plan.desc), plan.since)
+    table = merge(reader.read_all(plan.inputs, plan.desc), plan.desc, plan.since)
     outputs = _write(reader, table, job, plan, settings)
     failpoints.hit(FP_PART_WRITTEN)
     paths = tuple(part.path for part in plan.inputs)
@@ -162,6 +161,9 @@ def compact(
         reader.blobs.delete([part_path(reader.shard_id, part) for part in outputs])
         raise
     failpoints.hit(FP_COMMITTED)
+    for part in plan.inputs:
+        # Whoever still reads an older version reads the file; the cache is for what is live.
+        reader.cache.drop(reader.cache.key(reader.blobs, reader.shard_id, part))
     return Compacted(len(paths), len(outputs), sum(part.rows for part in plan.inputs), table.num_rows)
 
 

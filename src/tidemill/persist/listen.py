@@ -96,7 +96,7 @@ class Listen:
         tables = self._shard.reader.read_all(parts, desc, None, (lower, upper))
         if not tables:
             return shard_schema(desc).empty_table()
-        table = consolidate(pa.concat_tables(tables))
+        table = consolidate(pa.concat_tables(tables), desc)
         return table.sort_by(TIME_COLUMN)
 
     def close(self) -> None:

@@ -84,8 +84,7 @@ class LocalBlobs:
     def put(self, path: str, data: bytes | memoryview | pa.Buffer) -> None:
         target = self._path(path)
         try:
-            self._make_parent(target)
-            _write_synced(target, data, FP_PART_BEFORE_FSYNC)
+            self._write_part(target, data)
             _sync_directory(os.path.dirname(target))
         except OSError as error:
             self._forget(target)
@@ -188,12 +187,21 @@ class LocalBlobs:
         except OSError as error:
             raise _failed("could not delete", folder, error) from error
 
-    def discard_temporaries(self, prefix: str, older_than: float) -> int:
+    def tidy(self, prefix: str, older_than: float) -> int:
         count = 0
-        for entry in self._walk(prefix):
-            if entry.name.startswith(_TEMPORARY) and entry.stat().st_mtime < older_than:
-                _unlink(entry.path)
-                count += 1
+        for folder, folders, files in os.walk(self._path(prefix), topdown=False):
+            for name in files:
+                path = os.path.join(folder, name)
+                if name.startswith(_TEMPORARY) and _older(path, older_than):
+                    _unlink(path)
+                    count += 1
+            if not files and not folders and _older(folder, older_than):
+                try:
+                    os.rmdir(folder)
+                    count += 1
+                except OSError:
+                    continue  # somebody has just begun to use it
+                self._forget(os.path.join(folder, ""))
         return count
 
     def sync(self, paths: Sequence[str]) -> None:
@@ -232,6 +240,16 @@ class LocalBlobs:
             except OSError as error:
                 raise _read_error(self._path(prefix), error) from error
         return found
+
+    def _write_part(self, target: str, data: bytes | memoryview | pa.Buffer) -> None:
+        self._make_parent(target)
+        try:
+            _write_synced(target, data, FP_PART_BEFORE_FSYNC)
+        except FileNotFoundError:
+            # The folder was empty and another process has tidied it away.
+            self._forget(target)
+            self._make_parent(target)
+            _write_synced(target, data, FP_PART_BEFORE_FSYNC)
 
     def _make_parent(self, target: str) -> None:
         """Make the directory of `target` and make it durable: a new directory's name lives in its own
@@ -277,6 +295,13 @@ def _sync_directory(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _older(path: str, than: float) -> bool:
+    try:
+        return os.stat(path).st_mtime < than
+    except OSError:
+        return False
 
 
 def _unlink(path: str) -> None:

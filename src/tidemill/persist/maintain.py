@@ -48,8 +48,6 @@ class Maintenance:
         self._one = threading.RLock()
         # Where the newest checkpoint stands; -1 before the first.
         self._checkpointed = -1 if checkpoint is None else checkpoint
-        # Job ids of compactions of this handle that are under way: not orphans.
-        self._running: set[str] = set()
         # When (monotonic) the log was last cleaned and orphans were last looked for. The first round of a
         # handle does not: a server that opens a hundred shards has better things to do.
         self._cleaned_at = self._orphans_at = time.monotonic()
@@ -84,8 +82,6 @@ class Maintenance:
             plan = self._plan(everything)
             if plan is None:
                 return None
-            job = compaction.compaction_job(epoch)
-            self._running.add(job)
             # The inputs' files must stay while we read them, whoever replaces them meanwhile.
             with self._holds.acquire(plan.since, plan.version):
                 try:
@@ -94,13 +90,11 @@ class Maintenance:
                         self._committer,
                         self._shard.reader,
                         epoch=epoch,
-                        job=job,
+                        job=compaction.compaction_job(epoch, self._committer.writer),
                         settings=self._shard.settings,
                     )
                 except InputsReplaced:
                     return None
-                finally:
-                    self._running.discard(job)
 
     def _plan(self, everything: bool) -> Plan | None:
         settings = self._shard.settings
@@ -135,5 +129,6 @@ class Maintenance:
             if finished is not None:
                 self._orphans_at = time.monotonic()
                 grace = self._shard.settings.orphan_grace_seconds
-                swept += sweep_orphans(self._committer, finished, self._running, grace)
+                # No compaction of this handle runs now: we have its lock.
+                swept += sweep_orphans(self._committer, finished, grace)
             return swept

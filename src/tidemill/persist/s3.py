@@ -171,8 +171,8 @@ class S3Blobs:
     def delete_prefix(self, prefix: str) -> None:
         self.delete([info.path for info in self.list(prefix)])
 
-    def discard_temporaries(self, prefix: str, older_than: float) -> int:
-        return 0  # a PUT is whole or not there
+    def tidy(self, prefix: str, older_than: float) -> int:
+        return 0  # a PUT is whole or not there, and there are no folders
 
     def sync(self, paths: Sequence[str]) -> None:
         """What a PUT returned from is durable."""

@@ -122,8 +122,10 @@ class Snapshot:
             table = pa.concat_tables(tables)
         else:
             table = project(shard_schema(self.desc), columns).empty_table()
-        table = table.drop_columns([TIME_COLUMN])
-        return consolidate(table) if self.needs_consolidation else table
+        if not self.needs_consolidation:
+            return table.drop_columns([TIME_COLUMN])
+        # All columns that are there count; a projection's need not be a relation of their own.
+        return consolidate(table, RelationDesc(()), time=False)
 
     def close(self) -> None:
         """Idempotent."""

@@ -26,7 +26,7 @@ FP_BEFORE_DELETE = failpoints.register(
 # disk).
 SWEEP_BATCH = 1000
 
-_COMPACTION = re.compile(r"compact-e(\d+)-")
+_COMPACTION = re.compile(r"compact-e(\d+)-(\w+)")
 
 
 def sweep_removed(committer: Committer, holds: Holds, keep_seconds: float) -> int:
@@ -51,38 +51,34 @@ def sweep_removed(committer: Committer, holds: Holds, keep_seconds: float) -> in
     return len(due)
 
 
-def sweep_orphans(
-    committer: Committer, finished: Callable[[str], bool], running: set[str], grace_seconds: float
-) -> int:
+def sweep_orphans(committer: Committer, finished: Callable[[str], bool], grace_seconds: float) -> int:
     """Delete parts that no version names, are older than the grace period, and whose job is over:
-    `finished` says so, or it is a compaction of an earlier epoch, or one of this handle that no longer
-    runs. Returns how many."""
+    `finished` says so, or it is a compaction of an earlier epoch or of this handle, which runs none now.
+    Returns how many."""
     blobs, shard_id = committer.blobs, committer.shard_id
     horizon = time.time() - grace_seconds
-    discarded = blobs.discard_temporaries(log_folder(shard_id), horizon)
-    # List first, look at the state second: a part committed in between is then seen as live.
-    found = [info.path for info in blobs.list(f"shards/{shard_id}/parts") if info.modified <= horizon]
-    committer.refresh()
     prefix = f"shards/{shard_id}/"
+    # List first, look at the state second: a part committed in between is then seen as live.
+    found = [
+        info.path.removeprefix(prefix) for info in blobs.list(f"{prefix}parts") if info.modified <= horizon
+    ]
+    committer.refresh()
     with committer.changed:
         state = committer.state
-        named = [path.removeprefix(prefix) for path in found]
-        unknown = [path for path in named if path not in state.parts and path not in state.removed]
+        unknown = [path for path in found if path not in state.parts and path not in state.removed]
         epoch = state.epoch
-    orphans = [path for path in unknown if _over(path.split("/")[1], finished, running, epoch)]
+    orphans = [path for path in unknown if _over(path.split("/")[1], finished, epoch, committer.writer)]
     if orphans:
         failpoints.hit(FP_BEFORE_DELETE)
         blobs.delete([prefix + path for path in orphans])
-    return len(orphans) + discarded
+    return len(orphans) + blobs.tidy(prefix, horizon)
 
 
-def _over(job: str, finished: Callable[[str], bool], running: set[str], epoch: int) -> bool:
-    if job in running:
-        return False
-    match = _COMPACTION.match(job)
-    if match is not None:
-        return int(match[1]) < epoch
-    return finished(job)
+def _over(job: str, finished: Callable[[str], bool], epoch: int, writer: str) -> bool:
+    match = _COMPACTION.fullmatch(job)
+    if match is None:
+        return finished(job)
+    return int(match[1]) < epoch or match[2] == writer
 
 
 def drop_shard(blobs: Blobs, shard_id: str) -> None:
