@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.engine.api import CopyOptions
-from tidemill.server.bytecolumns import concatenated
+from tidemill.server.bytecolumns import concatenated, content
 from tidemill.server.copy.fields import Bytes, Cells, Mask, Places, cells, matches, split, wrong_width
 from tidemill.server.copy.formats import BadCopyData, LineDecoder
 from tidemill.server.copy.values import Values
@@ -35,6 +35,10 @@ class CsvEncoder:
         self._quote = options.quote.encode()
         self._escape = options.escape.encode()
         self._null = options.null.encode()
+        # Bytes without which no value needs quotes, unless it is the null string (or, alone in its line,
+        # `\\.`).
+        self._special = np.zeros(256, np.bool_)
+        self._special[[_CR, _LF, *self._delimiter, *self._quote]] = True
 
     def start(self) -> list[bytes]:
         if not self._options.header:
@@ -62,8 +66,9 @@ class CsvEncoder:
             needs = values.is_valid()
         else:
             needs = pc.equal(values, pa.scalar(self._null))
-            for special in (self._delimiter, self._quote, b"\n", b"\r"):
-                needs = pc.or_(needs, pc.match_substring(values, special))
+            if bool(self._special[np.frombuffer(content(values), np.uint8)].any()):
+                for special in (self._delimiter, self._quote, b"\n", b"\r"):
+                    needs = pc.or_(needs, pc.match_substring(values, special))
             if len(self._columns) == 1:
                 # A line of its own with this would be read as the end of the data by older clients.
                 needs = pc.or_(needs, pc.equal(values, pa.scalar(b"\\.")))

@@ -15,7 +15,7 @@ from tidemill.errors import InvalidValue, TidemillError
 from tidemill.types import wire
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Column
-from tidemill.types.wire.columns import InvalidField
+from tidemill.types.wire import InvalidField
 
 # How much of a bad value or line is shown; PostgreSQL's figure.
 _SHOWN = 100
