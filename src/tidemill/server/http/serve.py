@@ -18,7 +18,6 @@ from tidemill.engine.api import Engine
 from tidemill.errors import Unavailable
 from tidemill.server.http.app import Api, build_app
 from tidemill.server.http.limits import HEAD_SECONDS, MAX_CONNECTIONS, SHUTDOWN_SECONDS
-from tidemill.server.http.metrics import LagProbe
 
 
 class HttpServer:
@@ -30,7 +29,6 @@ class HttpServer:
         self._server = server
         self._api = api
         self._task = task
-        self._lag = LagProbe()
 
     async def close(self) -> None:
         """Take no more connections, cancel what runs, and wait for its end. Idempotent."""
@@ -40,7 +38,6 @@ class HttpServer:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        await self._lag.close()
 
 
 async def serve_http(engine: Engine, address: Address, *, hosts: Iterable[str] = ()) -> HttpServer:
