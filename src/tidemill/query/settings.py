@@ -1,7 +1,7 @@
 """The settings that every Spark session of Tidemill starts with, and why each.
 
-Used by `SparkHost` only. What a person gives with `--spark-conf` wins over what stands here, except where a promise of
-the SQL layer hangs on it (`FIXED`).
+Used by `SparkHost` only. What a person gives with `--spark-conf` wins over what stands here, except where a
+promise of the SQL layer hangs on it (`FIXED`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-# A quarter of the machine, within these: below 1 GB a shuffle of a few million rows spills at once; above 4 GB one
-# server hardly gains, and the page cache that holds the parts loses.
+# A quarter of the machine, within these: below 1 GB a shuffle of a few million rows spills at once; above 4
+# GB one server hardly gains, and the page cache that holds the parts loses.
 MIN_DRIVER_MB, MAX_DRIVER_MB = 1024, 4096
 
-# What one task reads. Small enough that a short query gets a core soon (tasks are not interrupted for one another) and
-# that the Arrow form of one result partition stays in the tens of megabytes; large enough that a task's own cost (5 ms)
-# does not show.
-MAX_PARTITION_BYTES = 32 << 20
+# What one task reads. Small enough that a short query gets a core soon (tasks are not interrupted for one
+# another) and that the Arrow form of one result partition stays in the tens of megabytes; large enough that a
+# task's own cost (5 ms) does not show.
+MAX_PARTITION_BYTES = 16 << 20
 
-# Rows per Arrow batch of a result: at 100 bytes a row about 1.6 MB, so a stream holds little and per-batch costs vanish.
+# Rows per Arrow batch of a result: at 100 bytes a row about 1.6 MB, so a stream holds little and per-batch
+# costs vanish.
 RESULT_BATCH_ROWS = 16_384
 
 # The answers of the SQL layer are translated for these; another value would make them silently wrong.
@@ -36,6 +37,8 @@ FIXED: dict[str, str] = {
     # A part that is missing or broken is an error; rows are never left out quietly.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    # Parts carry checksums; a flipped bit is an error, not a value.
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
@@ -64,7 +67,9 @@ def spark_conf(
         "spark.driver.memory": f"{driver_mb or driver_memory_mb()}m",
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch / 'tmp'} -XX:+UseParallelGC",
+        "spark.driver.extraJavaOptions": (
+            f"-Djava.io.tmpdir={scratch / 'tmp'} -Duser.timezone=UTC -XX:+UseParallelGC"
+        ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # TCP between JVM and Python costs about 45 ms a stage in delayed acknowledgements; Unix sockets none.
@@ -73,8 +78,17 @@ def spark_conf(
         "spark.python.worker.reuse": "true",
         # Each running query has a pool of its own, so that a short one is not stuck behind a long one.
         "spark.scheduler.mode": "FAIR",
-        "spark.sql.shuffle.partitions": str(max(2, cores(master))) if local else "64",
+        # Many and small to begin with; adaptive planning joins them to pieces of this size, so that no
+        # partition of a sorted result is half of it.
+        "spark.sql.shuffle.partitions": str(8 * cores(master)) if local else "200",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(MAX_PARTITION_BYTES),
+        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
         "spark.default.parallelism": str(max(2, cores(master))) if local else "64",
+        # The list of parts is ours: beyond 32 files Spark would look for them with a job.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+        # Shuffle files go when the driver's heap is collected; an idle server must not wait half an hour for
+        # that.
+        "spark.cleaner.periodicGC.interval": "5min",
         "spark.sql.files.maxPartitionBytes": str(MAX_PARTITION_BYTES),
         "spark.sql.files.openCostInBytes": str(1 << 20),
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(RESULT_BATCH_ROWS),
@@ -109,7 +123,7 @@ appender.file.policies.size.type = SizeBasedTriggeringPolicy
 appender.file.policies.size.size = 10MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 2
-# Errors of queries reach their client; the stack trace of every failed task here would only hide what matters.
+# Errors of queries reach their client; a stack trace here for every failed task would hide what matters.
 logger.task.name = org.apache.spark.executor.Executor
 logger.task.level = off
 logger.set.name = org.apache.spark.scheduler.TaskSetManager

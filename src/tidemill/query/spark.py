@@ -1,12 +1,12 @@
 """The one Spark session of a server.
 
-`SparkHost` starts the JVM and the session in a background thread, so that the SQL port answers at once; warms it up
-(the first runs of a plan shape are several times slower); says when it is ready; notices when the JVM dies and says why;
-can start it again. The server owns one, the tests share one. PySpark keeps its gateway in class attributes, so there can
-be one host per process at a time: a second one is refused.
+`SparkHost` starts the JVM and the session in a background thread, so that the SQL port answers at once; warms
+it up (the first runs of a plan shape are several times slower); says when it is ready; notices when the JVM
+dies and says why; can start it again. The server owns one, the tests share one. PySpark keeps its gateway in
+class attributes, so there can be one host per process at a time: a second one is refused.
 
-Threads: `session` may be used from any thread; PySpark pins a JVM thread to each Python thread, so job groups and pools
-set in one thread do not touch another. `query.run` sets them.
+Threads: `session` may be used from any thread; PySpark pins a JVM thread to each Python thread, so job groups
+and pools set in one thread do not touch another. `query.run` sets them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from tidemill.errors import Internal, TidemillError, Unavailable
 from tidemill.query.java import Java, find_java
 from tidemill.query.metrics import QueryMetrics
 from tidemill.query.settings import LOG4J, spark_conf
+from tidemill.query.slots import Slot, Slots
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +40,10 @@ log = logging.getLogger(__name__)
 START_TIMEOUT = 120.0
 # How long `stop` waits for the JVM to end by itself before it is killed.
 STOP_TIMEOUT = 10.0
+# Threads of the host's own: one wave ahead per stream that is being read, and cancels.
+WORKERS = 32
+# How long after a broken connection the process is given to be seen dead.
+DEATH_NOTICE = 2.0
 # The path of a Unix socket must fit sockaddr_un (108 bytes); Spark adds `/.<uuid>.sock`, 43 bytes.
 _SOCKET_DIR_MAX = 60
 # Variables that would make PySpark start something else than what this file asks for.
@@ -53,8 +63,8 @@ _owner: SparkHost | None = None
 
 
 class SparkHost:
-    """Starts on construction; see the module's text. `scratch` is a folder that only this host writes to (made if absent;
-    a temporary one by default), which holds shuffle files, sockets and Spark's own log."""
+    """Starts on construction; see the module's text. `scratch` is a folder that only this host writes to
+    (made if absent; a temporary one by default), which holds shuffle files, sockets and Spark's own log."""
 
     def __init__(
         self,
@@ -77,7 +87,8 @@ class SparkHost:
         self.scratch = (
             Path(tempfile.mkdtemp(prefix="tidemill-spark-")) if scratch is None else scratch.resolve()
         )
-        # Where Unix sockets live: inside scratch when its path is short enough, else a private temporary folder.
+        # Where Unix sockets live: inside scratch when its path is short enough, else a private temporary
+        # folder.
         self._socket_dir: Path | None = None
         # Guards the fields below; waited on for `_settled`.
         self._lock = threading.Lock()
@@ -87,6 +98,11 @@ class SparkHost:
         self._warm = False
         self._stopping = False
         self._settled = threading.Event()  # ready or failed
+        self._slots: Slots | None = None  # sessions for queries, of the present JVM
+        self._settings: dict[str, str] = {}  # all that the present session was started with
+        # For what must not run on a caller's thread: waves ahead of a reader, cancels. Idle threads cost
+        # nothing.
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="spark-worker")
         # Seconds from the start to a session and to a warm one; None before. For logs, metrics and the bench.
         self.started_seconds: float | None = None
         self.ready_seconds: float | None = None
@@ -114,7 +130,8 @@ class SparkHost:
             return self._failure
 
     def wait(self, timeout: float | None = None) -> Any:
-        """The session, warm; raises `Unavailable` when it failed, or is not ready within `timeout` seconds."""
+        """The session, warm; raises `Unavailable` when it failed, or is not ready within `timeout`
+        seconds."""
         if not self._settled.wait(timeout):
             raise Unavailable(
                 "Spark is still starting", hint="try again in a few seconds; /readyz tells when it is ready"
@@ -148,6 +165,7 @@ class SparkHost:
             if self._failure is None:
                 self._failure = Unavailable("Spark was stopped", sqlstate="57P01")
         self._settled.set()
+        self._workers.shutdown(wait=False, cancel_futures=True)
         if self._own_scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
         with _owner_lock:
@@ -155,8 +173,8 @@ class SparkHost:
                 _owner = None
 
     def restart(self) -> None:
-        """After a death: start a fresh JVM in the background; `wait` waits for it. Temporary views are gone with the old
-        one, which is why queries register theirs anew each time."""
+        """After a death: start a fresh JVM in the background; `wait` waits for it. Temporary views are gone
+        with the old one, which is why queries register theirs anew each time."""
         self._thread.join(START_TIMEOUT)
         self._tear_down()
         with self._lock:
@@ -167,7 +185,41 @@ class SparkHost:
             self._settled.clear()
         self._begin()
 
-    # -- starting -----------------------------------------------------------------------------------------------------
+    def lease(self, *, small: bool) -> AbstractContextManager[Slot]:
+        """A session that is this caller's alone inside the `with`; see `slots`."""
+        with self._lock:
+            slots = self._slots
+        if slots is None:
+            self.session  # raises why  # noqa: B018
+            raise Internal("there is a session but no slots")
+        return slots.lease(small=small)
+
+    def background(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Run it on one of the host's own threads, which keep their JVM threads."""
+        return self._workers.submit(call, *args, **kwargs)
+
+    @property
+    def sql_settings(self) -> dict[str, str]:
+        """The SQL settings that the tasks of every job must see."""
+        return {k: v for k, v in self._settings.items() if k.startswith("spark.sql.")}
+
+    def settle_death(self) -> TidemillError | None:
+        """After a broken connection: the reason, if it is that the JVM ended (noticed a moment later than the
+        connection)."""
+        with self._lock:
+            process = self._process
+        if process is not None:
+            try:
+                process.wait(DEATH_NOTICE)
+            except subprocess.TimeoutExpired:
+                return None
+        for _ in range(100):
+            if self.failure is not None:
+                return self.failure
+            time.sleep(0.01)
+        return None
+
+    # -- starting ----------------------------------------------------------------------------------
 
     def _start(self) -> None:
         began = time.monotonic()
@@ -176,11 +228,12 @@ class SparkHost:
             session = self._launch(java)
             with self._lock:
                 self._session = session
+                self._slots = Slots(session)
                 self.started_seconds = time.monotonic() - began
             if self._warm_up:
                 from tidemill.query.warm import warm_up
 
-                warm_up(session)
+                warm_up(self)
             with self._lock:
                 self._warm = True
                 self.ready_seconds = time.monotonic() - began
@@ -225,15 +278,17 @@ class SparkHost:
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
         conf = SparkConf(loadDefaults=False)
-        for key, value in spark_conf(self.master, folder, socket_dir, self._driver_mb, self._conf).items():
+        self._settings = spark_conf(self.master, folder, socket_dir, self._driver_mb, self._conf)
+        for key, value in self._settings.items():
             conf.set(key, value)
         output = open(folder / "jvm.log", "wb")  # noqa: SIM115 - the JVM writes to it as long as it lives
         try:
             with self._lock:
                 if self._stopping:
                     raise Unavailable("Spark was stopped", sqlstate="57P01")
-            # A session of its own: Ctrl-C on our terminal must not end the JVM before we have ended its queries.
-            gateway = launch_gateway(
+            # A session of its own: Ctrl-C on our terminal must not end the JVM before we have ended its
+            # queries.
+            gateway: Any = launch_gateway(
                 conf, {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
             )
         finally:
@@ -260,7 +315,7 @@ class SparkHost:
         telling = [x for x in lines if x.strip() and not x.startswith(("WARNING:", "\tat ", "NOTE:"))]
         return " / ".join(telling[-3:])[:500]
 
-    # -- ending -------------------------------------------------------------------------------------------------------
+    # -- ending ------------------------------------------------------------------------------------
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
@@ -270,7 +325,7 @@ class SparkHost:
             self._failure = Unavailable(
                 "the Spark process has ended",
                 detail=f"exit status {code}" + (f": {words}" if (words := self._last_words()) else ""),
-                hint="it is started again by itself; a status of -9 or 137 means that the machine ran out of memory",
+                hint="a status of -9 or 137 means that the machine ran out of memory",
             )
             self._warm = False
             failure = self._failure
@@ -280,11 +335,9 @@ class SparkHost:
 
     def _tear_down(self) -> None:
         """Forget the session and the gateway, and make sure that the JVM is gone."""
-        from pyspark import SparkContext
-        from pyspark.sql import SparkSession
-
         with self._lock:
             session, self._session = self._session, None
+            self._slots = None
             process, self._process = self._process, None
         alive = process is not None and process.poll() is None
         if session is not None and alive:
@@ -292,21 +345,7 @@ class SparkHost:
                 session.stop()
             except Exception as e:  # the JVM may die under the call
                 log.info("Spark did not stop in order: %s", e)
-        # PySpark keeps these for the life of the process; a new JVM needs them empty.
-        gateway = SparkContext._gateway
-        if gateway is not None:
-            try:
-                gateway.shutdown()
-            except Exception as e:
-                log.debug("the gateway was gone already: %s", e)
-        active = SparkContext._active_spark_context
-        if active is not None and getattr(active, "_accumulatorServer", None) is not None:
-            active._accumulatorServer.shutdown()
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-        SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = None
-        SparkSession._activeSession = None
+        _forget_gateway()
         if process is not None:
             if process.stdin is not None:
                 process.stdin.close()  # the JVM ends when this pipe does
@@ -318,3 +357,26 @@ class SparkHost:
         if self._socket_dir is not None and self._socket_dir.parent != self.scratch:
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         self._socket_dir = None
+
+
+def _forget_gateway() -> None:
+    """PySpark keeps its connection in class attributes for the life of the process; a new JVM needs them
+    empty."""
+    import pyspark
+    import pyspark.sql
+
+    context: Any = pyspark.SparkContext
+    session: Any = pyspark.sql.SparkSession
+    if context._gateway is not None:
+        try:
+            context._gateway.shutdown()
+        except Exception as e:
+            log.debug("the gateway was gone already: %s", e)
+    active = context._active_spark_context
+    if active is not None and getattr(active, "_accumulatorServer", None) is not None:
+        active._accumulatorServer.shutdown()
+    context._gateway = None
+    context._jvm = None
+    context._active_spark_context = None
+    session._instantiatedSession = None
+    session._activeSession = None

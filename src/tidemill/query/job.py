@@ -1,0 +1,157 @@
+"""One query's work on Spark: what can be cancelled, and how its failures look.
+
+`run` and `read` do everything that touches the JVM inside `Job.running()`: it marks the thread's jobs with
+the query's group and scheduling pool, and turns whatever Spark raises into an error of ours. `cancel` may
+come from any thread at any moment, before, during or after: jobs of the group that run are stopped, later
+ones refused, and the query raises `QueryCanceled`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tidemill.errors import DataCorrupted, QueryCanceled, TidemillError, Unavailable
+from tidemill.query.multiset import NegativeMultiplicity
+
+if TYPE_CHECKING:
+    from tidemill.query.spark import SparkHost
+
+# Spark never forgets a pool, so queries share a fixed set: with this many at once two of them take turns in
+# one pool.
+POOLS = 32
+
+# `multiset.NEGATIVE_TEXT` as Spark's raise_error reports it.
+_NEGATIVE = re.compile(
+    r"saw retractions \((\d+)\) for row that does not exist: (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
+)
+_ids = itertools.count(1)
+# Which JVM generation this thread's session settings were handed to, see `_propagate`.
+_thread = threading.local()
+
+
+class Job:
+    """The Spark jobs of one query. Made by `run`, or by the caller who wants to be able to cancel before
+    `run` returns."""
+
+    def __init__(self, host: SparkHost, description: str = "query") -> None:
+        self._host = host
+        self._description = description
+        number = next(_ids)
+        # Unique over restarts of the JVM and over servers that share a cluster.
+        self.group = f"tidemill-{os.getpid()}-{number}"
+        self._pool = f"q{number % POOLS}"
+        self._cancelled = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Stop it; returns at once (the call to the JVM is made on another thread). Idempotent."""
+        if self._cancelled.is_set():
+            return
+        self._cancelled.set()
+        self._host.metrics.add(cancelled=1)
+        self.stop_jobs()
+
+    def stop_jobs(self) -> None:
+        """Stop what runs in Spark without calling the query cancelled: its reader went away."""
+        self._host.background(self._cancel_in_jvm)
+
+    def _cancel_in_jvm(self) -> None:
+        try:
+            session = self._host.session
+            session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
+        except Exception:
+            # No JVM any more, so no job either: the query's own thread finds out and reports it.
+            return
+
+    def check(self) -> None:
+        if self._cancelled.is_set():
+            raise QueryCanceled("canceling statement due to user request")
+
+    @contextmanager
+    def running(self) -> Generator[Any]:
+        """The session, with this thread's jobs marked as ours; errors leave as `TidemillError`."""
+        with self.guarded():
+            session = self._host.session
+            _propagate(self._host, session)
+            context = session.sparkContext
+            # Interrupting is safe: these jobs only read, and from local files or sockets of ours.
+            context._jsc.setJobGroup(self.group, self._description, True)
+            context._jsc.setLocalProperty("spark.scheduler.pool", self._pool)
+            yield session
+
+    @contextmanager
+    def guarded(self) -> Generator[None]:
+        """As `running` for what starts no job."""
+        self.check()
+        try:
+            yield
+        except TidemillError:
+            raise
+        except Exception as e:
+            self.check()
+            raise self.describe(e) from e
+
+    def describe(self, e: Exception) -> TidemillError:
+        """What a client is told of an exception of Spark, py4j or the sockets between."""
+        from py4j.protocol import Py4JNetworkError
+
+        self._host.metrics.add(failed=1)
+        failure = self._host.failure
+        if failure is not None:
+            return failure
+        if isinstance(e, (Py4JNetworkError, ConnectionError, EOFError)):
+            # The connection broke before the death of the process was noticed.
+            return self._host.settle_death() or Unavailable(
+                "the connection to Spark broke", detail=str(e), hint="run the statement again"
+            )
+        negative = _NEGATIVE.search(str(e))
+        if negative:
+            return NegativeMultiplicity(int(negative.group(1)), negative.group(2))
+        damaged = _damaged_part(str(e))
+        if damaged is not None:
+            return damaged
+        return _mapper()(e)
+
+
+def _propagate(host: SparkHost, session: Any) -> None:
+    """Hand the session's SQL settings to this thread's jobs. Spark does so by itself for `collect`, but not
+    for the plans that `run` executes partition by partition; tasks would see Spark's defaults instead."""
+    if getattr(_thread, "session", None) is session:
+        return
+    context = session.sparkContext
+    for key, value in host.sql_settings.items():
+        context._jsc.setLocalProperty(key, value)
+    _thread.session = session
+
+
+def _damaged_part(text: str) -> DataCorrupted | None:
+    """A part that vanished or broke while Spark read it; Spark names the file."""
+    for pattern in (
+        r"FAILED_READ_FILE[^\n]*?(?:file|path)[^\n]*?(file:[^\s'\"]+?\.parquet)",
+        r"(file:[^\s'\"]+?\.parquet) (?:is not a Parquet file|does not exist)",
+        r"PATH_NOT_FOUND[^\n]*?(file:[^\s'\"]+?\.parquet)",
+        r"(?:FileNotFoundException|ParquetDecodingException|SparkFileNotFoundException)[^\n]*?(/[^\s'\"]+?\.parquet)",
+    ):
+        found = re.search(pattern, text)
+        if found:
+            path = re.sub(r"^file:/+", "/", found.group(1))
+            return DataCorrupted(
+                f'part "{path}" is missing or corrupt',
+                hint="The data directory is damaged: restore the file.",
+            )
+    return None
+
+
+def _mapper() -> Callable[[Exception], TidemillError]:
+    from tidemill.sql.bind import map_spark_error
+
+    return map_spark_error

@@ -1,0 +1,195 @@
+"""What `read` found out about a collection at a time, put together as a Spark DataFrame.
+
+`read.prepare` fills a `Prepared` (rows that the driver holds, parts that Spark reads, hashes of rows that are
+hidden in them) before a session is chosen; `run` calls `dataframe` once it has one. Building is lazy: no job
+runs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidemill.errors import Internal
+from tidemill.query.hashing import STANDARD, Hashes, RowHash
+from tidemill.query.local import to_jdf
+from tidemill.query.multiset import NEGATIVE_TEXT
+from tidemill.query.scan import scan
+from tidemill.query.slots import Slot
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
+from tidemill.types.model import RelationDesc
+from tidemill.types.names import physical_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tidemill.persist.part import Part
+    from tidemill.persist.snapshot import Snapshot
+
+# The one column of a relation of which the query needs none (count(*)); nobody can ask for it.
+NO_COLUMN = "mz_none"
+_HASH = "mz_hash"
+# Copies are made in two steps, so that a row that is there a billion times never is one array of a billion.
+_REPEAT_STEP = 65_536
+
+
+@dataclass(slots=True)
+class Prepared:
+    """One relation, read as far as the driver reads it; bound to no session."""
+
+    columns: list[str]
+    # For the file that hands a larger table to the JVM.
+    scratch: Path
+    # Rows that the driver holds; with `mz_diff` as the number of copies when `counted`.
+    table: pa.Table | None = None
+    counted: bool = False
+    # Parts whose rows Spark reads, without those whose hash is in `hidden`.
+    snapshot: Snapshot | None = None
+    parts: list[Part] = field(default_factory=list)
+    hidden: Hashes | None = None
+    hashing: RowHash = STANDARD
+    # The driver gave up: Spark sums the updates of all parts and of `table` (which then has `mz_diff`).
+    sum_all: bool = False
+    # No column is needed, only this number of rows.
+    count: int | None = None
+
+    @property
+    def small(self) -> bool:
+        """Whether the driver holds all of it, row by row."""
+        return not self.parts and self.count is None and not self.counted
+
+    def dataframe(self, slot: Slot) -> Any:
+        """The relation as a Dataset of the JVM (`jdf`) in the slot's session."""
+        if self.count is not None:
+            return jdf_of(slot.session.range(self.count).withColumnRenamed("id", NO_COLUMN))
+        held: Any = None
+        if self.table is not None and (self.table.num_rows or not self.parts):
+            held = to_jdf(slot, self.table, self.scratch)
+        if not self.parts and not self.counted:
+            return held
+        frames: list[DataFrame] = []
+        if self.sum_all:
+            return jdf_of(self._summed(slot, held))
+        if held is not None:
+            rows = _frame(slot, held)
+            frames.append(repeat(rows, self.columns) if self.counted else rows)
+        if self.parts and self.snapshot is not None:
+            hashes = hash_frame(slot, self.hidden, self.scratch) if self.hidden is not None else None
+            for rows, copies in positives(slot.session, self.snapshot, self.parts, self.columns):
+                if hashes is not None:
+                    rows = join_hashes(rows, hashes, self.hash_column(), "left_anti")
+                frames.append(repeat(rows, self.columns) if copies else rows)
+        return jdf_of(union(frames))
+
+    def hash_column(self) -> Any:
+        if self.snapshot is None:
+            raise Internal("a relation without a snapshot has no hashes")
+        return self.hashing.column(projected(self.snapshot.desc, self.columns), self.columns)
+
+    def _summed(self, slot: Slot, held: Any) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        if self.snapshot is None:
+            raise Internal("a relation without a snapshot cannot be summed")
+        keys = [column(c) for c in self.columns]
+        shard = [TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN]
+        updates = (
+            scan(slot.session, self.snapshot, self.parts, [*self.columns, *shard])
+            .where((F.col(TIME_COLUMN) <= self.snapshot.as_of) & F.col(ERROR_COLUMN).isNull())
+            .select(*keys, DIFF_COLUMN)
+        )
+        if held is not None:
+            updates = updates.union(_frame(slot, held).select(*keys, DIFF_COLUMN))
+        counts = updates.groupBy(*keys).agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN))
+        diff = F.col(DIFF_COLUMN)
+        row = F.concat_ws(",", *(F.coalesce(key.cast("string"), F.lit("")) for key in keys))
+        text = F.format_string(NEGATIVE_TEXT.replace("{count}", "%d").replace("{row}", "(%s)"), -diff, row)
+        checked = F.when(diff < 0, F.raise_error(text).cast("bigint")).otherwise(diff)
+        return repeat(counts.where(diff != 0).select(*keys, checked.alias(DIFF_COLUMN)), self.columns)
+
+
+def positives(
+    session: Any, snapshot: Snapshot, parts: Sequence[Part], columns: Sequence[str]
+) -> list[tuple[DataFrame, bool]]:
+    """The insertions among the parts' updates at or before the snapshot's time, as (rows, copies): where
+    `copies`, the rows have `mz_diff` behind, else each stands for itself. Parts that need the same filters
+    are scanned together."""
+    from pyspark.sql import functions as F
+
+    groups: dict[tuple[bool, bool, bool, bool], list[Part]] = {}
+    for part in parts:
+        key = (part.max_time > snapshot.as_of, part.min_diff < 0, part.errors > 0, part.max_diff > 1)
+        groups.setdefault(key, []).append(part)
+    result: list[tuple[DataFrame, bool]] = []
+    for (late, signs, errors, copies), members in sorted(groups.items()):
+        extra = [TIME_COLUMN] * late + [DIFF_COLUMN] * (signs or copies) + [ERROR_COLUMN] * errors
+        rows = scan(session, snapshot, members, [*columns, *extra])
+        if late:
+            rows = rows.where(F.col(TIME_COLUMN) <= snapshot.as_of)
+        if signs:
+            rows = rows.where(F.col(DIFF_COLUMN) > 0)
+        if errors:
+            rows = rows.where(F.col(ERROR_COLUMN).isNull())
+        if extra:
+            rows = rows.select(*map(column, columns), *([DIFF_COLUMN] if copies else []))
+        result.append((rows, copies))
+    return result
+
+
+def repeat(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Each row as often as its `mz_diff` says."""
+    from pyspark.sql import functions as F
+
+    step = F.lit(_REPEAT_STEP).cast("bigint")
+    blocks = F.explode(F.expr(f"sequence(0L, ({DIFF_COLUMN} - 1L) div {_REPEAT_STEP}L)"))
+    left = F.col(DIFF_COLUMN) - F.col("mz_block") * step
+    copies = F.explode(F.sequence(F.lit(1).cast("bigint"), F.least(step, left)))
+    return rows.withColumn("mz_block", blocks).withColumn("mz_copy", copies).select(*map(column, columns))
+
+
+def hash_frame(slot: Slot, hashes: Hashes, scratch: Path) -> DataFrame:
+    """The hashes as a relation that every task gets whole."""
+    from pyspark.sql import functions as F
+
+    return F.broadcast(_frame(slot, to_jdf(slot, pa.table({_HASH: hashes}), scratch)))
+
+
+def join_hashes(rows: DataFrame, hashes: DataFrame, expression: Any, how: str) -> DataFrame:
+    """The rows whose hash is (`left_semi`) or is not (`left_anti`) among the hashes."""
+    names = rows.columns
+    return rows.withColumn(_HASH, expression).join(hashes, _HASH, how).select(*map(column, names))
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    result = frames[0]
+    for other in frames[1:]:
+        result = result.union(other)
+    return result
+
+
+def projected(desc: RelationDesc, columns: Sequence[str]) -> RelationDesc:
+    """The relation cut down to physical columns."""
+    by_name = dict(zip(physical_names(desc), desc.columns, strict=True))
+    return RelationDesc(tuple(by_name[name] for name in columns))
+
+
+def column(name: str) -> Any:
+    """A column by its exact name, whatever is in it."""
+    from pyspark.sql import functions as F
+
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def jdf_of(frame: Any) -> Any:
+    """The JVM's side of a DataFrame."""
+    return frame._jdf
+
+
+def _frame(slot: Slot, jdf: Any) -> DataFrame:
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    return DataFrame(jdf, slot.session)

@@ -1,0 +1,285 @@
+"""Run a bound query and stream its result.
+
+`run` is called by the engine on a worker thread with Spark SQL text, its inputs by the names that the text
+uses, and the columns that the client was promised. It returns a `ResultStream`: Arrow batches in the storage
+forms of `types.arrow`, in the query's order, with bounded memory, that can be cancelled from any thread.
+`collect` is the same as one table, for statements that write what they read.
+
+Why not `DataFrame.toArrow`: it holds the whole result, and its JVM side writes to the socket from Spark's one
+scheduler thread, so a client that reads slowly would stop every other query. Here the partitions of the
+result are computed in waves, each an ordinary job whose bytes wait in a thread of their own; the next wave
+runs while the last is read, and not further ahead. A client that stops reading holds two waves and no core.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidemill.errors import Internal, LimitExceeded, Unavailable
+from tidemill.query.job import Job
+from tidemill.query.settings import cores
+from tidemill.types.arrow import arrow_schema
+from tidemill.types.model import Column, RelationDesc
+
+if TYPE_CHECKING:
+    from tidemill.query.read import Constant, Input
+    from tidemill.query.spark import SparkHost
+
+# A wave starts with as many partitions as there are cores, and doubles while one brings less than this:
+# results of a few rows out of many partitions then take few jobs, large ones stay at two waves of some tens
+# of megabytes.
+SMALL_WAVE_BYTES = 4 << 20
+MAX_WAVE = 256
+
+# What UPDATE, DELETE and INSERT ... SELECT may read into the server's memory before they write it out as
+# parts.
+COLLECT_LIMIT_BYTES = 1 << 30
+
+
+def run(
+    host: SparkHost,
+    sql_text: str,
+    inputs: Mapping[str, Input | Constant],
+    columns: Sequence[Column],
+    *,
+    job: Job | None = None,
+) -> ResultStream:
+    """Start the query; blocks until its plan is made and its shuffles, if any, have run. `job` lets the
+    caller cancel before this returns. Raises what reading the inputs raises, Spark's errors as
+    `map_spark_error` tells them, `QueryCanceled`, `Unavailable`."""
+    from tidemill.query.read import prepare
+
+    job = job or Job(host)
+    host.metrics.add(queries=1)
+    prepared = {name: prepare(host, given, job) for name, given in inputs.items()}
+    small = all(p.small for p in prepared.values())
+    with job.running(), host.lease(small=small) as slot:
+        views: list[str] = []
+        try:
+            for name, relation in prepared.items():
+                relation.dataframe(slot).createOrReplaceTempView(name)
+                views.append(name)
+            frame = slot.jsession.sql(sql_text)
+        finally:
+            # The analysed plan holds the relations themselves; the names are free again.
+            for name in views:
+                slot.jsession.catalog().dropTempView(name)
+        return ResultStream(host, job, frame, arrow_schema(RelationDesc(tuple(columns))))
+
+
+def collect(
+    host: SparkHost,
+    sql_text: str,
+    inputs: Mapping[str, Input | Constant],
+    columns: Sequence[Column],
+    *,
+    job: Job | None = None,
+    limit_bytes: int = COLLECT_LIMIT_BYTES,
+) -> pa.Table:
+    """The whole result; `LimitExceeded` when it is larger than `limit_bytes` in Arrow form."""
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    with run(host, sql_text, inputs, columns, job=job) as stream:
+        for batch in stream:
+            size += batch.nbytes
+            if size > limit_bytes:
+                raise LimitExceeded(
+                    f"the rows that the statement reads exceed {limit_bytes >> 20} MB",
+                    hint="write in several statements, each over a part of the rows",
+                    sqlstate="54000",
+                )
+            batches.append(batch)
+        return pa.Table.from_batches(batches, schema=stream.schema)
+
+
+class ResultStream:
+    """Iterate for `pa.RecordBatch`es of `schema`; close (or exhaust) it to release the job. Iteration from
+    several threads is allowed, one at a time; `cancel` at any time."""
+
+    def __init__(self, host: SparkHost, job: Job, frame: Any, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._host = host
+        self._job = job
+        self._source = _spark_arrow_schema(frame, schema)
+        # RDD of byte arrays, one per batch: computes the plan's shuffles now, its last stage wave by wave.
+        self._rdd = frame.toArrowBatchRdd().toJavaRDD()
+        self._partitions = int(self._rdd.getNumPartitions())
+        self._next_partition = 0
+        self._width = max(2, cores(host.master))
+        # The wave after the one that is read now; None when there is none left to start.
+        self._ahead: Future[_Wave] | None = None
+        self._wave: _Wave | None = None
+        self._closed = False
+        host.metrics.add(active=1)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            while True:
+                self._job.check()
+                if self._closed:
+                    raise StopIteration
+                if self._wave is None and not self._open_wave():
+                    self.close()
+                    raise StopIteration
+                batch = self._read()
+                if batch is not None:
+                    return batch
+        except StopIteration:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> ResultStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def cancel(self) -> None:
+        """Stop the query; the reader gets `QueryCanceled`."""
+        self._job.cancel()
+        wave = self._wave
+        if wave is not None:
+            wave.interrupt()
+
+    def close(self) -> None:
+        """Release everything; idempotent. Unread work is stopped."""
+        if self._closed:
+            return
+        self._closed = True
+        self._host.metrics.add(active=-1)
+        unfinished = self._wave is not None or self._ahead is not None
+        if self._wave is not None:
+            self._wave.interrupt()
+            self._wave = None
+        if self._ahead is not None:
+            # Its job may still run: its bytes are thrown away when it is done, or it is cancelled before.
+            self._ahead.add_done_callback(_discard)
+            self._ahead = None
+        if unfinished and not self._job.cancelled:
+            self._job.stop_jobs()
+        self._rdd = None
+
+    # -- waves -----------------------------------------------------------------------------------------
+
+    def _open_wave(self) -> bool:
+        """Make the next wave current and start the one behind it; False when all are read."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            self._wave = ahead.result()
+        elif self._next_partition < self._partitions:
+            self._wave = self._run_wave(*self._take())
+        else:
+            return False
+        if self._next_partition < self._partitions:
+            self._ahead = self._host.background(self._run_wave, *self._take())
+        return True
+
+    def _take(self) -> tuple[int, int]:
+        first = self._next_partition
+        self._next_partition = min(self._partitions, first + self._width)
+        return first, self._next_partition
+
+    def _run_wave(self, first: int, end: int) -> _Wave:
+        with self._job.running() as session:
+            context = session.sparkContext
+            jvm = context._jvm
+            self._host.metrics.add(jobs=1)
+            served = jvm.PythonRDD.runJob(context._jsc.sc(), self._rdd, list(range(first, end)))
+            return _Wave(served)
+
+    def _read(self) -> pa.RecordBatch | None:
+        """The next batch of the current wave; None when the wave is done."""
+        wave = self._wave
+        if wave is None:
+            raise Internal("no wave is open")
+        with self._job.guarded():
+            data = wave.read()
+        if data is None:
+            if wave.bytes < SMALL_WAVE_BYTES:
+                self._width = min(MAX_WAVE, self._width * 2)
+            self._wave = None
+            return None
+        batch = pa.ipc.read_record_batch(data, self._source)
+        self._host.metrics.add(rows=batch.num_rows, bytes=data.size)
+        return _conform(batch, self.schema)
+
+
+class _Wave:
+    """The bytes of one job's partitions, in order, waiting in the JVM behind a local socket."""
+
+    def __init__(self, served: Any) -> None:
+        from pyspark.util import local_connect_and_auth
+
+        address, secret, self._server = served
+        self.bytes = 0  # read so far
+        # The JVM waits only some seconds for this connection, and then as long as it takes for us to read.
+        self._file, self._socket = local_connect_and_auth(address, secret)
+        self._socket.settimeout(None)
+
+    def read(self) -> pa.Buffer | None:
+        """One message; None at the end, which is only believed when the JVM confirms that it sent all."""
+        head = self._file.read(4)
+        if len(head) == 0:
+            self._server.getResult()
+            self._close()
+            return None
+        (size,) = struct.unpack(">i", head) if len(head) == 4 else (-1,)
+        if size < 0:
+            raise Unavailable("the connection to Spark broke", hint="run the statement again")
+        buffer = pa.allocate_buffer(size)
+        view = memoryview(buffer)
+        done = 0
+        while done < size:
+            got = self._file.readinto(view[done:])
+            if not got:
+                raise EOFError("Spark ended in the middle of a result")
+            done += got
+        self.bytes += size
+        return buffer
+
+    def interrupt(self) -> None:
+        """Wake a reader and free the JVM's thread; safe from any thread, any number of times."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # closed already
+
+    def _close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+def _discard(future: Future[_Wave]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().interrupt()
+
+
+def _spark_arrow_schema(frame: Any, promised: pa.Schema) -> pa.Schema:
+    """The schema in which the JVM writes the batches."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    spark = StructType.fromJson(json.loads(frame.schema().json()))
+    if len(spark) != len(promised):
+        raise Internal(f"the query gives {len(spark)} columns, {len(promised)} were promised")
+    return to_arrow_schema(spark, timezone="UTC")
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in the promised storage forms."""
+    if batch.schema.types == schema.types:
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    arrays = [a if a.type == f.type else a.cast(f.type) for a, f in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

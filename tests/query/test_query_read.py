@@ -1,0 +1,260 @@
+"""A collection at a time, read every way there is, against a model that folds the history in Python."""
+
+from __future__ import annotations
+
+import math
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tidemill.errors import DataCorrupted
+from tidemill.persist.blob import open_blobs
+from tidemill.persist.cache import PartCache
+from tidemill.persist.shard import Shard
+from tidemill.query.hashing import Hashes, RowHash
+from tidemill.query.multiset import NegativeMultiplicity, SourceError
+from tidemill.query.read import Input, Limits
+from tidemill.query.run import collect
+from tidemill.query.spark import SparkHost
+from tidemill.types.arrow import shard_schema
+from tidemill.types.model import FLOAT8, INT8, TEXT, Column, RelationDesc, SqlType, numeric
+
+pytestmark = pytest.mark.spark
+
+DESC = RelationDesc(
+    (Column("k", INT8), Column("odd name", TEXT), Column("f", FLOAT8), Column("n", numeric(20, 2)))
+)
+NAMES = ["k", "odd%20name", "f", "n"]
+TYPES = dict(zip(NAMES, DESC.types, strict=True))
+
+WAYS = {
+    "driver": Limits(),
+    "retractions on the driver": Limits(small_rows=0),
+    "retractions by Spark": Limits(small_rows=0, driver_rows=0),
+    "copies by Spark": Limits(small_rows=0, driver_rows=0, expand_rows=0),
+    "all summed by Spark": Limits(small_rows=0, driver_rows=0, retractions=0),
+}
+
+Row = tuple[Any, ...]
+
+
+class WeakHash(RowHash):
+    """Four hashes for all rows: nearly every row shares one with a retraction."""
+
+    def of_table(self, table: pa.Table, desc: RelationDesc, names: list[str]) -> Hashes:
+        return super().of_table(table, desc, names) & np.int64(3)
+
+    def column(self, desc: RelationDesc, names: list[str]) -> Any:
+        return super().column(desc, names).bitwiseAND(3)
+
+
+@dataclass
+class History:
+    """A shard, and the updates that it was given."""
+
+    shard: Shard
+    updates: list[tuple[int, Row, int]] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, folder: Path) -> History:
+        # No cache of parts: a damaged file shall be seen.
+        blobs, cache = open_blobs(str(folder)), PartCache(max_bytes=0)
+        return cls(Shard.create(blobs, f"u{uuid.uuid4().hex}", DESC, epoch=1, cache=cache))
+
+    def append(
+        self, updates: Sequence[tuple[int, Row, int]], errors: Sequence[tuple[int, str, int]] = ()
+    ) -> None:
+        """One part, one commit."""
+        rows = [
+            {**dict(zip(NAMES, row, strict=True)), "mz_timestamp": t, "mz_diff": d} for t, row, d in updates
+        ]
+        rows += [{"mz_timestamp": t, "mz_diff": d, "mz_error": text} for t, text, d in errors]
+        table = pa.Table.from_pylist(rows, schema=shard_schema(DESC))
+        upper = self.shard.upper or 0
+        part = self.shard.write_part(table, job="test")
+        self.shard.compare_and_append([part], upper, max(upper, *(r["mz_timestamp"] + 1 for r in rows)))
+        self.updates += updates
+
+    def at(
+        self, time: int, columns: Sequence[str] = NAMES, extra: Iterable[tuple[Row, int]] = ()
+    ) -> Counter[Row]:
+        chosen = [NAMES.index(c) for c in columns]
+        counts: Counter[Row] = Counter()
+        for row, diff in [*((r, d) for t, r, d in self.updates if t <= time), *extra]:
+            counts[same(row[i] for i in chosen)] += diff
+        assert min(counts.values(), default=0) >= 0
+        return +counts
+
+
+def same(row: Iterable[Any]) -> Row:
+    """Rows that are the same row have the same form."""
+    return tuple(("NaN" if math.isnan(v) else v + 0.0) if isinstance(v, float) else v for v in row)
+
+
+def read(
+    spark: SparkHost, history: History, as_of: int, columns: Sequence[str] | None = None, **given: Any
+) -> Counter[Row]:
+    names = NAMES if columns is None else list(columns)
+    wanted = [Column(name, TYPES[name]) for name in names]
+    with history.shard.snapshot(as_of) as snapshot:
+        table = collect(spark, "select * from t", {"t": Input(snapshot, columns, **given)}, wanted)
+    assert table.schema.names == names
+    return Counter(same(row.values()) for row in table.to_pylist())
+
+
+def random_history(history: History, seed: int) -> None:
+    """Insertions of some rows again and again, retractions of what is there, copies; parts of one and of many
+    times."""
+    from decimal import Decimal
+
+    rng = random.Random(seed)
+    rows: list[Row] = [
+        (
+            rng.choice([None, *range(20)]),
+            rng.choice([None, "", "a", "b", "ü"]),
+            rng.choice([None, 0.0, -0.0, math.nan, 1.5]),
+            rng.choice([None, Decimal("0.00"), Decimal("1.10"), Decimal("-7.25")]),
+        )
+        for _ in range(rng.randint(1, 200))
+    ]
+    live: Counter[Row] = Counter()
+    time = 10
+    for _ in range(rng.randint(2, 7)):
+        part: list[tuple[int, Row, int]] = []
+        only_inserts = rng.random() < 0.4
+        for _ in range(rng.randint(1, 150)):
+            time += rng.random() < 0.05
+            if live and not only_inserts and rng.random() < 0.4:
+                row = rng.choice(list(live))
+                diff = -rng.randint(1, live[row])
+            else:
+                row = rng.choice(rows)
+                diff = 1 if only_inserts or rng.random() < 0.8 else rng.randint(2, 5)
+            part.append((time, row, diff))
+            live[same(row)] += diff
+            live = +live
+            rows.append(rng.choice(rows))
+        # A row may be retracted in the form that compares equal to the one inserted: NaN for NaN, 0.0 for
+        # -0.0.
+        history.append([(t, tuple(math.nan if v == "NaN" else v for v in r), d) for t, r, d in part])
+        time += 1
+
+
+# No shrinking: a seed tells enough, and every example is dozens of Spark jobs.
+@settings(
+    max_examples=3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+@given(seed=st.integers(0, 2**32), pick=st.integers(0, 100))
+def test_every_way_of_reading_gives_the_multiset_of_the_model(
+    spark: SparkHost, tmp_path: Path, seed: int, pick: int
+) -> None:
+    history = History.create(tmp_path / "data")
+    random_history(history, seed)
+    upper = history.shard.upper or 0
+    as_of = 9 + pick * (upper - 10) // 100
+    columns = random.Random(seed).sample(NAMES, random.Random(seed).randint(1, len(NAMES)))
+    for way, limits in WAYS.items():
+        for time, names in ((upper - 1, None), (as_of, columns)):
+            assert read(spark, history, time, names, limits=limits) == history.at(time, names or NAMES), way
+    weak = read(spark, history, upper - 1, limits=Limits(small_rows=0), hashing=WeakHash())
+    assert weak == history.at(upper - 1)
+
+
+def test_count_needs_no_column(spark: SparkHost, tmp_path: Path) -> None:
+    history = History.create(tmp_path / "data")
+    random_history(history, 7)
+    n = [Column("n", INT8)]
+    for time in (12, (history.shard.upper or 0) - 1):
+        expected = history.at(time).total()
+        for limits in WAYS.values():
+            with history.shard.snapshot(time) as snapshot:
+                given = {"t": Input(snapshot, [], limits=limits)}
+                assert collect(spark, "select count(*) as n from t", given, n)["n"].to_pylist() == [expected]
+
+
+def test_a_transaction_sees_its_own_writes(spark: SparkHost, tmp_path: Path) -> None:
+    history = History.create(tmp_path / "data")
+    old, new = (1, "old", 1.0, None), (2, "new", None, None)
+    history.append([(10, old, 1), (10, new, 1)])
+    mine: list[tuple[Row, int]] = [(old, -1), (new, 3)]
+    rows = [{**dict(zip(NAMES, row, strict=True)), "mz_diff": d} for row, d in mine]
+    schema = pa.schema([f for f in shard_schema(DESC) if f.name not in ("mz_timestamp", "mz_error")])
+    extra = pa.Table.from_pylist(rows, schema=schema)
+    for way, limits in WAYS.items():
+        for names in (NAMES, ["k"]):
+            got = read(spark, history, 10, names, extra=extra, limits=limits)
+            assert got == history.at(10, names, mine), way
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_retraction_of_what_is_not_there_is_an_error(spark: SparkHost, tmp_path: Path, way: str) -> None:
+    history = History.create(tmp_path / "data")
+    history.append([(10, (1, "a", None, None), 1)])
+    history.append([(11, (2, "b", 1.5, None), -2)])
+    assert read(spark, history, 10, limits=WAYS[way]) == Counter({(1, "a", None, None): 1})
+    with pytest.raises(NegativeMultiplicity) as caught:
+        read(spark, history, 11, limits=WAYS[way])
+    assert caught.value.sqlstate == "22000"
+    assert caught.value.primary == (
+        "Invalid data in source, saw retractions (2) for row that does not exist: (2,b,1.5,)"
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_live_error_fails_the_read_until_it_is_retracted(
+    spark: SparkHost, tmp_path: Path, way: str
+) -> None:
+    history = History.create(tmp_path / "data")
+    history.append([(10, (1, "a", None, None), 1)])
+    history.append([(11, (2, "b", None, None), 1)], errors=[(11, "bad record at offset 3", 1)])
+    history.append([], errors=[(12, "bad record at offset 3", -1)])
+    assert read(spark, history, 10, limits=WAYS[way]).total() == 1
+    with pytest.raises(SourceError, match="bad record at offset 3"):
+        read(spark, history, 11, limits=WAYS[way])
+    assert read(spark, history, 12, limits=WAYS[way]).total() == 2
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
+@pytest.mark.parametrize("way", ["driver", "retractions on the driver"])
+def test_a_damaged_part_is_named_and_hurts_nobody_else(
+    spark: SparkHost, tmp_path: Path, way: str, damage: str
+) -> None:
+    hurt, well = History.create(tmp_path / "data"), History.create(tmp_path / "data")
+    for history in (hurt, well):
+        history.append([(10, (i, "x" * 50, float(i), None), 1) for i in range(200)])
+    path = Path(hurt.shard.snapshot(10).locate(hurt.shard.parts[0]))
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    if damage == "flipped":
+        path.write_bytes(bytes([*data[:60], data[60] ^ 0xFF, *data[61:]]))
+    with pytest.raises(DataCorrupted) as caught:
+        read(spark, hurt, 10, limits=WAYS[way])
+    assert path.name in caught.value.primary
+    assert read(spark, well, 10, limits=WAYS[way]).total() == 200
+
+
+def test_a_column_younger_than_the_part_is_null(spark: SparkHost, tmp_path: Path) -> None:
+    history = History.create(tmp_path / "data")
+    history.append([(10, (1, "a", None, None), 1)])
+    young: SqlType = TEXT
+    history.shard.evolve(RelationDesc((*DESC.columns, Column("late", young))))
+    for limits in WAYS.values():
+        with history.shard.snapshot(10) as snapshot:
+            given = {"t": Input(snapshot, ["late", "k"], limits=limits)}
+            got = collect(spark, "select * from t", given, [Column("late", young), Column("k", INT8)])
+        assert got.to_pylist() == [{"late": None, "k": 1}]
