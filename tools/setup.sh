@@ -21,11 +21,13 @@ find_python() {
     "Install one, or name it: make setup PYTHON=/path/to/python3"
 }
 
-# The feature version of the Java that Spark would take, or 0.
-java_version() {
-  java=java
-  [ -z "${JAVA_HOME:-}" ] || java=$JAVA_HOME/bin/java
-  "$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1 | grep . || echo 0
+# Whether Spark will find a Java that is new enough: in JAVA_HOME, else on the PATH.
+has_java() {
+  for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" java; do
+    version=$("${java:-java}" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1)
+    [ "${version:-0}" -lt 17 ] || return 0
+  done
+  return 1
 }
 
 if [ ! -x .venv/bin/python ] || ! new_enough .venv/bin/python; then
@@ -47,7 +49,7 @@ fi
 
 say "installing lock/$kind.txt"
 install --require-hashes -r "lock/$kind.txt"
-if [ "$(java_version)" -lt 17 ]; then
+if ! has_java; then
   say "no Java 17 or later here: installing a Java runtime (lock/java.txt)"
   install --require-hashes -r lock/java.txt
 fi

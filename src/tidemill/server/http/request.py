@@ -96,9 +96,11 @@ def _param(value: object) -> Param:
         return Param(None)
     if isinstance(value, bool):
         return Param(b"true" if value else b"false")
-    text = value if isinstance(value, str) else _json(value)
     try:
+        text = value if isinstance(value, str) else _json(value)
         return Param(text.encode("utf-8"))
+    except RecursionError:
+        raise BadRequest("a parameter is nested too deeply") from None
     except UnicodeEncodeError:
         raise BadRequest("a parameter holds half of a surrogate pair") from None
 

@@ -1,0 +1,76 @@
+"""The files of examples/ and the demo, run as their pages tell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.server import ServerProcess
+
+from .docs import Psql, split
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_as_of_py(server: ServerProcess) -> None:
+    run = subprocess.run(
+        [sys.executable, "examples/as_of.py"],
+        cwd=ROOT,
+        env=os.environ | {"PGDSN": server.sql_dsn},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        "now:  [('apple', 7), ('pear', 5)]",
+        "then: [('apple', 10), ('pear', 5), ('plum', 7)]",
+    ]
+
+
+def test_transfers_sql(server: ServerProcess) -> None:
+    from support.wire import Wire
+
+    connection = Wire(server.sql_dsn)
+    try:
+        psql = Psql(connection)
+        shown: list[str] = []
+        for statement in split((ROOT / "examples" / "transfers.sql").read_text()):
+            text, failed = psql.type(statement)
+            assert not failed, f"{statement}\n{text}"
+            if "balance" in text:
+                shown.append(text)
+    finally:
+        connection.close()
+    assert len(shown) == 3
+    assert shown[0] == shown[2] != shown[1]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the example uses curl")
+def test_http_sh(server: ServerProcess) -> None:
+    run = subprocess.run(
+        ["sh", "examples/http.sh", server.http_url], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    assert '"rows": [["/docs",null],["/home",12]]' in run.stdout
+    assert '"error"' not in run.stdout
+
+
+@pytest.mark.server
+def test_demo_ends_by_itself_with_status_0() -> None:
+    run = subprocess.run(
+        [sys.executable, "tools/demo.py"],
+        cwd=ROOT,
+        env=os.environ | {"DEMO_SECONDS": "8"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "SQL answers after" in run.stdout
+    assert "transfers" in run.stdout.splitlines()[-1]
