@@ -79,7 +79,12 @@ class TabletSession:
         self.engine = engine
         self.options = options
         self.transaction_status = "I"
-        self._parameters = {"server_version": "17.0", "client_encoding": "UTF8", "TimeZone": "UTC"}
+        # Without standard_conforming_strings libpq doubles backslashes in bytea.
+        self._parameters = {
+            "server_version": "17.0",
+            "standard_conforming_strings": "on",
+            "TimeZone": "UTC",
+        }
         self.settings = dict(options.settings)
         self._events: list[Notice | api.ParameterStatus] = []
         self._wake: Callable[[], None] = lambda: None

@@ -277,6 +277,9 @@ def test_flush_brings_answers_before_sync(served: Served) -> None:
         c.send(f.parse("select 1"), f.bind(), f.execute(), f.FLUSH)
         assert tags(c.until("C")) == "12DC"
         assert tags(c.ask(f.SYNC)) == "Z"
+        c.send(f.parse("WRONG"), f.describe(b"S"), f.FLUSH)
+        assert tags(c.until("E")) == "E"
+        assert tags(c.ask(f.SYNC)) == "Z"
 
 
 def test_a_simple_query_drops_the_unnamed_statement_and_deallocate_all_the_named(served: Served) -> None:

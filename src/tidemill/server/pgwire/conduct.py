@@ -152,6 +152,8 @@ class Conductor:
         self._conversation.failed(message)
         self._deliver_events()
         self._line.outbox.put(replies.error_response(told))
+        # At once: a client that sent Flush instead of Sync waits for it, and its Flush is void now.
+        self._line.outbox.flush()
         if isinstance(message, m.Query | m.Sync | m.FunctionCall) or (
             isinstance(message, m.Refused) and message.tag in "QF"
         ):

@@ -1,0 +1,102 @@
+"""DataRow and the other replies: the vectorised bytes against a model that packs them one by one."""
+
+from __future__ import annotations
+
+import struct
+
+import pgframes as f
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.errors import InvalidValue, Notice
+from tidemill.server import limits
+from tidemill.server.pgwire import replies
+from tidemill.server.pgwire.messages import ProtocolViolation
+from tidemill.server.pgwire.rows import RowEncoder, chunks, data_rows, framed, result_formats
+from tidemill.types import model
+from tidemill.types.model import Column
+
+CELLS = st.one_of(st.none(), st.binary(max_size=12))
+
+
+def packed(row: tuple[bytes | None, ...]) -> bytes:
+    body = struct.pack("!h", len(row))
+    for cell in row:
+        body += struct.pack("!i", -1) if cell is None else struct.pack("!i", len(cell)) + cell
+    return f.frame(b"D", body)
+
+
+@given(st.integers(0, 5).flatmap(lambda width: st.lists(st.tuples(*[CELLS] * width), max_size=9)), st.integers(0, 4))
+def test_data_rows(rows: list[tuple[bytes | None, ...]], skip: int) -> None:
+    """Sliced columns too, whose offsets do not start at zero."""
+    width = len(rows[0]) if rows else 0
+    columns = [pa.array([r[i] for r in rows], pa.binary()).slice(skip) for i in range(width)]
+    kept = rows[skip:]
+    assert bytes(data_rows(columns, len(kept))) == b"".join(map(packed, kept))
+
+
+@given(st.lists(st.binary(max_size=9), max_size=6), st.integers(0, 3))
+def test_framed(values: list[bytes], skip: int) -> None:
+    got = bytes(framed(b"d", pa.array(values, pa.binary()).slice(skip)))
+    assert got == b"".join(f.copy_data(v) for v in values[skip:])
+
+
+def test_formats_are_by_column() -> None:
+    columns = [Column("a", model.INT4), Column("b", model.TEXT), Column("c", model.TIMESTAMPTZ)]
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([258, None], pa.int32()),
+            pa.array(["é", ""]),
+            pa.array([0, None], pa.timestamp("us", "UTC")),
+        ],
+        names=["a", "b", "c"],
+    )
+    got = bytes(RowEncoder(columns, (1, 0, 0), "Asia/Tokyo").encode(batch))
+    assert got == packed((b"\0\0\1\2", "é".encode(), b"1970-01-01 09:00:00+09")) + packed((None, b"", None))
+
+
+def test_result_formats() -> None:
+    assert result_formats((), 2) == (0, 0)
+    assert result_formats((1,), 2) == (1, 1)
+    assert result_formats((0, 1), 2) == (0, 1)
+    assert result_formats((1,), 0) == ()
+    with pytest.raises(ProtocolViolation, match="3 result formats but query has 2 columns"):
+        result_formats((0, 0, 0), 2)
+
+
+@given(st.integers(0, 70_000), st.integers(0, 5000), st.none() | st.integers(0, 80_000))
+def test_chunks_are_bounded_and_whole(rows: int, width: int, at_most: int | None) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.nulls(rows, pa.binary(width))], names=["a"])
+    got = list(chunks(batch, at_most))
+    assert sum(c.num_rows for c in got) == min(rows, rows if at_most is None else at_most)
+    for c in got:
+        assert 1 <= c.num_rows <= limits.CHUNK_ROWS
+        assert c.num_rows == 1 or c.num_rows * width <= limits.CHUNK_BYTES
+
+
+def test_row_description() -> None:
+    columns = [Column("a", model.INT4), Column("naïve", model.varchar(5)), Column("n", model.numeric(10, 2))]
+    assert replies.row_description(columns, (0, 1, 0)) == f.frame(
+        b"T",
+        struct.pack("!h", 3)
+        + b"a\0"
+        + struct.pack("!ihihih", 0, 0, 23, 4, -1, 0)
+        + "naïve".encode()
+        + b"\0"
+        + struct.pack("!ihihih", 0, 0, 1043, -1, 9, 1)
+        + b"n\0"
+        + struct.pack("!ihihih", 0, 0, 1700, -1, ((10 << 16) | 2) + 4, 0),
+    )
+
+
+def test_errors_and_notices_cannot_break_the_framing() -> None:
+    error = InvalidValue("bad\0value \ud800", detail="d", hint="h", position=3)
+    ((tag, body),) = f.replies(replies.error_response(error, severity="FATAL"))
+    assert (tag, f.fields(body)) == (
+        "E",
+        {"S": "FATAL", "V": "FATAL", "C": "22P02", "M": "bad\\0value ?", "D": "d", "H": "h", "P": "3"},
+    )
+    ((tag, body),) = f.replies(replies.notice_response(Notice("n", severity="WARNING", sqlstate="01000")))
+    assert (tag, f.fields(body)) == ("N", {"S": "WARNING", "V": "WARNING", "C": "01000", "M": "n"})
