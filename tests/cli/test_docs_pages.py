@@ -46,3 +46,22 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_limits_are_as_documented() -> None:
+    from tidemill.server import limits
+    from tidemill.server.http import limits as http
+
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", page, flags=re.MULTILINE))
+    mb, gb = 1 << 20, 1 << 30
+    assert rows["SQL connections"] == f"{limits.MAX_CONNECTIONS:,}"
+    assert rows["length of a query"] == f"{limits.MAX_QUERY_BYTES // mb} MB"
+    assert rows["length of a message"] == f"{limits.MAX_MESSAGE_BYTES // mb} MB"
+    assert rows["length of an identifier"] == f"{limits.MAX_IDENTIFIER_BYTES} bytes"
+    assert rows["result of one SELECT on the SQL port"].startswith(f"{limits.MAX_RESULT_BYTES // gb} GB")
+    assert rows["time to log in"] == f"{limits.LOGIN_SECONDS:.0f} s"
+    assert rows["body of an HTTP request"] == f"{http.MAX_BODY_BYTES // mb} MB"
+    answer = f"{http.MAX_RESULT_BYTES // mb} MB, {http.MAX_HELD_BYTES // mb} MB for all together"
+    assert rows["answer of an HTTP request"] == answer
+    assert rows["HTTP connections"] == f"{http.MAX_CONNECTIONS}"
