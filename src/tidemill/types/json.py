@@ -65,7 +65,7 @@ def canonical_json(text: str) -> str:
         except UnicodeEncodeError:
             raise InvalidValue(
                 "invalid input syntax for type json",
-                detail="Unicode high surrogate and low surrogate must come in pairs.",
+                detail="Unicode low surrogate must follow a high surrogate.",
             ) from None
     return result
 
@@ -160,15 +160,51 @@ def _print(value: Any) -> str:
 
 def _syntax(text: str, error: json.JSONDecodeError) -> InvalidValue:
     """What stands where the parser stopped, in PostgreSQL's words as far as they can be told from there."""
-    rest = text[error.pos :].lstrip(" \t\n\r")
+    return InvalidValue("invalid input syntax for type json", detail=_explain(text, error))
+
+
+def _explain(text: str, error: json.JSONDecodeError) -> str:
+    if error.msg.startswith("Invalid control character"):
+        return f"Character with value 0x{ord(text[error.pos]):02x} must be escaped."
+    at = error.pos
+    if error.msg.startswith("Extra data"):
+        while at and (text[at - 1].isalnum() or text[at - 1] in "_.+-"):
+            at -= 1  # the parser stops within `01` or `1x`; the whole of it is the token
+    rest = text[at:].lstrip(" \t\n\r")
     if not rest:
-        detail = "The input string ended unexpectedly."
-    else:
-        token = re.match(r'"(?:[^"\\]|\\.)*"?|[\w.+-]+|.', rest, re.DOTALL)
-        shown = token[0] if token else rest[0]
-        if shown[0] in '{}[],:"' or error.msg.startswith("Extra data"):
-            expected = "end of input" if error.msg.startswith("Extra data") else "JSON value"
-            detail = f'Expected {expected}, but found "{shown}".'
-        else:
-            detail = f'Token "{shown}" is invalid.'
-    return InvalidValue("invalid input syntax for type json", detail=detail)
+        return "The input string ended unexpectedly."
+    token = _TOKEN.match(rest)
+    shown = token[0] if token else rest[0]
+    sound = shown in _SIGNS or _SOUND.fullmatch(shown) is not None
+    if not sound:
+        return f'Token "{shown}" is invalid.'
+    return f'Expected {_expected(error.msg, text[:at])}, but found "{shown}".'
+
+
+def _expected(message: str, before: str) -> str:
+    if message.startswith("Extra data"):
+        return "end of input"
+    if message.startswith("Expecting ':'"):
+        return '":"'
+    if message.startswith("Expecting ','"):
+        return '"," or "}"' if _innermost(before) == "{" else '"," or "]"'
+    if "property name" in message:
+        return "string" if before.rstrip().endswith(",") else 'string or "}"'
+    return "JSON value"
+
+
+def _innermost(before: str) -> str:
+    """The bracket that is still open at the end of what was read."""
+    opened: list[str] = []
+    for sign in re.findall(r'"(?:[^"\\]|\\.)*"|[][{}]', before, re.DOTALL):
+        if sign in "[{":
+            opened.append(sign)
+        elif sign in "]}" and opened:
+            opened.pop()
+    return opened[-1] if opened else ""
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[\w-][\w.+-]*|.', re.DOTALL)
+_SIGNS = frozenset("{}[],:")
+# A token that is right by itself, and only stands where it should not.
+_SOUND = re.compile(rf'"(?:[^"\\]|\\.)*"|true|false|null|{_NUMBER.pattern}', re.DOTALL)

@@ -255,7 +255,7 @@ class _Reader:
         elif len(whole) == 8 and not self.has_date():
             self.set_date(whole[:4], int(whole[4:6]), whole[6:])
         elif len(whole) == 6 and not self.has_date():
-            if self.type_name.startswith("time ") and self.out.micros is None:
+            if self.type_name == "time" and self.out.micros is None:
                 self.set_clock(int(whole[:2]), int(whole[2:4]), Decimal(whole[4:]))
             else:
                 self.set_date(whole[:2], int(whole[2:4]), whole[4:])

@@ -14,7 +14,7 @@ from tidemill.errors import InvalidValue
 from tidemill.types.arrow import arrow_type
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
-from tidemill.types.model import Kind, SqlType, type_name
+from tidemill.types.model import Kind, SqlType
 from tidemill.types.wire.calendar import (
     DATE_INFINITY,
     DATE_MINUS_INFINITY,
@@ -38,6 +38,8 @@ _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _TIMESTAMP = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK}$"
 _TIMESTAMP_UTC = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK}(Z|\+00(:?00)?)$"
+# What PostgreSQL's input functions call their types.
+_INPUT_NAMES = {Kind.TIMESTAMP: "timestamp", Kind.TIMESTAMPTZ: "timestamp with time zone"}
 # The year 0 is Arrow's, not PostgreSQL's.
 _YEAR_ZERO = "0000"
 
@@ -63,7 +65,7 @@ def _fast_path(t: SqlType, timezone: str) -> tuple[Callable[[pa.Array], pa.Array
     if t.kind is Kind.TIME:
         return _fast_time, f"^{_CLOCK}$"
     if t.kind is Kind.TIMESTAMP:
-        return lambda a: _refusing_year_zero(a).cast(pa.timestamp("us")), _TIMESTAMP
+        return _fast_timestamp, _TIMESTAMP
     at_utc = timezone.upper() in ("UTC", "GMT", "Z")
     regular = f"{_TIMESTAMP}|{_TIMESTAMP_UTC}" if at_utc else _TIMESTAMP_UTC
     return partial(_fast_timestamptz, regular), regular
@@ -80,6 +82,14 @@ def _refusing_year_zero(texts: pa.Array) -> pa.Array:
     if pc.any(pc.starts_with(texts, _YEAR_ZERO)).as_py():
         raise pa.ArrowInvalid("year 0")
     return texts
+
+
+def _fast_timestamp(texts: pa.Array) -> pa.Array:
+    # Arrow also takes an hour without minutes, and digits without colons.
+    lengths = pc.binary_length(texts)
+    if pc.any(pc.and_(pc.greater(lengths, 10), pc.less(lengths, 16))).as_py():
+        raise pa.ArrowInvalid("not all in ISO form")
+    return _refusing_year_zero(texts).cast(pa.timestamp("us"))
 
 
 def _fast_timestamptz(regular: str, texts: pa.Array) -> pa.Array:
@@ -112,7 +122,7 @@ def parse_date(text: str) -> int:
 
 def parse_time(text: str) -> int:
     """Microseconds since midnight; 24:00:00 is a time."""
-    found = read_datetime(text, "time without time zone")
+    found = read_datetime(text, "time")
     if found.micros is None:
         raise InvalidValue(f'invalid input syntax for type time: "{text}"', sqlstate="22007")
     return found.micros
@@ -120,12 +130,13 @@ def parse_time(text: str) -> int:
 
 def parse_timestamp(text: str, t: SqlType, timezone: str) -> int:
     """Microseconds since 1970; a timestamp drops the zone, a timestamptz applies it."""
-    found = read_datetime(text, type_name(t))
+    name = _INPUT_NAMES[t.kind]
+    found = read_datetime(text, name)
     if found.special is not None:
         special = {"epoch": 0, "infinity": TIMESTAMP_INFINITY, "-infinity": TIMESTAMP_MINUS_INFINITY}
         return special[found.special]
     if found.days is None:
-        raise InvalidValue(f'invalid input syntax for type {type_name(t)}: "{text}"', sqlstate="22007")
+        raise InvalidValue(f'invalid input syntax for type {name}: "{text}"', sqlstate="22007")
     micros = found.days * MICROS_PER_DAY + (found.micros or 0)
     if t.kind is Kind.TIMESTAMPTZ:
         micros -= _offset_of(found, micros, timezone) * MICROS_PER_SECOND

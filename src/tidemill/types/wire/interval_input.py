@@ -204,8 +204,8 @@ def _read_clock(token: str, total: _Sum) -> None:
 
 def _read_iso(body: str, total: _Sum) -> None:
     date, mark, clock = body.partition("T")
-    if mark and not clock:
-        raise _syntax(total.text)
+    if mark:
+        total.seen.add("")  # `PT` alone is no time at all, and an interval
     for part, units, pattern in ((date, _ISO_UNITS, _ISO_DATE), (clock, _ISO_CLOCK_UNITS, _ISO_CLOCK)):
         if not part:
             continue

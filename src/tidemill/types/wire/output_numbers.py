@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -18,7 +21,8 @@ def float_text(array: pa.Array) -> pa.Array:
     """float4 and float8: the shortest digits that read back the same, PostgreSQL's choice of exponents."""
     texts = array.cast(pa.string())
     limit = _EXPONENT_FROM[array.type.bit_width // 8]
-    size = np.abs(numbers(array, f"f{array.type.bit_width // 8}"))
+    dtype = np.dtype(f"f{array.type.bit_width // 8}")
+    size = np.abs(numbers(array, dtype))
     with np.errstate(invalid="ignore"):
         plain = ((size >= 1e-4) & (size < 10.0 ** min(limit, _ARROW_EXPONENT_FROM))) | (size == 0)
     odd = ~plain
@@ -27,7 +31,8 @@ def float_text(array: pa.Array) -> pa.Array:
     if not bool(odd.any()):
         return texts
     mask = pa.array(odd)
-    return pc.replace_with_mask(texts, mask, _respell(texts.filter(mask), limit))
+    respelt = _respell(texts.filter(mask), limit)
+    return pc.replace_with_mask(texts, mask, _off_the_boundary(numbers(array, dtype)[odd], respelt))
 
 
 def _respell(texts: pa.Array, limit: int) -> pa.Array:
@@ -59,6 +64,59 @@ def _plain(texts: pa.Array, exponent: int) -> pa.Array:
     padded = pc.ascii_rpad(digits, exponent + 1, "0")
     pointed = pc.replace_substring_regex(padded, rf"^([0-9]{{{exponent + 1}}})([0-9]+)$", r"\1.\2")
     return pc.if_else(negative, pc.binary_join_element_wise("-", pointed, ""), pointed)
+
+
+def _off_the_boundary(values: np.ndarray, texts: pa.Array) -> pa.Array:
+    """Digits that lie exactly half way to the next float read back by rounding to even; Arrow takes them when
+    they are shorter, PostgreSQL does not (1e23 is 9.999999999999999e+22). Only integers beyond the mantissa
+    can be such."""
+    with np.errstate(invalid="ignore"):
+        size = np.abs(values)
+        if values.dtype == np.float32:
+            candidates = np.flatnonzero((size >= 2.0**24) & np.isfinite(values))
+        else:
+            # Half way takes 54 bits, and at most 16 digits: so at most 5**23 is in it, and it ends below
+            # 1e40.
+            candidates = np.flatnonzero((size >= 2.0**54) & (size < 1e40))
+    if not candidates.size:
+        return texts
+    chosen = values[candidates]
+    spellings = texts.take(pa.array(candidates))
+    with np.errstate(over="ignore"):
+        above, below = np.nextafter(chosen, np.inf), np.nextafter(chosen, -np.inf)
+    if values.dtype == np.float32:
+        read = numbers(spellings.cast(pa.float64()), np.float64)
+        middle = chosen.astype(np.float64)
+        half = (read == (middle + above) / 2) | (read == (middle + below) / 2)
+    else:
+        half = np.array(
+            [
+                2 * int(Decimal(text)) in (int(v) + int(a), int(v) + int(b))
+                for text, v, a, b in zip(
+                    spellings.to_pylist(), chosen.tolist(), above.tolist(), below.tolist(), strict=True
+                )
+            ]
+        )
+    rows = candidates[half]
+    if not rows.size:
+        return texts
+    mask = np.zeros(len(values), dtype=np.bool_)
+    mask[rows] = True
+    halfway = spellings.filter(pa.array(half)).to_pylist()
+    longer = [_longer(values[row], text) for row, text in zip(rows, halfway, strict=True)]
+    return pc.replace_with_mask(texts, pa.array(mask), pa.array(longer, pa.string()))
+
+
+def _longer(value: Any, text: str) -> str:
+    """The fewest digits that read back and are not `text`, which lies half way."""
+    digits = len(text.partition("e")[0].lstrip("-").replace(".", ""))
+    most = 9 if value.dtype == np.float32 else 17
+    for count in range(digits + 1, most + 1):
+        mantissa, _, exponent = f"{float(value):.{count - 1}e}".partition("e")
+        spelt = f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+        if spelt != text and value.dtype.type(spelt) == value:
+            return spelt
+    return text
 
 
 def decimal_text(array: pa.Array, *, trim: bool) -> pa.Array:

@@ -18,6 +18,7 @@ from tidemill.types.wire.calendar import (
     TIMESTAMP_MINUS_INFINITY,
     civil_from_days,
 )
+from tidemill.types.wire.interval_input import INFINITY, MINUS_INFINITY
 
 # Years 1 to 9999, the range in which Arrow and PostgreSQL print the same, as days since 1970.
 _FIRST_PLAIN_DAY = -719_162
@@ -126,6 +127,10 @@ def _trim_fraction(texts: pa.Array) -> pa.Array:
 def interval_text(array: pa.Array) -> pa.Array:
     """`1 year 2 mons -3 days +04:05:06.7`: a sign is written where it changes from minus."""
     months, days, micros = (numbers(array.field(i), np.int64) for i in range(3))
+    infinite = (months == INFINITY[0]) & (days == INFINITY[1]) & (micros == INFINITY[2])
+    infinite_past = (
+        (months == MINUS_INFINITY[0]) & (days == MINUS_INFINITY[1]) & (micros == MINUS_INFINITY[2])
+    )
     years, months = _truncated(months, 12)
     after_minus = np.zeros(len(array), dtype=np.bool_)
     pieces: list[pa.Array] = []
@@ -139,6 +144,9 @@ def interval_text(array: pa.Array) -> pa.Array:
     alone = (years == 0) & (months == 0) & (days == 0)
     pieces.append(pc.if_else(pa.array(alone | (micros != 0)), clock, pa.scalar(None, pa.string())))
     texts = pc.binary_join_element_wise(*pieces, " ", null_handling="skip")
+    if bool(infinite.any() or infinite_past.any()):
+        texts = pc.if_else(pa.array(infinite), "infinity", texts)
+        texts = pc.if_else(pa.array(infinite_past), "-infinity", texts)
     return pc.if_else(array.is_valid(), texts, pa.scalar(None, pa.string()))
 
 
