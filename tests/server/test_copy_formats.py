@@ -1,15 +1,17 @@
-"""COPY's formats: against PostgreSQL's rules written down one by one, against a slow reader, and cut anywhere."""
+"""COPY's formats: against PostgreSQL's rules written down one by one, against a slow reader, and cut
+anywhere."""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import struct
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.engine.api import CopyOptions
@@ -47,10 +49,12 @@ def encode(columns: tuple[Column, ...], rows: Rows, options: CopyOptions) -> byt
     return b"".join([*encoder.start(), *middle, *encoder.end()])
 
 
-def decode(columns: tuple[Column, ...], data: bytes, options: CopyOptions, cuts: list[int] | None = None) -> Rows:
+def decode(
+    columns: tuple[Column, ...], data: bytes, options: CopyOptions, cuts: list[int] | None = None
+) -> Rows:
     decoder = copy_decoder(columns, options, relation="t")
     edges = [0, *sorted(c for c in cuts or [] if c < len(data)), len(data)]
-    batches = [b for x, y in zip(edges, edges[1:], strict=False) for b in decoder.feed(data[x:y])]
+    batches = [b for x, y in itertools.pairwise(edges) for b in decoder.feed(data[x:y])]
     batches += decoder.finish()
     for b in batches:
         assert b.schema.names == [c.name for c in columns]
@@ -58,7 +62,12 @@ def decode(columns: tuple[Column, ...], data: bytes, options: CopyOptions, cuts:
 
 
 # Characters that mean something in one of the formats, more often than not.
-NASTY = st.text(st.one_of(st.sampled_from("\\\t\n\r\"',;|N.xn08 é"), st.characters(codec="utf-8", exclude_characters="\0")), max_size=8)
+NASTY = st.text(
+    st.one_of(
+        st.sampled_from("\\\t\n\r\"',;|N.xn08 é"), st.characters(codec="utf-8", exclude_characters="\0")
+    ),
+    max_size=8,
+)
 ROWS = st.lists(
     st.tuples(st.none() | st.integers(-(2**31), 2**31 - 1), st.none() | NASTY, st.none() | st.booleans()),
     max_size=8,
@@ -67,6 +76,7 @@ ABC = (*AB, Column("c d", model.BOOL))
 
 
 @pytest.mark.parametrize("options", ALL, ids=lambda o: f"{o.format}{o.delimiter!r}{o.escape}")
+@settings(deadline=None)
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 200), max_size=6))
 def test_what_goes_out_comes_back(options: CopyOptions, rows: Rows, cuts: list[int]) -> None:
     if options.format == "text" and options.null == "":
@@ -75,6 +85,7 @@ def test_what_goes_out_comes_back(options: CopyOptions, rows: Rows, cuts: list[i
     assert decode(ABC, encode(ABC, rows, options), options, cuts) == rows
 
 
+@settings(deadline=None)
 @given(rows=st.lists(st.tuples(NASTY, NASTY), min_size=1))
 def test_csv_agrees_with_another_reader(rows: Rows) -> None:
     columns = (Column("a", model.TEXT), Column("b", model.TEXT))
@@ -286,8 +297,11 @@ def test_a_row_without_end_is_refused(options: CopyOptions, monkeypatch: pytest.
     assert caught.value.sqlstate == "54000"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=4), st.sampled_from(ALL))
-def test_garbage_is_refused_or_read_but_never_a_crash(data: bytes, cuts: list[int], options: CopyOptions) -> None:
+def test_garbage_is_refused_or_read_but_never_a_crash(
+    data: bytes, cuts: list[int], options: CopyOptions
+) -> None:
     """And the outcome does not depend on the cuts."""
 
     def outcome(cuts: list[int]) -> object:

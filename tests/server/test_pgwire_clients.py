@@ -23,7 +23,7 @@ from tidemill.types import model
 
 ROWS = [
     (1, "plain", Decimal("1.50"), True, dt.date(2024, 2, 29), b"\x00\xff"),
-    (2, "tab\there, \"quote\", back\\slash\nand a line", None, False, None, b""),
+    (2, 'tab\there, "quote", back\\slash\nand a line', None, False, None, b""),
     (3, None, Decimal("-0.01"), None, dt.date(1, 1, 1), None),
 ]
 COLUMNS = [
@@ -95,12 +95,23 @@ def test_psycopg_transactions_and_streams(served: Served) -> None:
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
 
 
-@pytest.mark.parametrize("options", ["", "(format csv)", "(format csv, header)", "(format binary)"])
-def test_psycopg_copy_out_and_in(served: Served, connection: psycopg.Connection[Any], options: str) -> None:
-    with connection.cursor().copy(sql.SQL("COPY t TO STDOUT " + options)) as out:
+@pytest.mark.parametrize(
+    "options",
+    [
+        sql.SQL(""),
+        sql.SQL("(format csv)"),
+        sql.SQL("(format csv, header)"),
+        sql.SQL("(format binary)"),
+    ],
+    ids=["text", "csv", "header", "binary"],
+)
+def test_psycopg_copy_out_and_in(
+    served: Served, connection: psycopg.Connection[Any], options: sql.SQL
+) -> None:
+    with connection.cursor().copy(sql.SQL("COPY t TO STDOUT {}").format(options)) as out:
         data = b"".join(bytes(block) for block in out)
     cursor = connection.cursor()
-    with cursor.copy(sql.SQL("COPY into FROM STDIN " + options)) as copy:
+    with cursor.copy(sql.SQL("COPY into FROM STDIN {}").format(options)) as copy:
         for at in range(0, len(data), 7):
             copy.write(data[at : at + 7])
     assert cursor.statusmessage == "COPY 3"
@@ -122,14 +133,16 @@ def test_psycopg_copies_rows(served: Served, connection: psycopg.Connection[Any]
 
 
 def test_psycopg_copy_errors(served: Served, connection: psycopg.Connection[Any]) -> None:
-    with pytest.raises(psycopg.errors.InvalidTextRepresentation) as caught:
-        with connection.cursor().copy("COPY into FROM STDIN") as copy:
-            copy.write(b"1\ta\t1\tt\t2024-01-01\t\\N\n")
-            copy.write(b"2\ta\tmuch\tt\t2024-01-01\t\\N\n")
+    start = connection.cursor().copy
+    with (
+        pytest.raises(psycopg.errors.InvalidTextRepresentation) as caught,
+        start("COPY into FROM STDIN") as copy,
+    ):
+        copy.write(b"1\ta\t1\tt\t2024-01-01\t\\N\n")
+        copy.write(b"2\ta\tmuch\tt\t2024-01-01\t\\N\n")
     assert caught.value.diag.message_detail == 'COPY into, line 2, column amount: "much"'
-    with pytest.raises(ZeroDivisionError):
-        with connection.cursor().copy("COPY into FROM STDIN") as copy:
-            raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), start("COPY into FROM STDIN") as copy:
+        raise ZeroDivisionError
     assert served.engine.rows("into") == []
     assert [s.failed is not None for s in served.engine.sessions[-1].sinks] == [True, True]
     assert connection.execute("SELECT 1").fetchall() == [(1,)]
@@ -184,7 +197,7 @@ def test_asyncpg_rows_and_parameters(served: Served) -> None:
         await c.executemany("select $1::int8", [(i,) for i in range(100)])
         with pytest.raises(asyncpg.UndefinedTableError) as caught:
             await c.fetch("SELECT * FROM nothing")
-        assert caught.value.position == "15"  # pyright: ignore[reportUnknownMemberType]
+        assert caught.value.as_dict()["position"] == "15"
 
     with_asyncpg(served, work)
 

@@ -193,6 +193,7 @@ TALK = st.lists(MESSAGES, max_size=12).map(b"".join)
 
 
 @given(TALK, st.lists(st.integers(0, 600), max_size=20))
+@settings(deadline=None)
 def test_cutting_does_not_matter(talk: bytes, cuts: list[int]) -> None:
     data = f.SSL + f.startup() + talk + f.TERMINATE + b"garbage after the end"
     assert all_events(data, cuts) == all_events(data)
@@ -243,14 +244,14 @@ def _shape(event: Event) -> object:
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=8))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_garbage(data: bytes, cuts: list[int]) -> None:
     check_stream(data, cuts)
     check_stream(f.startup() + data, cuts)
 
 
 @given(TALK, st.lists(DAMAGE, min_size=1, max_size=4), st.lists(st.integers(0, 600), max_size=8))
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 def test_damaged_conversations(talk: bytes, damage: list[_Damage], cuts: list[int]) -> None:
     data = f.startup() + talk + f.TERMINATE
     for d in damage:
@@ -315,6 +316,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
+@settings(deadline=None)
 def test_errors_void_what_follows_until_sync(steps: list[tuple[m.Message, bool]]) -> None:
     conversation, model = ready(), _Model()
     for message, fails in steps:

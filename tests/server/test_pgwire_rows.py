@@ -7,7 +7,7 @@ import struct
 import pgframes as f
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.errors import InvalidValue, Notice
@@ -28,7 +28,11 @@ def packed(row: tuple[bytes | None, ...]) -> bytes:
     return f.frame(b"D", body)
 
 
-@given(st.integers(0, 5).flatmap(lambda width: st.lists(st.tuples(*[CELLS] * width), max_size=9)), st.integers(0, 4))
+@settings(deadline=None)
+@given(
+    st.integers(0, 5).flatmap(lambda width: st.lists(st.tuples(*[CELLS] * width), max_size=9)),
+    st.integers(0, 4),
+)
 def test_data_rows(rows: list[tuple[bytes | None, ...]], skip: int) -> None:
     """Sliced columns too, whose offsets do not start at zero."""
     width = len(rows[0]) if rows else 0
@@ -37,6 +41,7 @@ def test_data_rows(rows: list[tuple[bytes | None, ...]], skip: int) -> None:
     assert bytes(data_rows(columns, len(kept))) == b"".join(map(packed, kept))
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=9), max_size=6), st.integers(0, 3))
 def test_framed(values: list[bytes], skip: int) -> None:
     got = bytes(framed(b"d", pa.array(values, pa.binary()).slice(skip)))
@@ -66,7 +71,8 @@ def test_result_formats() -> None:
         result_formats((0, 0, 0), 2)
 
 
-@given(st.integers(0, 70_000), st.integers(0, 5000), st.none() | st.integers(0, 80_000))
+@settings(deadline=None)
+@given(st.integers(0, 40_000), st.integers(0, 300), st.none() | st.integers(0, 50_000))
 def test_chunks_are_bounded_and_whole(rows: int, width: int, at_most: int | None) -> None:
     batch = pa.RecordBatch.from_arrays([pa.nulls(rows, pa.binary(width))], names=["a"])
     got = list(chunks(batch, at_most))
