@@ -38,7 +38,9 @@ def expression_sql(tree: exp.Expr) -> str:
             else:
                 node.replace(named)
     try:
-        return _DIALECT.generate(copy, copy=False, comments=False, unsupported_level=ErrorLevel.RAISE)
+        return _DIALECT.generate(
+            copy, copy=False, comments=False, normalize_functions=False, unsupported_level=ErrorLevel.RAISE
+        )
     except UnsupportedError as error:
         raise Unsupported(f"this query cannot be written back as text: {error}") from None
 

@@ -30,11 +30,11 @@ _CLAUSES = {
     "offset": 7,
     "fetch": 7,
 }
-_FROM, _ORDER, _LIMIT = 1, 6, 7
+_FROM, _GROUP, _ORDER, _LIMIT = 1, 3, 6, 7
 _SET_OPERATIONS = frozenset({"union", "intersect", "except"})
 # After these words something must come, ...
 _WANTS_MORE = frozenset(
-    {"by", "where", "having", "and", "or", "limit", "offset", "window", "union", "intersect", "except"}
+    {"where", "having", "and", "or", "limit", "offset", "window", "union", "intersect", "except"}
 )
 # ... and none of these is it.
 _CANNOT_START = words(
@@ -150,11 +150,11 @@ class _Check:
     def _word(self, at: int, value: str, previous: Token) -> None:
         frame = self._frames[-1]
         following = self._tokens[at + 1].value
-        if value in _WANTS_MORE:
+        if value in _WANTS_MORE or (value == "by" and previous.value in ("group", "order", "partition")):
             self._wants_more(at)
         if value == "select":
             frame.select, frame.clause = True, 0
-            if following == "as":
+            if following == "as" or following in _SET_OPERATIONS:
                 raise self._error(at + 1)
         elif value == "join":
             self._join(at)
@@ -164,6 +164,11 @@ class _Check:
                 raise self._error(at)
             if value == "on":
                 self._wants_more(at)
+            elif following != "(" or self._tokens[at + 2].value == ")":
+                raise self._error(at + (1 if following != "(" else 2))
+        elif value in ("rollup", "cube", "grouping") and frame.clause == _GROUP:
+            if following in ("(", "sets") and previous.value not in ("by", ",", "("):
+                raise self._error(at)
         elif value in _SET_OPERATIONS:
             self._end_joins(at)
             if frame.select and frame.clause >= _ORDER:
@@ -180,9 +185,11 @@ class _Check:
                 position=self._tokens[at].start + 1,
             )
         elif value == "for" and frame.select:
+            if following not in ("update", "share", "no", "key"):
+                raise self._error(at)
             raise Unsupported(
-                f"FOR {following.upper()} is not supported",
-                detail="Rows are never locked: readers and writers do not wait for each other.",
+                "locking rows with FOR UPDATE or FOR SHARE is not supported",
+                detail="Readers and writers do not wait for each other.",
                 position=self._tokens[at].start + 1,
             )
 
@@ -213,6 +220,8 @@ class _Check:
         frame.joins = frame.ons = 0
         if value == "from":
             self._relation(at)
+        elif value == "fetch" and following not in ("first", "next"):
+            raise self._error(at + 1)
 
 
 def _is_label(previous: Token) -> bool:

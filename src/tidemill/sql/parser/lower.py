@@ -52,6 +52,8 @@ _QUERY_WORDS = {
 _TYPE_WORDS = {
     word: _KEYWORDS[word.upper()] for word in TYPE_WORDS if word.upper() in _KEYWORDS and word != "double"
 }
+# Before the name of a call that sqlglot shall not know: no text can hold it. `tree` takes it away.
+PLAIN_CALL = "\x00"
 # The functions that sqlglot may give nodes of its own: those that PostgreSQL has by the same name (pg_proc
 # of version 18), and calls with grammar of their own. Other dialects' functions (`nvl`, `if`, `len`, ...)
 # stay plain calls, for the binder to refuse by name.
@@ -113,6 +115,7 @@ _OPERATORS: dict[str, tuple[TokenType, ...]] = {
     "!~~": (TokenType.NOT, _KEYWORDS["~~"]),
     "!~~*": (TokenType.NOT, _KEYWORDS["~~*"]),
 }
+_VALUES = frozenset({Kind.STRING, Kind.NUMBER, Kind.PARAM, Kind.BITS, Kind.QUOTED})
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -161,7 +164,10 @@ class _Lowering:
                 raise syntax_error(self._text, following.start, following.end)
             self._emit(TokenType.STRING, value, at)
         elif kind is Kind.QUOTED:
-            self._name(at)
+            if value in _FOREIGN_FUNCTIONS and self._tokens[at + 1][:2] == (Kind.SYMBOL, "("):
+                self._emit(TokenType.VAR, PLAIN_CALL + value, at)
+            else:
+                self._name(at)
         elif kind is Kind.PARAM:
             self._emit(TokenType.PARAMETER, "$", at)
             self._emit(TokenType.NUMBER, value, at)
@@ -201,7 +207,7 @@ class _Lowering:
                 self._open.pop()
                 return at + 3
         elif value == "[":
-            self._open.append(False)
+            self._open.append(None)
         elif value in (")", "]") and self._open:
             self._open.pop()
         kinds = _OPERATORS.get(value)
@@ -209,6 +215,11 @@ class _Lowering:
             if value in ("..", ";"):
                 raise syntax_error(self._text, token.start, token.end)
             raise Unsupported(f"operator {value} is not supported", position=token.start + 1)
+        # Elsewhere sqlglot reads `:name` and `?` as placeholders of client libraries.
+        if (value == ":" and (not self._open or self._open[-1] is not None)) or (
+            value == "?" and not self._is_operand(at - 1)
+        ):
+            raise syntax_error(self._text, token.start, token.end)
         # `a < < b` is no shift.
         if value in "<>" and self._tokens[at + 1].value == value and self._tokens[at + 1].kind is Kind.SYMBOL:
             after = self._tokens[at + 1]
@@ -217,10 +228,30 @@ class _Lowering:
             self._emit(kind, value, at)
         if value == "::":
             return self._type(at + 1)
-        if value == "." and self._tokens[at + 1].kind is Kind.WORD:
-            self._name(at + 1)
-            return at + 2
+        if value == ".":
+            after = self._tokens[at + 1]
+            if after.kind is Kind.WORD and self._is_named(at - 1):
+                self._name(at + 1)
+                return at + 2
+            if (after.kind is not Kind.QUOTED and after.value != "*") or not self._is_named(at - 1):
+                raise syntax_error(self._text, after.start, after.end)
         return at + 1
+
+    def _is_named(self, at: int) -> bool:
+        """Whether a field can be taken from what ends with the token at `at`."""
+        if at < 0:
+            return False
+        kind, value, _, _ = self._tokens[at]
+        return kind in (Kind.WORD, Kind.QUOTED) or value in (")", "]")
+
+    def _is_operand(self, at: int) -> bool:
+        """Whether an expression can end with the token at `at`."""
+        if at < 0:
+            return False
+        kind, value, _, _ = self._tokens[at]
+        if kind is Kind.SYMBOL:
+            return value in (")", "]")
+        return kind is not Kind.WORD or value not in RESERVED or value in ("end", "null", "true", "false")
 
     def _is_lambda_head(self, at: int) -> bool:
         tokens = self._tokens
@@ -254,8 +285,8 @@ class _Lowering:
         if kind is not None:
             # sqlglot looks at the text too: SOME(SELECT ...) and ANY(SELECT ...) would give different trees.
             self._emit(kind, "ANY" if value == "some" else value.upper(), at)
-        elif value in _FOREIGN_FUNCTIONS and (following.value == "(" or value == "if"):
-            self._emit(TokenType.IDENTIFIER, value, at)
+        elif value in _FOREIGN_FUNCTIONS and following[:2] == (Kind.SYMBOL, "("):
+            self._emit(TokenType.VAR, PLAIN_CALL + value, at)
         elif value in RESERVED:
             # No place of a query where it may stand is left (ASYMMETRIC, CHECK, ...), but sqlglot takes it
             # by its text or as a name: `tree` refuses it as a name.
@@ -275,7 +306,7 @@ class _Lowering:
         """`date '2020-01-01'` as `'2020-01-01'::date`: sqlglot splits and rewrites the text of intervals,
         and tries type names in ways that take exponential time when they nest (`date(date(date(...`)."""
         tokens = self._tokens
-        if at and tokens[at - 1][:2] == (Kind.SYMBOL, "."):
+        if at and (tokens[at - 1][:2] == (Kind.SYMBOL, ".") or tokens[at - 1].kind in _VALUES):
             return None
         end = type_end(tokens, at)
         if end is None or tokens[end].kind is not Kind.STRING:
@@ -314,7 +345,7 @@ class _Lowering:
         tokens = self._tokens
         end = type_end(tokens, at)
         if end is None:
-            return at
+            raise syntax_error(self._text, tokens[at].start, tokens[at].end)
         while at < end:
             kind, value, _, _ = tokens[at]
             pair = (value, tokens[at + 1].value)
@@ -334,4 +365,7 @@ class _Lowering:
             else:
                 self._value(at)
             at += 1
+        if tokens[at][:2] == (Kind.SYMBOL, "("):
+            # Not a modifier that PostgreSQL knows; sqlglot would read any expression as one.
+            raise syntax_error(self._text, tokens[at].start, tokens[at].end)
         return at

@@ -12,10 +12,11 @@ from typing import cast
 
 from sqlglot import exp
 
-from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject, Unsupported
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.names import RESERVED, fold, needs_quotes
 from tidemill.sql.parser import precedence
 from tidemill.sql.parser.depth import check_tree
+from tidemill.sql.parser.lower import PLAIN_CALL
 
 _MODIFIERS = {"with_", "joins", "order", "limit", "offset"}
 # Of each structural node, the arguments that PostgreSQL's grammar has. Any other that is set is another
@@ -82,8 +83,14 @@ def accept(tree: exp.Expr, position: int) -> exp.Expr:
         node.comments = None
         if isinstance(node, exp.Identifier):
             _canonical(node)
-        elif isinstance(node, exp.JSONExtract):
-            _unwrap(node)
+        elif isinstance(node, exp.WindowSpec):
+            for key, value in node.args.items():
+                if isinstance(value, str):
+                    node.set(key, value.upper())
+        elif isinstance(node, exp.Anonymous):
+            _call(node)
+        elif isinstance(node, exp.JSONExtract | exp.JSONExtractScalar):
+            _arrow(node)
     return tree
 
 
@@ -97,18 +104,37 @@ def _check(node: exp.Expr) -> None:
     allowed = _ARGS.get(type(node))
     if allowed is not None:
         for key, value in node.args.items():
+            if value and key == "sample":
+                raise Unsupported("TABLESAMPLE is not supported")
             if value and key not in allowed:
                 raise _foreign(node, key)
     if isinstance(node, _FOREIGN):
         raise _foreign(node, None)
+    if isinstance(node, exp.ColumnDef):
+        raise Unsupported("column definitions after a function are not supported")
     if isinstance(node, _WRITES):
         raise Unsupported("data-modifying statements in WITH are not supported")
-    if isinstance(node, exp.TableSample):
-        raise Unsupported("TABLESAMPLE is not supported")
     if isinstance(node, exp.Join):
         method = str(node.args.get("method") or "").upper()
         if method not in _JOIN_METHODS or str(node.args.get("kind") or "").upper() not in _JOIN_KINDS:
             raise _foreign(node, "kind")
+    elif isinstance(node, exp.Star):
+        if not isinstance(node.parent, exp.Select | exp.Column | exp.Dot | exp.Func):
+            raise SyntaxError_('syntax error at or near "*"')
+    elif isinstance(node, exp.Bracket):
+        if len(node.expressions) != 1:
+            raise SyntaxError_('syntax error at or near ","')
+    elif isinstance(node, exp.Fetch):
+        if not node.args.get("limit_options"):
+            raise SyntaxError_("syntax error: FETCH FIRST ends with ROWS ONLY or ROWS WITH TIES")
+    elif isinstance(node, exp.TableAlias):
+        if not node.this and node.columns:
+            raise SyntaxError_('syntax error at or near "("')
+    elif isinstance(node, exp.Subquery | exp.Values):
+        if node.args.get("alias") and not isinstance(
+            node.parent, exp.From | exp.Join | exp.Lateral | exp.Subquery
+        ):
+            raise _foreign(node, "alias")
     elif isinstance(node, exp.Parameter):
         if not (isinstance(node.this, exp.Literal) and not node.this.is_string):
             raise _foreign(node, None)
@@ -119,8 +145,6 @@ def _check(node: exp.Expr) -> None:
         raise Unsupported("DISTINCT with several arguments is not supported")
     elif isinstance(node, exp.Is) and not isinstance(node.expression, exp.Null | exp.Boolean):
         raise Unsupported(f"IS {node.expression.sql('postgres').upper()} is not supported")
-    elif isinstance(node, exp.If) and not isinstance(node.parent, exp.Case):
-        raise UndefinedObject("function if does not exist", sqlstate="42883", hint="Use CASE.")
     elif isinstance(node, exp.Rollup | exp.Cube) and not node.expressions:
         raise _foreign(node, None)
     elif (
@@ -128,7 +152,9 @@ def _check(node: exp.Expr) -> None:
         and node.this
     ):
         raise Unsupported("the precision of the current time is not supported", hint="Use date_trunc.")
-    elif isinstance(node, exp.In) and node.args.get("field"):
+    elif isinstance(node, exp.Alias) and not isinstance(node.parent, exp.Select):
+        raise SyntaxError_('syntax error at or near "AS"')
+    elif isinstance(node, exp.In) and not (node.expressions or node.args.get("query")):
         raise SyntaxError_("syntax error: IN needs a list or a subquery in parentheses")
 
 
@@ -149,10 +175,22 @@ def _canonical(node: exp.Identifier) -> None:
     node.set("quoted", needs_quotes(name))
 
 
-def _unwrap(node: exp.JSONExtract) -> None:
-    """Take away the parentheses that `lower` wrote around a column before `->`."""
+def _call(node: exp.Anonymous) -> None:
+    """A call's name is a string, but an Identifier where it must be quoted."""
+    name = node.this
+    if isinstance(name, str):
+        node.set("this", name.removeprefix(PLAIN_CALL))
+    elif isinstance(name, exp.Identifier) and not needs_quotes(name.name):
+        node.set("this", name.name)
+
+
+def _arrow(node: exp.JSONExtract | exp.JSONExtractScalar) -> None:
+    """Take away the parentheses that `lower` wrote around a column before `->`, and write those that the
+    generator would write around an operator after it: then the tree is the one that its text gives."""
     inner = node.this
     while isinstance(inner, exp.Paren):
         inner = inner.this
     if isinstance(inner, exp.Column):
         node.set("this", inner)
+    if isinstance(node.expression, exp.Binary) and not isinstance(node.expression, exp.Func):
+        node.set("expression", exp.Paren(this=node.expression))
