@@ -83,9 +83,10 @@ class Server:
 
         return Connection("127.0.0.1", self.sql_port, on_notice=notice)
 
-    def wait(self, state: State) -> Connection:
+    def wait(self, state: State, stop: threading.Event) -> Connection | None:
+        """The first connection, or None when the person ended it meanwhile."""
         deadline = time.monotonic() + START_SECONDS
-        while True:
+        while not stop.is_set():
             if self._process.poll() is not None:
                 raise RuntimeError(f"the server ended with status {self._process.returncode}")
             try:
@@ -94,6 +95,7 @@ class Server:
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"no answer on the SQL port for {START_SECONDS} s") from None
                 time.sleep(0.05)
+        return None
 
     def stop(self) -> None:
         if self._process.poll() is None:
@@ -271,7 +273,10 @@ def main() -> int:
     server = Server(folder)
     try:
         begun = time.monotonic()
-        server.wait(state).query(SCHEMA)
+        connection = server.wait(state, stop)
+        if connection is None:
+            return 0
+        connection.query(SCHEMA)
         console.print(f"SQL answers after {time.monotonic() - begun:.1f} s. Ctrl-C ends the demo.")
         state.begun = time.monotonic()
         threads = [guarded(loop, server, state, stop) for loop in (write_loop, read_loop)]
