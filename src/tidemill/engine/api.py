@@ -145,9 +145,12 @@ class Session(Protocol):
         (0 = find out)."""
         ...
 
-    async def execute(self, prepared: Prepared, params: Sequence[Param] = ()) -> Outcome:
-        """Run it. In no transaction block an implicit transaction is opened, which `sync` ends. After an error the caller
-        calls `fail` before anything else."""
+    async def execute(
+        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+    ) -> Outcome:
+        """Run it. In no transaction block an implicit transaction is opened, which `sync` ends. `alone` says that the implicit
+        transaction will hold nothing else (a simple query of one statement; an Execute with a Sync behind it): the engine may then commit inside,
+        and run the statement again on a conflict. After an error the caller calls `fail` before anything else."""
         ...
 
     async def sync(self) -> None:

@@ -1,0 +1,165 @@
+"""Statements about the session itself: transactions, variables, prepared statements, DISCARD."""
+
+from __future__ import annotations
+
+from tidemill.catalog import ops
+from tidemill.catalog.items import SYSTEM_ROLE
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.plan import Action
+from tidemill.engine.session import EngineSession
+from tidemill.engine.transaction import Mode
+from tidemill.engine.variables import SYSTEM_PARAMETERS, unknown_parameter
+from tidemill.errors import InvalidTransactionState, Notice, TidemillError
+from tidemill.sql import ast
+
+
+class PermissionDenied(TidemillError):
+    sqlstate = "42501"
+
+
+def plan_begin(statement: ast.Begin) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        await s.begin()
+        _apply_modes(s, statement.modes)
+        return Complete("BEGIN")
+
+    return Action(act)
+
+
+def plan_commit() -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        _warn_outside_block(s)
+        return Complete("COMMIT" if await s.commit() else "ROLLBACK")
+
+    return Action(act)
+
+
+def plan_rollback() -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        _warn_outside_block(s)
+        s.rollback()
+        return Complete("ROLLBACK")
+
+    return Action(act)
+
+
+def _warn_outside_block(s: EngineSession) -> None:
+    if s.transaction is None or not s.transaction.explicit:
+        s.notice(Notice("there is no transaction in progress", "WARNING", "25P01"))
+
+
+def plan_set_transaction(statement: ast.SetTransaction) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        if statement.session:
+            if statement.modes.isolation is not None:
+                s.variables.set("transaction_isolation", statement.modes.isolation)
+            if statement.modes.read_only is not None:
+                s.variables.set("default_transaction_read_only", "on" if statement.modes.read_only else "off")
+        else:
+            if not s.current.explicit:
+                s.notice(Notice("SET TRANSACTION can only be used in transaction blocks", "WARNING", "25P01"))
+            _apply_modes(s, statement.modes)
+        return Complete("SET")
+
+    return Action(act)
+
+
+def _apply_modes(s: EngineSession, modes: ast.TransactionModes) -> None:
+    transaction = s.current
+    if modes.isolation is not None:
+        if transaction.mode is not Mode.OPEN:
+            raise InvalidTransactionState(
+                "SET TRANSACTION ISOLATION LEVEL must be called before any query", sqlstate="25001"
+            )
+        s.variable_set(s.variables.set("transaction_isolation", modes.isolation, local=True))
+    if modes.read_only is not None:
+        s.variable_set(s.variables.set("transaction_read_only", "on" if modes.read_only else "off", local=True))
+
+
+def plan_set(statement: ast.SetVariable) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        if statement.values is None:
+            variable = s.variables.reset(statement.name)
+        else:
+            value = ", ".join(statement.values)
+            if s.variables.find(statement.name).name == "database":
+                s.engine.catalog.state.database(value)
+            variable = s.variables.set(statement.name, value, local=statement.local)
+            if statement.local and not s.current.explicit:
+                s.notice(Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01"))
+        s.variable_set(variable)
+        return Complete("SET")
+
+    return Action(act)
+
+
+def plan_reset(statement: ast.ResetVariable) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        if statement.name is None:
+            s.variables.reset_all()
+        else:
+            s.variable_set(s.variables.reset(statement.name))
+        return Complete("RESET")
+
+    return Action(act)
+
+
+def plan_alter_system(statement: ast.AlterSystem) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        if s.role != SYSTEM_ROLE:
+            raise PermissionDenied(
+                "permission denied to alter system", hint=f"Connect as the role {SYSTEM_ROLE}."
+            )
+        if statement.name is None:
+            changes = [ops.AlterSystem(name, None) for name in SYSTEM_PARAMETERS]
+        else:
+            parameter = SYSTEM_PARAMETERS.get(statement.name)
+            if parameter is None:
+                raise unknown_parameter(statement.name)
+            value = None
+            if statement.values is not None:
+                value = parameter.check(parameter.name, ", ".join(statement.values))
+            changes = [ops.AlterSystem(parameter.name, value)]
+        await s.blocking(s.engine.catalog.transact, changes)
+        return Complete("ALTER SYSTEM")
+
+    return Action(act)
+
+
+def plan_deallocate(statement: ast.Deallocate) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        if statement.name is None:
+            s.prepared.clear()
+            return Complete("DEALLOCATE ALL")
+        if s.prepared.pop(statement.name.value, None) is None:
+            raise no_such_prepared(statement.name.value)
+        return Complete("DEALLOCATE")
+
+    return Action(act)
+
+
+def no_such_prepared(name: str) -> TidemillError:
+    return TidemillError(f'prepared statement "{name}" does not exist', sqlstate="26000")
+
+
+def plan_discard(statement: ast.Discard) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        if statement.kind is ast.DiscardKind.ALL:
+            if s.current.explicit:
+                raise InvalidTransactionState("DISCARD ALL cannot run inside a transaction block", sqlstate="25001")
+            s.prepared.clear()
+            for cursor in s.cursors.values():
+                cursor.close()
+            s.cursors.clear()
+            s.variables.reset_all()
+        return Complete(f"DISCARD {statement.kind.value}")
+
+    return Action(act)
+
+
+def plan_no_op(statement: ast.NoOp) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        s.notice(Notice(statement.notice))
+        return Complete(statement.tag)
+
+    return Action(act)

@@ -1,0 +1,58 @@
+"""COPY ... FROM STDIN: the server decodes the client's bytes into batches, this turns them into one transaction's inserts."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Table
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import CopyIn, Outcome
+from tidemill.engine.dml import check_not_null, complete_rows, target_columns, with_diff
+from tidemill.engine.plan import Action, Plan
+from tidemill.engine.select import copy_options
+from tidemill.engine.session import EngineSession
+from tidemill.engine.show import system_number
+from tidemill.sql import ast
+
+
+class TableSink:
+    """Implements `api.CopySink`: rows go into the transaction; nothing is visible before it commits."""
+
+    def __init__(self, session: EngineSession, table: Table, at: list[int]) -> None:
+        self._session = session
+        self._table = table
+        self._at = at
+        self._limit = system_number(session, "max_transaction_size")
+        self._rows = 0
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        session = self._session
+        session.interrupt.check()
+        rows = await session.blocking(
+            complete_rows, session, self._table, self._at, pa.Table.from_batches([batch])
+        )
+        check_not_null(self._table, rows)
+        session.current.add_write(self._table, with_diff(rows, 1), self._limit)
+        self._rows += batch.num_rows
+
+    async def finish(self) -> str:
+        self._session.interrupt.end()
+        return f"COPY {self._rows}"
+
+    async def fail(self, reason: str) -> None:
+        # The statement's error rolls the transaction back; nothing else was done.
+        del reason
+        self._session.interrupt.end()
+
+
+def plan_copy_from(s: EngineSession, statement: ast.CopyFrom, catalog: CatalogState) -> Plan:
+    table = s.resolver(catalog).table(statement.table)
+    at = target_columns(table, statement.columns)
+    options = copy_options(statement.options)
+    columns = tuple(table.desc.columns[i] for i in at)
+
+    async def act(session: EngineSession) -> Outcome:
+        session.current.will_write("COPY FROM")
+        return CopyIn(columns, options, TableSink(session, table, at))
+
+    return Action(act)

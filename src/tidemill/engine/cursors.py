@@ -1,0 +1,96 @@
+"""DECLARE, FETCH and CLOSE: a query's rows, taken a few at a time.
+
+A cursor lives in its transaction and reads at the transaction's time. It keeps what a batch brought and a FETCH did not take, and a read that a FETCH's
+time-out left under way, so that no row is lost or repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.errors import TidemillError
+from tidemill.types.model import Column
+
+if TYPE_CHECKING:
+    from tidemill.engine.session import EngineSession
+
+
+class Cursor:
+    """An open cursor."""
+
+    def __init__(self, columns: tuple[Column, ...], batches: AsyncIterator[pa.RecordBatch]) -> None:
+        self.columns = columns
+        self._batches = batches
+        self._rest: pa.RecordBatch | None = None  # read and not yet fetched
+        self._coming: asyncio.Task[pa.RecordBatch | None] | None = None  # a read that no FETCH has waited out yet
+        self._done = False
+
+    async def fetch(
+        self, session: EngineSession, count: int | None, timeout: float | None
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Up to `count` rows (None: all), or what has come within `timeout` seconds (None: wait)."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        left = count
+        while left is None or left > 0:
+            batch = await self._next(session, None if deadline is None else deadline - loop.time())
+            if batch is None:
+                return
+            if left is not None and batch.num_rows > left:
+                self._rest = batch.slice(left)
+                batch = batch.slice(0, left)
+            if left is not None:
+                left -= batch.num_rows
+            yield batch
+
+    async def _next(self, session: EngineSession, timeout: float | None) -> pa.RecordBatch | None:
+        """The next rows; None at the end, or when there are none in time."""
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            return rest
+        if self._done:
+            return None
+        coming = self._coming
+        if coming is None:
+            coming = self._coming = asyncio.ensure_future(_read(self._batches))
+        if timeout is not None:
+            done, _ = await asyncio.wait({coming}, timeout=max(timeout, 0))
+            if not done:
+                return None
+        self._coming = None
+        batch = await session.interrupt.guard(coming)
+        self._done = batch is None
+        return batch
+
+    def close(self) -> None:
+        """Release what it holds; the release itself runs when the loop gets to it."""
+        self._done = True
+        self._rest = None
+        coming, self._coming = self._coming, None
+        asyncio.ensure_future(_release(self._batches, coming))
+
+
+async def _read(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        return None
+
+
+async def _release(
+    batches: AsyncIterator[pa.RecordBatch], coming: asyncio.Task[pa.RecordBatch | None] | None
+) -> None:
+    if coming is not None:
+        coming.cancel()
+        await asyncio.wait({coming})
+    close = getattr(batches, "aclose", None)
+    if close is None:
+        return
+    try:
+        await close()
+    except (TidemillError, RuntimeError):
+        pass  # it was closed while it failed; whoever read it has the error

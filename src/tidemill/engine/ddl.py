@@ -1,0 +1,423 @@
+"""CREATE, ALTER and DROP: changes of the catalog.
+
+DDL commits by itself, at once. Inside a transaction block it is allowed only before the block has read or written, with a warning that it cannot be
+rolled back; what an implicit transaction has written before it is committed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.catalog import ops
+from tidemill.catalog.items import Database, Item, Key, Schema, Table, View
+from tidemill.catalog.state import CatalogState
+from tidemill.engine import reading
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.defaults import default_column, default_text
+from tidemill.engine.durations import history_ms
+from tidemill.engine.plan import Action, Plan
+from tidemill.engine.session import EngineSession
+from tidemill.engine.show import system_number
+from tidemill.engine.transaction import Mode
+from tidemill.errors import (
+    DuplicateObject,
+    Internal,
+    InvalidTransactionState,
+    NotNullViolation,
+    Notice,
+    TidemillError,
+    UndefinedObject,
+    Unsupported,
+    WrongObjectType,
+)
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_query
+from tidemill.sql.render import to_sql
+from tidemill.types import parse_type
+from tidemill.types.arrow import DIFF_COLUMN
+from tidemill.types.model import TEXT, Column, Kind, RelationDesc
+from tidemill.types.names import physical_names
+
+
+async def transact(s: EngineSession, verb: str, changes: Sequence[ops.Op]) -> CatalogState:
+    """Make the changes, after whatever the session's transaction needs before."""
+    transaction = s.current
+    if transaction.explicit:
+        if transaction.mode is not Mode.OPEN:
+            raise InvalidTransactionState(
+                f"{verb} cannot run in a transaction block that has already read or written",
+                hint="COMMIT first, and run it by itself.",
+                sqlstate="25001",
+            )
+        s.notice(Notice(f"{verb} takes effect at once and cannot be rolled back", "WARNING"))
+    elif transaction.writes:
+        await s.engine.commit(transaction)
+        transaction.writes.clear()
+    if transaction.read_only:
+        raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
+    return await s.blocking(s.engine.catalog.transact, list(changes))
+
+
+def _change(verb: str, changes: Sequence[ops.Op], notices: Sequence[Notice] = ()) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        for notice in notices:
+            s.notice(notice)
+        if changes:
+            await transact(s, verb, changes)
+        return Complete(verb)
+
+    return Action(act)
+
+
+def _skip(verb: str, text: str, sqlstate: str) -> Action:
+    return _change(verb, (), [Notice(text, sqlstate=sqlstate)])
+
+
+# -- databases, schemas ---------------------------------------------------------------------------------------------------
+
+
+def plan_create_database(statement: ast.CreateDatabase, catalog: CatalogState) -> Plan:
+    name = statement.name.value
+    if statement.if_not_exists and any(d.name == name for d in catalog.databases()):
+        return _skip("CREATE DATABASE", f'database "{name}" already exists, skipping', "42P04")
+    return _change("CREATE DATABASE", [ops.CreateDatabase(name)])
+
+
+def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: CatalogState) -> Plan:
+    parts = statement.name.parts
+    if len(parts) > 2:
+        raise UndefinedObject(f'improper schema name "{statement.name}"', sqlstate="42602")
+    database = catalog.database(parts[0] if len(parts) == 2 else s.database)
+    if statement.if_not_exists and catalog.find_schema(database.id, parts[-1]) is not None:
+        return _skip("CREATE SCHEMA", f'schema "{parts[-1]}" already exists, skipping', "42P06")
+    return _change("CREATE SCHEMA", [ops.CreateSchema(database.id, parts[-1])])
+
+
+# -- tables and views -----------------------------------------------------------------------------------------------------
+
+
+def _existing(s: EngineSession, name: ast.Name, catalog: CatalogState) -> tuple[Schema, str, Item | None]:
+    schema, item = catalog.resolve_new(name.parts, s.database, s.variables.search_path())
+    return schema, item, catalog.find_relation(schema.id, item)
+
+
+def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: CatalogState) -> Plan:
+    schema, name, existing = _existing(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return _skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
+    keys = _keys(statement)
+    primary = {c for key in keys if key.primary for c in key.columns}
+    columns: list[Column] = []
+    defaults: list[str | None] = []
+    for definition in statement.columns:
+        nullable = not (definition.not_null or definition.name.value in primary)
+        column = _column(definition, nullable=nullable)
+        columns.append(column)
+        defaults.append(None if definition.default is None else default_text(s, definition.default, column))
+    notices = [Notice("PRIMARY KEY and UNIQUE are recorded, not enforced")] if keys else []
+    op = ops.CreateTable(
+        schema.id,
+        name,
+        RelationDesc(tuple(columns)),
+        tuple(defaults),
+        keys,
+        history_ms(statement.retain_history),
+    )
+    return _change("CREATE TABLE", [op], notices)
+
+
+def _column(definition: ast.ColumnDef, *, nullable: bool) -> Column:
+    try:
+        t = parse_type(definition.type)
+    except TidemillError as e:
+        e.position = definition.type_offset + 1
+        raise
+    return Column(definition.name.value, t, nullable)
+
+
+def _keys(statement: ast.CreateTable) -> tuple[Key, ...]:
+    keys: list[Key] = []
+    for column in statement.columns:
+        if column.primary_key or column.unique:
+            keys.append(Key((column.name.value,), primary=column.primary_key))
+    for constraint in statement.constraints:
+        primary = constraint.kind is ast.ConstraintKind.PRIMARY_KEY
+        keys.append(Key(tuple(c.value for c in constraint.columns), primary=primary))
+    if sum(key.primary for key in keys) > 1:
+        raise DuplicateObject(
+            f'multiple primary keys for table "{statement.name.item}" are not allowed', sqlstate="42P16"
+        )
+    return tuple(keys)
+
+
+def plan_create_table_as(s: EngineSession, statement: ast.CreateTableAs, catalog: CatalogState) -> Plan:
+    schema, name, existing = _existing(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return _skip("CREATE TABLE AS", f'relation "{name}" already exists, skipping', "42P07")
+    bound = bind_query(statement.query.tree, s.resolver(catalog), session=s.info())
+    columns = _renamed(bound.columns, statement.columns)
+    # What a query returns may be null whatever its inputs say; PostgreSQL does the same.
+    desc = RelationDesc(tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns))
+    op = ops.CreateTable(schema.id, name, desc, retain_history_ms=history_ms(statement.retain_history))
+
+    async def act(s: EngineSession) -> Outcome:
+        # The rows first: a query that fails leaves no empty table behind.
+        rows = await _rows_for_new_table(s, catalog, bound, desc) if statement.with_data else None
+        state = await transact(s, "CREATE TABLE AS", [op])
+        if rows is None or not rows.num_rows:
+            return Complete("SELECT 0")
+        table = state.find_relation(schema.id, name)
+        if not isinstance(table, Table):
+            raise Internal("the table that was just made is gone")
+        try:
+            await s.engine.write({table.shard: rows}, {table.shard: table})
+        except BaseException:
+            await s.blocking(s.engine.catalog.transact, [ops.Drop(table.id)])
+            raise
+        return Complete(f"SELECT {rows.num_rows}")
+
+    return Action(act)
+
+
+async def _rows_for_new_table(
+    s: EngineSession, catalog: CatalogState, bound: BoundQuery, desc: RelationDesc
+) -> pa.Table:
+    rows = await reading.collect(s, catalog, bound, system_number(s, "max_transaction_size"))
+    rows = rows.rename_columns(physical_names(desc))
+    return rows.append_column(DIFF_COLUMN, pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
+
+
+def _renamed(columns: Sequence[Column], names: Sequence[ast.Ident]) -> list[Column]:
+    """The query's columns under the names that the statement gives the first of them."""
+    if len(names) > len(columns):
+        raise WrongObjectType("too many column names were specified", sqlstate="42601")
+    out = [replace(c, name=n.value) for c, n in zip(columns, names, strict=False)]
+    return [*out, *columns[len(names) :]]
+
+
+def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: CatalogState) -> Plan:
+    schema, name, existing = _existing(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return _skip("CREATE VIEW", f'relation "{name}" already exists, skipping', "42P07")
+    if statement.query.as_of is not None:
+        raise Unsupported("a view cannot have AS OF", hint="Give AS OF in the query that reads the view.")
+    resolver = s.resolver(catalog)
+    bound = bind_query(statement.query.tree, resolver, session=s.info())
+    if bound.param_types:
+        raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
+    op = ops.CreateView(
+        schema.id,
+        name,
+        to_sql(statement.query),
+        RelationDesc(tuple(_renamed(bound.columns, statement.columns))),
+        references=resolver.references(),
+        replace=statement.or_replace,
+    )
+    return _change("CREATE VIEW", [op])
+
+
+# -- dropping, renaming -----------------------------------------------------------------------------------------------------
+
+_KINDS: dict[ast.ObjectKind, type[Item]] = {
+    ast.ObjectKind.TABLE: Table,
+    ast.ObjectKind.VIEW: View,
+    ast.ObjectKind.SCHEMA: Schema,
+    ast.ObjectKind.DATABASE: Database,
+}
+
+
+def _find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState) -> Item:
+    if kind is ast.ObjectKind.DATABASE:
+        return catalog.database(name.item)
+    if kind is ast.ObjectKind.SCHEMA:
+        return catalog.resolve_schema(name.parts, s.database)
+    item = s.resolver(catalog).item(name)
+    if not isinstance(item, _KINDS[kind]):
+        other = "view" if isinstance(item, View) else "table"
+        raise WrongObjectType(
+            f'"{item.name}" is not a {kind.value.lower()}',
+            hint=f"Use the statement for a {other}.",
+            position=name.offset + 1,
+        )
+    return item
+
+
+def _find_or_none(
+    s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState, *, if_exists: bool
+) -> tuple[Item | None, Notice | None]:
+    try:
+        return _find(s, kind, name, catalog), None
+    except UndefinedObject as e:
+        if not if_exists:
+            if kind is ast.ObjectKind.TABLE or kind is ast.ObjectKind.VIEW:
+                e.primary = e.primary.replace("relation ", f"{kind.value.lower()} ", 1)
+            raise
+        return None, Notice(f'{kind.value.lower()} "{name.item}" does not exist, skipping')
+
+
+def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> Plan:
+    changes: list[ops.Op] = []
+    notices: list[Notice] = []
+    gone: set[str] = set()
+    for name in statement.names:
+        item, notice = _find_or_none(s, statement.kind, name, catalog, if_exists=statement.if_exists)
+        if notice is not None:
+            notices.append(notice)
+        if item is None or item.id in gone:
+            continue
+        if isinstance(item, Database) and item.name == s.database:
+            raise InvalidTransactionState("cannot drop the currently open database", sqlstate="55006")
+        changes.append(ops.Drop(item.id, statement.cascade))
+        # With CASCADE an earlier name may take a later one with it.
+        gone |= {i.id for i in catalog.drop_order(item.id)} if statement.cascade else {item.id}
+    return _change(f"DROP {statement.kind.value}", changes, notices)
+
+
+def plan_rename(s: EngineSession, statement: ast.Rename, catalog: CatalogState) -> Plan:
+    item, notice = _find_or_none(s, statement.kind, statement.name, catalog, if_exists=statement.if_exists)
+    verb = f"ALTER {statement.kind.value}"
+    if item is None:
+        return _change(verb, (), [notice] if notice else [])
+    return _change(verb, [ops.Rename(item.id, statement.new_name.value)])
+
+
+# -- ALTER TABLE --------------------------------------------------------------------------------------------------------------
+
+
+def plan_alter_table(s: EngineSession, statement: ast.AlterTable, catalog: CatalogState) -> Plan:
+    item, notice = _find_or_none(
+        s, ast.ObjectKind.TABLE, statement.name, catalog, if_exists=statement.if_exists
+    )
+    if item is None:
+        return _change("ALTER TABLE", (), [notice] if notice else [])
+    table = catalog.get(item.id, Table)
+    action = statement.action
+    if isinstance(action, ast.AddColumn):
+        return _plan_add_column(s, table, action)
+    if isinstance(action, ast.SetNotNull) and action.not_null:
+        return _plan_set_not_null(table, action.column.value)
+    return _change("ALTER TABLE", [_alter_op(s, table, action)])
+
+
+def _alter_op(s: EngineSession, table: Table, action: ast.TableAction) -> ops.Op:
+    match action:
+        case ast.SetDefault():
+            column = _find_column(table, action.column)
+            text = None if action.default is None else default_text(s, action.default, column)
+            return ops.SetDefault(table.id, column.name, text)
+        case ast.SetNotNull():
+            return ops.SetNotNull(table.id, _find_column(table, action.column).name, action.not_null)
+        case ast.SetRetainHistory():
+            return ops.SetRetainHistory(table.id, history_ms(action.duration))
+        case _:
+            raise Unsupported(
+                "columns cannot be renamed",
+                detail="A column's name is part of the history that is kept.",
+                hint="Make a view that names it as you like.",
+            )
+
+
+def _find_column(table: Table, name: ast.Ident) -> Column:
+    for column in table.desc.columns:
+        if column.name == name.value:
+            return column
+    raise UndefinedObject(
+        f'column "{name.value}" of relation "{table.name}" does not exist',
+        sqlstate="42703",
+        position=name.offset + 1,
+    )
+
+
+def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> Plan:
+    definition = action.column
+    if definition.primary_key or definition.unique:
+        raise Unsupported("ADD COLUMN cannot declare a key", hint="Declare keys when the table is created.")
+    if action.if_not_exists and definition.name.value in table.desc.names:
+        text = f'column "{definition.name.value}" of relation "{table.name}" already exists, skipping'
+        return _skip("ALTER TABLE", text, "42701")
+    column = _column(definition, nullable=True)
+    default = None if definition.default is None else default_text(s, definition.default, column)
+
+    async def act(s: EngineSession) -> Outcome:
+        state = await transact(s, "ALTER TABLE", [ops.AddColumn(table.id, column, default)])
+        try:
+            if default is not None:
+                await _fill(s, state.get(table.id, Table), column)
+            if definition.not_null:
+                await _set_not_null(s, table.id, column.name)
+        except NotNullViolation:
+            # The column is there, as history cannot be taken back, but not as was asked for.
+            s.notice(Notice(f'column "{column.name}" was added without NOT NULL', "WARNING"))
+            raise
+        return Complete("ALTER TABLE")
+
+    return Action(act)
+
+
+async def _fill(s: EngineSession, table: Table, column: Column) -> None:
+    """Give the rows that are there the new column's default: from this time on, the old times keep their NULLs."""
+    limit = system_number(s, "max_transaction_size")
+    for _ in range(s.engine.max_retries):
+        ts = await s.blocking(s.engine.oracle.read_ts)
+        rows = await s.blocking(_read_all, s, table, ts)
+        if not rows.num_rows:
+            return
+        at = table.desc.names.index(column.name)
+        value = await s.blocking(default_column, s, table, at, rows.num_rows)
+        new = rows.set_column(at, rows.schema.field(at).name, value)
+        old = rows.set_column(
+            rows.schema.get_field_index(DIFF_COLUMN), DIFF_COLUMN, pc.negate(rows.column(DIFF_COLUMN))
+        )
+        updates = pa.concat_tables([old, new])
+        if updates.nbytes > limit:
+            raise Unsupported(
+                "the table is too large to be given a default",
+                detail=f"It takes {updates.nbytes} bytes, max_transaction_size is {limit}.",
+                hint="The column was added; set its value with UPDATEs of a part of the rows each.",
+                sqlstate="54000",
+            )
+        try:
+            await s.engine.write({table.shard: updates}, {table.shard: table}, {table.shard: ts})
+            return
+        except TidemillError as e:
+            if e.sqlstate != "40001":
+                raise
+    raise InvalidTransactionState("the table changed too often while the column was filled", sqlstate="40001")
+
+
+def _read_all(s: EngineSession, table: Table, ts: int) -> pa.Table:
+    with reading.snapshot_of(s, table, ts) as snapshot:
+        return snapshot.read().select([*physical_names(table.desc), DIFF_COLUMN])
+
+
+def _plan_set_not_null(table: Table, column: str) -> Plan:
+    async def act(s: EngineSession) -> Outcome:
+        if column not in table.desc.names:
+            raise UndefinedObject(
+                f'column "{column}" of relation "{table.name}" does not exist', sqlstate="42703"
+            )
+        await _set_not_null(s, table.id, column)
+        return Complete("ALTER TABLE")
+
+    return Action(act)
+
+
+async def _set_not_null(s: EngineSession, table_id: str, column: str) -> None:
+    """First the rule, which no later write can pass, then the look at what is there: no NULL slips in between."""
+    state = await transact(s, "ALTER TABLE", [ops.SetNotNull(table_id, column, True)])
+    table = state.get(table_id, Table)
+    ts = await s.blocking(s.engine.oracle.read_ts)
+    rows = await s.blocking(_read_all, s, table, ts)
+    if rows.column(table.desc.names.index(column)).null_count:
+        await s.blocking(s.engine.catalog.transact, [ops.SetNotNull(table_id, column, False)])
+        raise NotNullViolation(f'column "{column}" of relation "{table.name}" contains null values')
+
+
+def plan_comment(statement: ast.CommentOn) -> Plan:
+    raise Unsupported(
+        f"COMMENT ON {statement.kind.value} is not supported yet", hint="Leave it out: it changes no answer."
+    )

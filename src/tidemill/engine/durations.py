@@ -1,0 +1,28 @@
+"""Durations in statements: RETAIN HISTORY FOR '1h', FETCH ... WITH (TIMEOUT = '1s')."""
+
+from __future__ import annotations
+
+from tidemill.errors import InvalidValue
+from tidemill.types.model import INTERVAL
+from tidemill.types.wire import parse_literal
+
+MICROS_PER_DAY = 86_400_000_000
+MAX_HISTORY_MS = 100 * 366 * 86_400_000  # a century: anything longer is a typing mistake
+
+
+def milliseconds(text: str) -> int:
+    """An interval's length; months have no fixed one and are refused."""
+    value = parse_literal(text, INTERVAL).as_py()
+    if value is None or value["months"]:
+        raise InvalidValue(f'"{text}" has no fixed length', hint="Give days, hours, minutes or seconds.")
+    return (value["days"] * MICROS_PER_DAY + value["micros"]) // 1000
+
+
+def history_ms(text: str | None) -> int | None:
+    """RETAIN HISTORY FOR; None stays None, the system's default."""
+    if text is None:
+        return None
+    ms = milliseconds(text)
+    if not 0 < ms <= MAX_HISTORY_MS:
+        raise InvalidValue(f'cannot retain history for "{text}"', hint="Give a positive duration.", sqlstate="22023")
+    return ms

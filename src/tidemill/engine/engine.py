@@ -1,0 +1,224 @@
+"""The running system: a data directory's environment, its catalog, Spark, the sessions, and the thread that looks after the shards.
+
+Opened once by `serve`. The SQL port can answer as soon as `open` returns; Spark starts behind it. A Spark that dies is started again; a data directory that
+is taken over by another server ends this one through `on_fatal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Table
+from tidemill.catalog.state import CatalogState
+from tidemill.catalog.store import Catalog
+from tidemill.config import Config
+from tidemill.engine.api import StartupOptions
+from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.session import EngineSession
+from tidemill.engine.system_relations import FrontierRow, SessionRow
+from tidemill.engine.transaction import Transaction
+from tidemill.errors import Notice, SerializationFailure, TidemillError, UndefinedObject
+from tidemill.persist.environment import Environment
+from tidemill.persist.shard import ShardId
+from tidemill.query.spark import SparkHost
+from tidemill.time.oracle import Oracle
+
+log = logging.getLogger(__name__)
+
+# Threads for whatever blocks: reading and writing shards, planning, waiting for Spark. Statements beyond that many wait for a free one; commits do not need any.
+MAX_WORKERS = 64
+# How often a single UPDATE, DELETE or INSERT ... SELECT is run again when what it read was written meanwhile.
+MAX_RETRIES = 100
+# A JVM that dies again and again (no memory) is not started more often than this.
+RESTART_SECONDS = 5.0
+# Statements that wait longer than this for Spark tell their client.
+SPARK_NOTICE_SECONDS = 0.5
+
+
+class TidemillEngine:
+    """Implements `api.Engine`."""
+
+    max_retries = MAX_RETRIES
+
+    def __init__(self, config: Config, environment: Environment, catalog: Catalog, spark: SparkHost) -> None:
+        self.config = config
+        self.environment = environment
+        self.catalog = catalog
+        self.spark = spark
+        self.workers = ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="engine")
+        self._sessions: set[EngineSession] = set()
+        # One at a time per table: statements that read what they write. Conflicts among them would only be retried.
+        self._write_locks: dict[ShardId, asyncio.Lock] = {}
+        self._maintenance = Maintenance(environment, catalog, config.retain_history)
+        self._maintenance.start()
+        self._closed = False
+
+    @classmethod
+    def open(cls, config: Config, *, on_fatal: Callable[[TidemillError], None]) -> TidemillEngine:
+        """Take the data directory and start Spark; raises `DirectoryHeld` and whatever the store raises. Blocks, not for Spark."""
+        environment = Environment.open(
+            config.data_dir, options=config.s3_options(), take_over=config.take_over, on_lost=on_fatal
+        )
+        try:
+            catalog = Catalog.open(environment)
+        except BaseException:
+            environment.close()
+            raise
+        holder: list[SparkHost] = []
+        spark = SparkHost(
+            config.spark_master,
+            scratch=Path(config.scratch_dir) / "spark" if config.scratch_dir else None,
+            driver_memory_mb=_megabytes(config.spark_driver_memory),
+            on_death=lambda _: _restart(holder[0]),
+        )
+        holder.append(spark)
+        return cls(config, environment, catalog, spark)
+
+    # -- what the server layer sees ---------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        return self.spark.ready and self.environment.lost is None
+
+    def open_session(self, options: StartupOptions, *, process_id: int) -> EngineSession:
+        state = self.catalog.state
+        try:
+            state.role(options.user)
+        except UndefinedObject as e:
+            raise UndefinedObject(
+                e.primary, hint='The roles are "materialize" and "mz_system".', sqlstate="28000"
+            ) from None
+        state.database(options.database)
+        session = EngineSession(self, options, process_id)
+        self._sessions.add(session)
+        return session
+
+    def forget_session(self, session: EngineSession) -> None:
+        self._sessions.discard(session)
+
+    # -- for statements -----------------------------------------------------------------------------------------------------
+
+    @property
+    def oracle(self) -> Oracle:
+        return self.environment.oracle
+
+    async def wait_for_spark(self, session: EngineSession) -> None:
+        """Until Spark is warm; tells the client when that takes long. Raises what stops Spark from starting."""
+        if self.spark.ready:
+            return
+        waiting = asyncio.ensure_future(session.blocking(self.spark.wait))
+        done, _ = await asyncio.wait({waiting}, timeout=SPARK_NOTICE_SECONDS)
+        if not done:
+            session.notice(Notice("Spark is starting; the statement runs as soon as it is there"))
+        await session.interrupt.guard(waiting)
+
+    async def commit(self, transaction: Transaction) -> int:
+        """Make the transaction's writes durable; returns their time. Raises `SerializationFailure` when what it read has changed."""
+        return await self.write(transaction.commit_writes(), transaction.tables, transaction.commit_reads())
+
+    async def write(
+        self,
+        updates: Mapping[ShardId, pa.Table],
+        tables: Mapping[ShardId, Table],
+        reads: Mapping[ShardId, int] | None = None,
+    ) -> int:
+        """Commit updates that were made for these tables as they were defined then. Not to be interrupted: it happens or it does not."""
+
+        def unchanged() -> None:
+            items = self.catalog.state.items
+            for table in tables.values():
+                now = items.get(table.id)
+                if now is None:
+                    raise UndefinedObject(
+                        f'relation "{table.name}" does not exist',
+                        detail="It was dropped meanwhile.",
+                        sqlstate="42P01",
+                    )
+                if not isinstance(now, Table) or now.desc != table.desc:
+                    raise SerializationFailure(
+                        f'relation "{table.name}" was altered meanwhile', hint="Run the transaction again."
+                    )
+
+        future = self.environment.txns.commit(updates, reads, unchanged)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def write_lock(self, shard_id: ShardId) -> asyncio.Lock:
+        return self._write_locks.setdefault(shard_id, asyncio.Lock())
+
+    def situation(self, session: EngineSession, catalog: CatalogState) -> LiveSituation:
+        return LiveSituation(self, session, catalog)
+
+    def session_rows(self) -> list[SessionRow]:
+        return [
+            SessionRow(
+                s.process_id,
+                s.role,
+                s.database,
+                s.variables.get("application_name"),
+                s.connected_at,
+                "active" if s.interrupt.running else "idle",
+            )
+            for s in list(self._sessions)
+        ]
+
+    def close(self) -> None:
+        """End everything in order: commits that are queued finish, the directory is released. Blocks. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._maintenance.stop()
+        self.workers.shutdown(wait=False, cancel_futures=True)
+        self.environment.close()
+        self.spark.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSituation:
+    """`system_relations.Situation` of one statement."""
+
+    engine: TidemillEngine
+    session: EngineSession
+    catalog: CatalogState
+
+    @property
+    def database(self) -> str:
+        return self.session.database
+
+    def sessions(self) -> Sequence[SessionRow]:
+        return self.engine.session_rows()
+
+    def frontiers(self) -> Sequence[FrontierRow]:
+        now = self.engine.oracle.read_ts()
+        rows: list[FrontierRow] = []
+        for table in self.catalog.tables():
+            shard = self.engine.environment.open_shard(table.shard)
+            rows.append(FrontierRow(table.id, shard.since, max(now + 1, shard.upper or 0)))
+        return rows
+
+    def variables(self) -> Iterable[tuple[str, str, str]]:
+        return [(v.name, value, v.description) for v, value in self.session.variables.all()]
+
+
+def _restart(spark: SparkHost) -> None:
+    def later() -> None:
+        try:
+            spark.restart()
+        except TidemillError as e:
+            log.info("Spark is not started again: %s", e.primary)
+
+    timer = threading.Timer(RESTART_SECONDS, later)
+    timer.daemon = True
+    timer.start()
+
+
+def _megabytes(size: str) -> int:
+    number, unit = int(size[:-1]), size[-1]
+    return max(1, number * {"k": 1, "m": 1024, "g": 1024 * 1024}[unit] // 1024)

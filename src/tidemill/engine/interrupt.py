@@ -1,0 +1,79 @@
+"""Stopping the statement that runs now: a cancel request, or its deadline.
+
+One `Interrupt` per session. `begin` arms it for a statement, `guard` awaits something that may be stopped, `end` disarms it. A cancel
+that arrives between statements does nothing, as in PostgreSQL. What must not be torn (a commit in flight) is awaited without the guard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidemill.errors import QueryCanceled
+
+T = TypeVar("T")
+
+
+class Interrupt:
+    def __init__(self) -> None:
+        # Set by `cancel`; cleared by `begin`. None while no statement runs.
+        self._canceled: asyncio.Event | None = None
+        self._deadline: float | None = None  # on the loop's clock
+        self._reason = "canceling statement due to user request"
+
+    def begin(self, timeout_ms: int) -> None:
+        self._canceled = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.time() + timeout_ms / 1000 if timeout_ms else None
+
+    def end(self) -> None:
+        self._canceled = None
+        self._deadline = None
+
+    @property
+    def running(self) -> bool:
+        return self._canceled is not None
+
+    def cancel(self) -> None:
+        if self._canceled is not None:
+            self._canceled.set()
+
+    def check(self) -> None:
+        """Raise if the statement should stop; for loops that do not await."""
+        if self._canceled is not None and self._canceled.is_set():
+            raise QueryCanceled(self._reason)
+        if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
+            raise QueryCanceled("canceling statement due to statement timeout")
+
+    async def guard(self, awaitable: Awaitable[T], stop: Callable[[], None] | None = None) -> T:
+        """Await it, or stop it: `stop` is called (once) so that work on other threads ends too, and QueryCanceled is raised at
+        once; the abandoned work's own outcome is ignored."""
+        canceled = self._canceled
+        work = asyncio.ensure_future(awaitable)
+        if canceled is None:
+            return await work
+        signal = asyncio.ensure_future(canceled.wait())
+        timeout = None
+        if self._deadline is not None:
+            timeout = max(0.0, self._deadline - asyncio.get_running_loop().time())
+        try:
+            done, _ = await asyncio.wait({work, signal}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._abandon(work, stop)
+            raise
+        finally:
+            signal.cancel()
+        if work in done:
+            return work.result()
+        self._abandon(work, stop)
+        self.check()
+        raise QueryCanceled("canceling statement due to statement timeout")
+
+    @staticmethod
+    def _abandon(work: asyncio.Future[T], stop: Callable[[], None] | None) -> None:
+        if stop is not None:
+            stop()
+        work.cancel()
+        # The thread behind it may still finish or fail: look at its exception so that asyncio does not report it as lost.
+        work.add_done_callback(lambda f: None if f.cancelled() else f.exception())

@@ -1,0 +1,42 @@
+"""Outcomes whose rows are already at hand: SHOW, EXPLAIN, constants, RETURNING of plain columns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.engine.api import Rows
+from tidemill.types.arrow import arrow_schema
+from tidemill.types.model import TEXT, Column, RelationDesc
+
+# Rows per batch, so that encoding and sending overlap and a slow client holds little.
+BATCH_ROWS = 64 * 1024
+
+
+def table_rows(columns: Sequence[Column], table: pa.Table, *, tag: str = "SELECT") -> Rows:
+    """The table as an outcome; its columns are taken by position."""
+    return Rows(tuple(columns), stream(table), tag=tag)
+
+
+async def stream(table: pa.Table) -> AsyncIterator[pa.RecordBatch]:
+    for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+        if batch.num_rows:
+            yield batch
+
+
+def text_rows(names: Sequence[str], rows: Sequence[Sequence[Any]], *, tag: str = "SHOW", counted: bool = False) -> Rows:
+    """Rows of text (None = NULL)."""
+    columns = text_columns(*names)
+    return Rows(columns, stream(text_table(columns, rows)), tag=tag, counted=counted)
+
+
+def text_columns(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, TEXT) for name in names)
+
+
+def text_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> pa.Table:
+    schema = arrow_schema(RelationDesc(tuple(columns)))
+    arrays = [pa.array([row[n] for row in rows], type=f.type) for n, f in enumerate(schema)]
+    return pa.Table.from_arrays(arrays, schema=schema)

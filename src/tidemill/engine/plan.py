@@ -1,0 +1,74 @@
+"""A statement that is ready to run.
+
+`planner.plan` makes one from a parsed statement and a catalog state, on a worker thread and without I/O; `run` does the work, on the
+event loop, with whatever blocks sent to worker threads. A plan is good as long as the catalog state it was made from is current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from tidemill.engine.api import Outcome, Param
+from tidemill.errors import TidemillError
+from tidemill.types.model import Column, SqlType
+from tidemill.types.wire import decode_binary, decode_text
+
+if TYPE_CHECKING:
+    from tidemill.engine.session import EngineSession
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A parameter's value: its type and an Arrow scalar in storage form."""
+
+    type: SqlType
+    scalar: pa.Scalar
+
+
+class Plan(Protocol):
+    """`columns` is None where the statement returns no rows."""
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]: ...
+
+    @property
+    def columns(self) -> tuple[Column, ...] | None: ...
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome: ...
+
+
+@dataclass(slots=True)
+class Action:
+    """A plan without parameters whose work is one function."""
+
+    act: Callable[[EngineSession], Awaitable[Outcome]]
+    columns: tuple[Column, ...] | None = None
+    param_types: tuple[SqlType, ...] = ()
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        del params
+        return await self.act(session)
+
+
+class ParameterCount(TidemillError):
+    """Bind brought another number of parameters than the statement has."""
+
+    sqlstate = "08P01"
+
+
+def decode_params(types: Sequence[SqlType], params: Sequence[Param]) -> list[Value]:
+    """The client's bytes as values; raises `InvalidValue` as PostgreSQL does."""
+    if len(types) != len(params):
+        raise ParameterCount(
+            f"bind message supplies {len(params)} parameters, but the prepared statement requires {len(types)}"
+        )
+    values: list[Value] = []
+    for t, p in zip(types, params, strict=True):
+        raw = pa.array([p.data], pa.binary())
+        decoded = decode_text(raw, t) if p.format == 0 else decode_binary(raw, t)
+        values.append(Value(t, decoded[0]))
+    return values

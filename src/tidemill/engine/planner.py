@@ -1,0 +1,138 @@
+"""From a parsed statement to a plan: which module knows which statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.plan import Plan
+from tidemill.errors import Internal
+from tidemill.sql import ast
+from tidemill.sql.parse import ParsedStatement
+from tidemill.types.model import SqlType
+
+if TYPE_CHECKING:
+    from tidemill.engine.session import EngineSession
+
+
+def plan(
+    session: EngineSession,
+    parsed: ParsedStatement,
+    types: Sequence[SqlType | None],
+    catalog: CatalogState,
+) -> Plan:
+    """Bind the statement against `catalog`. Pure but for the session's variables; raises what is wrong with the statement."""
+    return plan_statement(session, parsed.statement, types, catalog)
+
+
+def plan_statement(
+    s: EngineSession, statement: ast.Statement, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
+    from tidemill.engine import controls, copy_in, ddl, dml, prepared, select, show
+
+    match statement:
+        case ast.Query():
+            return select.plan_query(s, statement, types, catalog)
+        case ast.Insert():
+            return dml.plan_insert(s, statement, types, catalog)
+        case ast.Update():
+            return dml.plan_update(s, statement, types, catalog)
+        case ast.Delete():
+            return dml.plan_delete(s, statement, types, catalog)
+        case ast.Truncate():
+            return dml.plan_truncate(s, statement, catalog)
+        case ast.CopyFrom():
+            return copy_in.plan_copy_from(s, statement, catalog)
+        case ast.CopyTo():
+            return select.plan_copy_to(s, statement, types, catalog)
+        case ast.Begin():
+            return controls.plan_begin(statement)
+        case ast.Commit():
+            return controls.plan_commit()
+        case ast.Rollback():
+            return controls.plan_rollback()
+        case ast.Declare():
+            return select.plan_declare(s, statement, types, catalog)
+        case ast.Fetch():
+            return select.plan_fetch(s, statement)
+        case ast.Close():
+            return select.plan_close(s, statement)
+        case ast.SetVariable():
+            return controls.plan_set(statement)
+        case ast.ResetVariable():
+            return controls.plan_reset(statement)
+        case ast.SetTransaction():
+            return controls.plan_set_transaction(statement)
+        case ast.ShowVariable():
+            return show.plan_show_variable(s, statement)
+        case ast.ShowObjects():
+            return show.plan_show_objects(s, statement, catalog)
+        case ast.ShowCreate():
+            return show.plan_show_create(s, statement, catalog)
+        case ast.Explain():
+            return select.plan_explain(s, statement, types, catalog)
+        case ast.ExplainTimestamp():
+            return select.plan_explain_timestamp(s, statement, catalog)
+        case ast.Prepare():
+            return prepared.plan_prepare(s, statement, catalog)
+        case ast.Execute():
+            return prepared.plan_execute(s, statement, catalog)
+        case ast.Deallocate():
+            return controls.plan_deallocate(statement)
+        case ast.Discard():
+            return controls.plan_discard(statement)
+        case ast.AlterSystem():
+            return controls.plan_alter_system(statement)
+        case ast.NoOp():
+            return controls.plan_no_op(statement)
+        case ast.CommentOn():
+            return ddl.plan_comment(statement)
+        case ast.CreateTable():
+            return ddl.plan_create_table(s, statement, catalog)
+        case ast.CreateTableAs():
+            return ddl.plan_create_table_as(s, statement, catalog)
+        case ast.CreateView():
+            return ddl.plan_create_view(s, statement, catalog)
+        case ast.CreateSchema():
+            return ddl.plan_create_schema(s, statement, catalog)
+        case ast.CreateDatabase():
+            return ddl.plan_create_database(statement, catalog)
+        case ast.Drop():
+            return ddl.plan_drop(s, statement, catalog)
+        case ast.AlterTable():
+            return ddl.plan_alter_table(s, statement, catalog)
+        case ast.Rename():
+            return ddl.plan_rename(s, statement, catalog)
+        case _:
+            raise Internal(f"no plan for {type(statement).__name__}")
+
+
+_VERBS: dict[type[ast.Statement], str] = {
+    ast.Query: "SELECT",
+    ast.CopyFrom: "COPY",
+    ast.CopyTo: "COPY",
+    ast.ShowVariable: "SHOW",
+    ast.ShowObjects: "SHOW",
+    ast.ShowCreate: "SHOW",
+    ast.Explain: "EXPLAIN",
+    ast.ExplainTimestamp: "EXPLAIN",
+    ast.SetVariable: "SET",
+    ast.SetTransaction: "SET",
+    ast.ResetVariable: "RESET",
+    ast.CreateTableAs: "CREATE",
+    ast.AlterTable: "ALTER",
+    ast.Rename: "ALTER",
+    ast.AlterSystem: "ALTER",
+    ast.CommentOn: "COMMENT",
+    ast.NoOp: "NOOP",
+}
+
+
+def verb_of(statement: ast.Statement) -> str:
+    """For logs and metrics: few and fixed."""
+    known = _VERBS.get(type(statement))
+    if known is not None:
+        return known
+    name = type(statement).__name__
+    return "CREATE" if name.startswith("Create") else name.upper()

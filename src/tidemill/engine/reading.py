@@ -1,0 +1,244 @@
+"""Running a bound query at a time: choosing it, opening every input at it, and streaming the rows.
+
+Strict serializability comes from here and the oracle: a read's time is at or after every write that this server has confirmed, all inputs are
+read at it, and nothing at or before it can still change. `since` is held back by the snapshots until the rows are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Table
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
+from tidemill.errors import Internal, Notice, TidemillError, Unsupported
+from tidemill.persist.snapshot import Snapshot
+from tidemill.query.job import Job
+from tidemill.query.read import Constant, Input
+from tidemill.query.run import ResultStream, run
+from tidemill.sql.bind import BoundQuery, constant_rows
+from tidemill.types.arrow import arrow_schema
+from tidemill.types.model import RelationDesc
+
+if TYPE_CHECKING:
+    from tidemill.engine.session import EngineSession
+
+# A statement that waits longer than this for a time or for Spark tells its client why.
+NOTICE_AFTER_SECONDS = 1.0
+# How often a read AS OF a time to come looks whether it has come.
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfTime:
+    """AS OF `time`, or with `at_least` that or any later one."""
+
+    time: int
+    at_least: bool
+
+
+@dataclass(slots=True)
+class Opened:
+    """The inputs of one query, open at one time. Close it when the rows are read, or they hold `since` for ever."""
+
+    inputs: dict[str, Input | Constant] = field(default_factory=lambda: {})
+    snapshots: list[Snapshot] = field(default_factory=lambda: [])
+
+    def close(self) -> None:
+        for snapshot in self.snapshots:
+            snapshot.close()
+
+
+async def choose_time(session: EngineSession, as_of: AsOfTime | None) -> int:
+    """The time to read at. An explicit one that is still to come is waited for."""
+    transaction = session.current
+    if as_of is None:
+        if transaction.read_ts is None:
+            transaction.read_ts = await session.blocking(session.engine.oracle.read_ts)
+        return transaction.read_ts
+    if transaction.read_ts is not None and transaction.explicit and as_of.time != transaction.read_ts:
+        if not (as_of.at_least and as_of.time <= transaction.read_ts):
+            raise TidemillError(
+                "AS OF does not match the time of the transaction",
+                detail=f"The transaction reads at {transaction.read_ts}, the statement asks for {as_of.time}.",
+                hint="All reads of a transaction happen at one time, chosen by its first statement.",
+                sqlstate="25000",
+            )
+        return transaction.read_ts
+    now = await session.blocking(session.engine.oracle.read_ts)
+    if as_of.at_least:
+        chosen = max(now, as_of.time)
+    else:
+        chosen = as_of.time
+    if chosen > now:
+        await session.interrupt.guard(_until(session, chosen))
+    if transaction.explicit:
+        transaction.read_ts = chosen
+    return chosen
+
+
+async def _until(session: EngineSession, time: int) -> None:
+    """Waits until everything at `time` is complete."""
+    loop = asyncio.get_running_loop()
+    began, told = loop.time(), False
+    while (now := await session.blocking(session.engine.oracle.read_ts)) < time:
+        if not told and loop.time() - began >= NOTICE_AFTER_SECONDS:
+            told = True
+            session.notice(
+                Notice(
+                    f"waiting for time {time}",
+                    detail=f"It is {now} now; the query is answered when {time} is complete.",
+                )
+            )
+        await asyncio.sleep(min(max((time - now) / 1000, 0.001), POLL_SECONDS))
+
+
+def open_inputs(
+    session: EngineSession, catalog: CatalogState, bound: BoundQuery, ts: int, *, own_writes: bool
+) -> Opened:
+    """Every input of the query at `ts`; with `own_writes` the transaction's own on top. Blocks."""
+    opened = Opened()
+    try:
+        for placeholder, relation_id in bound.inputs.items():
+            used = bound.used.get(placeholder, frozenset())
+            system = SYSTEM_RELATIONS_BY_ID.get(relation_id)
+            if system is not None:
+                opened.inputs[placeholder] = Constant(system.table(session.engine.situation(session, catalog)))
+                continue
+            item = catalog.relation(relation_id)
+            if not isinstance(item, Table):
+                raise Internal(f"{item.name} is no collection")
+            snapshot = snapshot_of(session, item, ts)
+            opened.snapshots.append(snapshot)
+            extra = session.current.pending(item.shard) if own_writes else None
+            columns = [name for name in _physical(snapshot) if name in used]
+            opened.inputs[placeholder] = Input(snapshot, columns, extra)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _physical(snapshot: Snapshot) -> list[str]:
+    from tidemill.types.names import physical_names
+
+    return physical_names(snapshot.desc)
+
+
+def snapshot_of(session: EngineSession, table: Table, ts: int) -> Snapshot:
+    """The table at `ts`, a time that the oracle gave out for reading or an earlier one. Blocks."""
+    environment = session.engine.environment
+    shard = environment.open_shard(table.shard)
+    environment.txns.apply_until(table.shard, ts)
+    return shard.snapshot(ts, readable=ts + 1)
+
+
+async def answer(
+    session: EngineSession,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    as_of: AsOfTime | None = None,
+    *,
+    own_writes: bool = False,
+) -> AsyncIterator[pa.RecordBatch]:
+    """The query's rows. Everything that can fail before the first row fails here, before the iterator is returned."""
+    if not bound.inputs:
+        return await _constant(session, bound)
+    if as_of is not None and any(i in SYSTEM_RELATIONS_BY_ID for i in bound.inputs.values()):
+        raise Unsupported(
+            "system relations cannot be read AS OF a time", hint="They show what is now; leave AS OF out."
+        )
+    await session.engine.wait_for_spark(session)
+    ts = await choose_time(session, as_of)
+    bound = bound.with_session(replace(session.info(), mz_now=ts))
+    opened = await session.blocking(_open, session, catalog, bound, ts, own_writes)
+    return await _start(session, bound, opened)
+
+
+def _open(
+    session: EngineSession, catalog: CatalogState, bound: BoundQuery, ts: int, own_writes: bool
+) -> Opened:
+    return open_inputs(session, catalog, bound, ts, own_writes=own_writes)
+
+
+async def _constant(session: EngineSession, bound: BoundQuery) -> AsyncIterator[pa.RecordBatch]:
+    info = session.info()
+    if bound.uses_mz_now:
+        info = replace(info, mz_now=await choose_time(session, None))
+    bound = bound.with_session(info)
+    table = await session.blocking(constant_rows, bound)
+    if table is not None:
+        from tidemill.engine.local_rows import stream
+
+        return stream(table)
+    await session.engine.wait_for_spark(session)
+    return await _start(session, bound, Opened())
+
+
+async def _start(session: EngineSession, bound: BoundQuery, opened: Opened) -> AsyncIterator[pa.RecordBatch]:
+    host = session.engine.spark
+    job = Job(host)
+
+    def begin() -> ResultStream:
+        return run(host, bound.sql(), opened.inputs, bound.columns, job=job)
+
+    try:
+        stream = await session.interrupt.guard(session.blocking(begin), stop=job.cancel)
+    except BaseException:
+        # The thread may still be reading the inputs when a cancel comes: it sees the job's cancellation, not closed snapshots.
+        opened.close()
+        raise
+    return _batches(session, stream, opened)
+
+
+async def _batches(
+    session: EngineSession, stream: ResultStream, opened: Opened
+) -> AsyncIterator[pa.RecordBatch]:
+    def release() -> None:
+        stream.close()
+        opened.close()
+
+    try:
+        while (batch := await session.blocking(next, stream, None)) is not None:
+            yield batch
+    except BaseException:
+        stream.cancel()
+        raise
+    finally:
+        session.engine.workers.submit(release)
+
+
+async def collect(
+    session: EngineSession, catalog: CatalogState, bound: BoundQuery, limit: int
+) -> pa.Table:
+    """All rows of a query that a statement needs in order to write, over the transaction's own writes."""
+    from tidemill.errors import LimitExceeded
+
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    rows = await answer(session, catalog, bound, own_writes=True)
+    while True:
+        try:
+            batch = await session.interrupt.guard(anext(rows))
+        except StopAsyncIteration:
+            break
+        size += batch.nbytes
+        if size > limit:
+            raise LimitExceeded(
+                f"the rows that the statement reads exceed max_transaction_size ({limit} bytes)",
+                hint="Write in several statements, each over a part of the rows.",
+                sqlstate="54000",
+            )
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema=arrow_schema(RelationDesc(bound.columns)))
+
+
+def table_inputs(catalog: CatalogState, bound: BoundQuery) -> Sequence[Table]:
+    """The tables that the query reads."""
+    found = [catalog.relation(i) for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+    return [t for t in found if isinstance(t, Table)]

@@ -1,0 +1,102 @@
+"""Names in a statement to relations: the catalog's, along the session's search path, and the system's.
+
+A view's names are resolved by what they meant when the view was made (`catalog.items.Reference`), so that neither a rename nor another search
+path changes what it reads. Keeps note of what was used, for dependencies and reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.catalog.items import IMPLICIT_SCHEMAS, Reference, Table, View
+from tidemill.catalog.items import Relation as CatalogRelation
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_SCHEMAS, SystemRelation
+from tidemill.errors import TidemillError, WrongObjectType
+from tidemill.sql import ast
+from tidemill.sql.bind import Relation
+from tidemill.sql.parse import parse
+from tidemill.types.names import physical_names
+
+
+class Resolver:
+    """`sql.bind.NameResolver` over one catalog state. `references` is a view's own table of names; without it names are looked up."""
+
+    def __init__(
+        self,
+        catalog: CatalogState,
+        database: str,
+        search_path: Sequence[str],
+        references: Sequence[Reference] = (),
+    ) -> None:
+        self._catalog = catalog
+        self._database = database
+        self._search_path = list(search_path)
+        self._references = {r.name: r.id for r in references}
+        # Every catalog name that was resolved here, as it was written: what a new view refers to.
+        self.used: dict[tuple[str, ...], str] = {}
+
+    def relation(self, parts: tuple[str, ...], position: int | None = None) -> Relation:
+        known = self._references.get(parts)
+        if known is not None:
+            return self._bound(self._catalog.relation(known))
+        system = find_system_relation(parts, self._search_path)
+        if system is not None:
+            return Relation(
+                id=system.id,
+                name=f"{system.schema}.{system.name}",
+                desc=system.desc,
+                physical=tuple(physical_names(system.desc)),
+            )
+        try:
+            found = self._catalog.resolve(parts, self._database, self._search_path)
+        except TidemillError as e:
+            e.position = position
+            raise
+        self.used[parts] = found.id
+        return self._bound(found)
+
+    def item(self, name: ast.Name) -> CatalogRelation:
+        """The catalog's relation of that name."""
+        system = find_system_relation(name.parts, self._search_path)
+        if system is not None:
+            raise WrongObjectType(f'"{system.name}" is a system relation', sqlstate="42809")
+        try:
+            return self._catalog.resolve(name.parts, self._database, self._search_path)
+        except TidemillError as e:
+            e.position = name.offset + 1
+            raise
+
+    def table(self, name: ast.Name) -> Table:
+        """A table that can be written; a view is an error that says so."""
+        found = self.item(name)
+        if not isinstance(found, Table):
+            raise WrongObjectType(
+                f'"{found.name}" is not a table', detail="It is a view.", position=name.offset + 1
+            )
+        return found
+
+    def references(self) -> tuple[Reference, ...]:
+        return tuple(Reference(name, item_id) for name, item_id in self.used.items())
+
+    def _bound(self, item: CatalogRelation) -> Relation:
+        name = ".".join(self._catalog.full_name(item))
+        physical = tuple(physical_names(item.desc))
+        if isinstance(item, View):
+            (parsed,) = parse(item.sql)
+            query = parsed.statement
+            if not isinstance(query, ast.Query):
+                raise WrongObjectType(f"the text of view {name} is no query")
+            scope = Resolver(self._catalog, self._database, (), item.references)
+            return Relation(
+                id=item.id, name=name, desc=item.desc, physical=physical, view=query.tree, view_scope=scope
+            )
+        return Relation(id=item.id, name=name, desc=item.desc, physical=physical)
+
+
+def find_system_relation(parts: Sequence[str], search_path: Sequence[str]) -> SystemRelation | None:
+    """`name` in the implicit schemas or a system schema of the path, `schema.name`, or `database.schema.name`."""
+    if len(parts) == 1:
+        schemas = [*IMPLICIT_SCHEMAS, *(s for s in search_path if s in SYSTEM_SCHEMAS)]
+        return next((r for s in schemas if (r := SYSTEM_RELATIONS.get((s, parts[0])))), None)
+    return SYSTEM_RELATIONS.get((parts[-2], parts[-1]))

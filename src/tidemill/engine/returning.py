@@ -1,0 +1,92 @@
+"""RETURNING: expressions over the rows that a statement wrote (or, for DELETE, removed)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.catalog.items import Table
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.select import table_tree
+from tidemill.errors import Unsupported
+from tidemill.query.job import Job
+from tidemill.query.read import Constant
+from tidemill.query.run import collect
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_query
+from tidemill.types.model import Column
+from tidemill.types.names import physical_names
+
+if TYPE_CHECKING:
+    from tidemill.engine.session import EngineSession
+
+
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """`plain` are the positions of the table's columns where nothing else is asked for: then no query is needed."""
+
+    table: Table
+    bound: BoundQuery
+    plain: tuple[int, ...] | None
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.bound.columns
+
+    async def rows(self, session: EngineSession, catalog: CatalogState, written: pa.Table) -> pa.Table:
+        del catalog
+        if self.plain is not None:
+            names = [f"c{n}" for n in range(len(self.plain))]
+            return pa.Table.from_arrays([written.column(i) for i in self.plain], names=names)
+        await session.engine.wait_for_spark(session)
+        bound = self.bound.with_session(session.info())
+        host = session.engine.spark
+        job = Job(host)
+        inputs = {placeholder: Constant(written) for placeholder in bound.inputs}
+
+        def run() -> pa.Table:
+            return collect(host, bound.sql(), inputs, bound.columns, job=job)
+
+        return await session.interrupt.guard(session.blocking(run), stop=job.cancel)
+
+
+def plan_returning(
+    s: EngineSession,
+    table: Table,
+    name: ast.Name,
+    alias: ast.Ident | None,
+    items: Sequence[ast.Expr],
+    catalog: CatalogState,
+) -> Returning | None:
+    if not items:
+        return None
+    for item in items:
+        if any(True for _ in item.tree.find_all(exp.Select, exp.AggFunc, exp.Window)):
+            raise Unsupported(
+                "RETURNING can only use the columns of the row",
+                hint="Subqueries, aggregates and window functions belong in a SELECT.",
+                position=item.offset + 1,
+            )
+    tree = exp.Select(expressions=[i.tree.copy() for i in items])
+    tree.set("from_", exp.From(this=table_tree(name, None if alias is None else alias.value)))
+    bound = bind_query(tree, s.resolver(catalog), session=s.info())
+    return Returning(table, bound, _plain(table, items, len(bound.columns)))
+
+
+def _plain(table: Table, items: Sequence[ast.Expr], width: int) -> tuple[int, ...] | None:
+    """The columns that are named, if nothing but columns and `*` is."""
+    at: list[int] = []
+    for item in items:
+        tree = item.tree.this if isinstance(item.tree, exp.Alias) else item.tree
+        if isinstance(tree, exp.Star) or (isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star)):
+            at += range(len(table.desc.columns))
+        elif isinstance(tree, exp.Column) and tree.name in table.desc.names:
+            at.append(table.desc.names.index(tree.name))
+        else:
+            return None
+    return tuple(at) if len(at) == width else None
+

@@ -1,0 +1,260 @@
+"""Queries that return rows: SELECT, COPY ... TO STDOUT, cursors, EXPLAIN."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.catalog.state import CatalogState
+from tidemill.engine import reading
+from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
+from tidemill.engine.cursors import Cursor
+from tidemill.engine.durations import milliseconds
+from tidemill.engine.local_rows import text_columns, text_rows
+from tidemill.engine.plan import Action, Plan, Value
+from tidemill.engine.reading import AsOfTime
+from tidemill.engine.session import MAX_CURSORS, EngineSession
+from tidemill.errors import DuplicateObject, InvalidTransactionState, InvalidValue, LimitExceeded, TidemillError, Unsupported
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_query, bind_scalar, evaluate_scalar, substitute
+from tidemill.sql.names import quote_ident
+from tidemill.time.bounds import MAX_TIME
+from tidemill.types.model import MZ_TIMESTAMP, Column, SqlType
+
+
+@dataclass(slots=True)
+class QueryPlan:
+    """SELECT and its kin, perhaps AS OF a time."""
+
+    bound: BoundQuery
+    as_of: ast.AsOf | None
+    catalog: CatalogState
+    tag: str = "SELECT"
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.bound.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.bound.columns
+
+    async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
+        if self.bound.inputs:
+            session.current.will_read()
+        bound = self.bound
+        if params:
+            bound = await session.blocking(substitute, bound, [(p.scalar, p.type) for p in params])
+        as_of = await self.as_of_time(session)
+        return await reading.answer(session, self.catalog, bound, as_of)
+
+    async def as_of_time(self, session: EngineSession) -> AsOfTime | None:
+        if self.as_of is None:
+            return None
+        return AsOfTime(await session.blocking(evaluate_time, session, self.as_of.time), self.as_of.at_least)
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        return Rows(self.columns, await self.rows(session, params), tag=self.tag)
+
+
+def plan_query(
+    session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+) -> QueryPlan:
+    bound = bind_query(query.tree, session.resolver(catalog), param_types=types, session=session.info())
+    return QueryPlan(bound, query.as_of, catalog)
+
+
+def evaluate_time(session: EngineSession, time: ast.Expr) -> int:
+    """The time of AS OF: a constant that is an mz_timestamp, or anything that casts to one."""
+    bad = InvalidValue(
+        "AS OF or UP TO should be castable to a (non-null) mz_timestamp value",
+        sqlstate="22000",
+        position=time.offset + 1,
+    )
+    try:
+        bound = bind_scalar(time.tree, (), session=session.info(), target=MZ_TIMESTAMP)
+        value = evaluate_scalar(bound)
+    except TidemillError as e:
+        bad.detail = e.primary
+        raise bad from None
+    ms = None if value is None else value.as_py()
+    if not isinstance(ms, int) or not 0 <= ms <= MAX_TIME:
+        raise bad
+    return ms
+
+
+# -- COPY ... TO STDOUT -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CopyToPlan:
+    query: QueryPlan
+    options: CopyOptions
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.query.param_types
+
+    @property
+    def columns(self) -> None:
+        return None
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        return CopyOut(self.query.columns, await self.query.rows(session, params), self.options)
+
+
+def plan_copy_to(
+    session: EngineSession, statement: ast.CopyTo, types: Sequence[SqlType | None], catalog: CatalogState
+) -> CopyToPlan:
+    source = statement.source
+    if isinstance(source, ast.Name):
+        source = _table_query(source, statement.columns)
+    return CopyToPlan(plan_query(session, source, types, catalog), copy_options(statement.options))
+
+
+def copy_options(o: ast.CopyOptions) -> CopyOptions:
+    if o.header_match:
+        raise Unsupported("COPY ... HEADER MATCH is not supported", hint="Use HEADER.")
+    return CopyOptions(
+        o.format, o.delimiter, o.null, o.header, o.quote, o.escape, o.force_quote, o.force_not_null, o.force_null
+    )
+
+
+def _table_query(name: ast.Name, columns: Sequence[ast.Ident]) -> ast.Query:
+    """SELECT columns FROM name."""
+    items: list[exp.Expression] = [column_tree(c.value) for c in columns] or [exp.Star()]
+    return ast.Query(exp.Select(expressions=items, from_=exp.From(this=table_tree(name))), offset=name.offset)
+
+
+def column_tree(name: str, table: str | None = None) -> exp.Column:
+    qualifier = None if table is None else exp.to_identifier(table, quoted=True)
+    return exp.Column(this=exp.to_identifier(name, quoted=True), table=qualifier)
+
+
+def table_tree(name: ast.Name, alias: str | None = None) -> exp.Table:
+    parts = [exp.to_identifier(p, quoted=True) for p in name.parts]
+    tree = exp.Table(
+        this=parts[-1],
+        db=parts[-2] if len(parts) > 1 else None,
+        catalog=parts[-3] if len(parts) > 2 else None,
+    )
+    if alias is not None:
+        tree.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+    return tree
+
+
+# -- cursors ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class DeclarePlan:
+    name: str
+    query: QueryPlan
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.query.param_types
+
+    @property
+    def columns(self) -> None:
+        return None
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        if not session.current.explicit:
+            raise InvalidTransactionState(
+                "DECLARE CURSOR can only be used in transaction blocks", sqlstate="25P01"
+            )
+        if self.name in session.cursors:
+            raise DuplicateObject(f'cursor "{self.name}" already exists', sqlstate="42P03")
+        if len(session.cursors) >= MAX_CURSORS:
+            raise LimitExceeded(f"too many open cursors (limit {MAX_CURSORS})", hint="CLOSE some.")
+        session.cursors[self.name] = Cursor(self.query.columns, await self.query.rows(session, params))
+        return Complete("DECLARE CURSOR")
+
+
+def plan_declare(
+    session: EngineSession, statement: ast.Declare, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
+    return DeclarePlan(statement.name.value, plan_query(session, statement.query, types, catalog))
+
+
+def find_cursor(session: EngineSession, name: str) -> Cursor:
+    cursor = session.cursors.get(name)
+    if cursor is None:
+        raise TidemillError(f'cursor "{name}" does not exist', sqlstate="34000")
+    return cursor
+
+
+def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
+    cursor = find_cursor(session, statement.cursor.value)
+    timeout = None if statement.timeout is None else milliseconds(statement.timeout)
+    if statement.count is not None and statement.count < 0:
+        raise Unsupported("FETCH backward is not supported", hint="A cursor only goes forward.", sqlstate="55000")
+
+    async def act(s: EngineSession) -> Outcome:
+        now = find_cursor(s, statement.cursor.value)
+        seconds = None if timeout is None else timeout / 1000
+        return Rows(now.columns, now.fetch(s, statement.count, seconds), tag="FETCH")
+
+    return Action(act, cursor.columns)
+
+
+def plan_close(session: EngineSession, statement: ast.Close) -> Plan:
+    del session
+
+    async def act(s: EngineSession) -> Outcome:
+        names = list(s.cursors) if statement.cursor is None else [statement.cursor.value]
+        for name in names:
+            find_cursor(s, name).close()
+            del s.cursors[name]
+        return Complete("CLOSE CURSOR ALL" if statement.cursor is None else "CLOSE CURSOR")
+
+    return Action(act)
+
+
+# -- EXPLAIN ------------------------------------------------------------------------------------------------------------------
+
+
+def plan_explain(
+    session: EngineSession, statement: ast.Explain, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
+    if statement.options:
+        name = statement.options[0][0]
+        raise Unsupported(f"EXPLAIN option {name} is not supported", hint="Use plain EXPLAIN.")
+    plan = plan_query(session, statement.statement, types, catalog)
+    columns = text_columns("QUERY PLAN")
+
+    async def act(s: EngineSession) -> Outcome:
+        text = await s.blocking(plan.bound.describe)
+        return text_rows(["QUERY PLAN"], [(line,) for line in text.splitlines()], tag="EXPLAIN")
+
+    return Action(act, columns)
+
+
+def plan_explain_timestamp(
+    session: EngineSession, statement: ast.ExplainTimestamp, catalog: CatalogState
+) -> Plan:
+    plan = plan_query(session, statement.query, (), catalog)
+    columns = text_columns("Timestamp")
+
+    async def act(s: EngineSession) -> Outcome:
+        as_of = await plan.as_of_time(s)
+        ts = as_of.time if as_of is not None and not as_of.at_least else await s.blocking(s.engine.oracle.read_ts)
+        if as_of is not None and as_of.at_least:
+            ts = max(ts, as_of.time)
+        lines = [
+            f"                query timestamp: {ts}",
+            f"          oracle read timestamp: {await s.blocking(s.engine.oracle.read_ts)}",
+            f"                      isolation: {s.current.isolation}",
+        ]
+        for table in reading.table_inputs(catalog, plan.bound):
+            shard = await s.blocking(s.engine.environment.open_shard, table.shard)
+            upper = await s.blocking(s.engine.environment.txns.readable_upper, table.shard)
+            name = ".".join(quote_ident(p) for p in catalog.full_name(table))
+            lines += [f"source {name}:", f"                  read frontier: {shard.since}", f"                 write frontier: {upper}"]
+        return text_rows(["Timestamp"], [(line,) for line in lines], tag="EXPLAIN")
+
+    return Action(act, columns)

@@ -1,0 +1,380 @@
+"""One client's session: its variables, its transaction, its cursors and prepared statements.
+
+The server layer drives it through `api.Session`: one statement at a time on the event loop; only `cancel` may come in between. Parsing and
+planning run on worker threads. What a statement does is in the modules that `planner` knows; here is what holds between statements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import pyarrow as pa
+
+from tidemill.catalog.items import SYSTEM_ROLE
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import (
+    CopyIn,
+    CopyOut,
+    EmptyQuery,
+    Outcome,
+    Param,
+    ParameterStatus,
+    Prepared,
+    Rows,
+    StartupOptions,
+)
+from tidemill.engine.interrupt import Interrupt
+from tidemill.engine.plan import Plan, decode_params
+from tidemill.engine.planner import plan, verb_of
+from tidemill.engine.resolver import Resolver
+from tidemill.engine.transaction import Transaction
+from tidemill.engine.variables import SESSION_VARIABLES, Variable, Variables
+from tidemill.errors import (
+    Internal,
+    InvalidTransactionState,
+    InvalidValue,
+    Notice,
+    SyntaxError_,
+    UndefinedObject,
+)
+from tidemill.sql import ast
+from tidemill.sql.bind import SessionInfo
+from tidemill.sql.parse import ParsedStatement, parse
+from tidemill.types.model import SqlType
+from tidemill.types.wire import type_of_oid
+
+if TYPE_CHECKING:
+    from tidemill.engine.cursors import Cursor
+    from tidemill.engine.engine import TidemillEngine
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Notices that wait for a client that does not read; later ones are dropped (they are advice, not data).
+MAX_PENDING_EVENTS = 1000
+# Cursors and prepared statements per session: both are held in memory until closed.
+MAX_CURSORS = 1000
+MAX_PREPARED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStatement:
+    """A statement of PREPARE and the types that it gave its parameters."""
+
+    statement: ast.Statement
+    types: tuple[SqlType, ...]
+
+
+class _Statement:
+    """What `Prepared.statement` holds: the parsed statement, and its plan as long as the catalog it was made from is current."""
+
+    __slots__ = ("basis", "param_types", "parsed", "plan")
+
+    def __init__(self, parsed: ParsedStatement | None, param_types: tuple[SqlType | None, ...]) -> None:
+        self.parsed = parsed  # None: the empty statement
+        self.param_types = param_types
+        self.plan: Plan | None = None
+        # What the plan was made from: the catalog's state and the session's variables (names, time zone).
+        self.basis: tuple[CatalogState, int] | None = None
+
+
+class EngineSession:
+    """Implements `api.Session`."""
+
+    def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int) -> None:
+        self.engine = engine
+        self.process_id = process_id
+        self.role = options.user
+        self.connected_at = datetime.now(UTC)
+        self.variables = Variables(self._initial(options))
+        self.transaction: Transaction | None = None
+        self.cursors: dict[str, Cursor] = {}
+        self.prepared: dict[str, KeptStatement] = {}  # of PREPARE; the protocol's own live with the server
+        self.interrupt = Interrupt()
+        self._events: list[Notice | ParameterStatus] = []
+        self._wake: Callable[[], None] | None = None
+        # What the client was last told of each reported variable.
+        self._told = self.variables.reported()
+        # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
+        self.alone = False
+        self._closed = False
+
+    def _initial(self, options: StartupOptions) -> dict[str, str]:
+        initial = {
+            "database": options.database,
+            "session_authorization": options.user,
+            "is_superuser": "on" if options.user == SYSTEM_ROLE else "off",
+        }
+        if options.application_name:
+            initial["application_name"] = options.application_name
+        for name, value in options.settings.items():
+            variable = SESSION_VARIABLES.get(name.lower())
+            if variable is None:
+                log.info("client asks for unknown setting %s; ignored", name)
+            elif not variable.read_only:
+                initial[variable.name] = variable.check(variable.name, value)
+        return initial
+
+    # -- what the server layer sees ---------------------------------------------------------------------------------------
+
+    @property
+    def transaction_status(self) -> str:
+        if self.transaction is None or not self.transaction.explicit:
+            return "I"
+        return "E" if self.transaction.failed else "T"
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        return self.variables.reported()
+
+    def setting(self, name: str) -> str | None:
+        """A variable's value as SHOW prints it; None if there is none of that name. The server reads the idle time-outs here."""
+        try:
+            return self.variables.get(self.variables.find(name).name)
+        except UndefinedObject:
+            return None
+
+    async def parse(self, sql: str) -> list[Prepared]:
+        parsed = await self.blocking(parse, sql)
+        return [self._prepared(p, ()) for p in parsed]
+
+    async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+        parsed = await self.blocking(parse, sql)
+        if len(parsed) > 1:
+            raise SyntaxError_("cannot insert multiple commands into a prepared statement")
+        types = tuple(type_of_oid(o) if o else None for o in param_oids)
+        prepared = self._prepared(parsed[0] if parsed else None, types)
+        if self._in_failed_block() and not prepared.allowed_when_failed:
+            raise _aborted()
+        await self._plan(prepared)
+        return prepared
+
+    def _prepared(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
+        statement = _Statement(parsed, types)
+        if parsed is None:
+            return Prepared("", "", (), None, statement, allowed_when_failed=True)
+        allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback)
+        return Prepared(parsed.text, verb_of(parsed.statement), (), None, statement, allowed_when_failed=allowed)
+
+    async def _plan(self, prepared: Prepared) -> Plan | None:
+        """The plan, made anew where the catalog or a variable has changed. Sets what `prepared` describes."""
+        statement = cast(_Statement, prepared.statement)
+        if statement.parsed is None:
+            return None
+        catalog = self.engine.catalog.state
+        basis = (catalog, self.variables.generation)
+        if statement.plan is None or statement.basis != basis:
+            made = await self.blocking(plan, self, statement.parsed, statement.param_types, catalog)
+            if statement.plan is not None and _shape(made) != _shape(statement.plan):
+                raise InvalidValue("cached plan must not change result type", sqlstate="0A000")
+            statement.plan, statement.basis = made, basis
+            prepared.param_types = made.param_types
+            prepared.columns = made.columns
+        return statement.plan
+
+    async def execute(
+        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+    ) -> Outcome:
+        statement = cast(_Statement, prepared.statement)
+        if statement.parsed is None:
+            return EmptyQuery()
+        if self._in_failed_block() and not prepared.allowed_when_failed:
+            raise _aborted()
+        self.interrupt.begin(self.variables.milliseconds("statement_timeout"))
+        streaming = False
+        try:
+            if self.transaction is None:
+                self._begin(explicit=False)
+            self.alone = alone and not self.current.explicit and not self.current.writes
+            planned = await self.interrupt.guard(self._plan(prepared))
+            if planned is None:
+                raise Internal("a statement without a plan")
+            values = await self.blocking(decode_params, planned.param_types, params) if params else []
+            if len(params) != len(planned.param_types):
+                values = decode_params(planned.param_types, params)  # raises the count's error
+            outcome = await planned.run(self, values)
+            if isinstance(outcome, Rows | CopyOut):
+                streaming = True
+                outcome.batches = self._watched(outcome.batches)
+            elif isinstance(outcome, CopyIn):
+                streaming = True  # ends with the copy's sink, at `sync` or `fail`
+            return outcome
+        finally:
+            self._tell_changes()
+            if not streaming:
+                self.interrupt.end()
+
+    async def _watched(self, batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
+        """The batches, under the statement's cancel and deadline."""
+        try:
+            while True:
+                try:
+                    batch = await self.interrupt.guard(anext(batches))
+                except StopAsyncIteration:
+                    return
+                yield batch
+        finally:
+            close = getattr(batches, "aclose", None)
+            if close is not None:
+                await close()
+            self.interrupt.end()
+
+    async def sync(self) -> None:
+        self.interrupt.end()
+        if self.transaction is not None and not self.transaction.explicit:
+            await self.commit()
+
+    async def fail(self) -> None:
+        self.interrupt.end()
+        if self.transaction is None:
+            return
+        if self.transaction.explicit:
+            self.transaction.failed = True
+            self.transaction.writes.clear()
+        else:
+            self._end(committed=False)
+
+    def events(self) -> list[Notice | ParameterStatus]:
+        events, self._events = self._events, []
+        return events
+
+    def on_event(self, wake: object) -> None:
+        self._wake = cast("Callable[[], None]", wake)
+
+    def cancel(self) -> None:
+        self.interrupt.cancel()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.interrupt.cancel()
+        self._end(committed=False)
+        self.prepared.clear()
+        self.engine.forget_session(self)
+
+    # -- for statements -----------------------------------------------------------------------------------------------------
+
+    async def blocking(self, fn: Callable[..., T], *args: object) -> T:
+        """Run it on a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.engine.workers, fn, *args)
+
+    def notice(self, notice: Notice) -> None:
+        if len(self._events) < MAX_PENDING_EVENTS:
+            self._events.append(notice)
+            if self._wake is not None:
+                self._wake()
+
+    @property
+    def database(self) -> str:
+        return self.variables.get("database")
+
+    def resolver(self, catalog: CatalogState) -> Resolver:
+        return Resolver(catalog, self.database, self.variables.search_path())
+
+    def info(self) -> SessionInfo:
+        """What session functions answer; `now` is the transaction's."""
+        started = self.transaction.started if self.transaction is not None else datetime.now(UTC)
+        return SessionInfo(
+            database=self.database,
+            schemas=tuple(self.variables.search_path()),
+            user=self.role,
+            backend_pid=self.process_id,
+            now=started,
+            time_zone=self.variables.get("timezone"),
+            setting=self.setting,
+        )
+
+    @property
+    def current(self) -> Transaction:
+        if self.transaction is None:
+            raise Internal("a statement runs outside of any transaction")
+        return self.transaction
+
+    # -- transactions ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self, *, explicit: bool) -> Transaction:
+        self.variables.begin()
+        self.transaction = Transaction(
+            explicit=explicit,
+            started=datetime.now(UTC),
+            read_only=self.variables.flag("default_transaction_read_only"),
+            isolation=self.variables.get("transaction_isolation"),
+        )
+        return self.transaction
+
+    async def begin(self) -> Transaction:
+        """BEGIN. What an implicit transaction has done so far (a pipeline's earlier statements) is committed first."""
+        current = self.transaction
+        if current is not None and current.explicit:
+            self.notice(Notice("there is already a transaction in progress", "WARNING", "25001"))
+            return current
+        if current is not None:
+            await self.commit()
+        return self._begin(explicit=True)
+
+    async def commit(self) -> bool:
+        """COMMIT of whichever transaction there is; False when it had failed and was rolled back instead."""
+        transaction = self.transaction
+        if transaction is None:
+            return True
+        if transaction.failed:
+            self._end(committed=False)
+            return False
+        try:
+            if transaction.writes:
+                await self.engine.commit(transaction)
+        except BaseException:
+            self._end(committed=False)
+            raise
+        self._end(committed=True)
+        return True
+
+    def rollback(self) -> None:
+        self._end(committed=False)
+
+    def _end(self, *, committed: bool) -> None:
+        self.variables.end(committed=committed)
+        self.transaction = None
+        for cursor in self.cursors.values():
+            cursor.close()
+        self.cursors.clear()
+        self._tell_changes()
+
+    def _in_failed_block(self) -> bool:
+        return self.transaction is not None and self.transaction.failed
+
+    # -- telling the client -----------------------------------------------------------------------------------------------------
+
+    def variable_set(self, variable: Variable) -> None:
+        """SET TRANSACTION ISOLATION and the like reach the transaction that runs now."""
+        if self.transaction is None:
+            return
+        if variable.name == "transaction_isolation":
+            self.transaction.isolation = self.variables.get(variable.name)
+        elif variable.name == "transaction_read_only":
+            self.transaction.read_only = self.variables.flag(variable.name)
+
+    def _tell_changes(self) -> None:
+        now = self.variables.reported()
+        for name, value in now.items():
+            if self._told.get(name) != value:
+                self._events.append(ParameterStatus(name, value))
+        self._told = now
+
+
+def _shape(plan: Plan) -> object:
+    """What a client may have remembered of a plan."""
+    return plan.columns, plan.param_types
+
+
+def _aborted() -> InvalidTransactionState:
+    return InvalidTransactionState(
+        "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
+    )
+

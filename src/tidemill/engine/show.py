@@ -1,0 +1,217 @@
+"""SHOW: variables, objects, and how things were created. Answered from the catalog and the session, without Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+
+from tidemill.catalog.items import Table, View
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.local_rows import stream, text_columns, text_rows, text_table
+from tidemill.engine.plan import Action, Plan
+from tidemill.engine.resolver import find_system_relation
+from tidemill.engine.session import EngineSession
+from tidemill.engine.system_relations import SYSTEM_RELATIONS
+from tidemill.engine.variables import REPORTED_NAMES, SYSTEM_PARAMETERS, Variable, unknown_parameter
+from tidemill.errors import Unsupported, WrongObjectType
+from tidemill.sql import ast
+from tidemill.sql.names import quote_ident
+from tidemill.types.model import BOOL, INT4, TEXT, Column, type_name
+
+Rowset = list[tuple[object, ...]]
+
+
+def plan_show_variable(session: EngineSession, statement: ast.ShowVariable) -> Plan:
+    if statement.name is None:
+        columns = text_columns("name", "setting", "description")
+
+        async def all_variables(s: EngineSession) -> Outcome:
+            rows = [(v.name, value, v.description) for v, value in s.variables.all()]
+            rows += [(p.name, system_value(s, p), p.description) for p in SYSTEM_PARAMETERS.values()]
+            return text_rows([c.name for c in columns], rows)
+
+        return Action(all_variables, columns)
+    name = statement.name
+    parameter = SYSTEM_PARAMETERS.get(name.lower())
+    shown = parameter.name if parameter else session.variables.find(name).name
+    columns = text_columns(REPORTED_NAMES.get(shown, shown))
+
+    async def one(s: EngineSession) -> Outcome:
+        value = system_value(s, parameter) if parameter else s.variables.get(shown)
+        return text_rows([columns[0].name], [(value,)])
+
+    return Action(one, columns)
+
+
+def system_value(s: EngineSession, parameter: Variable) -> str:
+    item = s.engine.catalog.state.find_parameter(parameter.name)
+    return parameter.default if item is None else item.value
+
+
+def system_number(s: EngineSession, name: str) -> int:
+    parameter = SYSTEM_PARAMETERS.get(name)
+    if parameter is None:
+        raise unknown_parameter(name)
+    return int(system_value(s, parameter))
+
+
+_COLUMNS = {
+    ast.Listing.TABLES: (Column("name", TEXT),),
+    ast.Listing.VIEWS: (Column("name", TEXT),),
+    ast.Listing.SCHEMAS: (Column("name", TEXT),),
+    ast.Listing.DATABASES: (Column("name", TEXT),),
+    ast.Listing.OBJECTS: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.COLUMNS: (
+        Column("name", TEXT),
+        Column("position", INT4),
+        Column("nullable", BOOL),
+        Column("type", TEXT),
+        Column("default", TEXT),
+    ),
+}
+
+
+def plan_show_objects(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Plan:
+    if statement.where is not None:
+        raise Unsupported(
+            f"SHOW {statement.listing.value} ... WHERE is not supported",
+            hint="Use LIKE, or query mz_catalog.mz_objects and mz_catalog.mz_columns.",
+        )
+    columns = _COLUMNS[statement.listing]
+    rows = sorted(_LISTINGS[statement.listing](session, statement, catalog), key=_order(statement.listing))
+    if statement.like is not None:
+        pattern = like_pattern(statement.like)
+        rows = [r for r in rows if pattern.fullmatch(str(r[0]))]
+    table = text_table(columns, rows)
+
+    async def act(s: EngineSession) -> Outcome:
+        del s
+        return Rows(columns, stream(table), tag="SHOW", counted=False)
+
+    return Action(act, columns)
+
+
+def _order(listing: ast.Listing) -> Callable[[tuple[object, ...]], tuple[object, ...]]:
+    if listing is ast.Listing.COLUMNS:
+        return lambda row: (row[1],)
+    return lambda row: (str(row[0]),)
+
+
+def _relations(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> list[tuple[str, str]]:
+    """(name, type) of what stands in the schema, the first of the search path by default."""
+    if statement.within is not None:
+        schema = catalog.resolve_schema(statement.within.parts, session.database)
+    else:
+        database = catalog.database(session.database)
+        found = [s for n in session.variables.search_path() if (s := catalog.find_schema(database.id, n))]
+        if not found:
+            return []
+        schema = found[0]
+    rows = [(r.name, "table" if isinstance(r, Table) else "view") for r in catalog.relations(schema.id)]
+    if schema.database is None:
+        rows += [(r.name, "view") for r in SYSTEM_RELATIONS.values() if r.schema == schema.name]
+    return rows
+
+
+def _named(kind: str) -> Callable[[EngineSession, ast.ShowObjects, CatalogState], Rowset]:
+    return lambda s, st, c: [(name,) for name, t in _relations(s, st, c) if t == kind]
+
+
+def _objects(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    return [*_relations(session, statement, catalog)]
+
+
+def _schemas(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    name = statement.within.item if statement.within else session.database
+    return [(s.name,) for s in catalog.schemas(catalog.database(name).id)]
+
+
+def _databases(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    del session, statement
+    return [(d.name,) for d in catalog.databases()]
+
+
+def _columns(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    if statement.within is None:
+        raise Unsupported("SHOW COLUMNS needs FROM and a relation")
+    system = find_system_relation(statement.within.parts, session.variables.search_path())
+    if system is not None:
+        desc, defaults = system.desc, (None,) * len(system.desc.columns)
+    else:
+        item = session.resolver(catalog).item(statement.within)
+        desc = item.desc
+        defaults = item.defaults if isinstance(item, Table) else (None,) * len(desc.columns)
+    return [
+        (c.name, n, c.nullable, type_name(c.type), default)
+        for n, (c, default) in enumerate(zip(desc.columns, defaults, strict=True), 1)
+    ]
+
+
+_LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogState], Rowset]] = {
+    ast.Listing.TABLES: _named("table"),
+    ast.Listing.VIEWS: _named("view"),
+    ast.Listing.OBJECTS: _objects,
+    ast.Listing.SCHEMAS: _schemas,
+    ast.Listing.DATABASES: _databases,
+    ast.Listing.COLUMNS: _columns,
+}
+
+
+def like_pattern(pattern: str) -> re.Pattern[str]:
+    """A LIKE pattern as a regular expression: % any text, _ one character, backslash escapes."""
+    out: list[str] = []
+    chars = iter(pattern)
+    for c in chars:
+        if c == "\\":
+            out.append(re.escape(next(chars, "\\")))
+        elif c == "%":
+            out.append(".*")
+        elif c == "_":
+            out.append(".")
+        else:
+            out.append(re.escape(c))
+    return re.compile("".join(out), re.DOTALL)
+
+
+def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog: CatalogState) -> Plan:
+    item = session.resolver(catalog).item(statement.name)
+    wanted = Table if statement.kind is ast.ObjectKind.TABLE else View
+    if not isinstance(item, wanted):
+        raise WrongObjectType(
+            f'"{item.name}" is not a {statement.kind.value.lower()}', position=statement.name.offset + 1
+        )
+    name = ast.Name(catalog.full_name(item))
+    create = create_table_sql(name, item) if isinstance(item, Table) else create_view_sql(name, item)
+    columns = text_columns("name", "create_sql")
+
+    async def act(s: EngineSession) -> Outcome:
+        del s
+        return text_rows([c.name for c in columns], [(".".join(name.parts), create)])
+
+    return Action(act, columns)
+
+
+def create_table_sql(name: ast.Name, table: Table) -> str:
+    """The statement that would make the table anew."""
+    lines: list[str] = []
+    for column, default in zip(table.desc.columns, table.defaults, strict=True):
+        line = f"{quote_ident(column.name)} {type_name(column.type)}"
+        if not column.nullable:
+            line += " NOT NULL"
+        if default is not None:
+            line += f" DEFAULT {default}"
+        lines.append(line)
+    for key in table.keys:
+        kind = "PRIMARY KEY" if key.primary else "UNIQUE"
+        lines.append(f"{kind} ({', '.join(quote_ident(c) for c in key.columns)})")
+    text = f"CREATE TABLE {name} (" + ", ".join(lines) + ")"
+    if table.retain_history_ms is not None:
+        text += f" WITH (RETAIN HISTORY FOR '{table.retain_history_ms}ms')"
+    return text
+
+
+def create_view_sql(name: ast.Name, view: View) -> str:
+    columns = ", ".join(quote_ident(c) for c in view.desc.names)
+    return f"CREATE VIEW {name} ({columns}) AS {view.sql}"

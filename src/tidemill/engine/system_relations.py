@@ -1,0 +1,320 @@
+"""The system's relations: what exists and what goes on, as tables that anybody can query.
+
+Each is a row of `SYSTEM_RELATIONS`: a name, its columns and a function that makes its rows from a `Situation`. They are computed
+when a statement reads them, from the catalog state of that statement and the engine's live figures; they hold no data of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Database, Role, Schema, Table, View, is_system
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.variables import SYSTEM_PARAMETERS
+from tidemill.types.arrow import arrow_schema
+from tidemill.types.model import (
+    BOOL,
+    INT4,
+    INT8,
+    MZ_TIMESTAMP,
+    OID,
+    TEXT,
+    TIMESTAMPTZ,
+    Column,
+    RelationDesc,
+    SqlType,
+    type_name,
+)
+from tidemill.types.wire import oid
+
+# Ids of system relations start here, beyond those that the catalog's own builtins use.
+FIRST_SYSTEM_RELATION_ID = 1000
+# Object ids of user items on the wire: PostgreSQL's first normal OID, plus the item's number.
+FIRST_NORMAL_OID = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One connected session, for mz_sessions."""
+
+    process_id: int
+    role: str
+    database: str
+    application_name: str
+    connected_at: datetime
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierRow:
+    """How far a collection reaches, for mz_frontiers."""
+
+    object_id: str
+    since: int
+    upper: int | None
+
+
+class Situation(Protocol):
+    """What the rows are made from."""
+
+    @property
+    def catalog(self) -> CatalogState: ...
+
+    @property
+    def database(self) -> str: ...
+
+    def sessions(self) -> Sequence[SessionRow]: ...
+
+    def frontiers(self) -> Sequence[FrontierRow]: ...
+
+    def variables(self) -> Iterable[tuple[str, str, str]]:
+        """(name, setting, description)."""
+        ...
+
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRelation:
+    """`id` is stable within a release; nothing durable refers to it but views' dependencies, by schema and name."""
+
+    id: str
+    schema: str
+    name: str
+    desc: RelationDesc
+    rows: Callable[[Situation], Rows]
+
+    def table(self, situation: Situation) -> pa.Table:
+        schema = arrow_schema(self.desc)
+        rows = self.rows(situation)
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+        arrays = [pa.array(values, type=f.type) for values, f in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def item_oid(item_id: str) -> int:
+    """The OID of a catalog item: stable, as its id is."""
+    number = int(item_id[1:])
+    return number if is_system(item_id) else FIRST_NORMAL_OID + number
+
+
+def _objects(s: Situation) -> Rows:
+    rows: Rows = []
+    for item in s.catalog.items.values():
+        if isinstance(item, Table | View):
+            kind = "table" if isinstance(item, Table) else "view"
+            rows.append((item.id, item_oid(item.id), item.schema, item.name, kind))
+    schemas = _system_schema_ids(s)
+    for relation in SYSTEM_RELATIONS.values():
+        rows.append((relation.id, item_oid(relation.id), schemas[relation.schema], relation.name, "view"))
+    return rows
+
+
+def _system_schema_ids(s: Situation) -> dict[str, str]:
+    return {i.name: i.id for i in s.catalog.items.values() if isinstance(i, Schema) and i.database is None}
+
+
+def _databases(s: Situation) -> Rows:
+    return [(d.id, item_oid(d.id), d.name) for d in s.catalog.databases()]
+
+
+def _schemas(s: Situation) -> Rows:
+    found = [i for i in s.catalog.items.values() if isinstance(i, Schema)]
+    return [(i.id, item_oid(i.id), i.database, i.name) for i in found]
+
+
+def _tables(s: Situation) -> Rows:
+    return [
+        (t.id, item_oid(t.id), t.schema, t.name, t.shard, t.retain_history_ms) for t in s.catalog.tables()
+    ]
+
+
+def _views(s: Situation) -> Rows:
+    found = [i for i in s.catalog.items.values() if isinstance(i, View)]
+    return [(v.id, item_oid(v.id), v.schema, v.name, v.sql) for v in found]
+
+
+def _roles(s: Situation) -> Rows:
+    found = [i for i in s.catalog.items.values() if isinstance(i, Role)]
+    return [(r.id, item_oid(r.id), r.name, r.superuser) for r in found]
+
+
+def _described(s: Situation) -> Iterable[tuple[str, RelationDesc, tuple[str | None, ...]]]:
+    for item in s.catalog.items.values():
+        if isinstance(item, Table):
+            yield item.id, item.desc, item.defaults
+        elif isinstance(item, View):
+            yield item.id, item.desc, (None,) * len(item.desc.columns)
+    for relation in SYSTEM_RELATIONS.values():
+        yield relation.id, relation.desc, (None,) * len(relation.desc.columns)
+
+
+def _columns(s: Situation) -> Rows:
+    return [
+        (item_id, c.name, n, c.nullable, type_name(c.type), default, oid(c.type))
+        for item_id, desc, defaults in _described(s)
+        for n, (c, default) in enumerate(zip(desc.columns, defaults, strict=True), 1)
+    ]
+
+
+def _dependencies(s: Situation) -> Rows:
+    views = [i for i in s.catalog.items.values() if isinstance(i, View)]
+    return [(v.id, needed) for v in views for needed in v.depends_on]
+
+
+def _sessions(s: Situation) -> Rows:
+    return [
+        (r.process_id, r.role, r.database, r.application_name, r.connected_at, r.state) for r in s.sessions()
+    ]
+
+
+def _frontiers(s: Situation) -> Rows:
+    return [(r.object_id, r.since, r.upper) for r in s.frontiers()]
+
+
+def _system_parameters(s: Situation) -> Rows:
+    rows: Rows = []
+    for parameter in SYSTEM_PARAMETERS.values():
+        item = s.catalog.find_parameter(parameter.name)
+        value = parameter.default if item is None else item.value
+        rows.append((parameter.name, value, parameter.default, parameter.description))
+    return rows
+
+
+def _settings(s: Situation) -> Rows:
+    return list(s.variables())
+
+
+def _placed(s: Situation) -> Iterable[tuple[str, str, str, str, RelationDesc, tuple[str | None, ...], str]]:
+    """(database, schema, name, id, desc, defaults, type) of everything that the current database shows."""
+    database = s.catalog.database(s.database)
+    for schema in s.catalog.schemas(database.id):
+        for item in s.catalog.relations(schema.id):
+            if isinstance(item, Table):
+                yield s.database, schema.name, item.name, item.id, item.desc, item.defaults, "BASE TABLE"
+            else:
+                none = (None,) * len(item.desc.columns)
+                yield s.database, schema.name, item.name, item.id, item.desc, none, "VIEW"
+    for r in SYSTEM_RELATIONS.values():
+        yield s.database, r.schema, r.name, r.id, r.desc, (None,) * len(r.desc.columns), "VIEW"
+
+
+def _info_schemata(s: Situation) -> Rows:
+    database: Database = s.catalog.database(s.database)
+    return [(s.database, schema.name) for schema in s.catalog.schemas(database.id)]
+
+
+def _info_tables(s: Situation) -> Rows:
+    return [(d, schema, name, kind) for d, schema, name, _, _, _, kind in _placed(s)]
+
+
+def _info_columns(s: Situation) -> Rows:
+    return [
+        (d, schema, name, c.name, n, default, "YES" if c.nullable else "NO", type_name(c.type))
+        for d, schema, name, _, desc, defaults, _ in _placed(s)
+        for n, (c, default) in enumerate(zip(desc.columns, defaults, strict=True), 1)
+    ]
+
+
+_Spec = tuple[str, str, list[tuple[str, SqlType]], Callable[[Situation], Rows]]
+
+_SPECS: list[_Spec] = [
+    ("mz_catalog", "mz_objects", [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("type", TEXT)], _objects),
+    ("mz_catalog", "mz_databases", [("id", TEXT), ("oid", OID), ("name", TEXT)], _databases),
+    ("mz_catalog", "mz_schemas", [("id", TEXT), ("oid", OID), ("database_id", TEXT), ("name", TEXT)], _schemas),
+    (
+        "mz_catalog",
+        "mz_tables",
+        [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("shard_id", TEXT), ("retain_history_ms", INT8)],
+        _tables,
+    ),
+    (
+        "mz_catalog",
+        "mz_views",
+        [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("definition", TEXT)],
+        _views,
+    ),
+    (
+        "mz_catalog",
+        "mz_columns",
+        [
+            ("id", TEXT),
+            ("name", TEXT),
+            ("position", INT4),
+            ("nullable", BOOL),
+            ("type", TEXT),
+            ("default", TEXT),
+            ("type_oid", OID),
+        ],
+        _columns,
+    ),
+    ("mz_catalog", "mz_roles", [("id", TEXT), ("oid", OID), ("name", TEXT), ("superuser", BOOL)], _roles),
+    ("mz_internal", "mz_object_dependencies", [("object_id", TEXT), ("referenced_object_id", TEXT)], _dependencies),
+    (
+        "mz_internal",
+        "mz_sessions",
+        [
+            ("process_id", INT4),
+            ("role", TEXT),
+            ("database", TEXT),
+            ("application_name", TEXT),
+            ("connected_at", TIMESTAMPTZ),
+            ("state", TEXT),
+        ],
+        _sessions,
+    ),
+    (
+        "mz_internal",
+        "mz_frontiers",
+        [("object_id", TEXT), ("read_frontier", MZ_TIMESTAMP), ("write_frontier", MZ_TIMESTAMP)],
+        _frontiers,
+    ),
+    (
+        "mz_internal",
+        "mz_system_parameters",
+        [("name", TEXT), ("value", TEXT), ("default", TEXT), ("description", TEXT)],
+        _system_parameters,
+    ),
+    ("pg_catalog", "pg_settings", [("name", TEXT), ("setting", TEXT), ("short_desc", TEXT)], _settings),
+    ("information_schema", "schemata", [("catalog_name", TEXT), ("schema_name", TEXT)], _info_schemata),
+    (
+        "information_schema",
+        "tables",
+        [("table_catalog", TEXT), ("table_schema", TEXT), ("table_name", TEXT), ("table_type", TEXT)],
+        _info_tables,
+    ),
+    (
+        "information_schema",
+        "columns",
+        [
+            ("table_catalog", TEXT),
+            ("table_schema", TEXT),
+            ("table_name", TEXT),
+            ("column_name", TEXT),
+            ("ordinal_position", INT4),
+            ("column_default", TEXT),
+            ("is_nullable", TEXT),
+            ("data_type", TEXT),
+        ],
+        _info_columns,
+    ),
+]
+
+SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {
+    (schema, name): SystemRelation(
+        f"s{FIRST_SYSTEM_RELATION_ID + n}",
+        schema,
+        name,
+        RelationDesc(tuple(Column(column, t) for column, t in columns)),
+        rows,
+    )
+    for n, (schema, name, columns, rows) in enumerate(_SPECS)
+}
+SYSTEM_RELATIONS_BY_ID: dict[str, SystemRelation] = {r.id: r for r in SYSTEM_RELATIONS.values()}
+SYSTEM_SCHEMAS = ("mz_catalog", "mz_internal", "pg_catalog", "information_schema")

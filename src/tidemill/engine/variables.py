@@ -1,0 +1,305 @@
+"""Session variables and system parameters: what SET, SHOW, RESET and ALTER SYSTEM know.
+
+A variable has a name, a kind that checks and normalises values, a default, and flags: reported to the client when it changes (pgwire
+ParameterStatus), read-only, or accepted only at its fixed value because Tidemill has no other (a different value would silently not
+do what it says). System parameters are the defaults of an environment: they live in the catalog and `mz_system` changes them.
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
+
+SERVER_VERSION = "16.4"  # the PostgreSQL release whose behaviour we follow; drivers switch features on it
+SERVER_VERSION_NUM = "160004"
+MAX_IDENTIFIER_LENGTH = 255
+
+ISOLATION_LEVELS = {
+    "strict serializable": "strict serializable",
+    "serializable": "serializable",
+    # PostgreSQL's weaker levels are served by a stronger one, as the SQL standard allows.
+    "repeatable read": "serializable",
+    "read committed": "serializable",
+    "read uncommitted": "serializable",
+}
+
+
+class CannotChange(TidemillError):
+    """The variable is read-only, or only one value is possible."""
+
+    sqlstate = "55P02"
+
+
+def _invalid(name: str, value: str, hint: str | None = None) -> InvalidValue:
+    return InvalidValue(f'invalid value for parameter "{name}": "{value}"', sqlstate="22023", hint=hint)
+
+
+def _text(name: str, value: str) -> str:
+    del name
+    return value
+
+
+def _boolean(name: str, value: str) -> str:
+    v = value.strip().lower()
+    if v in ("on", "true", "t", "yes", "y", "1"):
+        return "on"
+    if v in ("off", "false", "f", "no", "n", "0"):
+        return "off"
+    raise InvalidValue(f'parameter "{name}" requires a Boolean value', sqlstate="22023")
+
+
+_DURATION = re.compile(r"^\s*(-?\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?\s*$")
+_UNIT_MS = {"us": 0.001, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+MAX_DURATION_MS = 2**31 - 1  # PostgreSQL's own bound for millisecond settings
+
+
+def duration_ms(name: str, value: str) -> int:
+    """Milliseconds of `'5s'`, `'250ms'`, `'1min'` or a bare number of milliseconds."""
+    m = _DURATION.match(value)
+    if m is None:
+        raise _invalid(name, value, 'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".')
+    ms = float(m.group(1)) * _UNIT_MS[m.group(2) or "ms"]
+    if not 0 <= ms <= MAX_DURATION_MS:
+        raise InvalidValue(
+            f'{ms:g} ms is outside the valid range for parameter "{name}" (0 .. {MAX_DURATION_MS})', sqlstate="22023"
+        )
+    return round(ms)
+
+
+def _duration(name: str, value: str) -> str:
+    ms = duration_ms(name, value)
+    for unit in ("d", "h", "min", "s"):
+        size = int(_UNIT_MS[unit])
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms" if ms else "0"
+
+
+def _integer(low: int, high: int) -> Callable[[str, str], str]:
+    def check(name: str, value: str) -> str:
+        try:
+            n = int(value.strip())
+        except ValueError:
+            raise _invalid(name, value) from None
+        if not low <= n <= high:
+            raise InvalidValue(
+                f'{n} is outside the valid range for parameter "{name}" ({low} .. {high})', sqlstate="22023"
+            )
+        return str(n)
+
+    return check
+
+
+def _one_of(*values: str) -> Callable[[str, str], str]:
+    def check(name: str, value: str) -> str:
+        v = value.strip().lower()
+        if v not in values:
+            raise _invalid(name, value, f"Available values: {', '.join(values)}.")
+        return v
+
+    return check
+
+
+def _only(*accepted: str) -> Callable[[str, str], str]:
+    """One value in effect; the listed spellings of it are accepted."""
+
+    def check(name: str, value: str) -> str:
+        if value.strip().lower() not in {a.lower() for a in accepted}:
+            raise CannotChange(
+                f'parameter "{name}" cannot be set to "{value}"', hint=f'Tidemill supports only "{accepted[0]}".'
+            )
+        return accepted[0]
+
+    return check
+
+
+def _isolation(name: str, value: str) -> str:
+    v = " ".join(value.strip().lower().split())
+    if v not in ISOLATION_LEVELS:
+        raise _invalid(name, value, f"Available values: {', '.join(ISOLATION_LEVELS)}.")
+    return ISOLATION_LEVELS[v]
+
+
+def _timezone(name: str, value: str) -> str:
+    v = value.strip()
+    if v.lower() in ("utc", "gmt", "z", "zulu", "etc/utc", "default", "local"):
+        return "UTC"
+    if re.fullmatch(r"[+-]?\d{1,2}(:\d{2})?", v):
+        return v
+    try:
+        return zoneinfo.ZoneInfo(v).key
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise _invalid(name, value) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable; `check` normalises a value or raises."""
+
+    name: str
+    default: str
+    check: Callable[[str, str], str]
+    description: str
+    reported: bool = False
+    read_only: bool = False
+
+
+_SESSION = [
+    Variable("application_name", "", _text, "What the client calls itself.", reported=True),
+    Variable("bytea_output", "hex", _only("hex"), "How bytea is shown."),
+    Variable("client_encoding", "UTF8", _only("UTF8", "utf-8", "unicode"), "The client's encoding.", reported=True),
+    Variable(
+        "client_min_messages",
+        "notice",
+        _one_of("debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "notice", "info", "warning", "error"),
+        "Least severity of the messages that are sent.",
+    ),
+    Variable("cluster", "default", _text, "Accepted for compatibility; there is one cluster."),
+    Variable("database", "materialize", _text, "The current database."),
+    Variable("datestyle", "ISO, MDY", _only("ISO, MDY", "iso", "iso,mdy"), "How dates are shown.", reported=True),
+    Variable(
+        "default_transaction_isolation", "strict serializable", _isolation, "Isolation of new transactions."
+    ),
+    Variable("default_transaction_read_only", "off", _boolean, "Whether new transactions refuse writes.", reported=True),
+    Variable("extra_float_digits", "1", _integer(-15, 3), "Accepted; floats are always shown shortest-exact."),
+    Variable("idle_in_transaction_session_timeout", "0", _duration, "Ends a session that idles in a transaction."),
+    Variable("idle_session_timeout", "0", _duration, "Ends a session that idles."),
+    Variable("in_hot_standby", "off", _text, "Always off.", reported=True, read_only=True),
+    Variable("integer_datetimes", "on", _text, "Always on.", reported=True, read_only=True),
+    Variable("intervalstyle", "postgres", _only("postgres"), "How intervals are shown.", reported=True),
+    Variable("is_superuser", "off", _text, "Whether the role is mz_system.", reported=True, read_only=True),
+    Variable("max_identifier_length", str(MAX_IDENTIFIER_LENGTH), _text, "In bytes.", read_only=True),
+    Variable("search_path", "public", _text, "Schemas in which unqualified names are looked up.", reported=True),
+    Variable("server_encoding", "UTF8", _text, "Always UTF8.", reported=True, read_only=True),
+    Variable("server_version", SERVER_VERSION, _text, "PostgreSQL's version that we follow.", reported=True, read_only=True),
+    Variable("server_version_num", SERVER_VERSION_NUM, _text, "The same as a number.", read_only=True),
+    Variable("session_authorization", "materialize", _text, "The session's role.", reported=True, read_only=True),
+    Variable("standard_conforming_strings", "on", _only("on", "true", "1"), "Always on.", reported=True),
+    Variable("statement_timeout", "1min", _duration, "Ends a statement that takes longer; 0 is never."),
+    Variable("timezone", "UTC", _timezone, "Time zone in which timestamptz is shown.", reported=True),
+    Variable("transaction_isolation", "strict serializable", _isolation, "Isolation of this session's transactions."),
+    Variable("transaction_read_only", "off", _boolean, "Whether this transaction refuses writes."),
+]
+
+_SYSTEM = [
+    Variable(
+        "max_result_size", str(1 << 30), _integer(1 << 10, 1 << 40), "Bytes that one SELECT may return (not COPY)."
+    ),
+    Variable(
+        "max_transaction_size",
+        str(1 << 30),
+        _integer(1 << 10, 1 << 40),
+        "Bytes of rows that one transaction may hold before it commits.",
+    ),
+    Variable("max_connections", "5000", _integer(1, 100_000), "Sessions at one time."),
+    Variable("default_retain_history", "1h", _duration, "How far back AS OF reaches unless the relation says otherwise."),
+]
+
+# SET and SHOW spell these in their own ways.
+ALIASES = {"time zone": "timezone", "transaction isolation level": "transaction_isolation", "schema": "search_path"}
+
+SESSION_VARIABLES: Mapping[str, Variable] = {v.name: v for v in _SESSION}
+SYSTEM_PARAMETERS: Mapping[str, Variable] = {v.name: v for v in _SYSTEM}
+# As clients spell them in ParameterStatus.
+REPORTED_NAMES = {"datestyle": "DateStyle", "intervalstyle": "IntervalStyle", "timezone": "TimeZone"}
+
+
+def unknown_parameter(name: str) -> UndefinedObject:
+    return UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists the parameters.")
+
+
+class Variables:
+    """One session's variables. `SET LOCAL` values last until the transaction ends; a rolled back transaction also takes back
+    its plain SETs, as in PostgreSQL."""
+
+    def __init__(self, initial: Mapping[str, str]) -> None:
+        self._defaults: dict[str, str] = {v.name: v.default for v in _SESSION}
+        self._defaults.update(initial)  # what the client asked for at start is what RESET goes back to
+        self._values: dict[str, str] = dict(self._defaults)
+        self._local: dict[str, str] = {}
+        self._saved: dict[str, str] | None = None  # values when the transaction began, for a rollback
+        # Goes up whenever a value may have changed: plans made before are made anew.
+        self.generation = 0
+
+    def find(self, name: str) -> Variable:
+        key = ALIASES.get(name.lower(), name.lower())
+        variable = SESSION_VARIABLES.get(key)
+        if variable is None:
+            raise unknown_parameter(name)
+        return variable
+
+    def get(self, name: str) -> str:
+        return self._local.get(name, self._values[name])
+
+    def set(self, name: str, value: str, *, local: bool = False) -> Variable:
+        variable = self.find(name)
+        if variable.read_only:
+            raise CannotChange(f'parameter "{variable.name}" cannot be changed')
+        checked = variable.check(variable.name, value)
+        self.generation += 1
+        if local:
+            self._local[variable.name] = checked
+        else:
+            self._local.pop(variable.name, None)
+            self._values[variable.name] = checked
+        return variable
+
+    def reset(self, name: str) -> Variable:
+        variable = self.find(name)
+        if variable.read_only:
+            raise CannotChange(f'parameter "{variable.name}" cannot be changed')
+        self.generation += 1
+        self._local.pop(variable.name, None)
+        self._values[variable.name] = self._defaults[variable.name]
+        return variable
+
+    def reset_all(self) -> None:
+        self.generation += 1
+        self._local.clear()
+        self._values = dict(self._defaults)
+
+    def begin(self) -> None:
+        self._saved = dict(self._values)
+
+    def end(self, *, committed: bool) -> None:
+        if not committed and self._saved is not None and self._saved != self._values:
+            self._values = self._saved
+            self.generation += 1
+        self._saved = None
+        if self._local:
+            self._local.clear()
+            self.generation += 1
+
+    def all(self) -> Iterator[tuple[Variable, str]]:
+        for variable in _SESSION:
+            yield variable, self.get(variable.name)
+
+    def reported(self) -> dict[str, str]:
+        return {
+            REPORTED_NAMES.get(v.name, v.name): self.get(v.name) for v in _SESSION if v.reported
+        }
+
+    def milliseconds(self, name: str) -> int:
+        return duration_ms(name, self.get(name))
+
+    def flag(self, name: str) -> bool:
+        return self.get(name) == "on"
+
+    def search_path(self) -> list[str]:
+        """The schemas of `search_path`, folded and unquoted."""
+        return parse_search_path(self.get("search_path"))
+
+
+def parse_search_path(text: str) -> list[str]:
+    names: list[str] = []
+    for item in re.findall(r'"(?:[^"]|"")*"|[^,]+', text):
+        item = item.strip()
+        if item.startswith('"') and item.endswith('"') and len(item) >= 2:
+            names.append(item[1:-1].replace('""', '"'))
+        elif item:
+            names.append(item.lower())
+    return names

@@ -1,0 +1,97 @@
+"""The server process: opens the data directory, the SQL port and the HTTP port, runs until it is told to stop.
+
+`main` returns the exit status: 0 after SIGTERM or Ctrl-C, 1 when it could not start or the data directory was taken over. Order of starting: the
+data directory (so that a second server is refused before it listens), the ports, Spark behind them. Order of stopping: the ports (statements get a moment to
+end), queued commits, the directory's release, Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+
+from tidemill.config import Config
+from tidemill.errors import TidemillError, Unavailable
+
+log = logging.getLogger(__name__)
+
+# A second signal while stopping ends the process at once, as people expect of Ctrl-C.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main(config: Config) -> int:
+    began = time.monotonic()
+    try:
+        return asyncio.run(_serve(config, began))
+    except TidemillError as e:
+        log.error("%s", e)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+async def _serve(config: Config, began: float) -> int:
+    from tidemill.engine.engine import TidemillEngine
+    from tidemill.server.http.serve import serve_http
+    from tidemill.server.loop_lag import LoopLag
+    from tidemill.server.pgwire.listener import Listener
+
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[TidemillError | None] = loop.create_future()
+
+    def end(reason: TidemillError | None) -> None:
+        if not stop.done():
+            stop.set_result(reason)
+
+    def on_fatal(error: TidemillError) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending already
+            loop.call_soon_threadsafe(end, error)
+
+    engine = await asyncio.to_thread(TidemillEngine.open, config, on_fatal=on_fatal)
+    lag = LoopLag()
+    listener: Listener | None = None
+    http = None
+    try:
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, _signalled, loop, number, end)
+        listener = Listener(engine)
+        try:
+            sql_port = await listener.start(config.sql_addr.host, config.sql_addr.port)
+        except OSError as e:
+            raise Unavailable(
+                f"cannot listen for SQL on {config.sql_addr}: {e.strerror or e}",
+                hint="Stop the program that uses the port, or choose another with --sql-addr.",
+            ) from e
+        http = await serve_http(engine, config.http_addr, hosts=config.http_hosts)
+        lag.start()
+        sql = config.sql_addr._replace(port=sql_port)
+        await asyncio.to_thread(engine.environment.announce, {"SQL": str(sql), "HTTP": str(http.address)})
+        log.info(
+            "ready for SQL on %s and HTTP on %s after %.1f s; data in %s",
+            sql,
+            http.address,
+            time.monotonic() - began,
+            config.data_dir,
+        )
+        reason = await stop
+        if reason is not None:
+            log.error("stopping: %s", reason)
+        else:
+            log.info("stopping")
+        return 0 if reason is None else 1
+    finally:
+        lag.stop()
+        if http is not None:
+            await http.close()
+        if listener is not None:
+            await listener.stop()
+        await asyncio.to_thread(engine.close)
+        log.info("stopped; the event loop was at most %.0f ms late", lag.worst * 1000)
+
+
+def _signalled(loop: asyncio.AbstractEventLoop, number: int, end: object) -> None:
+    loop.remove_signal_handler(number)
+    end(None)  # type: ignore[operator]
