@@ -1,0 +1,39 @@
+"""The binder: a parsed PostgreSQL query in, a typed Spark query out.
+
+Called by the engine. It resolves names, types every expression as PostgreSQL would, and translates only
+what the allow-list of `sql.functions` has: a query that binds gives PostgreSQL's answer or its error,
+anything else is refused here by name. Composition is by tree; no SQL text is ever put together.
+"""
+
+from __future__ import annotations
+
+from tidemill.sql.bind.constant import constant_rows
+from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
+from tidemill.sql.bind.spark_errors import map_spark_error
+from tidemill.sql.bind.statements import (
+    bind_insert_source,
+    bind_query,
+    bind_scalar,
+    bind_update,
+    constant_value,
+)
+from tidemill.sql.bind.substitute import substitute, substitute_expr
+from tidemill.sql.functions import SPARK_CONF
+
+__all__ = [
+    "SPARK_CONF",
+    "BoundExpr",
+    "BoundQuery",
+    "NameResolver",
+    "Relation",
+    "SessionInfo",
+    "bind_insert_source",
+    "bind_query",
+    "bind_scalar",
+    "bind_update",
+    "constant_rows",
+    "constant_value",
+    "map_spark_error",
+    "substitute",
+    "substitute_expr",
+]

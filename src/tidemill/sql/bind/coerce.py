@@ -1,0 +1,115 @@
+"""Giving an expression another type: by itself where PostgreSQL does, or because it was written.
+
+Literals and parameters of unknown type take the type that their place wants; constants are converted at
+once, so that a bad one is refused when the query is bound, with its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidemill.errors import TidemillError, UndefinedObject
+from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.convert import convert
+from tidemill.sql.bind.errors import mismatch
+from tidemill.sql.bind.ir import Const, Convert, Node, Param
+from tidemill.sql.functions.lattice import Context as CastContext
+from tidemill.sql.functions.lattice import can_coerce, common_type
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import TEXT, Kind, SqlType
+from tidemill.types.wire.value import parse_literal
+
+
+def to_type(
+    ctx: Context, node: Node, target: SqlType, *, explicit: bool = False, position: int | None = None
+) -> Node:
+    """`node` as `target`; the caller has made sure that the cast is allowed here."""
+    if node.type == target:
+        return node
+    if isinstance(node, Param) and node.type.kind is Kind.UNKNOWN:
+        # A parameter is declared without the modifiers; the value is then fitted.
+        plain = _without_modifiers(target)
+        ctx.fix_param(node.index, plain, node.position)
+        return to_type(ctx, replace(node, type=plain), target, explicit=explicit)
+    if isinstance(node, Const):
+        return _constant(ctx, node, target, explicit, position)
+    return Convert(target, node, explicit)
+
+
+def _constant(ctx: Context, node: Const, target: SqlType, explicit: bool, position: int | None) -> Node:
+    where = node.position if node.position is not None else position
+    if node.value is None:
+        return Const(target, None, where)
+    zone = ctx.session.time_zone
+    try:
+        if isinstance(node.value, str):
+            plain = _without_modifiers(target) if explicit else target
+            value = parse_literal(node.value, plain, timezone=zone)
+            read = Const(plain, value, where)
+            return read if plain == target else to_type(ctx, read, target, explicit=explicit)
+        one = pa.repeat(node.value, 1) if node.value.is_valid else pa.nulls(1, arrow_type(node.type))
+        converted = convert(one, node.type, target, explicit=explicit, zone=zone)
+    except TidemillError as error:
+        if error.position is None:
+            error.position = where
+        raise
+    if converted is None:
+        return Convert(target, node, explicit)
+    return Const(target, converted[0], where)
+
+
+def _without_modifiers(t: SqlType) -> SqlType:
+    if t.kind in (Kind.VARCHAR, Kind.CHAR) and t.length is not None:
+        return SqlType(t.kind)
+    return t
+
+
+def explicit_cast(ctx: Context, node: Node, target: SqlType, position: int | None) -> Node:
+    """CAST(node AS target)."""
+    if not can_coerce(node.type, target, CastContext.EXPLICIT):
+        raise TidemillError(f"cannot cast type {node.type} to {target}", sqlstate="42846", position=position)
+    return to_type(ctx, node, target, explicit=True, position=position)
+
+
+def assign(ctx: Context, node: Node, target: SqlType, column: str, position: int | None) -> Node:
+    """A value on its way into a column."""
+    if not can_coerce(node.type, target, CastContext.ASSIGNMENT):
+        raise mismatch(
+            f'column "{column}" is of type {target} but expression is of type {node.type}',
+            position,
+            "You will need to rewrite or cast the expression.",
+        )
+    return to_type(ctx, node, target, position=position)
+
+
+def settle(ctx: Context, node: Node) -> Node:
+    """An expression that nothing gave a type becomes text."""
+    return to_type(ctx, node, TEXT) if node.type.kind is Kind.UNKNOWN else node
+
+
+def unify(
+    ctx: Context, nodes: Sequence[Node], what: str, positions: Sequence[int | None] | None = None
+) -> tuple[list[Node], SqlType]:
+    """All nodes as their common type; `what` is CASE, UNION, VALUES, COALESCE, ... for the error."""
+    target, pair = common_type([n.type for n in nodes])
+    if target is None:
+        assert pair is not None
+        where = None
+        if positions is not None:
+            where = next((p for n, p in zip(nodes, positions, strict=True) if n.type == pair[1]), None)
+        raise mismatch(f"{what} types {pair[0]} and {pair[1]} cannot be matched", where)
+    return [to_type(ctx, n, target) for n in nodes], target
+
+
+def require_bool(ctx: Context, node: Node, clause: str, position: int | None) -> Node:
+    """The condition of WHERE, HAVING, JOIN/ON, AND, CASE/WHEN, ..."""
+    if not can_coerce(node.type, SqlType(Kind.BOOL)):
+        raise mismatch(f"argument of {clause} must be type boolean, not type {node.type}", position)
+    return to_type(ctx, node, SqlType(Kind.BOOL), position=position)
+
+
+def no_such(kind: str, shown: str, position: int | None, hint: str) -> UndefinedObject:
+    return UndefinedObject(f"{kind} does not exist: {shown}", sqlstate="42883", position=position, hint=hint)

@@ -1,0 +1,84 @@
+"""What PostgreSQL calls an output column that has no alias."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from tidemill.sql.bind.calls import call_of
+from tidemill.sql.bind.typename import sql_type
+from tidemill.types.model import Kind
+
+UNNAMED = "?column?"
+
+_FIXED: dict[type[exp.Expr], str] = {
+    exp.Coalesce: "coalesce",
+    exp.Nullif: "nullif",
+    exp.Greatest: "greatest",
+    exp.Least: "least",
+    exp.Exists: "exists",
+    exp.Array: "array",
+    exp.Extract: "extract",
+    exp.AtTimeZone: "timezone",
+    exp.TimestampTrunc: "date_trunc",
+    exp.CurrentDate: "current_date",
+    exp.CurrentTimestamp: "now",
+    exp.Localtimestamp: "localtimestamp",
+    exp.CurrentUser: "current_user",
+    exp.SessionUser: "session_user",
+    exp.CurrentSchema: "current_schema",
+    exp.CurrentCatalog: "current_catalog",
+    exp.IntDiv: "div",
+}
+_OPERATORS = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Is, exp.Pow, exp.Mod, exp.DPipe)
+
+
+def column_name(node: exp.Expr) -> str:
+    return _name(node)[0]
+
+
+def _name(node: exp.Expr) -> tuple[str, int]:
+    """The name and how much it counts: 2 a real name, 1 a type's or a default, 0 none."""
+    if isinstance(node, exp.Alias):
+        return node.alias, 2
+    if isinstance(node, exp.Column):
+        return node.name, 2
+    if isinstance(node, exp.Dot):
+        if isinstance(node.expression, exp.Anonymous | exp.Func):
+            return _name(node.expression)
+        return node.expression.name, 2
+    if isinstance(node, exp.Paren | exp.Collate | exp.Bracket | exp.Filter | exp.Window | exp.WithinGroup):
+        return _name(node.this)
+    if isinstance(node, exp.Cast):
+        if isinstance(node.this, exp.IntDiv):
+            return "div", 2
+        inner, strength = _name(node.this)
+        return (inner, strength) if strength > 1 else (_type_name(node.to), 1)
+    if isinstance(node, exp.Case):
+        default = node.args.get("default")
+        name, strength = _name(default) if default is not None else ("", 0)
+        return (name, strength) if strength > 1 else ("case", 1)
+    if isinstance(node, exp.Boolean):
+        return "bool", 1
+    if isinstance(node, exp.Subquery):
+        inner_query = node.this
+        while isinstance(inner_query, exp.SetOperation | exp.Subquery):
+            inner_query = inner_query.this
+        if isinstance(inner_query, exp.Select) and len(inner_query.expressions) == 1:
+            return _name(inner_query.expressions[0])
+        return UNNAMED, 0
+    fixed = _FIXED.get(type(node))
+    if fixed is not None:
+        return fixed, 2
+    if isinstance(node, _OPERATORS):
+        return UNNAMED, 0
+    call = call_of(node)
+    if call is not None:
+        return call.name, 2
+    return UNNAMED, 0
+
+
+def _type_name(node: exp.Expr) -> str:
+    t = sql_type(node)
+    while t.kind is Kind.ARRAY and t.element is not None:
+        t = t.element
+    return t.kind.value

@@ -1,0 +1,86 @@
+"""Rows that are known without Spark: lists of literals, casts of literals, parameters and what the session
+fixes.
+
+INSERT ... VALUES and SELECT 1 live here. Columns are whole Arrow arrays where all their cells are plain
+literals, else cell by cell; a cell that cannot be evaluated here makes the whole list Spark's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.sql.bind.convert import convert
+from tidemill.sql.functions.markers import Fixed
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import SqlType
+
+if TYPE_CHECKING:
+    from tidemill.sql.bind.ir import Node
+    from tidemill.sql.bind.model import BoundQuery, SessionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """`rows` rows; each column is an array in storage form, or its cells."""
+
+    columns: tuple[pa.Array | tuple[Node, ...], ...]
+    types: tuple[SqlType, ...]
+    rows: int
+
+
+def constant_rows(bound: BoundQuery) -> pa.Table | None:
+    """The rows of a constant query, columns c0, c1, ...; None if they need Spark (or still have
+    parameters)."""
+    if bound.constants is None:
+        return None
+    return evaluate(bound.constants, bound.session)
+
+
+def evaluate(constants: Constants, session: SessionInfo) -> pa.Table | None:
+    arrays: list[pa.Array] = []
+    for column, t in zip(constants.columns, constants.types, strict=True):
+        array = column if isinstance(column, pa.Array) else _cells(column, t, session)
+        if array is None:
+            return None
+        arrays.append(array)
+    if not arrays:
+        # A row without columns still is a row; a table of none cannot say so.
+        return None
+    return pa.Table.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
+
+
+def _cells(cells: Sequence[Node], t: SqlType, session: SessionInfo) -> pa.Array | None:
+    scalars: list[pa.Scalar] = []
+    for cell in cells:
+        scalar = evaluate_node(cell, session)
+        if scalar is None:
+            return None
+        scalars.append(scalar)
+    want = arrow_type(t)
+    return pa.concat_arrays([pa.repeat(s, 1) if s.is_valid else pa.nulls(1, want) for s in scalars])
+
+
+def evaluate_node(node: Node, session: SessionInfo) -> pa.Scalar | None:
+    """The node's value in storage form; None if it takes Spark or parameters that are not there yet."""
+    from tidemill.sql.bind.ir import Const, Convert, SessionValue
+
+    if isinstance(node, Const):
+        if node.value is None or isinstance(node.value, str):
+            return pa.scalar(node.value, arrow_type(node.type))
+        return node.value
+    if isinstance(node, SessionValue):
+        if node.which is Fixed.NOW:
+            return pa.scalar(session.now, arrow_type(node.type))
+        return None if session.mz_now is None else pa.scalar(session.mz_now, pa.int64())
+    if isinstance(node, Convert):
+        inner = evaluate_node(node.arg, session)
+        if inner is None:
+            return None
+        one = pa.repeat(inner, 1) if inner.is_valid else pa.nulls(1, inner.type)
+        converted = convert(one, node.arg.type, node.type, explicit=node.explicit, zone=session.time_zone)
+        return None if converted is None else converted[0]
+    return None

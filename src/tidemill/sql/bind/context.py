@@ -1,0 +1,81 @@
+"""What all parts of one statement's binding share: parameter types, unique names, inputs found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.errors import TidemillError
+from tidemill.sql.bind.errors import IndeterminateType
+from tidemill.sql.bind.model import Relation, SessionInfo
+from tidemill.types.model import TEXT, Kind, SqlType
+
+# Views may stand on views; a chain this long is a mistake, and each level costs a stack of Python frames.
+MAX_VIEW_DEPTH = 64
+
+
+class Context:
+    """One per call of the binder. Not thread-safe."""
+
+    def __init__(self, session: SessionInfo, param_types: Sequence[SqlType | None]) -> None:
+        self.session = session
+        # $1 is at index 0; None until the parameter is used where its type is known.
+        self.params: list[SqlType | None] = [
+            None if t is None or t.kind is Kind.UNKNOWN else t for t in param_types
+        ]
+        # placeholder -> relation id, and the physical columns that were named.
+        self.inputs: dict[str, str] = {}
+        self.used: dict[str, set[str]] = {}
+        self._placeholders: dict[str, str] = {}
+        # Spark alias of a base relation -> its placeholder.
+        self.bases: dict[str, str] = {}
+        self.uses_now = False
+        self.uses_mz_now = False
+        self.view_depth = 0
+        self._aliases = 0
+
+    def alias(self) -> str:
+        """A table alias that nothing else in the statement has."""
+        self._aliases += 1
+        return f"t{self._aliases}"
+
+    def input(self, relation: Relation, alias: str) -> str:
+        """The placeholder of a stored relation, one per relation however often it is named."""
+        placeholder = self._placeholders.get(relation.id)
+        if placeholder is None:
+            placeholder = f"tm_in_{len(self.inputs)}"
+            self._placeholders[relation.id] = placeholder
+            self.inputs[placeholder] = relation.id
+            self.used[placeholder] = set()
+        self.bases[alias] = placeholder
+        return placeholder
+
+    def use(self, alias: str, name: str) -> None:
+        placeholder = self.bases.get(alias)
+        if placeholder is not None:
+            self.used[placeholder].add(name)
+
+    def param_type(self, index: int) -> SqlType | None:
+        if index < 1 or index > 65535:
+            raise TidemillError(f"there is no parameter ${index}", sqlstate="42P02")
+        while len(self.params) < index:
+            self.params.append(None)
+        return self.params[index - 1]
+
+    def fix_param(self, index: int, t: SqlType, position: int | None) -> None:
+        """The parameter's context says its type; the first one that does decides."""
+        known = self.param_type(index)
+        if known is None:
+            self.params[index - 1] = t
+        elif known != t:
+            raise TidemillError(
+                f"inconsistent types deduced for parameter ${index}",
+                detail=f"{known} versus {t}",
+                sqlstate="42P08",
+                position=position,
+            )
+
+    def final_params(self) -> tuple[SqlType, ...]:
+        for i, t in enumerate(self.params):
+            if t is None:
+                raise IndeterminateType(f"could not determine data type of parameter ${i + 1}")
+        return tuple(t if t is not None else TEXT for t in self.params)

@@ -1,0 +1,157 @@
+"""Casts of values that are known without Spark: literals, parameters, whole columns of VALUES.
+
+The counterpart of `functions.casts` on Arrow arrays, with the same answers and errors. Gives None for a
+cast that it does not know; the value then goes to Spark.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+
+from tidemill.errors import InvalidValue
+from tidemill.sql.functions.lattice import FLOATS, INTEGERS, STRINGS
+from tidemill.types.arrow import arrow_type, decimal_shape
+from tidemill.types.model import Kind, SqlType
+from tidemill.types.wire.text import decode_text, encode_text
+
+pc: Any = pyarrow.compute
+
+_SMALL = INTEGERS | {Kind.OID, Kind.MZ_TIMESTAMP}
+_RANGE: dict[Kind, tuple[int, int]] = {
+    Kind.INT2: (-(1 << 15), (1 << 15) - 1),
+    Kind.INT4: (-(1 << 31), (1 << 31) - 1),
+    Kind.INT8: (-(1 << 63), (1 << 63) - 1),
+    Kind.UINT2: (0, (1 << 16) - 1),
+    Kind.UINT4: (0, (1 << 32) - 1),
+    Kind.UINT8: (0, (1 << 64) - 1),
+    Kind.OID: (0, (1 << 32) - 1),
+    Kind.MZ_TIMESTAMP: (0, (1 << 63) - 1),
+}
+
+
+def convert(
+    array: pa.Array, source: SqlType, target: SqlType, *, explicit: bool, zone: str
+) -> pa.Array | None:
+    """`array`, in the storage form of `source`, in that of `target`; None where this cast is left to Spark."""
+    if source == target:
+        return array
+    if array.null_count == len(array):
+        return pa.nulls(len(array), arrow_type(target))
+    if source.kind in STRINGS and target.kind in STRINGS:
+        return _fit(_stripped(array, source, target), target, explicit=explicit)
+    if target.kind in STRINGS:
+        return _fit(_text(array, source, zone), target, explicit=explicit)
+    if source.kind in STRINGS:
+        return decode_text(_stripped(array, source, target), target, timezone=zone)
+    if source.kind is Kind.NUMERIC and target.kind is Kind.NUMERIC:
+        return _rescale(array, target)
+    if source.kind is target.kind:
+        return array if source.kind is not Kind.ARRAY else None
+    if source.kind is Kind.BOOL and target.kind is Kind.INT4:
+        return array.cast(pa.int32())
+    if target.kind is Kind.BOOL and source.kind is Kind.INT4:
+        return array.cast(pa.bool_())
+    if source.kind in _SMALL and target.kind in _SMALL:
+        return _whole(array, target)
+    if source.kind in _SMALL and target.kind is Kind.NUMERIC:
+        return _rescale(array.cast(pa.decimal128(38, 0)), target)
+    if source.kind in INTEGERS and target.kind in FLOATS:
+        return _python(array, target, float)
+    if source.kind is Kind.NUMERIC and target.kind in _SMALL:
+        rounded = pc.round(array, 0, round_mode="half_towards_infinity")
+        return _whole(rounded, target)
+    if source.kind is Kind.NUMERIC and target.kind in FLOATS:
+        return _python(array, target, float)
+    if source.kind is Kind.DATE and target.kind is Kind.TIMESTAMP:
+        return array.cast(pa.timestamp("us"))
+    return None
+
+
+def _text(array: pa.Array, source: SqlType, zone: str) -> pa.Array:
+    if source.kind is Kind.BOOL:
+        return pc.if_else(array, "true", "false")
+    return encode_text(array, source, timezone=zone).cast(pa.string())
+
+
+def _stripped(array: pa.Array, source: SqlType, target: SqlType) -> pa.Array:
+    """char(n)'s padding is no part of its value."""
+    if source.kind is Kind.CHAR and target.kind is not Kind.CHAR:
+        return pc.utf8_rtrim(array, " ")
+    return array
+
+
+def _fit(array: pa.Array, target: SqlType, *, explicit: bool) -> pa.Array:
+    length = 63 if target.kind is Kind.NAME else target.length
+    if length is None:
+        return array
+    if not explicit and target.kind is not Kind.NAME:
+        longest = pc.max(pc.utf8_length(pc.utf8_rtrim(array, " "))).as_py() or 0
+        if longest > length:
+            raise InvalidValue(f"value too long for type {target}", sqlstate="22001")
+    cut = pc.utf8_slice_codeunits(array, 0, length)
+    return pc.utf8_rpad(cut, length, " ") if target.kind is Kind.CHAR else cut
+
+
+def _whole(array: pa.Array, target: SqlType) -> pa.Array:
+    """Whole numbers (of any integer or decimal type) as the target integer, range checked."""
+    low, high = _RANGE[target.kind]
+    bounds = pc.min_max(array).as_py()
+    if int(bounds["min"]) < low or int(bounds["max"]) > high:
+        raise InvalidValue(f"{target} out of range", sqlstate="22003")
+    want = arrow_type(target)
+    if pa.types.is_decimal(array.type):
+        if pa.types.is_decimal(want):
+            return pc.round(array, 0).cast(want)
+        return array.cast(pa.decimal128(38, 0)).cast(want)
+    return array.cast(want)
+
+
+def _rescale(array: pa.Array, target: SqlType) -> pa.Array:
+    precision, scale = decimal_shape(target)
+    if isinstance(array.type, pa.Decimal128Type) and array.type.scale > scale:
+        array = pc.round(array, scale, round_mode="half_towards_infinity")
+    try:
+        return array.cast(pa.decimal128(precision, scale))
+    except pa.ArrowInvalid:
+        raise _overflow(target) from None
+
+
+def _overflow(target: SqlType) -> InvalidValue:
+    if target.precision is None:
+        return InvalidValue(
+            "value overflows numeric format",
+            detail="numeric holds 20 digits before and 18 behind the decimal point.",
+            sqlstate="22003",
+        )
+    precision, scale = decimal_shape(target)
+    whole = f"10^{precision - scale}" if precision > scale else "1"
+    return InvalidValue(
+        "numeric field overflow",
+        detail=f"A field with precision {precision}, scale {scale} must round to an absolute value "
+        f"less than {whole}.",
+        sqlstate="22003",
+    )
+
+
+def _python(array: pa.Array, target: SqlType, make: Any) -> pa.Array:
+    values = [None if v is None else make(v) for v in array.to_pylist()]
+    return pa.array(values, arrow_type(target))
+
+
+def integer_scalar(value: int) -> tuple[pa.Scalar, SqlType]:
+    """A whole number as PostgreSQL types its literal: int4 if it fits, else int8, else numeric."""
+    for kind in (Kind.INT4, Kind.INT8):
+        low, high = _RANGE[kind]
+        if low <= value <= high:
+            t = SqlType(kind)
+            return pa.scalar(value, arrow_type(t)), t
+    return numeric_scalar(Decimal(value)), SqlType(Kind.NUMERIC)
+
+
+def numeric_scalar(value: Decimal) -> pa.Scalar:
+    target = SqlType(Kind.NUMERIC)
+    return decode_text(pa.array([format(value, "f")]), target)[0]

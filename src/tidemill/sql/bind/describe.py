@@ -1,0 +1,42 @@
+"""A bound query in words, for EXPLAIN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from tidemill.sql.bind.substitute import complete
+
+if TYPE_CHECKING:
+    from tidemill.sql.bind.model import BoundQuery
+
+
+def describe(bound: BoundQuery) -> str:
+    """Columns with their types, inputs with the columns that are read, and the query that Spark gets."""
+    lines = ["Columns:"]
+    lines += [f"  {c.name}: {c.type}" for c in bound.columns]
+    if bound.inputs:
+        lines.append("Inputs:")
+        for placeholder, relation in bound.inputs.items():
+            used = ", ".join(sorted(bound.used.get(placeholder, ()))) or "(row count only)"
+            lines.append(f"  {placeholder} = {relation}: {used}")
+    flags = [
+        text
+        for on, text in (
+            (bound.ordered, "ordered"),
+            (bound.uses_now, "uses now()"),
+            (bound.uses_mz_now, "uses mz_now()"),
+            (bound.is_constant, "constant"),
+        )
+        if on
+    ]
+    if flags:
+        lines.append(f"Properties: {', '.join(flags)}")
+    lines.append("Spark:")
+    tree = complete(bound.spark, (), bound.session)
+    for node in list(tree.find_all(exp.Placeholder)):
+        node.replace(exp.Var(this=f"${node.this}"))
+    text = tree.sql(dialect="spark", normalize_functions=False, pretty=True)
+    lines += [f"  {line}" for line in text.split("\n")]
+    return "\n".join(lines)

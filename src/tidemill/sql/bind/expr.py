@@ -1,0 +1,348 @@
+"""Expressions: a parsed tree in, a typed node out.
+
+One `Binder` per clause of a query. It resolves columns through its scope, functions and operators through
+the allow-list, and gives every literal the type that its place wants. Special forms are in `special`,
+subqueries in `subquery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.errors import TidemillError, UndefinedObject, Unsupported
+from tidemill.sql.bind import session, special, subquery
+from tidemill.sql.bind.aggregate import bind_aggregate
+from tidemill.sql.bind.calls import FunctionCall, call_of
+from tidemill.sql.bind.coerce import explicit_cast, to_type
+from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
+from tidemill.sql.bind.errors import position_of, undefined_column, unsupported
+from tidemill.sql.bind.ir import Const, Node, Op, Param
+from tidemill.sql.bind.scope import Scope
+from tidemill.sql.bind.typename import sql_type
+from tidemill.sql.bind.window import bind_window, is_window_function
+from tidemill.sql.functions import signature
+from tidemill.sql.functions.resolve import Resolved, resolve_function, resolve_operator
+from tidemill.types.model import BOOL, UNKNOWN, Kind
+
+if TYPE_CHECKING:
+    from tidemill.sql.bind.model import NameResolver
+    from tidemill.sql.bind.query import Bound
+
+_NO_FUNCTION = (
+    "No function matches the given name and argument types. You might need to add explicit type casts."
+)
+_NO_OPERATOR = (
+    "No operator matches the given name and argument types. You might need to add explicit type casts."
+)
+
+_BINARY: dict[type[exp.Expr], str] = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.Pow: "^",
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.DPipe: "||",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "#",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
+    exp.RegexpLike: "~",
+    exp.RegexpILike: "~*",
+    exp.JSONExtract: "->",
+    exp.JSONExtractScalar: "->>",
+    exp.JSONBExtract: "#>",
+    exp.JSONBExtractScalar: "#>>",
+    exp.ArrayContainsAll: "@>",
+    exp.ArrayContainedBy: "<@",
+    exp.ArrayOverlaps: "&&",
+    exp.JSONBContainsTopKey: "?",
+}
+_UNARY: dict[type[exp.Expr], str] = {exp.Neg: "-", exp.BitwiseNot: "~"}
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """Where an expression or query stands: what its names mean."""
+
+    ctx: Context
+    names: NameResolver
+    # WITH items in reach, by name.
+    ctes: Mapping[str, Bound]
+
+
+class Binder:
+    """Binds the expressions of one clause. `aggregates` says whether the clause may have them (else it
+    names itself)."""
+
+    def __init__(self, env: Env, scope: Scope, clause: str, *, aggregates: bool = False) -> None:
+        self.env = env
+        self.ctx = env.ctx
+        self.scope = scope
+        self.clause = clause
+        self.aggregates = aggregates
+        # Inside an aggregate's arguments no further aggregate may stand.
+        self.in_aggregate = False
+        self.windows: Mapping[str, exp.Window] = {}
+
+    def bind(self, node: exp.Expr) -> Node:
+        """The expression as a typed node; it may still be of type unknown."""
+        handler = _HANDLERS.get(type(node))
+        if handler is not None:
+            return handler(self, node)
+        call = call_of(node)
+        if call is not None:
+            return self.call(call, node)
+        raise Unsupported(f"{_shown(node)} is not supported", position=position_of(node))
+
+    def bind_all(self, nodes: Sequence[exp.Expr]) -> list[Node]:
+        return [self.bind(n) for n in nodes]
+
+    # --- calls
+    # -------------------------------------------------------------------------------------------------------
+
+    def call(self, call: FunctionCall, node: exp.Expr) -> Node:
+        """A function by its PostgreSQL name."""
+        name = call.name
+        position = position_of(node)
+        if name in special.FUNCTIONS:
+            return special.FUNCTIONS[name](self, call, position)
+        if name in session.FUNCTIONS:
+            return session.FUNCTIONS[name](self, call, position)
+        if is_window_function(name):
+            raise TidemillError(
+                f"window function {name} requires an OVER clause", sqlstate="42P20", position=position
+            )
+        if signature.is_aggregate_name(name):
+            return bind_aggregate(self, call, None, position)
+        if call.star or call.distinct or call.order:
+            raise UndefinedObject(f"{name} is not an aggregate function", sqlstate="42809", position=position)
+        args = self.bind_all(call.args)
+        return self.apply(name, args, position)
+
+    def apply(self, name: str, args: Sequence[Node], position: int | None) -> Node:
+        """A scalar function of already bound arguments."""
+        found = resolve_function(name, [a.type for a in args])
+        if found is None:
+            raise self.no_function(name, args, position)
+        return self.resolved(found, args, position)
+
+    def no_function(self, name: str, args: Sequence[Node], position: int | None) -> TidemillError:
+        if signature.is_not_yet(name):
+            return Unsupported(f"function {name}() is not supported yet", position=position)
+        shown = ", ".join(str(a.type) for a in args)
+        return UndefinedObject(
+            f"function {name}({shown}) does not exist", sqlstate="42883", position=position, hint=_NO_FUNCTION
+        )
+
+    def operator(self, name: str, args: Sequence[Node], position: int | None) -> Node:
+        found = resolve_operator(name, [a.type for a in args])
+        if found is None:
+            shown = (
+                f" {name} ".join(str(a.type) for a in args) if len(args) == 2 else f"{name} {args[0].type}"
+            )
+            raise UndefinedObject(
+                f"operator does not exist: {shown}", sqlstate="42883", position=position, hint=_NO_OPERATOR
+            )
+        return self.resolved(found, args, position)
+
+    def resolved(self, found: Resolved, args: Sequence[Node], position: int | None) -> Node:
+        coerced = tuple(
+            to_type(self.ctx, a, t, position=position) for a, t in zip(args, found.args, strict=True)
+        )
+        key = f"{found.fn.name}({','.join(map(str, found.args))})"
+        if found.fn.volatile:
+            # Two calls are two values: never taken for the same expression.
+            key = f"{key}#{self.ctx.alias()}"
+        return Op(found.result, key, coerced, found.fn.build)
+
+    def boolean(self, node: exp.Expr, clause: str) -> Node:
+        from tidemill.sql.bind.coerce import require_bool
+
+        return require_bool(self.ctx, self.bind(node), clause, position_of(node))
+
+
+def _shown(node: exp.Expr) -> str:
+    if isinstance(node, exp.Func):
+        return f"function {node.sql_name().lower()}()"
+    return f"this use of {type(node).__name__}"
+
+
+def _literal(b: Binder, node: exp.Expr) -> Node:
+    position = position_of(node)
+    text = str(node.this)
+    if node.args.get("is_string"):
+        return Const(UNKNOWN, text, position)
+    try:
+        if text.isdigit():
+            value, t = integer_scalar(int(text))
+            return Const(t, value, position)
+        from tidemill.types.model import NUMERIC
+
+        return Const(NUMERIC, numeric_scalar(Decimal(text)), position)
+    except TidemillError as error:
+        error.position = position
+        raise
+    except ArithmeticError:
+        raise TidemillError("value overflows numeric format", sqlstate="22003", position=position) from None
+
+
+def _string(b: Binder, node: exp.Expr) -> Node:
+    return Const(UNKNOWN, str(node.this), position_of(node))
+
+
+def _null(b: Binder, node: exp.Expr) -> Node:
+    return Const(UNKNOWN, None, position_of(node))
+
+
+def _boolean(b: Binder, node: exp.Expr) -> Node:
+    return Const(BOOL, pa.scalar(bool(node.this)), position_of(node))
+
+
+def _parameter(b: Binder, node: exp.Expr) -> Node:
+    index = int(node.this.name)
+    t = b.ctx.param_type(index)
+    return Param(UNKNOWN if t is None else t, index, position_of(node))
+
+
+def _column(b: Binder, node: exp.Expr) -> Node:
+    assert isinstance(node, exp.Column)
+    position = position_of(node)
+    if isinstance(node.this, exp.Star):
+        raise TidemillError(
+            'row expansion via "*" is not supported here', sqlstate="0A000", position=position
+        )
+    name = node.name
+    parts = [p.name for p in (node.args.get("catalog"), node.args.get("db"), node.args.get("table")) if p]
+    if parts:
+        return b.scope.qualified(parts, name, position)
+    found = b.scope.column(name, position)
+    if found is not None:
+        return found
+    if b.scope.is_item(name):
+        raise unsupported(f'whole-row reference to "{name}"', position)
+    raise undefined_column(name, position)
+
+
+def _paren(b: Binder, node: exp.Expr) -> Node:
+    return b.bind(node.this)
+
+
+def _binary(b: Binder, node: exp.Expr) -> Node:
+    name = _BINARY[type(node)]
+    left, right = node.this, node.args["expression"]
+    if isinstance(right, exp.Any | exp.All):
+        return subquery.bind_quantified(b, name, left, right)
+    if isinstance(left, exp.Tuple) or isinstance(right, exp.Tuple):
+        return special.compare_rows(b, name, left, right, position_of(node))
+    return b.operator(name, [b.bind(left), b.bind(right)], position_of(node))
+
+
+def _unary(b: Binder, node: exp.Expr) -> Node:
+    name = _UNARY[type(node)]
+    inner = node.this
+    if name == "-" and isinstance(inner, exp.Literal) and not inner.args.get("is_string"):
+        # -9223372036854775808 is one constant: its positive part alone would not fit.
+        text = str(inner.this)
+        position = position_of(inner)
+        if text.isdigit():
+            value, t = integer_scalar(-int(text))
+            plain, plain_type = integer_scalar(int(text))
+            # PostgreSQL types the digits first: -2147483648 is an int8.
+            if t != plain_type:
+                return to_type(b.ctx, Const(t, value, position), plain_type)
+            del plain
+            return Const(t, value, position)
+        positive = _literal(b, inner)
+        assert isinstance(positive, Const) and isinstance(positive.value, pa.Scalar)
+        return Const(positive.type, numeric_scalar(-positive.value.as_py()), position)
+    return b.operator(name, [b.bind(inner)], position_of(node))
+
+
+def _cast(b: Binder, node: exp.Expr) -> Node:
+    assert isinstance(node, exp.Cast)
+    if isinstance(node.this, exp.IntDiv):
+        # How sqlglot reads div(a, b).
+        args = b.bind_all([node.this.this, node.this.expression])
+        return b.apply("div", args, position_of(node))
+    target = sql_type(node.to)
+    if isinstance(node.this, exp.Array) and target.kind is Kind.ARRAY and not node.this.expressions:
+        return special.empty_array(target)
+    return explicit_cast(b.ctx, b.bind(node.this), target, position_of(node))
+
+
+def _dot(b: Binder, node: exp.Expr) -> Node:
+    """pg_catalog.f(x), and fields of records (which there are none of)."""
+    if isinstance(node.this, exp.Identifier) and isinstance(node.expression, exp.Func):
+        if node.this.name in ("pg_catalog", "mz_catalog"):
+            return b.bind(node.expression)
+        call = call_of(node.expression)
+        name = f"{node.this.name}.{call.name if call else '?'}"
+        raise UndefinedObject(
+            f"function {name}() does not exist",
+            sqlstate="42883",
+            position=position_of(node),
+            hint=_NO_FUNCTION,
+        )
+    raise unsupported("selecting a field of a row", position_of(node))
+
+
+def _window(b: Binder, node: exp.Expr) -> Node:
+    assert isinstance(node, exp.Window)
+    return bind_window(b, node)
+
+
+def _filter(b: Binder, node: exp.Expr) -> Node:
+    call = call_of(node.this)
+    position = position_of(node)
+    if call is None or not signature.is_aggregate_name(call.name):
+        raise TidemillError(
+            "FILTER specified, but this is not an aggregate function", sqlstate="42809", position=position
+        )
+    return bind_aggregate(b, call, node.args["expression"].this, position)
+
+
+def _collate(b: Binder, node: exp.Expr) -> Node:
+    name = node.args["expression"].name
+    if name not in ("C", "POSIX", "default"):
+        raise unsupported(
+            f'collation "{name}"', position_of(node), 'Text compares by bytes, as with COLLATE "C".'
+        )
+    return b.bind(node.this)
+
+
+_Handler = Callable[[Binder, exp.Expr], Node]
+
+_HANDLERS: dict[type[exp.Expr], _Handler] = {
+    exp.Literal: _literal,
+    exp.RawString: _string,
+    exp.Null: _null,
+    exp.Boolean: _boolean,
+    exp.Parameter: _parameter,
+    exp.Column: _column,
+    exp.Paren: _paren,
+    exp.Cast: _cast,
+    exp.Dot: _dot,
+    exp.Window: _window,
+    exp.Filter: _filter,
+    exp.Collate: _collate,
+    **dict.fromkeys(_BINARY, _binary),
+    **dict.fromkeys(_UNARY, _unary),
+    **special.HANDLERS,
+    **session.HANDLERS,
+    **subquery.HANDLERS,
+}

@@ -1,0 +1,235 @@
+"""Typed expressions: what the binder makes of a parsed expression before it becomes Spark SQL.
+
+Nodes are immutable values; two that are equal compute the same (that is how GROUP BY expressions and ORDER
+BY items are recognised). `lower` turns a node into a Spark tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlglot import exp
+
+from tidemill.errors import Internal
+from tidemill.sql.bind.literal import literal_tree
+from tidemill.sql.functions.casts import cast_tree
+from tidemill.sql.functions.markers import Fixed, fixed, parameter
+from tidemill.sql.functions.signature import Fn
+from tidemill.sql.functions.tree import Tree, column
+from tidemill.types.model import Kind, SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Base: an expression of a known type."""
+
+    type: SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Node):
+    """A value in storage form; while its type is still unknown, the text of the literal. None is NULL."""
+
+    value: Any  # pa.Scalar | str | None
+    position: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Param(Node):
+    """The client's parameter $index."""
+
+    index: int
+    position: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionValue(Node):
+    """What the session fixes when the statement runs: now() or mz_now()."""
+
+    which: Fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Ref(Node):
+    """A column of a relation in scope. Aliases are unique within a statement, so a reference means the same
+    at any depth."""
+
+    table: str  # the alias in the Spark tree
+    name: str  # the column's name there
+    label: str = field(default="", compare=False)  # as messages call it: t.a
+
+
+@dataclass(frozen=True, slots=True)
+class Op(Node):
+    """A function, operator or special form. `key` names it for comparison; `build` makes the Spark tree of
+    the lowered args."""
+
+    key: str
+    args: tuple[Node, ...]
+    build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(Node):
+    """A cast at run time."""
+
+    arg: Node
+    explicit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    node: Node
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Node):
+    """An aggregate call; `where` is its FILTER."""
+
+    fn: Fn
+    args: tuple[Node, ...]
+    distinct: bool = False
+    where: Node | None = None
+    order: tuple[SortKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Node):
+    """A window function call. `call` makes its Spark tree from the lowered args; the frame is already
+    Spark's."""
+
+    key: str
+    args: tuple[Node, ...]
+    partition: tuple[Node, ...]
+    order: tuple[SortKey, ...]
+    frame: exp.Expr | None
+    build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Subquery(Node):
+    """A subquery as a value (`scalar`), as EXISTS or as IN (with `operands`). `outer` are the columns of
+    enclosing queries that its tree names."""
+
+    kind: str
+    tree: exp.Expr
+    outer: tuple[Ref, ...] = ()
+    operands: tuple[Node, ...] = ()
+
+
+def children(node: Node) -> Sequence[Node]:
+    if isinstance(node, Op):
+        return node.args
+    if isinstance(node, Convert):
+        return (node.arg,)
+    if isinstance(node, Aggregate):
+        where = () if node.where is None else (node.where,)
+        return (*node.args, *where, *(k.node for k in node.order))
+    if isinstance(node, Window):
+        return (*node.args, *node.partition, *(k.node for k in node.order))
+    if isinstance(node, Subquery):
+        return (*node.operands, *node.outer)
+    return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def rewrite(node: Node, change: Callable[[Node], Node | None]) -> Node:
+    """The node with every subexpression for which `change` gives another replaced, from the top down."""
+    changed = change(node)
+    if changed is not None:
+        return changed
+
+    def all_(nodes: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(rewrite(n, change) for n in nodes)
+
+    def keys(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
+        return tuple(replace(k, node=rewrite(k.node, change)) for k in order)
+
+    if isinstance(node, Op):
+        return replace(node, args=all_(node.args))
+    if isinstance(node, Convert):
+        return replace(node, arg=rewrite(node.arg, change))
+    if isinstance(node, Aggregate):
+        where = None if node.where is None else rewrite(node.where, change)
+        return replace(node, args=all_(node.args), where=where, order=keys(node.order))
+    if isinstance(node, Window):
+        return replace(node, args=all_(node.args), partition=all_(node.partition), order=keys(node.order))
+    if isinstance(node, Subquery):
+        return _rewrite_subquery(node, change)
+    return node
+
+
+def _rewrite_subquery(node: Subquery, change: Callable[[Node], Node | None]) -> Subquery:
+    """Outer columns inside a subquery's tree may only become other columns."""
+    operands = tuple(rewrite(n, change) for n in node.operands)
+    renamed: dict[tuple[str, str], Ref] = {}
+    outer: list[Ref] = []
+    for ref in node.outer:
+        new = rewrite(ref, change)
+        if not isinstance(new, Ref):
+            raise Internal("an outer column of a subquery became an expression")
+        outer.append(new)
+        if new != ref:
+            renamed[(ref.table, ref.name)] = new
+    if not renamed:
+        return replace(node, operands=operands)
+    tree = node.tree.copy()
+    for found in list(tree.find_all(exp.Column)):
+        new_ref = renamed.get((found.table, found.name))
+        if new_ref is not None:
+            found.replace(column(new_ref.table, new_ref.name))
+    return replace(node, operands=operands, tree=tree, outer=tuple(outer))
+
+
+def lower(node: Node) -> Tree:
+    """The node as Spark SQL, in the storage form of its type."""
+    if isinstance(node, Const):
+        return literal_tree(node.value, node.type)
+    if isinstance(node, Ref):
+        return column(node.table, node.name)
+    if isinstance(node, Param):
+        if node.type.kind is Kind.UNKNOWN:
+            raise Internal(f"parameter ${node.index} was not given a type")
+        return parameter(node.index, node.type)
+    if isinstance(node, SessionValue):
+        return fixed(node.which)
+    if isinstance(node, Op):
+        return node.build([lower(a) for a in node.args])
+    if isinstance(node, Convert):
+        return cast_tree(lower(node.arg), node.arg.type, node.type, explicit=node.explicit)
+    if isinstance(node, Aggregate):
+        from tidemill.sql.bind.aggregate import lower_aggregate
+
+        return lower_aggregate(node)
+    if isinstance(node, Window):
+        from tidemill.sql.bind.window import lower_window
+
+        return lower_window(node)
+    if isinstance(node, Subquery):
+        return _lower_subquery(node)
+    raise Internal(f"no Spark form for {type(node).__name__}")
+
+
+def _lower_subquery(node: Subquery) -> Tree:
+    query = exp.Subquery(this=node.tree.copy())
+    if node.kind == "scalar":
+        return query
+    if node.kind == "exists":
+        return exp.Exists(this=node.tree.copy())
+    operands = [lower(o) for o in node.operands]
+    left = operands[0] if len(operands) == 1 else exp.Tuple(expressions=operands)
+    return exp.Paren(this=exp.In(this=left, query=query))
+
+
+def is_constant(node: Node) -> bool:
+    """Made of literals, parameters and session values alone."""
+    return not any(isinstance(n, Ref | Aggregate | Window | Subquery) for n in walk(node))

@@ -1,0 +1,130 @@
+"""What goes into the binder and what comes out of it.
+
+The engine gives names (`NameResolver`), the session's facts (`SessionInfo`) and a parsed query; it gets a
+`BoundQuery`: typed columns, the Spark query over placeholder names, and which relation each placeholder
+stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from sqlglot import exp
+
+from tidemill.errors import Internal
+from tidemill.sql.bind.constant import Constants
+from tidemill.sql.functions.markers import read_marker
+from tidemill.sql.functions.tree import sql_text
+from tidemill.types.model import Column, RelationDesc, SqlType
+
+
+class NameResolver(Protocol):
+    """Finds relations by name, as the session's database and search path say."""
+
+    def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
+        """Raises UndefinedObject (42P01) where there is none. `position` is for that error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table, source, materialized view (read by its id) or view (expanded)."""
+
+    id: str
+    name: str  # qualified as messages show it
+    desc: RelationDesc
+    physical: tuple[str, ...] = ()  # the columns' names in the Spark view, in order
+    view: exp.Expr | None = None  # the query of a view
+    view_scope: NameResolver | None = None  # how that query's names resolve
+
+
+def _no_setting(_name: str) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """What expressions may ask of the session. `now` is fixed per transaction, `mz_now` is the time that is
+    read at (None while it is not known: a query that uses it must then be completed by `substitute`)."""
+
+    database: str = "materialize"
+    schemas: tuple[str, ...] = ("public",)
+    user: str = "materialize"
+    backend_pid: int = 0
+    now: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    mz_now: int | None = None
+    time_zone: str = "UTC"
+    setting: Callable[[str], str | None] = field(default=_no_setting, compare=False)
+    version: str = "Tidemill"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundQuery:
+    """A query ready to run, or, with parameters, to be completed by `substitute`.
+
+    `tree` is the Spark query: each relation is a table named by a placeholder, output columns are named c0,
+    c1, ... in the order of `columns` and have the storage types of those. `used` are the physical columns
+    that each placeholder must offer. `constants` is there when the query is a list of rows without
+    relations (it may still need Spark: see `constant_rows`).
+    """
+
+    columns: tuple[Column, ...]
+    build: Callable[[], exp.Expr]  # makes the Spark tree; called once it is needed
+    inputs: Mapping[str, str]
+    used: Mapping[str, frozenset[str]]
+    param_types: tuple[SqlType, ...]
+    session: SessionInfo
+    uses_now: bool = False
+    uses_mz_now: bool = False
+    ordered: bool = False
+    constants: Constants | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.inputs
+
+    @property
+    def spark(self) -> exp.Expr:
+        """The Spark tree. Parameters, now() and mz_now() are still markers in it; `sql` replaces those it
+        can."""
+        return self.build()
+
+    def sql(self) -> str:
+        """The query as Spark SQL text, complete. Parameters must have been substituted."""
+        from tidemill.sql.bind.substitute import complete
+
+        tree = complete(self.spark, (), self.session)
+        for node in tree.find_all(exp.Placeholder):
+            marker = read_marker(node)
+            raise Internal(f"marker {marker[0] if marker else node.this} left in a query")
+        return sql_text(tree)
+
+    def describe(self) -> str:
+        """The query for EXPLAIN: its columns, its inputs and its Spark form over their names."""
+        from tidemill.sql.bind.describe import describe
+
+        return describe(self)
+
+    def with_session(self, session: SessionInfo) -> BoundQuery:
+        """The same query as another moment of the session sees it (a prepared statement that runs again)."""
+        return replace(self, session=session)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundExpr:
+    """A scalar expression over given columns; `tree` names them by the alias the caller gave."""
+
+    type: SqlType
+    tree: exp.Expr
+    param_types: tuple[SqlType, ...]
+    session: SessionInfo
+    constants: Constants | None = None
+    uses_mz_now: bool = False
+
+    def sql(self) -> str:
+        from tidemill.sql.bind.substitute import complete
+
+        return sql_text(complete(self.tree, (), self.session))

@@ -1,0 +1,96 @@
+"""ORDER BY: output names, ordinals, expressions; PostgreSQL's place for NULLs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from tidemill.errors import TidemillError
+from tidemill.sql.bind.aggregate import sort_direction
+from tidemill.sql.bind.errors import AmbiguousColumn, InvalidColumnReference, position_of, unsupported
+from tidemill.sql.bind.ir import Node
+from tidemill.sql.functions.comparison import check_ordered, comparable
+from tidemill.sql.functions.tree import Tree
+from tidemill.types.model import SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output column: what it is called and what it computes."""
+
+    name: str
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One ORDER BY item: a Spark item, and the expression that had to be computed for it, if it is no
+    output column."""
+
+    tree: exp.Ordered
+    hidden: Node | None = None
+
+
+def order_output(
+    order: exp.Order,
+    outputs: Sequence[Output],
+    bind: Callable[[exp.Expr], Node] | None,
+    what: str,
+) -> list[Key]:
+    """The items of ORDER BY over columns c0, c1, ...; `bind` binds expressions over the input (None where
+    the clause sees output columns alone). A hidden item's tree orders by h0, h1, ..."""
+    keys: list[Key] = []
+    hidden: list[Node] = []
+    for item in order.expressions:
+        index = find_output(item.this, outputs, "ORDER BY")
+        node: Node | None = None
+        if index is None:
+            if bind is None:
+                raise unsupported(
+                    f"an expression in {what}", position_of(item), "Use an output column's name or number."
+                )
+            node = bind(item.this)
+            index = next((i for i, o in enumerate(outputs) if o.node == node), None)
+        if index is not None:
+            t, name = outputs[index].node.type, f"c{index}"
+            keys.append(Key(_ordered(item, name, t)))
+            continue
+        assert node is not None
+        name = f"h{len(hidden)}"
+        hidden.append(node)
+        keys.append(Key(_ordered(item, name, node.type), node))
+    return keys
+
+
+def _ordered(item: exp.Ordered, name: str, t: SqlType) -> exp.Ordered:
+    check_ordered(t, "ORDER BY")
+    descending, nulls_first = sort_direction(item)
+    value: Tree = comparable(exp.column(name, quoted=True), t)
+    return exp.Ordered(this=value, desc=descending, nulls_first=nulls_first)
+
+
+def find_output(node: exp.Expr, outputs: Sequence[Output], clause: str) -> int | None:
+    """The output column that the item names by number or by name."""
+    if isinstance(node, exp.Literal):
+        if node.is_string:
+            raise TidemillError(
+                f"non-integer constant in {clause}", sqlstate="42601", position=position_of(node)
+            )
+        if not str(node.this).isdigit():
+            raise TidemillError(
+                f"non-integer constant in {clause}", sqlstate="42601", position=position_of(node)
+            )
+        number = int(str(node.this))
+        if not 1 <= number <= len(outputs):
+            raise InvalidColumnReference(
+                f"{clause} position {number} is not in select list", position=position_of(node)
+            )
+        return number - 1
+    if isinstance(node, exp.Column) and not node.table and clause == "ORDER BY":
+        found = [i for i, o in enumerate(outputs) if o.name == node.name]
+        if len(found) > 1 and any(outputs[i].node != outputs[found[0]].node for i in found):
+            raise AmbiguousColumn(f'ORDER BY "{node.name}" is ambiguous', position=position_of(node))
+        return found[0] if found else None
+    return None

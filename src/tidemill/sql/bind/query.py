@@ -1,0 +1,187 @@
+"""Queries: SELECT, VALUES, set operations, WITH, ORDER BY and LIMIT.
+
+`bind_level` binds one query at any depth and gives a Spark query whose output columns are c0, c1, ...
+Grouped queries become two: the inner one groups and aggregates, the outer one computes the select list from
+the inner's columns, so that what may be named after grouping is decided here, by PostgreSQL's rules, and
+not by Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.sql.bind.coerce import unify
+from tidemill.sql.bind.constant import Constants
+from tidemill.sql.bind.errors import mismatch, position_of, unsupported
+from tidemill.sql.bind.expr import Env
+from tidemill.sql.bind.ir import Node, Ref, is_constant, lower
+from tidemill.sql.bind.limits import apply_limits
+from tidemill.sql.bind.ordering import Output, order_output
+from tidemill.sql.bind.scope import Scope
+from tidemill.sql.bind.tables import select_from, subquery_as
+from tidemill.sql.functions.comparison import check_grouped
+from tidemill.sql.functions.lattice import common_type
+from tidemill.types.model import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A query bound at some depth. `source` is its Spark tree, or makes it (long lists of VALUES may never
+    need one). `outer` are the columns of enclosing queries that the tree names."""
+
+    source: exp.Expr | Callable[[], exp.Expr]
+    columns: tuple[Column, ...]
+    outer: Sequence[Ref] = field(default=())
+    ordered: bool = False
+    constants: Constants | None = None
+    # The output expressions, as far as they are plain (a SELECT's); set operations coerce through them.
+    nodes: tuple[Node, ...] = ()
+
+    @property
+    def tree(self) -> exp.Expr:
+        return self.source if isinstance(self.source, exp.Expr) else self.source()
+
+
+def bind_level(env: Env, query: exp.Expr, parent: Scope | None) -> Bound:
+    """One query, with its WITH, ORDER BY and LIMIT."""
+    with_ = query.args.get("with_")
+    if with_ is not None:
+        env = _with(env, with_, parent)
+    if isinstance(query, exp.Subquery):
+        return _parenthesised(env, query, parent)
+    if isinstance(query, exp.Select):
+        from tidemill.sql.bind.select import bind_select
+
+        return bind_select(env, query, parent)
+    if isinstance(query, exp.SetOperation):
+        return _set_operation(env, query, parent)
+    if isinstance(query, exp.Values):
+        from tidemill.sql.bind.values import bind_values
+
+        return _finish(env, bind_values(env, query, parent), query, parent)
+    if isinstance(query, exp.Table):
+        select = exp.Select(expressions=[exp.Star()])
+        select.set("from_", exp.From(this=query.copy()))
+        return bind_level(env, select, parent)
+    raise unsupported(f"{type(query).__name__} as a query", position_of(query))
+
+
+def _with(env: Env, with_: exp.With, parent: Scope | None) -> Env:
+    if with_.args.get("recursive"):
+        raise unsupported("WITH RECURSIVE", position_of(with_))
+    ctes = dict(env.ctes)
+    own: set[str] = set()
+    for item in with_.expressions:
+        name = item.alias
+        if name in own:
+            raise TidemillError(
+                f'WITH query name "{name}" specified more than once',
+                sqlstate="42712",
+                position=position_of(item),
+            )
+        own.add(name)
+        bound = bind_level(replace(env, ctes=ctes), item.this, parent)
+        names = [c.name for c in (item.args["alias"].args.get("columns") or ())]
+        if len(names) > len(bound.columns):
+            raise TidemillError(
+                f'WITH query "{name}" has {len(bound.columns)} columns available '
+                f"but {len(names)} columns specified",
+                sqlstate="42P10",
+                position=position_of(item),
+            )
+        columns = tuple(
+            replace(c, name=names[i]) if i < len(names) else c for i, c in enumerate(bound.columns)
+        )
+        ctes[name] = replace(bound, columns=columns)
+    return replace(env, ctes=ctes)
+
+
+def _parenthesised(env: Env, query: exp.Subquery, parent: Scope | None) -> Bound:
+    inner = bind_level(env, query.this, parent)
+    if any(query.args.get(k) for k in ("order", "limit", "offset")):
+        return _finish(env, inner, query, parent)
+    return inner
+
+
+def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> Bound:
+    name = type(query).__name__.upper()
+    sides = [bind_level(env, query.this, parent), bind_level(env, query.expression, parent)]
+    if len(sides[0].columns) != len(sides[1].columns):
+        raise SyntaxError_(
+            f"each {name} query must have the same number of columns", position=position_of(query.expression)
+        )
+    aliases = [env.ctx.alias(), env.ctx.alias()]
+    outputs: list[list[Node]] = [[], []]
+    columns: list[Column] = []
+    for i, (left, right) in enumerate(zip(sides[0].columns, sides[1].columns, strict=True)):
+        raw = [_raw_output(s, i) for s in sides]
+        target, pair = common_type([n.type for n in raw])
+        if target is None:
+            assert pair is not None
+            raise mismatch(
+                f"{name} types {pair[0]} and {pair[1]} cannot be matched", position_of(query.expression)
+            )
+        refs = [Ref(c.type, a, f"c{i}") for c, a in zip((left, right), aliases, strict=True)]
+        typed = _through(env, raw, refs)
+        columns.append(Column(left.name, typed[0].type))
+        if query.args.get("distinct"):
+            check_grouped(typed[0].type, name)
+        for output, node in zip(outputs, typed, strict=True):
+            output.append(node)
+    parts = [
+        select_from(subquery_as(s.tree, a), [lower(n) for n in nodes])
+        for s, a, nodes in zip(sides, aliases, outputs, strict=True)
+    ]
+    tree = type(query)(this=parts[0], expression=parts[1], distinct=bool(query.args.get("distinct")))
+    outer = [*sides[0].outer, *(r for r in sides[1].outer if r not in sides[0].outer)]
+    return _finish(env, Bound(tree, tuple(columns), outer), query, parent)
+
+
+def _raw_output(side: Bound, index: int) -> Node:
+    """A literal of unknown type in a side's select list takes the other side's type."""
+    if index < len(side.nodes):
+        return side.nodes[index]
+    return Ref(side.columns[index].type, "", "")
+
+
+def _through(env: Env, raw: Sequence[Node], refs: Sequence[Ref]) -> list[Node]:
+    """The sides' columns as their common type: by reference, or, for untyped literals, as the literal
+    itself."""
+    from tidemill.types.model import Kind
+
+    nodes = [r if n.type.kind is not Kind.UNKNOWN else n for n, r in zip(raw, refs, strict=True)]
+    return unify(env.ctx, nodes, "UNION")[0]
+
+
+def _finish(env: Env, bound: Bound, query: exp.Expr, parent: Scope | None) -> Bound:
+    """ORDER BY, LIMIT and OFFSET of a set operation, VALUES or a query in parentheses: they see output
+    columns alone."""
+    order = query.args.get("order")
+    if order is None and not query.args.get("limit") and not query.args.get("offset"):
+        return bound
+    tree = bound.tree
+    ordered = False
+    constants = bound.constants
+    if order is not None:
+        alias = env.ctx.alias()
+        refs = [Ref(c.type, alias, f"c{i}", c.name) for i, c in enumerate(bound.columns)]
+        outputs = [Output(c.name, r) for c, r in zip(bound.columns, refs, strict=True)]
+        keys = order_output(order, outputs, None, "this query's ORDER BY")
+        select = select_from(subquery_as(tree, alias), [lower(r) for r in refs])
+        select.set("order", exp.Order(expressions=[k.tree for k in keys]))
+        tree, ordered, constants = select, True, None
+    limited = apply_limits(env, tree, query, ordered=ordered)
+    if limited is not tree:
+        constants = None
+    return replace(bound, source=limited, ordered=ordered, constants=constants)
+
+
+def constants_of(nodes: Sequence[Node]) -> Constants | None:
+    """One row, if it is made of constants."""
+    if not all(is_constant(n) for n in nodes):
+        return None
+    return Constants(tuple((n,) for n in nodes), tuple(n.type for n in nodes), 1)

@@ -1,0 +1,114 @@
+"""The names that expressions of one query can see: its FROM items and, behind them, those of enclosing
+queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.errors import AmbiguousColumn, missing_from, undefined_column, unsupported
+from tidemill.sql.bind.ir import Node, Ref, walk
+from tidemill.types.model import SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """A column that can be named: usually a reference, for a merged USING column of a full join an
+    expression."""
+
+    name: str
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One FROM item under the name it goes by. `qualified` is its full name where it has no alias (t can be
+    called s.t)."""
+
+    name: str
+    columns: tuple[Visible, ...]
+    qualified: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Scope:
+    """`items` answer qualified names; `columns`, in order, unqualified ones and `*` (a USING column stands
+    there once)."""
+
+    ctx: Context
+    items: list[Item] = field(default_factory=list)
+    columns: list[Visible] = field(default_factory=list)
+    parent: Scope | None = None
+    # Columns of enclosing queries that were named from here (or from further inside).
+    outer: list[Ref] = field(default_factory=list)
+
+    def column(self, name: str, position: int | None) -> Node | None:
+        """The column of this name, the nearest scope first; None if there is none."""
+        found = [v for v in self.columns if v.name == name]
+        if len(found) > 1:
+            raise AmbiguousColumn(f'column reference "{name}" is ambiguous', position=position)
+        if found:
+            return self._used(found[0].node)
+        return None if self.parent is None else self._from_outside(self.parent.column(name, position))
+
+    def qualified(self, parts: Sequence[str], name: str, position: int | None) -> Node:
+        """parts.name; raises where the item or its column does not exist."""
+        item = self.item(parts, position)
+        if item is None:
+            if self.parent is None:
+                raise missing_from(parts[-1], position)
+            return self._from_outside_strict(self.parent.qualified(parts, name, position))
+        found = [v for v in item.columns if v.name == name]
+        if len(found) > 1:
+            raise AmbiguousColumn(f'column reference "{name}" is ambiguous', position=position)
+        if not found:
+            raise undefined_column(name, position, item.name)
+        return self._used(found[0].node)
+
+    def item(self, parts: Sequence[str], position: int | None) -> Item | None:
+        found = [i for i in self.items if _answers(i, parts)]
+        if len(found) > 1:
+            raise AmbiguousColumn(f'table reference "{parts[-1]}" is ambiguous', position=position)
+        return found[0] if found else None
+
+    def is_item(self, name: str) -> bool:
+        """Is this the name of a FROM item (a whole row, which we do not do)?"""
+        if any(i.name == name for i in self.items):
+            return True
+        return self.parent is not None and self.parent.is_item(name)
+
+    def use(self, visible: Visible) -> Node:
+        return self._used(visible.node)
+
+    def _used(self, node: Node) -> Node:
+        for part in walk(node):
+            if isinstance(part, Ref):
+                self.ctx.use(part.table, part.name)
+        return node
+
+    def _from_outside(self, node: Node | None) -> Node | None:
+        return None if node is None else self._from_outside_strict(node)
+
+    def _from_outside_strict(self, node: Node) -> Node:
+        if not isinstance(node, Ref):
+            raise unsupported("a reference from a subquery to a merged column of a full join")
+        if node not in self.outer:
+            self.outer.append(node)
+        return node
+
+
+def _answers(item: Item, parts: Sequence[str]) -> bool:
+    if len(parts) == 1:
+        return item.name == parts[0]
+    return len(item.qualified) >= len(parts) and tuple(item.qualified[-len(parts) :]) == tuple(parts)
+
+
+def columns_of(
+    alias: str, label: str, names: Sequence[str], physical: Sequence[str], types: Sequence[SqlType]
+) -> tuple[Visible, ...]:
+    """The columns of a FROM item whose Spark alias is `alias`."""
+    return tuple(
+        Visible(name, Ref(t, alias, spark_name, f"{label}.{name}" if label else name))
+        for name, spark_name, t in zip(names, physical, types, strict=True)
+    )

@@ -1,0 +1,210 @@
+"""SELECT: select list, WHERE, GROUP BY, HAVING, DISTINCT, ORDER BY, LIMIT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_
+from tidemill.sql.bind.coerce import settle
+from tidemill.sql.bind.colname import column_name
+from tidemill.sql.bind.errors import (
+    GroupingError,
+    InvalidColumnReference,
+    missing_from,
+    position_of,
+    unsupported,
+)
+from tidemill.sql.bind.expr import Binder, Env
+from tidemill.sql.bind.grouping import Grouping, is_grouped
+from tidemill.sql.bind.ir import Aggregate, Node, Window, lower, walk
+from tidemill.sql.bind.limits import apply_limits
+from tidemill.sql.bind.ordering import Key, Output, find_output, order_output
+from tidemill.sql.bind.query import Bound, constants_of
+from tidemill.sql.bind.scope import Scope
+from tidemill.sql.bind.tables import aliased, bind_from, select_from, star_columns, subquery_as
+from tidemill.sql.functions.comparison import check_grouped
+from tidemill.types.model import Column
+
+_Finish = Callable[[Node], Node]
+
+
+def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> Bound:
+    source, scope = bind_from(env, query, parent)
+    where = _condition(env, scope, query.args.get("where"), "WHERE")
+    binder = Binder(env, scope, "SELECT", aggregates=True)
+    binder.windows = {w.name: w for w in query.args.get("windows") or ()}
+    raw = _select_list(binder, query)
+    if not raw:
+        raise unsupported("a SELECT without columns", position_of(query))
+    outputs = [Output(name, settle(env.ctx, node)) for name, node in raw]
+    group = query.args.get("group")
+    keys = _group_keys(env, scope, group, outputs) if group is not None else []
+    having_node = query.args.get("having")
+    having_binder = Binder(env, scope, "HAVING", aggregates=True)
+    having = having_binder.boolean(having_node.this, "HAVING") if having_node is not None else None
+    order_nodes = _order_nodes(binder, query, outputs)
+    everything = [
+        *(o.node for o in outputs),
+        *order_nodes.values(),
+        *([having] if having is not None else []),
+    ]
+    finish: _Finish = _unchanged
+    tree_source = source.whole() if source is not None else None
+    # A join at the top needs no parentheses.
+    joins: list[exp.Join] = []
+    if source is not None and source.joins:
+        tree_source, joins = source.tree, source.joins
+    condition = where
+    grouped = group is not None or having is not None or any(is_grouped(n) for n in everything)
+    if grouped:
+        grouping = Grouping(env.ctx, scope, keys)
+        for node in everything:
+            grouping.collect(node)
+        tree_source, joins = grouping.source(tree_source, joins, where), []
+        finish = grouping.finish
+        condition = finish(having) if having is not None else None
+        outputs = [replace(o, node=finish(o.node)) for o in outputs]
+    select = _assemble(env, query, tree_source, joins, condition, outputs, order_nodes, finish)
+    plain = source is None and not grouped and condition is None
+    tail = any(query.args.get(k) for k in ("order", "limit", "offset", "distinct"))
+    constants = constants_of([o.node for o in outputs]) if plain and not tail else None
+    return Bound(
+        apply_limits(env, select, query, ordered=query.args.get("order") is not None),
+        tuple(Column(o.name, o.node.type) for o in outputs),
+        tuple(scope.outer),
+        query.args.get("order") is not None,
+        constants,
+        tuple(node for _, node in raw) if not grouped else tuple(o.node for o in outputs),
+    )
+
+
+def _unchanged(node: Node) -> Node:
+    return node
+
+
+def _condition(env: Env, scope: Scope, clause: exp.Expr | None, name: str) -> Node | None:
+    return None if clause is None else Binder(env, scope, name).boolean(clause.this, name)
+
+
+def _select_list(binder: Binder, query: exp.Select) -> list[tuple[str, Node]]:
+    result: list[tuple[str, Node]] = []
+    for item in query.expressions:
+        inner = item.this if isinstance(item, exp.Alias) else item
+        if isinstance(inner, exp.Star):
+            if query.args.get("from_") is None:
+                raise SyntaxError_(
+                    "SELECT * with no tables specified is not valid", position=position_of(item)
+                )
+            result += star_columns(binder.scope, binder.scope.columns)
+        elif isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star):
+            parts = [
+                p.name
+                for p in (inner.args.get("catalog"), inner.args.get("db"), inner.args.get("table"))
+                if p
+            ]
+            found = binder.scope.item(parts, position_of(inner))
+            if found is None:
+                raise missing_from(parts[-1], position_of(inner))
+            result += star_columns(binder.scope, found.columns)
+        else:
+            result.append((column_name(item), binder.bind(inner)))
+    return result
+
+
+def _group_keys(env: Env, scope: Scope, group: exp.Group, outputs: Sequence[Output]) -> list[Node]:
+    if any(group.args.get(k) for k in ("grouping_sets", "cube", "rollup", "all", "totals")):
+        raise unsupported("GROUPING SETS, CUBE or ROLLUP", position_of(group))
+    binder = Binder(env, scope, "GROUP BY")
+    keys: list[Node] = []
+    for item in group.expressions:
+        inner = item
+        while isinstance(inner, exp.Paren):
+            inner = inner.this
+        if isinstance(inner, exp.GroupingSets | exp.Cube | exp.Rollup | exp.Tuple):
+            raise unsupported("GROUPING SETS, CUBE or ROLLUP", position_of(group))
+        index = find_output(inner, outputs, "GROUP BY") if isinstance(inner, exp.Literal) else None
+        if (
+            index is None
+            and isinstance(inner, exp.Column)
+            and not inner.table
+            and not _is_input(scope, inner)
+        ):
+            # An output name counts only where there is no such input column.
+            named = [i for i, o in enumerate(outputs) if o.name == inner.name]
+            index = named[0] if named else None
+        key = outputs[index].node if index is not None else settle(env.ctx, binder.bind(inner))
+        for part in walk(key):
+            if isinstance(part, Aggregate):
+                raise GroupingError(
+                    "aggregate functions are not allowed in GROUP BY", position=position_of(item)
+                )
+            if isinstance(part, Window):
+                raise GroupingError(
+                    "window functions are not allowed in GROUP BY", position=position_of(item)
+                )
+        check_grouped(key.type, "GROUP BY")
+        if key not in keys:
+            keys.append(key)
+    return keys
+
+
+def _is_input(scope: Scope, node: exp.Column) -> bool:
+    return any(v.name == node.name for v in scope.columns)
+
+
+def _order_nodes(binder: Binder, query: exp.Select, outputs: Sequence[Output]) -> dict[int, Node]:
+    """ORDER BY expressions that are no output names or ordinals, bound over the input, by the identity of
+    their node."""
+    order = query.args.get("order")
+    found: dict[int, Node] = {}
+    for item in order.expressions if order is not None else ():
+        if find_output(item.this, outputs, "ORDER BY") is None:
+            binder.clause = "ORDER BY"
+            found[id(item.this)] = settle(binder.ctx, binder.bind(item.this))
+    return found
+
+
+def _assemble(
+    env: Env,
+    query: exp.Select,
+    source: exp.Expr | None,
+    joins: Sequence[exp.Join],
+    condition: Node | None,
+    outputs: Sequence[Output],
+    order_nodes: dict[int, Node],
+    finish: _Finish,
+) -> exp.Select:
+    order = query.args.get("order")
+    keys: list[Key] = []
+    if order is not None:
+        keys = order_output(order, outputs, lambda n: finish(order_nodes[id(n)]), "ORDER BY")
+    hidden = [k.hidden for k in keys if k.hidden is not None]
+    select = select_from(source, [lower(o.node) for o in outputs])
+    if joins:
+        select.set("joins", [j.copy() for j in joins])
+    if condition is not None:
+        select.set("where", exp.Where(this=lower(condition)))
+    distinct = query.args.get("distinct")
+    if distinct is not None:
+        if distinct.args.get("on") is not None:
+            raise unsupported("DISTINCT ON", position_of(query))
+        for output in outputs:
+            check_grouped(output.node.type, "DISTINCT")
+        if hidden:
+            raise InvalidColumnReference(
+                "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
+                position=position_of(order),
+            )
+        select.set("distinct", exp.Distinct())
+    if hidden:
+        extra = [aliased(lower(node), f"h{i}") for i, node in enumerate(hidden)]
+        select.set("expressions", [*select.expressions, *extra])
+        alias = env.ctx.alias()
+        columns = [exp.column(f"c{i}", table=alias, quoted=True) for i in range(len(outputs))]
+        select = select_from(subquery_as(select, alias), columns)
+    if keys:
+        select.set("order", exp.Order(expressions=[k.tree for k in keys]))
+    return select

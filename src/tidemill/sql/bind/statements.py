@@ -1,0 +1,290 @@
+"""The binder's entry points: whole queries, scalar expressions, and the sources of INSERT, UPDATE and
+DELETE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_, UndefinedObject
+from tidemill.sql.ast.base import Default, Expr, Query
+from tidemill.sql.ast.writes import Values
+from tidemill.sql.bind.coerce import assign, settle, to_type
+from tidemill.sql.bind.constant import Constants, evaluate
+from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.errors import position_of
+from tidemill.sql.bind.expr import Binder, Env
+from tidemill.sql.bind.ir import Const, Node, Ref, is_constant, lower
+from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
+from tidemill.sql.bind.query import Bound, bind_level
+from tidemill.sql.bind.scope import Item, Scope, columns_of
+from tidemill.sql.bind.tables import bind_from, select_from, subquery_as
+from tidemill.sql.bind.values import assigned_column, bound_rows
+from tidemill.types.model import BOOL, Column, Kind, SqlType
+
+_Default = Callable[[Column], Node]
+
+
+def bind_query(
+    query: exp.Expr,
+    names: NameResolver,
+    *,
+    param_types: Sequence[SqlType | None] = (),
+    session: SessionInfo,
+) -> BoundQuery:
+    """A whole query. Types that the client left open in `param_types` are found (42P18 if they cannot be)."""
+    ctx = Context(session, param_types)
+    bound = bind_level(Env(ctx, names, {}), query, None)
+    return _finished(ctx, bound)
+
+
+def _finished(ctx: Context, bound: Bound) -> BoundQuery:
+    return BoundQuery(
+        bound.columns,
+        lambda: bound.tree,
+        dict(ctx.inputs),
+        {p: frozenset(c) for p, c in ctx.used.items()},
+        ctx.final_params(),
+        ctx.session,
+        ctx.uses_now,
+        ctx.uses_mz_now,
+        bound.ordered,
+        bound.constants,
+    )
+
+
+def bind_scalar(
+    expr: exp.Expr,
+    columns: Sequence[Column] = (),
+    *,
+    session: SessionInfo,
+    names: NameResolver | None = None,
+    table: str = "t",
+    physical: Sequence[str] | None = None,
+    target: SqlType | None = None,
+    target_column: str | None = None,
+    clause: str = "this expression",
+    param_types: Sequence[SqlType | None] = (),
+) -> BoundExpr:
+    """A scalar expression over the columns of one relation, which the tree names `table`.`physical name`.
+    With `target` it is assigned to that type (to the column `target_column`, if it is one's default or new
+    value)."""
+    ctx = Context(session, param_types)
+    visible = columns_of(
+        table,
+        table,
+        [c.name for c in columns],
+        physical or [c.name for c in columns],
+        [c.type for c in columns],
+    )
+    scope = Scope(ctx, [Item(table, visible)], list(visible))
+    binder = Binder(Env(ctx, names or _NoNames(), {}), scope, clause)
+    node = binder.bind(expr)
+    if target is not None:
+        if target_column is not None:
+            node = assign(ctx, node, target, target_column, position_of(expr))
+        elif target == BOOL:
+            node = binder.boolean(expr, clause)
+        else:
+            node = assign(ctx, node, target, "?column?", position_of(expr))
+    node = settle(ctx, node)
+    constants = Constants(((node,),), (node.type,), 1) if is_constant(node) else None
+    return BoundExpr(node.type, lower(node), ctx.final_params(), session, constants, ctx.uses_mz_now)
+
+
+class _NoNames:
+    """For expressions that may not name relations (defaults)."""
+
+    def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
+        raise UndefinedObject(
+            f'relation "{".".join(parts)}" does not exist', sqlstate="42P01", position=position
+        )
+
+
+def constant_value(bound: BoundExpr) -> pa.Scalar | None:
+    """The value of a constant expression without Spark; None if it needs Spark."""
+    if bound.constants is None:
+        return None
+    table = evaluate(bound.constants, bound.session)
+    return None if table is None else table.column(0)[0]
+
+
+# --- writes
+# ------------------------------------------------------------------------------------------------------------
+
+
+def bind_insert_source(
+    source: Values | Query | exp.Expr | None,
+    targets: Sequence[Column],
+    names: NameResolver,
+    *,
+    session: SessionInfo,
+    defaults: Mapping[str, exp.Expr] | None = None,
+    columns: Sequence[str] | None = None,
+    param_types: Sequence[SqlType | None] = (),
+) -> BoundQuery:
+    """The rows of an INSERT as rows of the table: one output column per column of `targets`, of its type.
+    `columns` are those the statement lists (all if None); the others take their default or NULL. `source`
+    None is DEFAULT VALUES."""
+    ctx = Context(session, param_types)
+    env = Env(ctx, names, {})
+    listed = _listed(targets, columns)
+    given = defaults or {}
+    filler = Binder(env, Scope(ctx), "DEFAULT expressions")
+
+    def default(column: Column) -> Node:
+        expression = given.get(column.name)
+        if expression is None:
+            return Const(column.type, None)
+        return assign(ctx, filler.bind(expression), column.type, column.name, None)
+
+    if source is None or isinstance(source, Values):
+        rows = source.rows if source is not None else ((),)
+        bound = _insert_rows(env, rows, targets, listed, default)
+    else:
+        tree = source.tree if isinstance(source, Query) else source
+        bound = _insert_query(env, tree, targets, listed, default)
+    return _finished(ctx, bound)
+
+
+def _listed(targets: Sequence[Column], columns: Sequence[str] | None) -> list[Column]:
+    if columns is None:
+        return list(targets)
+    by_name = {c.name: c for c in targets}
+    listed: list[Column] = []
+    for name in columns:
+        if name not in by_name:
+            raise UndefinedObject(f'column "{name}" of relation does not exist', sqlstate="42703")
+        if any(c.name == name for c in listed):
+            raise UndefinedObject(f'column "{name}" specified more than once', sqlstate="42701")
+        listed.append(by_name[name])
+    return listed
+
+
+def _check_width(given: int, listed: Sequence[Column], explicit: bool) -> None:
+    if given > len(listed):
+        raise SyntaxError_("INSERT has more expressions than target columns")
+    if given < len(listed) and explicit:
+        raise SyntaxError_("INSERT has more target columns than expressions")
+
+
+def _insert_rows(
+    env: Env,
+    rows: Sequence[Sequence[Expr | Default]],
+    targets: Sequence[Column],
+    listed: Sequence[Column],
+    default: _Default,
+) -> Bound:
+    binder = Binder(env, Scope(env.ctx), "VALUES")
+    width = len(rows[0])
+    if width:
+        _check_width(width, listed, True)
+    cells_of = {c.name: cells for c, cells in zip(listed, zip(*rows, strict=True), strict=False)}
+    values: list[pa.Array | tuple[Node, ...]] = []
+    for column in targets:
+        cells = cells_of.get(column.name)
+        if cells is None:
+            values.append((default(column),) * len(rows))
+        elif any(isinstance(c, Default) for c in cells):
+            values.append(
+                tuple(
+                    default(column)
+                    if isinstance(c, Default)
+                    else assign(env.ctx, binder.bind(c.tree), column.type, column.name, position_of(c.tree))
+                    for c in cells
+                )
+            )
+        else:
+            values.append(assigned_column(binder, [c.tree for c in cells if isinstance(c, Expr)], column))
+    typed = tuple(Column(c.name, c.type) for c in targets)
+    return bound_rows(values, typed, len(rows), binder.scope)
+
+
+def _insert_query(
+    env: Env, tree: exp.Expr, targets: Sequence[Column], listed: Sequence[Column], default: _Default
+) -> Bound:
+    bound = bind_level(env, tree, None)
+    _check_width(len(bound.columns), listed, len(listed) != len(targets))
+    alias = env.ctx.alias()
+    position = position_of(tree)
+    by_name: dict[str, Node] = {}
+    for i, (column, output) in enumerate(zip(listed, bound.columns, strict=False)):
+        raw = bound.nodes[i] if i < len(bound.nodes) else None
+        node: Node = Ref(output.type, alias, f"c{i}")
+        if raw is not None and raw.type.kind is Kind.UNKNOWN:
+            # A bare literal of the select list is read as the column's type.
+            node = raw
+        by_name[column.name] = assign(env.ctx, node, column.type, column.name, position)
+    nodes = [by_name[c.name] if c.name in by_name else default(c) for c in targets]
+    columns = tuple(Column(c.name, c.type) for c in targets)
+    select = select_from(subquery_as(bound.tree, alias), [lower(n) for n in nodes])
+    constants = _assigned_constants(env.ctx, bound, listed, targets, default)
+    return Bound(select, columns, constants=constants)
+
+
+def _assigned_constants(
+    ctx: Context, bound: Bound, listed: Sequence[Column], targets: Sequence[Column], default: _Default
+) -> Constants | None:
+    """INSERT ... SELECT of constants stays a list of constants."""
+    if bound.constants is None:
+        return None
+    found: dict[str, tuple[Node, ...]] = {}
+    for i, (column, values) in enumerate(zip(listed, bound.constants.columns, strict=False)):
+        t = bound.constants.types[i]
+        cells = [Const(t, v) for v in values] if isinstance(values, pa.Array) else list(values)
+        raw = bound.nodes[i] if i < len(bound.nodes) else None
+        if raw is not None and raw.type.kind is Kind.UNKNOWN:
+            cells = [raw]
+        found[column.name] = tuple(to_type(ctx, n, column.type) for n in cells)
+    rows = bound.constants.rows
+    columns = tuple(found.get(c.name) or (default(c),) * rows for c in targets)
+    return Constants(columns, tuple(c.type for c in targets), rows)
+
+
+def bind_update(
+    table: exp.Table,
+    assignments: Mapping[str, exp.Expr | None],
+    where: exp.Expr | None,
+    names: NameResolver,
+    *,
+    session: SessionInfo,
+    defaults: Mapping[str, exp.Expr] | None = None,
+    param_types: Sequence[SqlType | None] = (),
+) -> BoundQuery:
+    """The rows that an UPDATE changes: the table's columns as they are, then all of them as they will be
+    (None assigns the default). A DELETE is an UPDATE without assignments: then there are only the old ones."""
+    ctx = Context(session, param_types)
+    env = Env(ctx, names, {})
+    select = exp.Select(expressions=[exp.Star()])
+    select.set("from_", exp.From(this=table))
+    if where is not None:
+        select.set("where", exp.Where(this=where.copy()))
+    source, scope = bind_from(env, select, None)
+    assert source is not None
+    condition = Binder(env, scope, "WHERE").boolean(where, "WHERE") if where is not None else None
+    old = [scope.use(v) for v in scope.columns]
+    columns = [Column(v.name, n.type) for v, n in zip(scope.columns, old, strict=True)]
+    known = {c.name for c in columns}
+    for name in assignments:
+        if name not in known:
+            raise UndefinedObject(f'column "{name}" of relation does not exist', sqlstate="42703")
+    new: list[Node] = []
+    if assignments:
+        binder = Binder(env, scope, "UPDATE")
+        given = defaults or {}
+        for column, current in zip(columns, old, strict=True):
+            if column.name not in assignments:
+                new.append(current)
+                continue
+            value = assignments[column.name]
+            value = given.get(column.name) if value is None else value
+            if value is None:
+                new.append(Const(column.type, None))
+            else:
+                new.append(assign(ctx, binder.bind(value), column.type, column.name, position_of(value)))
+    tree = select_from(source.tree, [lower(n) for n in (*old, *new)])
+    if condition is not None:
+        tree.set("where", exp.Where(this=lower(condition)))
+    return _finished(ctx, Bound(tree, (*columns, *(columns if new else ()))))

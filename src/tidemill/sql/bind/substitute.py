@@ -1,0 +1,108 @@
+"""Completing a bound query: parameters and session values as typed literals in the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.errors import TidemillError
+from tidemill.sql.bind.constant import Constants
+from tidemill.sql.bind.ir import Const, Node, Param, rewrite
+from tidemill.sql.bind.limits import resolve_limits
+from tidemill.sql.bind.literal import as_scalar, literal_tree
+from tidemill.sql.bind.model import BoundExpr, BoundQuery, SessionInfo
+from tidemill.sql.functions.markers import Fixed, read_marker
+from tidemill.sql.functions.tree import Tree, string
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ
+
+
+def substitute(bound: BoundQuery, values: Sequence[Any], session: SessionInfo | None = None) -> BoundQuery:
+    """The query with its parameters' values (storage forms: pyarrow scalars or what pyarrow makes one of),
+    and, where given, as a later moment of the session sees it."""
+    now = session or bound.session
+    scalars = _scalars(values, bound)
+    change = _replacer(scalars, bound)
+    constants = bound.constants
+    if constants is not None and scalars:
+        columns = tuple(
+            c if isinstance(c, pa.Array) else tuple(rewrite(n, change) for n in c) for c in constants.columns
+        )
+        constants = Constants(columns, constants.types, constants.rows)
+    build = bound.build
+
+    def complete_tree() -> exp.Expr:
+        return complete(build(), scalars, now, change)
+
+    return replace(bound, build=complete_tree, param_types=(), session=now, constants=constants)
+
+
+def substitute_expr(bound: BoundExpr, values: Sequence[Any], session: SessionInfo | None = None) -> BoundExpr:
+    """`substitute` for a scalar expression."""
+    now = session or bound.session
+    scalars = _scalars(values, bound)
+    change = _replacer(scalars, bound)
+    constants = bound.constants
+    if constants is not None and scalars:
+        cells = [rewrite(c[0], change) for c in constants.columns if not isinstance(c, pa.Array)]
+        constants = Constants(tuple((c,) for c in cells), constants.types, 1)
+    tree = complete(bound.tree, scalars, now, change)
+    return replace(bound, tree=tree, param_types=(), session=now, constants=constants)
+
+
+def _scalars(values: Sequence[Any], bound: BoundQuery | BoundExpr) -> list[pa.Scalar]:
+    if len(values) != len(bound.param_types):
+        raise TidemillError(
+            f"bind message supplies {len(values)} parameters, "
+            f"but prepared statement requires {len(bound.param_types)}",
+            sqlstate="08P01",
+        )
+    return [as_scalar(v, t) for v, t in zip(values, bound.param_types, strict=True)]
+
+
+def _replacer(scalars: Sequence[pa.Scalar], bound: BoundQuery | BoundExpr) -> Callable[[Node], Node | None]:
+    def change(node: Node) -> Node | None:
+        if isinstance(node, Param) and node.index <= len(scalars):
+            return Const(node.type, scalars[node.index - 1])
+        return None
+
+    return change
+
+
+def complete(
+    tree: exp.Expr,
+    scalars: Sequence[pa.Scalar],
+    session: SessionInfo,
+    change: Callable[[Node], Node | None] | None = None,
+) -> exp.Expr:
+    """A copy of the tree with every marker replaced whose value is known."""
+    holder = exp.Paren(this=tree.copy())
+    if scalars and change is not None:
+        resolve_limits(holder, lambda node: rewrite(node, change), session)
+    for node in list(holder.find_all(exp.Placeholder)):
+        marker = read_marker(node)
+        if marker is None:
+            continue
+        which, t = marker
+        if isinstance(which, Fixed):
+            value = _fixed(which, session)
+        else:
+            value = literal_tree(scalars[which - 1], t) if which <= len(scalars) else None
+        if value is not None:
+            node.replace(value)
+    result: exp.Expr = holder.this
+    return result
+
+
+def _fixed(which: Fixed, session: SessionInfo) -> Tree | None:
+    if which is Fixed.ZONE:
+        return string(session.time_zone)
+    if which is Fixed.NOW:
+        return literal_tree(pa.scalar(session.now, arrow_type(TIMESTAMPTZ)), TIMESTAMPTZ)
+    if session.mz_now is None:
+        return None
+    return literal_tree(pa.scalar(session.mz_now, pa.int64()), MZ_TIMESTAMP)

@@ -1,0 +1,373 @@
+"""FROM: tables, views, subqueries, VALUES, functions and joins, as a Spark FROM clause and a scope.
+
+Every item gets an alias of its own that is unique in the statement; what the user called it matters only to
+the scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject
+from tidemill.sql.bind.coerce import unify
+from tidemill.sql.bind.context import MAX_VIEW_DEPTH
+from tidemill.sql.bind.errors import AmbiguousColumn, position_of, unsupported
+from tidemill.sql.bind.expr import Binder, Env
+from tidemill.sql.bind.ir import Node, Op, Ref, lower
+from tidemill.sql.bind.scope import Item, Scope, Visible, columns_of
+from tidemill.sql.bind.special import conjunction
+from tidemill.sql.bind.table_functions import bind_table_function
+from tidemill.sql.functions.tree import Tree, call
+
+if TYPE_CHECKING:
+    from tidemill.sql.bind.query import Bound
+
+
+@dataclass(slots=True)
+class From:
+    """A FROM item or join so far: its Spark tree and what it makes visible. `joins` hang on `tree`."""
+
+    tree: exp.Expr
+    items: list[Item]
+    columns: list[Visible]
+    joins: list[exp.Join] = field(default_factory=list)
+
+    def whole(self) -> exp.Expr:
+        """The tree with its joins; a join is put in parentheses when it stands inside another."""
+        if not self.joins:
+            return self.tree
+        first = self.tree.copy()
+        first.set("joins", [j.copy() for j in self.joins])
+        return exp.Subquery(this=first)
+
+
+def derived(query: exp.Expr, alias: str, columns: Sequence[Tree]) -> exp.Select:
+    """SELECT columns AS c0, c1, ... FROM (query) AS alias."""
+    return select_from(subquery_as(query, alias), columns)
+
+
+def subquery_as(query: exp.Expr, alias: str) -> exp.Subquery:
+    return exp.Subquery(this=query.copy(), alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+
+
+def select_from(source: exp.Expr | None, columns: Sequence[Tree]) -> exp.Select:
+    names = [f"c{i}" for i in range(len(columns))]
+    select = exp.Select(expressions=[aliased(c, n) for c, n in zip(columns, names, strict=True)])
+    if source is not None:
+        select.set("from_", exp.From(this=source))
+    return select
+
+
+def aliased(tree: Tree, name: str) -> exp.Alias:
+    return exp.Alias(this=tree, alias=exp.to_identifier(name, quoted=True))
+
+
+def bind_from(env: Env, query: exp.Select, parent: Scope | None) -> tuple[From | None, Scope]:
+    """The FROM clause of a SELECT (with the joins that follow it) and its scope."""
+    scope = Scope(env.ctx, parent=parent)
+    clause = query.args.get("from_")
+    joins: list[exp.Join] = list(query.args.get("joins") or ())
+    if clause is None:
+        return None, scope
+    whole = _joined(env, clause.this, joins, parent, [])
+    _check_names(whole.items)
+    scope.items, scope.columns = whole.items, whole.columns
+    return whole, scope
+
+
+def _check_names(items: Sequence[Item]) -> None:
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for item in items:
+        key = (item.name, item.qualified[:-1] if item.qualified else ())
+        if item.name and key in seen:
+            raise TidemillError(f'table name "{item.name}" specified more than once', sqlstate="42712")
+        seen.add(key)
+
+
+def _joined(
+    env: Env, first: exp.Expr, joins: Sequence[exp.Join], parent: Scope | None, before: Sequence[From]
+) -> From:
+    left = _item(env, first, parent, before)
+    for join in joins:
+        left = _join(env, left, join, parent, before)
+    return left
+
+
+def _item(env: Env, node: exp.Expr, parent: Scope | None, left: Sequence[From]) -> From:
+    """One item. `left` are the items a LATERAL one may see."""
+    if isinstance(node, exp.Table):
+        if isinstance(node.this, exp.Func):
+            inner = _function(env, node, node.this, parent, left)
+        else:
+            inner = _relation(env, node)
+        return _own_joins(env, inner, node, parent, left)
+    if isinstance(node, exp.Subquery):
+        if isinstance(node.this, exp.Query) and not isinstance(node.this, exp.Table | exp.Subquery):
+            return _own_joins(env, _subquery(env, node, node.this, parent), node, parent, left)
+        if (
+            isinstance(node.this, exp.Subquery)
+            and node.this.args.get("alias") is None
+            and not node.this.args.get("joins")
+        ):
+            return _item(env, _realiased(node), parent, left)
+        inner = _joined(env, node.this, node.this.args.get("joins") or (), parent, left)
+        return _own_joins(env, _parenthesised(env, inner, node), node, parent, left)
+    if isinstance(node, exp.Values):
+        return _subquery(env, node, node, parent)
+    if isinstance(node, exp.Lateral):
+        return _lateral(env, node, parent, left)
+    if isinstance(node, exp.Unnest):
+        return _function(env, node, node, parent, left)
+    raise unsupported(f"{type(node).__name__} in FROM", position_of(node))
+
+
+def _realiased(node: exp.Subquery) -> exp.Expr:
+    """((query)) AS a."""
+    inner = node.this.copy()
+    inner.set("alias", node.args.get("alias"))
+    inner.set("joins", node.args.get("joins"))
+    return inner
+
+
+def _own_joins(env: Env, item: From, node: exp.Expr, parent: Scope | None, left: Sequence[From]) -> From:
+    """Joins that the parser hung on the item itself (inside parentheses these are taken by the caller)."""
+    if isinstance(node.parent, exp.Subquery) and node.parent.this is node:
+        return item
+    for join in node.args.get("joins") or ():
+        item = _join(env, item, join, parent, left)
+    return item
+
+
+def _parenthesised(env: Env, inner: From, node: exp.Subquery) -> From:
+    """(a JOIN b) [AS x (names)]."""
+    alias = _alias(node)
+    if alias is None:
+        return From(inner.whole(), inner.items, inner.columns)
+    names = _renamed([v.name for v in inner.columns], alias, node)
+    columns = tuple(Visible(n, v.node) for n, v in zip(names, inner.columns, strict=True))
+    return From(inner.whole(), [Item(alias.name, columns)], list(columns))
+
+
+def _alias(node: exp.Expr) -> exp.TableAlias | None:
+    found = node.args.get("alias")
+    return found if isinstance(found, exp.TableAlias) and found.this is not None else None
+
+
+def _renamed(names: Sequence[str], alias: exp.TableAlias | None, node: exp.Expr) -> list[str]:
+    """Column names after AS x (a, b, ...)."""
+    given = [c.name for c in (alias.args.get("columns") or ())] if alias is not None else []
+    if len(given) > len(names):
+        label = alias.name if alias is not None else ""
+        raise InvalidColumnReferenceError(
+            f'table "{label}" has {len(names)} columns available but {len(given)} columns specified',
+            position=position_of(node),
+        )
+    return [*given, *names[len(given) :]]
+
+
+class InvalidColumnReferenceError(TidemillError):
+    sqlstate = "42P10"
+
+
+def _relation(env: Env, node: exp.Table) -> From:
+    parts = tuple(p.name for p in (node.args.get("catalog"), node.args.get("db"), node.this) if p)
+    alias_node = _alias(node)
+    position = position_of(node)
+    if len(parts) == 1 and parts[0] in env.ctes:
+        return _bound_item(env, env.ctes[parts[0]], alias_node, parts[0], node)
+    relation = env.names.relation(parts, position)
+    if relation.view is not None:
+        from tidemill.sql.bind.query import bind_level
+
+        env.ctx.view_depth += 1
+        if env.ctx.view_depth > MAX_VIEW_DEPTH:
+            raise TidemillError(f"views nest deeper than {MAX_VIEW_DEPTH} levels", sqlstate="54001")
+        names = relation.view_scope or env.names
+        bound = bind_level(Env(env.ctx, names, {}), relation.view, None)
+        env.ctx.view_depth -= 1
+        if len(bound.columns) != len(relation.desc.columns):
+            raise UndefinedObject(f'view "{relation.name}" no longer fits its query', sqlstate="42P16")
+        typed = tuple(replace(c, name=n) for c, n in zip(bound.columns, relation.desc.names, strict=True))
+        return _bound_item(env, replace(bound, columns=typed), alias_node, parts[-1], node, parts)
+    alias = env.ctx.alias()
+    placeholder = env.ctx.input(relation, alias)
+    label = alias_node.name if alias_node is not None else parts[-1]
+    names = _renamed(relation.desc.names, alias_node, node)
+    columns = columns_of(alias, label, names, relation.physical, relation.desc.types)
+    tree = exp.Table(
+        this=exp.to_identifier(placeholder, quoted=True),
+        alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
+    )
+    qualified = tuple(relation.name.split(".")) if alias_node is None else ()
+    return From(
+        tree, [Item(label, columns, qualified or (parts if alias_node is None else ()))], list(columns)
+    )
+
+
+def _bound_item(
+    env: Env,
+    bound: Bound,
+    alias_node: exp.TableAlias | None,
+    name: str,
+    node: exp.Expr,
+    qualified: tuple[str, ...] = (),
+    *,
+    lateral: bool = False,
+) -> From:
+    alias = env.ctx.alias()
+    label = alias_node.name if alias_node is not None else name
+    names = _renamed([c.name for c in bound.columns], alias_node, node)
+    physical = [f"c{i}" for i in range(len(names))]
+    columns = columns_of(alias, label, names, physical, [c.type for c in bound.columns])
+    tree: exp.Expr = subquery_as(bound.tree, alias)
+    if lateral:
+        tree = exp.Lateral(
+            this=exp.Subquery(this=bound.tree.copy()),
+            alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
+        )
+    item = Item(label, columns, qualified if alias_node is None else ())
+    return From(tree, [item], list(columns))
+
+
+def _subquery(env: Env, node: exp.Expr, query: exp.Expr, parent: Scope | None) -> From:
+    from tidemill.sql.bind.query import bind_level
+
+    alias = _alias(node)
+    inner = query
+    if isinstance(query, exp.Values) and query.args.get("alias") is not None:
+        inner = query.copy()
+        inner.set("alias", None)
+    bound = bind_level(env, inner, parent)
+    result = _bound_item(env, bound, alias, "", node)
+    _pass_on(parent, bound.outer)
+    return result
+
+
+def _pass_on(parent: Scope | None, outer: Sequence[Ref]) -> None:
+    """A subquery in FROM that names columns of an enclosing query: the enclosing query's own scope already
+    knows them."""
+    if outer and parent is None:
+        raise TidemillError("a subquery in FROM names a column that is not in reach", sqlstate="42P10")
+
+
+def _lateral(env: Env, node: exp.Lateral, parent: Scope | None, left: Sequence[From]) -> From:
+    from tidemill.sql.bind.query import bind_level
+
+    scope = _left_scope(env, left, parent)
+    inner = node.this
+    if isinstance(inner, exp.Subquery):
+        bound = bind_level(env, inner.this, scope)
+        return _bound_item(env, bound, _alias(node), "", node, lateral=True)
+    return _function(env, node, inner, parent, left)
+
+
+def _left_scope(env: Env, left: Sequence[From], parent: Scope | None) -> Scope:
+    scope = Scope(env.ctx, parent=parent)
+    for item in left:
+        scope.items.extend(item.items)
+        scope.columns.extend(item.columns)
+    return scope
+
+
+def _function(
+    env: Env, node: exp.Expr, function: exp.Expr, parent: Scope | None, left: Sequence[From]
+) -> From:
+    scope = _left_scope(env, left, parent)
+    bound, uses_left = bind_table_function(env, scope, node, function)
+    alias = _alias(node)
+    if alias is not None and not alias.args.get("columns") and len(bound.columns) == 1:
+        # FROM generate_series(1, 3) AS g: the column is called g too.
+        bound = replace(bound, columns=(replace(bound.columns[0], name=alias.name),))
+    return _bound_item(env, bound, alias, bound.columns[0].name, node, lateral=uses_left)
+
+
+# --- joins
+# -------------------------------------------------------------------------------------------------------------
+
+
+def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Sequence[From]) -> From:
+    right = _item(env, join.this, parent, [*before, left])
+    side = str(join.args.get("side") or "").upper()
+    natural = str(join.args.get("method") or "").upper() == "NATURAL"
+    using = [i.name for i in (join.args.get("using") or ())]
+    on = join.args.get("on")
+    if natural:
+        right_names = {v.name for v in right.columns}
+        using = [v.name for v in left.columns if v.name in right_names]
+    items = [*left.items, *right.items]
+    _check_names(items)
+    condition: Node | None = None
+    columns = [*left.columns, *right.columns]
+    if using:
+        condition, columns = _using(env, left, right, using, side, position_of(join))
+    elif on is not None:
+        scope = Scope(env.ctx, items, columns, parent)
+        condition = Binder(env, scope, "JOIN conditions").boolean(on, "JOIN/ON")
+    elif side:
+        raise SyntaxError_("an outer join needs ON, USING or NATURAL", position=position_of(join))
+    lateral = isinstance(right.tree, exp.Lateral)
+    if lateral and side in ("RIGHT", "FULL"):
+        raise InvalidColumnReferenceError(
+            "invalid reference to FROM-clause entry: the combining JOIN type must be INNER or LEFT",
+            position=position_of(join),
+        )
+    tree = exp.Join(this=right.whole())
+    if condition is not None:
+        tree.set("on", lower(condition))
+    if side:
+        tree.set("side", side)
+        if condition is None:
+            tree.set("on", exp.true())
+    elif condition is None:
+        tree.set("kind", "CROSS")
+    else:
+        tree.set("kind", "INNER")
+    return From(left.tree, items, columns, [*left.joins, tree])
+
+
+def _using(
+    env: Env, left: From, right: From, using: Sequence[str], side: str, position: int | None
+) -> tuple[Node, list[Visible]]:
+    """The condition of USING and the visible columns: the merged ones first."""
+    scope = Scope(env.ctx, [*left.items, *right.items], [], None)
+    binder = Binder(env, scope, "JOIN/USING")
+    conditions: list[Node] = []
+    merged: list[Visible] = []
+    for name in using:
+        a, b = (_single(side_, name, where, position) for side_, where in ((left, "left"), (right, "right")))
+        conditions.append(binder.operator("=", [scope.use(a), scope.use(b)], position))
+        node = {"": a.node, "LEFT": a.node, "RIGHT": b.node}.get(side)
+        if node is None:
+            (x, y), t = unify(env.ctx, [a.node, b.node], "JOIN/USING")
+            node = Op(t, "coalesce", (x, y), lambda args: call("coalesce", *args))
+        elif a.node.type != b.node.type:
+            (x, y), _ = unify(env.ctx, [a.node, b.node], "JOIN/USING")
+            node = y if side == "RIGHT" else x
+        merged.append(Visible(name, node))
+    names = set(using)
+    rest = [v for v in (*left.columns, *right.columns) if v.name not in names]
+    return conjunction(conditions), [*merged, *rest]
+
+
+def _single(side: From, name: str, where: str, position: int | None) -> Visible:
+    found = [v for v in side.columns if v.name == name]
+    if not found:
+        raise UndefinedObject(
+            f'column "{name}" specified in USING clause does not exist in {where} table',
+            sqlstate="42703",
+            position=position,
+        )
+    if len(found) > 1:
+        raise AmbiguousColumn(
+            f'common column name "{name}" appears more than once in {where} table', position=position
+        )
+    return found[0]
+
+
+def star_columns(scope: Scope, columns: Sequence[Visible]) -> list[tuple[str, Node]]:
+    """What `*` or `t.*` stands for."""
+    return [(v.name, scope.use(v)) for v in columns]

@@ -1,0 +1,165 @@
+"""VALUES lists, column by column.
+
+A column of plain literals becomes one Arrow array without a node per cell: ten thousand rows of INSERT ...
+VALUES cost milliseconds. Any other column is bound cell by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.sql.bind.coerce import assign, unify
+from tidemill.sql.bind.constant import Constants
+from tidemill.sql.bind.errors import position_of, unsupported
+from tidemill.sql.bind.expr import Binder, Env
+from tidemill.sql.bind.ir import Node, is_constant, lower
+from tidemill.sql.bind.literal import literal_tree
+from tidemill.sql.bind.query import Bound
+from tidemill.sql.bind.scope import Scope
+from tidemill.sql.bind.tables import select_from
+from tidemill.sql.functions.lattice import FLOATS, SIGNED
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import INT4, INT8, TEXT, Column, Kind, SqlType
+from tidemill.types.wire.text import decode_text
+
+Cells = Sequence[exp.Expr]
+_Values = pa.Array | tuple[Node, ...]
+
+
+def bind_values(env: Env, query: exp.Values, parent: Scope | None) -> Bound:
+    """VALUES as a query: columns column1, column2, ..., each of the common type of its cells."""
+    rows = [_row(r) for r in query.expressions]
+    width = len(rows[0])
+    for row in rows:
+        if len(row) != width:
+            raise SyntaxError_("VALUES lists must all be the same length", position=position_of(row[0]))
+    binder = Binder(env, Scope(env.ctx, parent=parent), "VALUES")
+    values: list[_Values] = []
+    types: list[SqlType] = []
+    for cells in zip(*rows, strict=True):
+        column, t = _column(binder, cells)
+        values.append(column)
+        types.append(t)
+    columns = tuple(Column(f"column{i + 1}", t) for i, t in enumerate(types))
+    return bound_rows(values, columns, len(rows), binder.scope)
+
+
+def bound_rows(values: Sequence[_Values], columns: tuple[Column, ...], rows: int, scope: Scope) -> Bound:
+    constant = all(isinstance(v, pa.Array) or all(is_constant(n) for n in v) for v in values)
+    types = tuple(c.type for c in columns)
+    constants = Constants(tuple(values), types, rows) if constant else None
+    return Bound(lambda: rows_tree(values, types), columns, tuple(scope.outer), constants=constants)
+
+
+def rows_tree(values: Sequence[_Values], types: Sequence[SqlType]) -> exp.Expr:
+    """The rows as a Spark query."""
+    trees = [
+        [literal_tree(v, t) for v in column] if isinstance(column, pa.Array) else [lower(n) for n in column]
+        for column, t in zip(values, types, strict=True)
+    ]
+    names = [exp.to_identifier(f"c{i}", quoted=True) for i in range(len(types))]
+    table = exp.Values(
+        expressions=[exp.Tuple(expressions=list(row)) for row in zip(*trees, strict=True)],
+        alias=exp.TableAlias(this=exp.to_identifier("v", quoted=True), columns=names),
+    )
+    if len(trees) and len(trees[0]) == 1 and _needs_select(trees):
+        return select_from(None, [column[0] for column in trees])
+    return select_from(table, [exp.column(f"c{i}", table="v", quoted=True) for i in range(len(types))])
+
+
+def _needs_select(trees: Sequence[Sequence[exp.Expr]]) -> bool:
+    """Spark's inline tables take no subqueries; one row is a SELECT anyway."""
+    return any(column[0].find(exp.Subquery, exp.Exists) is not None for column in trees)
+
+
+def _row(node: exp.Expr) -> list[exp.Expr]:
+    if isinstance(node, exp.Tuple):
+        return list(node.expressions)
+    if isinstance(node, exp.Paren):
+        return [node.this]
+    raise unsupported("this row of VALUES", position_of(node))
+
+
+def _column(binder: Binder, cells: Cells) -> tuple[_Values, SqlType]:
+    kinds = set(map(type, cells))
+    if kinds <= {exp.Literal, exp.Null}:
+        texts, strings = _texts(cells)
+        if strings == "all":
+            return pa.array(texts, pa.string()), TEXT
+        if strings == "none" and all(t is None or t.isdigit() for t in texts):
+            numbers = [None if t is None else int(t) for t in texts]
+            largest = max((n for n in numbers if n is not None), default=None)
+            if largest is not None and largest < 1 << 63:
+                t = INT4 if largest < 1 << 31 else INT8
+                return pa.array(numbers, arrow_type(t)), t
+    nodes, t = unify(binder.ctx, binder.bind_all(cells), "VALUES", [position_of(c) for c in cells])
+    return tuple(nodes), t
+
+
+def _texts(cells: Cells) -> tuple[list[str | None], str]:
+    """The literals' texts (None for NULL), and whether all, some or none of them are strings."""
+    texts: list[str | None] = []
+    strings = numbers = False
+    for cell in cells:
+        args: dict[str, Any] = cell.args
+        text: str | None = args.get("this")
+        texts.append(text)
+        if text is None:
+            continue
+        if args.get("is_string"):
+            strings = True
+        else:
+            numbers = True
+    return texts, "all" if not numbers else "some" if strings else "none"
+
+
+# --- INSERT
+# ------------------------------------------------------------------------------------------------------------
+
+
+def assigned_column(binder: Binder, cells: Cells, target: Column) -> _Values:
+    """The cells of one column of INSERT ... VALUES as the table's column. Each cell is coerced by itself,
+    as PostgreSQL does."""
+    fast = _plain_literals(cells, target.type, binder.ctx.session.time_zone)
+    if fast is not None:
+        return fast
+    return tuple(assign(binder.ctx, binder.bind(c), target.type, target.name, position_of(c)) for c in cells)
+
+
+def _plain_literals(cells: Cells, t: SqlType, zone: str) -> pa.Array | None:
+    kinds = set(map(type, cells))
+    if not kinds <= {exp.Literal, exp.Null, exp.Neg}:
+        return None
+    if exp.Neg in kinds:
+        cells = [_negated(c) if isinstance(c, exp.Neg) else c for c in cells]
+        if not set(map(type, cells)) <= {exp.Literal, exp.Null}:
+            return None
+    texts, strings = _texts(cells)
+    if strings == "none" and not _reads_numbers(texts, t):
+        return None
+    if strings == "some":
+        return None
+    try:
+        return decode_text(pa.array(texts, pa.string()), t, timezone=zone)
+    except TidemillError:
+        # Bound again cell by cell, the bad one is found with its place and PostgreSQL's text for it.
+        return None
+
+
+def _negated(node: exp.Expr) -> exp.Expr:
+    inner = node.this
+    if isinstance(inner, exp.Literal) and not inner.is_string:
+        return exp.Literal.number(f"-{inner.this}")
+    return node
+
+
+def _reads_numbers(texts: Sequence[str | None], t: SqlType) -> bool:
+    """Does reading the number's text as `t` give what PostgreSQL's cast of the number gives?"""
+    if t.kind in FLOATS or t.kind is Kind.NUMERIC:
+        return True
+    return t.kind in SIGNED and all(s is None or s.lstrip("-").isdigit() for s in texts)

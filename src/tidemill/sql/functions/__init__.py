@@ -1,0 +1,26 @@
+"""The allow-list: every function, operator, aggregate and cast that a query may use, with its Spark form.
+
+Called by `sql.bind` alone. One module per family adds its rows to the tables of `signature` on import; a new
+function costs one row there. What is in no table does not exist for a query: an error that names it, never a
+guess."""
+
+from __future__ import annotations
+
+from tidemill.sql.functions import aggregates, arithmetic, comparison, datetime, math, text
+from tidemill.sql.functions.signature import inventory
+
+# What the trees made here rely on; the owner of the Spark session must set all of it.
+# ANSI: overflow and bad casts raise. Zone UTC: NTZ <-> LTZ keeps the digits. Without allowPrecisionLoss a sum
+# or product of decimals keeps its scale and raises when it does not fit, instead of dropping digits behind
+# the point.
+SPARK_CONF: dict[str, str] = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.caseSensitive": "false",
+}
+
+FAMILIES = (aggregates, arithmetic, comparison, datetime, math, text)
+
+__all__ = ["FAMILIES", "SPARK_CONF", "inventory"]

@@ -1,0 +1,130 @@
+"""Casts at run time: a Spark tree of one SQL type's storage form into another's, with PostgreSQL's rounding,
+ranges and errors.
+
+Called by the binder's lowering. Which casts are allowed where is `lattice`'s affair; a cast that PostgreSQL
+has and Spark cannot do with the same answer raises `Unsupported` here, at bind time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill.errors import Unsupported
+from tidemill.sql.functions import casts_text, casts_time
+from tidemill.sql.functions.lattice import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED
+from tidemill.sql.functions.tree import (
+    Tree,
+    add,
+    and_,
+    bigint,
+    call,
+    cast,
+    cast_to,
+    decimal,
+    if_,
+    is_infinite,
+    lambda_,
+    let,
+    lt,
+    not_,
+    raise_error,
+    string,
+    sub,
+    variable,
+)
+from tidemill.types.arrow import element_type
+from tidemill.types.model import INT4, INT8, NUMERIC, Kind, SqlType
+
+# Significant digits that PostgreSQL keeps when a float becomes numeric (DBL_DIG, FLT_DIG), less the one
+# before the point.
+_FLOAT_DIGITS = {Kind.FLOAT4: 5, Kind.FLOAT8: 14}
+
+
+def cast_tree(value: Tree, source: SqlType, target: SqlType, *, explicit: bool) -> Tree:
+    """`value` of type `source` as `target`. `explicit` matters for varchar(n) and char(n) alone: a written
+    cast cuts, an assignment refuses what is too long."""
+    if source == target:
+        return value
+    if source.kind is Kind.UNKNOWN:
+        return cast_to(value, target)
+    if target.kind in STRINGS:
+        text = value if source.kind in STRINGS else casts_text.to_text(value, source)
+        return casts_text.fit(text, source, target, explicit=explicit)
+    if source.kind in STRINGS:
+        return casts_text.from_text(value, target)
+    if source.kind is Kind.ARRAY and target.kind is Kind.ARRAY:
+        return _array(value, source, target, explicit)
+    if source.kind is target.kind and source.kind is not Kind.NUMERIC:
+        return value
+    build = _number_cast(source, target) or casts_time.cast_between(source.kind, target.kind)
+    if build is None:
+        raise Unsupported(f"cast from {source} to {target} is not supported")
+    return build(value)
+
+
+def _array(value: Tree, source: SqlType, target: SqlType, explicit: bool) -> Tree:
+    inner = cast_tree(variable("e"), element_type(source), element_type(target), explicit=explicit)
+    return call("transform", value, lambda_("e", inner))
+
+
+def _number_cast(source: SqlType, target: SqlType) -> Callable[[Tree], Tree] | None:
+    s, t = source.kind, target.kind
+    if s is Kind.BOOL and t is Kind.INT4:
+        return lambda v: cast_to(v, INT4)
+    if t is Kind.BOOL and s is Kind.INT4:
+        return lambda v: cast(v, "BOOLEAN")
+    if t is Kind.MZ_TIMESTAMP and s in INTEGERS | {Kind.NUMERIC}:
+        return lambda v: unsigned_check(cast_to(_whole(v, s), INT8), "mz_timestamp")
+    if s is Kind.MZ_TIMESTAMP and t in (Kind.INT8, Kind.NUMERIC):
+        return lambda v: cast_to(v, target)
+    if s is Kind.OID or t is Kind.OID:
+        return lambda v: cast_to(v, target) if s in SIGNED | {Kind.OID} else v
+    if s in FLOATS and t is Kind.NUMERIC:
+        digits = _FLOAT_DIGITS[s]
+        return lambda v: cast_to(call("format_string", string(f"%.{digits}e"), v), target)
+    if s in FLOATS and t in SIGNED:
+        return lambda v: cast_to(call("rint", v), target)
+    if s is Kind.FLOAT8 and t is Kind.FLOAT4:
+        return _narrow_float
+    if s in INTEGERS | {Kind.NUMERIC} and t in UNSIGNED:
+        return lambda v: unsigned(_whole(v, s), t)
+    if s is Kind.NUMERIC and t in SIGNED:
+        return lambda v: cast_to(_whole(v, s), target)
+    if s in INTEGERS | FLOATS | {Kind.NUMERIC} and t in SIGNED | FLOATS | {Kind.NUMERIC}:
+        return lambda v: cast_to(v, target)
+    return None
+
+
+def _whole(value: Tree, kind: Kind) -> Tree:
+    """A numeric rounded half away from zero (Spark's decimal cast would cut)."""
+    return call("round", value) if kind is Kind.NUMERIC else value
+
+
+def _narrow_float(value: Tree) -> Tree:
+    def guarded(v: Tree) -> Tree:
+        narrow = cast(v, "FLOAT")
+        overflow = and_(is_infinite(narrow), not_(is_infinite(v.copy())))
+        return if_(overflow, raise_error("22003", "value out of range: overflow"), narrow.copy())
+
+    return let(value, guarded)
+
+
+def unsigned(value: Tree, kind: Kind) -> Tree:
+    """A whole number as an unsigned integer, refused outside its range: shifted into a signed type of the
+    same width, whose cast checks, and back. So the value is named once."""
+    if kind is Kind.UINT2:
+        shift, narrow, wide = bigint(1 << 15), "SMALLINT", "INT"
+        return cast(add(cast(sub(cast(value, "BIGINT"), shift), narrow), shift.copy()), wide)
+    if kind is Kind.UINT4:
+        shift = bigint(1 << 31)
+        return add(cast(sub(cast(value, "BIGINT"), shift), "INT"), shift.copy())
+    shift = decimal(str(1 << 63), 20, 0)
+    return cast(add(cast(sub(cast(value, "DECIMAL(38,0)"), shift), "BIGINT"), shift.copy()), "DECIMAL(20,0)")
+
+
+def unsigned_check(value: Tree, name: str) -> Tree:
+    """A BIGINT that may not be negative."""
+    return let(value, lambda v: if_(lt(v, bigint(0)), raise_error("22003", f"{name} out of range"), v.copy()))
+
+
+def to_numeric(value: Tree, source: SqlType) -> Tree:
+    return cast_tree(value, source, NUMERIC, explicit=True)

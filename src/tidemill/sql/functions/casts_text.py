@@ -1,0 +1,287 @@
+"""Casts between text and everything else, at run time.
+
+From text: what Spark reads and PostgreSQL reads are different languages, so every input is first checked
+against the forms that both read alike; any other form fails with PostgreSQL's text, never with another value.
+(Constants do not come here: the binder reads them with `types.wire`, in all of PostgreSQL's forms.) To text:
+only where the answer is PostgreSQL's to the letter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill.errors import Unsupported
+from tidemill.sql.functions.markers import zone
+from tidemill.sql.functions.tree import (
+    Tree,
+    bigint,
+    boolean,
+    call,
+    case,
+    cast,
+    cast_to,
+    eq,
+    gt,
+    if_,
+    int_divide,
+    integer,
+    is_infinite,
+    is_null,
+    let,
+    null,
+    or_,
+    raise_error,
+    remainder,
+    string,
+    word,
+)
+from tidemill.types.model import Kind, SqlType
+
+# PostgreSQL's isspace(): what may stand around a value.
+_BLANKS = " \t\n\v\f\r"
+
+_INTEGER = r"^[+-]?[0-9]+$"
+_NUMERIC = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_FLOAT_WORD = r"^[+-]?(inf|infinity|nan)$"
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_TIMESTAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
+_TIMESTAMPTZ = _TIMESTAMP[:-1] + r"(Z|[+-][0-9]{2}:[0-9]{2})$"
+_TIME = r"^[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?$"
+_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_BYTEA = r"^\\x([0-9a-fA-F]{2})*$"
+
+_TRUE = ("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1")
+_FALSE = ("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0")
+
+
+def fit(text: Tree, source: SqlType, target: SqlType, *, explicit: bool) -> Tree:
+    """A string as varchar(n), char(n) or text. char(n) is stored padded; its blanks are no part of the
+    value."""
+    if source.kind is Kind.CHAR and target.kind is not Kind.CHAR:
+        text = call("rtrim", text)
+    if target.kind is Kind.NAME:
+        return call("left", text, integer(63))
+    length = target.length
+    if length is None or target.kind not in (Kind.VARCHAR, Kind.CHAR):
+        return text
+    if source.kind is target.kind and source.length is not None and source.length <= length:
+        return text if target.kind is Kind.VARCHAR else call("rpad", text, integer(length), string(" "))
+
+    def fitted(v: Tree) -> Tree:
+        cut = call("left", v, integer(length))
+        if not explicit:
+            # Blanks beyond the length are cut without a word, as the standard wants.
+            too_long = gt(call("length", call("rtrim", v.copy())), integer(length))
+            cut = if_(too_long, raise_error("22001", f"value too long for type {target}"), cut)
+        return call("rpad", cut, integer(length), string(" ")) if target.kind is Kind.CHAR else cut
+
+    return let(text, fitted)
+
+
+def to_text(value: Tree, source: SqlType) -> Tree:
+    build = _TO_TEXT.get(source.kind)
+    if source.kind is Kind.NUMERIC and source.precision is not None:
+        return cast(value, "STRING")
+    if build is None:
+        raise Unsupported(
+            f"cast from {source} to text is not supported for values that are no constants",
+            hint="Cast to numeric first." if source.kind in (Kind.FLOAT4, Kind.FLOAT8) else None,
+        )
+    return build(value)
+
+
+def from_text(value: Tree, target: SqlType) -> Tree:
+    build = _FROM_TEXT.get(target.kind)
+    if build is None:
+        raise Unsupported(f"cast from text to {target} is not supported for values that are no constants")
+    trimmed = call("btrim", value, string(_BLANKS))
+    return let(trimmed, lambda v: build(v, target))
+
+
+def _plain(value: Tree) -> Tree:
+    return cast(value, "STRING")
+
+
+def _numeric_text(value: Tree) -> Tree:
+    return call("regexp_replace", cast(value, "STRING"), string(r"\.?0+$"), string(""))
+
+
+def _time_text(value: Tree) -> Tree:
+    """Microseconds of the day as hh:mm:ss[.ffffff]."""
+    return call(
+        "substring",
+        cast(cast(call("timestamp_micros", value), "TIMESTAMP_NTZ"), "STRING"),
+        integer(12),
+    )
+
+
+def _uuid_text(value: Tree) -> Tree:
+    return call(
+        "regexp_replace",
+        call("lower", call("hex", value)),
+        string("^(.{8})(.{4})(.{4})(.{4})(.{12})$"),
+        string("$1-$2-$3-$4-$5"),
+    )
+
+
+def _bytea_text(value: Tree) -> Tree:
+    return call("concat", string("\\x"), call("lower", call("hex", value)))
+
+
+def _year_check(value: Tree, text: Callable[[Tree], Tree]) -> Tree:
+    """Spark writes years outside 1..9999 in its own way: those are refused."""
+
+    def checked(v: Tree) -> Tree:
+        year = call("year", v)
+        odd = or_(gt(year, integer(9999)), gt(integer(1), year.copy()))
+        return if_(odd, raise_error("0A000", "text of a date outside the years 1 to 9999"), text(v.copy()))
+
+    return let(value, checked)
+
+
+def _timestamptz_text(value: Tree) -> Tree:
+    def text(v: Tree) -> Tree:
+        local = call("from_utc_timestamp", v, zone())
+        minutes = int_divide(
+            call("timestampdiff", word("MINUTE"), v.copy(), local.copy()),
+            bigint(1),
+        )
+        return call("concat", cast(cast(local, "TIMESTAMP_NTZ"), "STRING"), _offset_text(minutes))
+
+    return _year_check(value, text)
+
+
+def _offset_text(minutes: Tree) -> Tree:
+    """A zone's offset as PostgreSQL writes it: +00, -05, +05:30."""
+    size = call("abs", minutes)
+    hours = call("lpad", cast(int_divide(size, bigint(60)), "STRING"), integer(2), string("0"))
+    rest = remainder(size.copy(), bigint(60))
+    tail = if_(
+        eq(rest, bigint(0)),
+        string(""),
+        call("concat", string(":"), call("lpad", cast(rest.copy(), "STRING"), integer(2), string("0"))),
+    )
+    sign = if_(gt(bigint(0), minutes.copy()), string("-"), string("+"))
+    return call("concat", sign, hours, tail)
+
+
+_TO_TEXT: dict[Kind, Callable[[Tree], Tree]] = {
+    Kind.BOOL: _plain,
+    Kind.INT2: _plain,
+    Kind.INT4: _plain,
+    Kind.INT8: _plain,
+    Kind.UINT2: _plain,
+    Kind.UINT4: _plain,
+    Kind.UINT8: _plain,
+    Kind.OID: _plain,
+    Kind.MZ_TIMESTAMP: _plain,
+    Kind.NUMERIC: _numeric_text,
+    Kind.DATE: lambda v: _year_check(v, _plain),
+    Kind.TIMESTAMP: lambda v: _year_check(v, _plain),
+    Kind.TIMESTAMPTZ: _timestamptz_text,
+    Kind.TIME: _time_text,
+    Kind.UUID: _uuid_text,
+    Kind.BYTEA: _bytea_text,
+}
+
+
+def _guard(pattern: str, sqlstate: str = "22P02") -> Callable[[Tree, SqlType], Tree]:
+    """Spark's own cast for inputs of the pattern, PostgreSQL's error for the rest."""
+
+    def build(v: Tree, target: SqlType) -> Tree:
+        return if_(_fits(v, pattern), cast_to(v.copy(), target), _invalid(v.copy(), target, sqlstate))
+
+    return build
+
+
+def _fits(v: Tree, pattern: str) -> Tree:
+    return or_(is_null(v), call("rlike", v.copy(), string(pattern)))
+
+
+def _invalid(v: Tree, target: SqlType, sqlstate: str = "22P02") -> Tree:
+    kind = SqlType(target.kind) if target.kind is Kind.NUMERIC else target
+    text = call("concat", string(f'invalid input syntax for type {kind}: "'), v, string('"'))
+    return raise_error(sqlstate, text)
+
+
+def _bool(v: Tree, target: SqlType) -> Tree:
+    lower = call("lower", v)
+    return case(
+        (is_null(v.copy()), cast_to(null(), target)),
+        (_in(lower, _TRUE), boolean(True)),
+        (_in(lower.copy(), _FALSE), boolean(False)),
+        otherwise=_invalid(v.copy(), target),
+    )
+
+
+def _in(v: Tree, words: tuple[str, ...]) -> Tree:
+    return call("array_contains", call("array", *map(string, words)), v)
+
+
+def _float(v: Tree, target: SqlType) -> Tree:
+    number = cast_to(v.copy(), target)
+    infinite = is_infinite(number)
+    text = call("concat", string('"'), v.copy(), string(f'" is out of range for type {target}'))
+    return case(
+        (is_null(v), cast_to(null(), target)),
+        (call("rlike", call("lower", v.copy()), string(_FLOAT_WORD)), number.copy()),
+        (
+            call("rlike", v.copy(), string(_NUMERIC)),
+            if_(infinite, raise_error("22003", text), number.copy()),
+        ),
+        otherwise=_invalid(v.copy(), target),
+    )
+
+
+def _timestamptz(v: Tree, target: SqlType) -> Tree:
+    local = call("to_utc_timestamp", cast(cast(v.copy(), "TIMESTAMP_NTZ"), "TIMESTAMP_LTZ"), zone())
+    return case(
+        (is_null(v), cast_to(null(), target)),
+        (call("rlike", v.copy(), string(_TIMESTAMPTZ)), cast_to(v.copy(), target)),
+        (call("rlike", v.copy(), string(_TIMESTAMP)), local),
+        otherwise=_invalid(v.copy(), target, "22007"),
+    )
+
+
+def _time(v: Tree, target: SqlType) -> Tree:
+    stamp = cast(call("concat", string("1970-01-01 "), v.copy()), "TIMESTAMP_NTZ")
+    micros = call("unix_micros", cast(stamp, "TIMESTAMP_LTZ"))
+    return if_(_fits(v, _TIME), micros, _invalid(v.copy(), target, "22007"))
+
+
+def _uuid(v: Tree, target: SqlType) -> Tree:
+    value = call("unhex", call("replace", v.copy(), string("-")))
+    return if_(_fits(v, _UUID), value, _invalid(v.copy(), target))
+
+
+def _bytea(v: Tree, target: SqlType) -> Tree:
+    value = call("unhex", call("substring", v.copy(), integer(3)))
+    return if_(_fits(v, _BYTEA), value, _invalid(v.copy(), target))
+
+
+def _unsigned(v: Tree, target: SqlType) -> Tree:
+    from tidemill.sql.functions.casts import unsigned
+
+    number = unsigned(cast(v.copy(), "DECIMAL(38,0)"), target.kind)
+    return if_(_fits(v, _INTEGER), number, _invalid(v.copy(), target))
+
+
+_FROM_TEXT: dict[Kind, Callable[[Tree, SqlType], Tree]] = {
+    Kind.BOOL: _bool,
+    Kind.INT2: _guard(_INTEGER),
+    Kind.INT4: _guard(_INTEGER),
+    Kind.INT8: _guard(_INTEGER),
+    Kind.UINT2: _unsigned,
+    Kind.UINT4: _unsigned,
+    Kind.UINT8: _unsigned,
+    Kind.OID: _guard(_INTEGER),
+    Kind.MZ_TIMESTAMP: _guard(r"^[0-9]+$"),
+    Kind.NUMERIC: _guard(_NUMERIC),
+    Kind.FLOAT4: _float,
+    Kind.FLOAT8: _float,
+    Kind.DATE: _guard(_DATE, "22007"),
+    Kind.TIME: _time,
+    Kind.TIMESTAMP: _guard(_TIMESTAMP, "22007"),
+    Kind.TIMESTAMPTZ: _timestamptz,
+    Kind.UUID: _uuid,
+    Kind.BYTEA: _bytea,
+}

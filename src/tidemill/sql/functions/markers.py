@@ -1,0 +1,51 @@
+"""Placeholders in a bound query's Spark tree: values that are known only when it runs.
+
+The binder leaves them; `bind.substitute` replaces them by typed literals. A parameter's placeholder carries
+its type, so that a tree can be completed without the binder's state."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from sqlglot import exp
+
+from tidemill.sql.functions.tree import Tree
+from tidemill.types.model import MZ_TIMESTAMP, TEXT, TIMESTAMPTZ, SqlType
+
+_META = "tidemill_marker"
+
+
+class Fixed(Enum):
+    """What a session fixes for a statement; the value is the placeholder's name."""
+
+    NOW = "tm_now"
+    MZ_NOW = "tm_mz_now"
+    ZONE = "tm_zone"
+
+
+FIXED_TYPES: dict[Fixed, SqlType] = {Fixed.NOW: TIMESTAMPTZ, Fixed.MZ_NOW: MZ_TIMESTAMP, Fixed.ZONE: TEXT}
+
+
+def fixed(which: Fixed) -> Tree:
+    node = exp.Placeholder(this=which.value)
+    node.meta[_META] = (which, FIXED_TYPES[which])
+    return node
+
+
+def parameter(index: int, t: SqlType) -> Tree:
+    """The client's parameter $index (from 1) as a value of `t`."""
+    node = exp.Placeholder(this=f"tm_p{index}")
+    node.meta[_META] = (index, t)
+    return node
+
+
+def read_marker(node: Tree) -> tuple[Fixed | int, SqlType] | None:
+    if not isinstance(node, exp.Placeholder):
+        return None
+    found: tuple[Fixed | int, SqlType] | None = node.meta.get(_META)
+    return found
+
+
+def zone() -> Tree:
+    """The session's time zone, a string."""
+    return fixed(Fixed.ZONE)

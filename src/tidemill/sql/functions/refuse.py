@@ -1,0 +1,36 @@
+"""Rows for what PostgreSQL has and we do not do yet: they take part in overload resolution, so that a call
+never slides to another overload with another answer, and raise `Unsupported` with their name when chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.errors import Unsupported
+from tidemill.sql.functions.signature import Builder, Declared, aggregate, declared_name, function, operator
+from tidemill.sql.functions.tree import Tree
+
+
+def _refusal(what: str, hint: str | None) -> Builder:
+    def build(_args: Sequence[Tree]) -> Tree:
+        raise Unsupported(f"{what} is not supported", hint=hint)
+
+    return build
+
+
+def _signature(name: str, args: Sequence[Declared]) -> str:
+    return f"function {name}({', '.join(map(declared_name, args))})"
+
+
+def refused_function(
+    name: str, args: Sequence[Declared], result: Declared, hint: str | None = None, *, variadic: bool = False
+) -> None:
+    function(name, args, result, _refusal(_signature(name, args), hint), variadic=variadic)
+
+
+def refused_aggregate(name: str, args: Sequence[Declared], result: Declared, hint: str | None = None) -> None:
+    aggregate(name, args, result, _refusal(_signature(name, args), hint))
+
+
+def refused_operator(name: str, args: Sequence[Declared], result: Declared, hint: str | None = None) -> None:
+    shown = f" {name} ".join(map(declared_name, args))
+    operator(name, args, result, _refusal(f"operator {shown}", hint))

@@ -1,0 +1,175 @@
+"""Which row of the allow-list a call means: PostgreSQL's overload resolution (chapter 10 of its manual).
+
+Called by the binder with the argument types it found; gives the row and the types that the arguments must be
+coerced to, or None where PostgreSQL would say that no such function or operator exists (or that it is not
+unique)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tidemill.sql.functions.lattice import base, can_coerce, category, common_type, is_preferred
+from tidemill.sql.functions.signature import Declared, Fn, Poly, functions_named, operators_named
+from tidemill.types.model import TEXT, Kind, SqlType, array
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A chosen row with its polymorphic types filled in."""
+
+    fn: Fn
+    args: tuple[SqlType, ...]
+    result: SqlType
+
+
+def resolve_function(name: str, types: Sequence[SqlType]) -> Resolved | None:
+    return _choose(_candidates(functions_named(name), len(types)), types)
+
+
+def resolve_operator(name: str, types: Sequence[SqlType]) -> Resolved | None:
+    candidates = _candidates(operators_named(name), len(types))
+    if len(types) == 2 and (types[0].kind is Kind.UNKNOWN) != (types[1].kind is Kind.UNKNOWN):
+        # A literal beside a typed operand is first tried as of that operand's type.
+        known = types[0] if types[1].kind is Kind.UNKNOWN else types[1]
+        for fn, declared in candidates:
+            if all(not isinstance(d, Poly) and _exact(d, known) for d in declared):
+                return _fill(fn, declared, [known, known])
+    return _choose(candidates, types)
+
+
+_Candidate = tuple[Fn, tuple[Declared, ...]]
+_Score = Callable[[Declared, SqlType], bool]
+
+
+def _candidates(rows: Sequence[Fn], count: int) -> list[_Candidate]:
+    found: list[_Candidate] = []
+    for fn in rows:
+        if len(fn.args) == count:
+            found.append((fn, fn.args))
+        elif fn.variadic and count >= len(fn.args):
+            found.append((fn, fn.args + (fn.args[-1],) * (count - len(fn.args))))
+    return found
+
+
+def _exact(declared: Declared, actual: SqlType) -> bool:
+    return not isinstance(declared, Poly) and declared == base(actual)
+
+
+def _accepts(declared: Declared, actual: SqlType) -> bool:
+    if isinstance(declared, Poly):
+        return declared is not Poly.ARRAY or actual.kind in (Kind.ARRAY, Kind.UNKNOWN)
+    return can_coerce(actual, declared)
+
+
+def _choose(candidates: list[_Candidate], types: Sequence[SqlType]) -> Resolved | None:
+    for fn, declared in candidates:
+        if all(_exact(d, t) for d, t in zip(declared, types, strict=True)):
+            return _fill(fn, declared, types)
+    left = [c for c in candidates if all(_accepts(d, t) for d, t in zip(c[1], types, strict=True))]
+    left = [c for c in left if _fill(c[0], c[1], types) is not None]
+    if len(left) > 1:
+        left = _best(left, lambda d, t: _exact(d, t), types)
+    if len(left) > 1:
+        left = _best(left, _exact_or_preferred, types)
+    if len(left) > 1:
+        left = _by_category(left, types)
+    if len(left) > 1:
+        left = _unknown_as_known(left, types)
+    if len(left) != 1:
+        return None
+    return _fill(left[0][0], left[0][1], types)
+
+
+def _exact_or_preferred(declared: Declared, actual: SqlType) -> bool:
+    if actual.kind is Kind.UNKNOWN or isinstance(declared, Poly):
+        return False
+    return _exact(declared, actual) or (is_preferred(declared) and category(declared) == category(actual))
+
+
+def _best(candidates: list[_Candidate], scores: _Score, types: Sequence[SqlType]) -> list[_Candidate]:
+    def score(c: _Candidate) -> int:
+        return sum(scores(d, t) for d, t in zip(c[1], types, strict=True))
+
+    most = max(score(c) for c in candidates)
+    return [c for c in candidates if score(c) == most]
+
+
+def _by_category(candidates: list[_Candidate], types: Sequence[SqlType]) -> list[_Candidate]:
+    """An unknown argument takes the string category if any candidate does, else the category all agree on."""
+    left = candidates
+    wanted: dict[int, tuple[str, bool]] = {}
+    for i, t in enumerate(types):
+        if t.kind is not Kind.UNKNOWN:
+            continue
+        declared = [c[1][i] for c in left]
+        categories = {_category(d) for d in declared}
+        if "S" in categories:
+            chosen = "S"
+        elif len(categories) == 1:
+            chosen = next(iter(categories))
+        else:
+            return candidates
+        has_preferred = any(
+            not isinstance(d, Poly) and is_preferred(d) and category(d) == chosen for d in declared
+        )
+        wanted[i] = (chosen, has_preferred)
+    kept = [
+        c
+        for c in left
+        if all(
+            _category(c[1][i]) == cat and (not pref or _is_preferred(c[1][i]))
+            for i, (cat, pref) in wanted.items()
+        )
+    ]
+    return kept or candidates
+
+
+def _unknown_as_known(candidates: list[_Candidate], types: Sequence[SqlType]) -> list[_Candidate]:
+    known = {base(t) for t in types if t.kind is not Kind.UNKNOWN}
+    if len(known) != 1 or all(t.kind is not Kind.UNKNOWN for t in types):
+        return candidates
+    only = next(iter(known))
+    kept = [c for c in candidates if all(_accepts(d, only) for d in c[1])]
+    return kept if len(kept) == 1 else candidates
+
+
+def _category(d: Declared) -> str:
+    return "P" if isinstance(d, Poly) else category(d)
+
+
+def _is_preferred(d: Declared) -> bool:
+    return not isinstance(d, Poly) and is_preferred(d)
+
+
+def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Resolved | None:
+    """Replace the polymorphic types by what the arguments say; None where they do not agree."""
+    elements: list[SqlType] = []
+    for d, t in zip(declared, types, strict=True):
+        if d is Poly.ELEMENT:
+            elements.append(t)
+        elif d is Poly.ARRAY and t.kind is Kind.ARRAY and t.element is not None:
+            elements.append(t.element)
+    element: SqlType | None = None
+    if elements:
+        element, _ = common_type(elements)
+        if element is None:
+            return None
+        element = base(element)
+    filled: list[SqlType] = []
+    for d, t in zip(declared, types, strict=True):
+        if d is Poly.ELEMENT or d is Poly.ARRAY:
+            if element is None:
+                return None
+            filled.append(element if d is Poly.ELEMENT else array(element))
+        elif d is Poly.ANY:
+            filled.append(TEXT if t.kind is Kind.UNKNOWN else t)
+        else:
+            assert isinstance(d, SqlType)
+            filled.append(d)
+    result = fn.result
+    if isinstance(result, Poly):
+        if result is Poly.ANY or element is None:
+            return None
+        result = element if result is Poly.ELEMENT else array(element)
+    return Resolved(fn, tuple(filled), result)

@@ -1,0 +1,127 @@
+"""One row of the allow-list: a function, operator or aggregate for one list of argument types.
+
+A row says what PostgreSQL calls it, what it takes, what it gives, and how the same answer is had from Spark.
+A builder gets its arguments as Spark trees in the storage form of the declared types (`types.spark`) and must
+give the storage form of the result. A function that is not in the tables does not exist for us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemill.sql.functions.tree import Tree, call
+from tidemill.types.model import SqlType
+
+Builder = Callable[[Sequence[Tree]], Tree]
+
+
+class Poly(Enum):
+    """Declared types that stand for others. All `ELEMENT`s of a call are one type, all `ARRAY`s are arrays of
+    it; `ANY` is each its own."""
+
+    ELEMENT = "anyelement"
+    ARRAY = "anyarray"
+    ANY = '"any"'
+
+
+Declared = SqlType | Poly
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fn:
+    """A row. `variadic`: the last declared type may come any number of times (at least once). `typed`
+    builders also get the actual argument types. `volatile` answers differ from row to row and may not be
+    folded or repeated."""
+
+    name: str
+    args: tuple[Declared, ...]
+    result: Declared
+    build: Builder
+    variadic: bool = False
+    aggregate: bool = False
+    # An aggregate's answer over a window frame would need another rewrite than `build`; those without one are
+    # refused there.
+    windowed: bool = True
+    typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None
+    volatile: bool = False
+
+
+_functions: dict[str, list[Fn]] = {}
+_operators: dict[str, list[Fn]] = {}
+_known_elsewhere: set[str] = set()
+
+
+def spark(name: str) -> Builder:
+    """The builder for a Spark function that already means what PostgreSQL means."""
+    return lambda args: call(name, *args)
+
+
+def function(
+    name: str,
+    args: Sequence[Declared],
+    result: Declared,
+    build: Builder | str,
+    *,
+    variadic: bool = False,
+    typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None,
+    volatile: bool = False,
+) -> None:
+    """Add a scalar function; a string for `build` names a Spark function."""
+    builder = spark(build) if isinstance(build, str) else build
+    row = Fn(name, tuple(args), result, builder, variadic=variadic, typed=typed, volatile=volatile)
+    _functions.setdefault(name, []).append(row)
+
+
+def operator(name: str, args: Sequence[Declared], result: Declared, build: Builder) -> None:
+    _operators.setdefault(name, []).append(Fn(name, tuple(args), result, build))
+
+
+def aggregate(
+    name: str,
+    args: Sequence[Declared],
+    result: Declared,
+    build: Builder | str,
+    *,
+    windowed: bool = True,
+    typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None,
+) -> None:
+    builder = spark(build) if isinstance(build, str) else build
+    row = Fn(name, tuple(args), result, builder, aggregate=True, windowed=windowed, typed=typed)
+    _functions.setdefault(name, []).append(row)
+
+
+def not_yet(names: str) -> None:
+    """Functions that PostgreSQL has and we do not (separated by blanks): refused by name with 0A000, not
+    42883."""
+    _known_elsewhere.update(names.split())
+
+
+def functions_named(name: str) -> Sequence[Fn]:
+    return _functions.get(name, ())
+
+
+def operators_named(name: str) -> Sequence[Fn]:
+    return _operators.get(name, ())
+
+
+def is_not_yet(name: str) -> bool:
+    return name in _known_elsewhere
+
+
+def is_aggregate_name(name: str) -> bool:
+    return any(f.aggregate for f in _functions.get(name, ()))
+
+
+def inventory() -> list[str]:
+    """Every row as text, for the documentation and the tests."""
+    rows = [*_functions.values(), *_operators.values()]
+    return sorted(
+        f"{f.name}({', '.join(map(declared_name, f.args))}) -> {declared_name(f.result)}"
+        for group in rows
+        for f in group
+    )
+
+
+def declared_name(d: Declared) -> str:
+    return d.value if isinstance(d, Poly) else str(d)
