@@ -14,7 +14,7 @@ from tidemill.errors import Internal
 from tidemill.types import wide
 from tidemill.types.columns import contiguous, numbers, spans, valid_mask
 from tidemill.types.kernels import pc
-from tidemill.types.nested import list_parts, map_parts
+from tidemill.types.nested import list_parts, map_parts, struct_parts
 
 # Spark's seed; also its hash of NULL, since a null leaves the seed as it is.
 SEED = 42
@@ -154,7 +154,7 @@ def _hash(column: pa.Array) -> np.ndarray:
         if pa.types.is_list(t):
             return _hash_list(column)
         if pa.types.is_struct(t):
-            fields = [hash_column(column.field(i)) for i in range(t.num_fields)]
+            fields = [hash_column(field) for field in struct_parts(column)]
             return fold(fields) if fields else hash_ints(np.zeros(len(column), np.int32), seed)
     raise Internal(f"no row hash for {t}")
 

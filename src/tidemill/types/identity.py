@@ -21,7 +21,14 @@ from tidemill.types.hash import float_bits, fold, hash_column
 from tidemill.types.json import canonical_json_array
 from tidemill.types.model import Kind, RelationDesc, SqlType
 from tidemill.types.names import physical_names
-from tidemill.types.nested import list_array, list_parts, map_array, sorted_map_parts, struct_array
+from tidemill.types.nested import (
+    list_array,
+    list_parts,
+    map_array,
+    sorted_map_parts,
+    struct_array,
+    struct_parts,
+)
 from tidemill.types.same import same_rows
 
 
@@ -42,7 +49,7 @@ def canonical(array: pa.Array | pa.ChunkedArray, t: SqlType) -> pa.Array:
         offsets, keys, values = sorted_map_parts(column)
         return map_array(keys, canonical(values, element_type(t)), offsets, valid, column.type)
     if t.kind is Kind.RECORD:
-        fields = [canonical(column.field(i), c.type) for i, c in enumerate(t.fields)]
+        fields = [canonical(f, c.type) for f, c in zip(struct_parts(column), t.fields, strict=True)]
         return struct_array(fields, valid, column.type)
     return _plain_floats(column)
 
@@ -75,7 +82,7 @@ def _comparable(column: pa.Array) -> pa.Array:
         offsets, elements = list_parts(column)
         return list_array(_comparable(elements), offsets, valid, t)
     if pa.types.is_struct(t) and any(pa.types.is_nested(t.field(i).type) for i in range(t.num_fields)):
-        return struct_array([_comparable(column.field(i)) for i in range(t.num_fields)], valid, t)
+        return struct_array([_comparable(field) for field in struct_parts(column)], valid, t)
     return column
 
 

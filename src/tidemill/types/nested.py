@@ -43,6 +43,12 @@ def sorted_map_parts(array: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array]:
     return offsets, keys.take(order), values.take(order)
 
 
+def struct_parts(array: pa.Array) -> list[pa.Array]:
+    """The fields of a struct column, null wherever the struct is: what lies under a null struct is
+    anything."""
+    return array.flatten()
+
+
 def list_array(elements: pa.Array, offsets: np.ndarray, valid: np.ndarray, target: pa.DataType) -> pa.Array:
     """A list column of the storage type from its flat elements."""
     buffers = [validity_buffer(valid), pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))]

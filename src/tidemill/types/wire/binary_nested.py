@@ -20,7 +20,14 @@ from tidemill.types.arrow import arrow_type, element_type
 from tidemill.types.columns import bytes_of_rows, valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
-from tidemill.types.nested import list_array, list_parts, map_array, sorted_map_parts, struct_array
+from tidemill.types.nested import (
+    list_array,
+    list_parts,
+    map_array,
+    sorted_map_parts,
+    struct_array,
+    struct_parts,
+)
 from tidemill.types.wire.binary_numeric import bad_binary
 from tidemill.types.wire.columns import InvalidField
 from tidemill.types.wire.oids import oid
@@ -66,9 +73,9 @@ def _list(offsets: np.ndarray, children: pa.Array, element: SqlType, encode_chil
 
 def _record(array: pa.Array, t: SqlType, encode_child: Code) -> pa.Array:
     pieces: list[pa.Array] = [pa.array([struct.pack("!i", len(t.fields))] * len(array), pa.binary())]
-    for i, column in enumerate(t.fields):
+    for values, column in zip(struct_parts(array), t.fields, strict=True):
         pieces.append(pa.array([struct.pack("!I", oid(column.type))] * len(array), pa.binary()))
-        pieces.append(_framed(encode_child(array.field(i), column.type)))
+        pieces.append(_framed(encode_child(values, column.type)))
     return pc.binary_join_element_wise(*pieces, b"")
 
 

@@ -12,7 +12,7 @@ from tidemill.types.arrow import element_type
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
-from tidemill.types.nested import list_parts, sorted_map_parts
+from tidemill.types.nested import list_parts, sorted_map_parts, struct_parts
 
 # What the children are encoded with: `text.encode_text` with the session's time zone bound.
 Encode = Callable[[pa.Array, SqlType], pa.Array]
@@ -63,8 +63,8 @@ def record_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
     """`(1,,x)`: an empty field is NULL, an empty text is two quotes; quotes and backslashes within are
     doubled."""
     fields: list[pa.Array] = []
-    for i, column in enumerate(t.fields):
-        texts = encode(array.field(i), column.type)
+    for values, column in zip(struct_parts(array), t.fields, strict=True):
+        texts = encode(values, column.type)
         if column.type.kind not in _BARE:
             special = pc.or_(pc.match_substring_regex(texts, _RECORD_SPECIAL), pc.equal(texts, b""))
             doubled = pc.replace_substring_regex(texts, r'(["\\])', r"\1\1")
