@@ -75,17 +75,15 @@ def conflict(shard_id: str, read_at: int, changed_at: int) -> SerializationFailu
     )
 
 
-def merge(tables: Sequence[pa.Table], time: int) -> pa.Table | None:
+def merge(tables: Sequence[pa.Table], desc: RelationDesc, time: int) -> pa.Table | None:
     """The updates of one group for one shard, at `time`; None when they cancel out. Insertions alone need no
     consolidation."""
     table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
     # One chunk per column: fifty one-row chunks would make everything behind this slow.
     table = table.combine_chunks()
     if (table.column(DIFF_COLUMN).to_numpy() < 0).any():
-        table = consolidate(table)
+        table = consolidate(table, desc)
     if table.num_rows == 0:
         return None
     at = table.schema.get_field_index(DIFF_COLUMN)
-    return table.add_column(
-        at, TIME_COLUMN, pa.array(np.full(table.num_rows, time, np.int64))
-    )
+    return table.add_column(at, TIME_COLUMN, pa.array(np.full(table.num_rows, time, np.int64)))
