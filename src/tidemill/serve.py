@@ -1,8 +1,10 @@
-"""The server process: opens the data directory, the SQL port and the HTTP port, runs until it is told to stop.
+"""The server process: opens the data directory, the SQL port and the HTTP port, runs until it is told to
+stop.
 
-`main` returns the exit status: 0 after SIGTERM or Ctrl-C, 1 when it could not start or the data directory was taken over. Order of starting: the
-data directory (so that a second server is refused before it listens), the ports, Spark behind them. Order of stopping: the ports (statements get a moment to
-end), queued commits, the directory's release, Spark.
+`main` returns the exit status: 0 after SIGTERM or Ctrl-C, 1 when it could not start or the data directory
+was taken over. Order of starting: the data directory (so that a second server is refused before it
+listens), the ports, Spark behind them. Order of stopping: the ports (statements get a moment to end),
+queued commits, the directory's release, Spark.
 """
 
 from __future__ import annotations

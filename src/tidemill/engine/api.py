@@ -1,8 +1,8 @@
 """The face that a session shows to whoever speaks for a client (pgwire, HTTP, a test).
 
-The server layer never sees shards, Spark or the catalog: it hands statements in and gets outcomes out. Everything here
-is awaited on the event loop and never blocks it. Values cross this face as Arrow record batches whose types are the
-storage forms of `types.arrow`; how they look on a wire is the server's affair.
+The server layer never sees shards, Spark or the catalog: it hands statements in and gets outcomes out.
+Everything here is awaited on the event loop and never blocks it. Values cross this face as Arrow record
+batches whose types are the storage forms of `types.arrow`; how they look on a wire is the server's affair.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class ParameterStatus:
 
 @dataclass(slots=True)
 class Prepared:
-    """A statement that was parsed and described. `columns` is None where it returns no rows. `verb` is for logs and
-    metrics. `statement` is the engine's own; nobody else looks inside. `text` is the statement's SQL."""
+    """A statement that was parsed and described. `columns` is None where it returns no rows. `verb` is for
+    logs and metrics. `statement` is the engine's own; nobody else looks inside. `text` is the statement's
+    SQL."""
 
     text: str
     verb: str
@@ -61,8 +62,8 @@ class EmptyQuery:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows to come. The tag is `{tag} {count}` when `counted`, else `tag`. The reader must exhaust or `aclose()` the
-    iterator: holds and jobs are released there."""
+    """Rows to come. The tag is `{tag} {count}` when `counted`, else `tag`. The reader must exhaust or
+    `aclose()` the iterator: holds and jobs are released there."""
 
     columns: tuple[Column, ...]
     batches: AsyncIterator[pa.RecordBatch]
@@ -72,7 +73,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """COPY's options, defaults as PostgreSQL's for the format. `delimiter`, `null`, `quote`, `escape` are one string each."""
+    """COPY's options, defaults as PostgreSQL's for the format. `delimiter`, `null`, `quote`, `escape` are
+    one string each."""
 
     format: str = "text"  # text | csv | binary
     delimiter: str = "\t"
@@ -136,29 +138,33 @@ class Session(Protocol):
         ...
 
     async def parse(self, sql: str) -> list[Prepared]:
-        """Split a simple query into its statements. Describes nothing yet: `columns` may be None and `param_types` empty
-        until `describe`. Raises a syntax error with a position in `sql` and then runs none of them."""
+        """Split a simple query into its statements. Describes nothing yet: `columns` may be None and
+        `param_types` empty until `describe`. Raises a syntax error with a position in `sql` and then runs
+        none of them."""
         ...
 
     async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
-        """Parse and describe exactly one statement (42601 for more) with parameter types as far as the client gave them
-        (0 = find out)."""
+        """Parse and describe exactly one statement (42601 for more) with parameter types as far as the
+        client gave them (0 = find out)."""
         ...
 
     async def execute(
         self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
     ) -> Outcome:
-        """Run it. In no transaction block an implicit transaction is opened, which `sync` ends. `alone` says that the implicit
-        transaction will hold nothing else (a simple query of one statement; an Execute with a Sync behind it): the engine may then commit inside,
-        and run the statement again on a conflict. After an error the caller calls `fail` before anything else."""
+        """Run it. In no transaction block an implicit transaction is opened, which `sync` ends. `alone`
+        says that the implicit transaction will hold nothing else (a simple query of one statement; an
+        Execute with a Sync behind it): the engine may then commit inside, and run the statement again on a
+        conflict. After an error the caller calls `fail` before anything else."""
         ...
 
     async def sync(self) -> None:
-        """The end of a simple query or a Sync message: commits the implicit transaction. May raise (a commit can fail)."""
+        """The end of a simple query or a Sync message: commits the implicit transaction. May raise (a
+        commit can fail)."""
         ...
 
     async def fail(self) -> None:
-        """A statement failed: rolls back the implicit transaction, or marks the transaction block as failed."""
+        """A statement failed: rolls back the implicit transaction, or marks the transaction block as
+        failed."""
         ...
 
     def events(self) -> list[Notice | ParameterStatus]:
@@ -166,7 +172,8 @@ class Session(Protocol):
         ...
 
     def on_event(self, wake: object) -> None:
-        """`wake` (a no-argument callable, called on the event loop) is called when `events` has something new."""
+        """`wake` (a no-argument callable, called on the event loop) is called when `events` has something
+        new."""
         ...
 
     def cancel(self) -> None:
@@ -185,7 +192,7 @@ class StartupOptions:
     user: str = "materialize"
     database: str = "materialize"
     application_name: str = ""
-    settings: Mapping[str, str] = field(default_factory=lambda: {})
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -73,7 +73,9 @@ def _apply_modes(s: EngineSession, modes: ast.TransactionModes) -> None:
             )
         s.variable_set(s.variables.set("transaction_isolation", modes.isolation, local=True))
     if modes.read_only is not None:
-        s.variable_set(s.variables.set("transaction_read_only", "on" if modes.read_only else "off", local=True))
+        s.variable_set(
+            s.variables.set("transaction_read_only", "on" if modes.read_only else "off", local=True)
+        )
 
 
 def plan_set(statement: ast.SetVariable) -> Action:
@@ -146,7 +148,9 @@ def plan_discard(statement: ast.Discard) -> Action:
     async def act(s: EngineSession) -> Outcome:
         if statement.kind is ast.DiscardKind.ALL:
             if s.current.explicit:
-                raise InvalidTransactionState("DISCARD ALL cannot run inside a transaction block", sqlstate="25001")
+                raise InvalidTransactionState(
+                    "DISCARD ALL cannot run inside a transaction block", sqlstate="25001"
+                )
             s.prepared.clear()
             for cursor in s.cursors.values():
                 cursor.close()

@@ -1,4 +1,5 @@
-"""COPY ... FROM STDIN: the server decodes the client's bytes into batches, this turns them into one transaction's inserts."""
+"""COPY ... FROM STDIN: the server decodes the client's bytes into batches, this turns them into one
+transaction's inserts."""
 
 from __future__ import annotations
 

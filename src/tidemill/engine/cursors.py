@@ -1,7 +1,7 @@
 """DECLARE, FETCH and CLOSE: a query's rows, taken a few at a time.
 
-A cursor lives in its transaction and reads at the transaction's time. It keeps what a batch brought and a FETCH did not take, and a read that a FETCH's
-time-out left under way, so that no row is lost or repeated.
+A cursor lives in its transaction and reads at the transaction's time. It keeps what a batch brought and a
+FETCH did not take, and a read that a FETCH's time-out left under way, so that no row is lost or repeated.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
 
 
+_releasing: set[asyncio.Future[None]] = set()
+
+
 class Cursor:
     """An open cursor."""
 
@@ -26,7 +29,9 @@ class Cursor:
         self.columns = columns
         self._batches = batches
         self._rest: pa.RecordBatch | None = None  # read and not yet fetched
-        self._coming: asyncio.Task[pa.RecordBatch | None] | None = None  # a read that no FETCH has waited out yet
+        self._coming: asyncio.Task[pa.RecordBatch | None] | None = (
+            None  # a read that no FETCH has waited out yet
+        )
         self._done = False
 
     async def fetch(
@@ -71,7 +76,9 @@ class Cursor:
         self._done = True
         self._rest = None
         coming, self._coming = self._coming, None
-        asyncio.ensure_future(_release(self._batches, coming))
+        task = asyncio.ensure_future(_release(self._batches, coming))
+        _releasing.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(_releasing.discard)
 
 
 async def _read(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:

@@ -1,7 +1,8 @@
 """CREATE, ALTER and DROP: changes of the catalog.
 
-DDL commits by itself, at once. Inside a transaction block it is allowed only before the block has read or written, with a warning that it cannot be
-rolled back; what an implicit transaction has written before it is committed first.
+DDL commits by itself, at once. Inside a transaction block it is allowed only before the block has read or
+written, with a warning that it cannot be rolled back; what an implicit transaction has written before it is
+committed first.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tidemill.errors import (
     DuplicateObject,
     Internal,
     InvalidTransactionState,
-    NotNullViolation,
     Notice,
+    NotNullViolation,
     TidemillError,
     UndefinedObject,
     Unsupported,
@@ -77,7 +78,7 @@ def _skip(verb: str, text: str, sqlstate: str) -> Action:
     return _change(verb, (), [Notice(text, sqlstate=sqlstate)])
 
 
-# -- databases, schemas ---------------------------------------------------------------------------------------------------
+# -- databases, schemas ----------------------------------------------------------------------------
 
 
 def plan_create_database(statement: ast.CreateDatabase, catalog: CatalogState) -> Plan:
@@ -88,16 +89,16 @@ def plan_create_database(statement: ast.CreateDatabase, catalog: CatalogState) -
 
 
 def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: CatalogState) -> Plan:
-    parts = statement.name.parts
-    if len(parts) > 2:
+    *qualifier, name = statement.name.parts
+    if len(qualifier) > 1:
         raise UndefinedObject(f'improper schema name "{statement.name}"', sqlstate="42602")
-    database = catalog.database(parts[0] if len(parts) == 2 else s.database)
-    if statement.if_not_exists and catalog.find_schema(database.id, parts[-1]) is not None:
-        return _skip("CREATE SCHEMA", f'schema "{parts[-1]}" already exists, skipping', "42P06")
-    return _change("CREATE SCHEMA", [ops.CreateSchema(database.id, parts[-1])])
+    database = catalog.database(qualifier[0] if qualifier else s.database)
+    if statement.if_not_exists and catalog.find_schema(database.id, name) is not None:
+        return _skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
+    return _change("CREATE SCHEMA", [ops.CreateSchema(database.id, name)])
 
 
-# -- tables and views -----------------------------------------------------------------------------------------------------
+# -- tables and views ------------------------------------------------------------------------------
 
 
 def _existing(s: EngineSession, name: ast.Name, catalog: CatalogState) -> tuple[Schema, str, Item | None]:
@@ -161,7 +162,9 @@ def plan_create_table_as(s: EngineSession, statement: ast.CreateTableAs, catalog
     bound = bind_query(statement.query.tree, s.resolver(catalog), session=s.info())
     columns = _renamed(bound.columns, statement.columns)
     # What a query returns may be null whatever its inputs say; PostgreSQL does the same.
-    desc = RelationDesc(tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns))
+    desc = RelationDesc(
+        tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
+    )
     op = ops.CreateTable(schema.id, name, desc, retain_history_ms=history_ms(statement.retain_history))
 
     async def act(s: EngineSession) -> Outcome:
@@ -220,7 +223,7 @@ def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: Catal
     return _change("CREATE VIEW", [op])
 
 
-# -- dropping, renaming -----------------------------------------------------------------------------------------------------
+# -- dropping, renaming ----------------------------------------------------------------------------
 
 _KINDS: dict[ast.ObjectKind, type[Item]] = {
     ast.ObjectKind.TABLE: Table,
@@ -285,7 +288,7 @@ def plan_rename(s: EngineSession, statement: ast.Rename, catalog: CatalogState) 
     return _change(verb, [ops.Rename(item.id, statement.new_name.value)])
 
 
-# -- ALTER TABLE --------------------------------------------------------------------------------------------------------------
+# -- ALTER TABLE -----------------------------------------------------------------------------------
 
 
 def plan_alter_table(s: EngineSession, statement: ast.AlterTable, catalog: CatalogState) -> Plan:
@@ -359,7 +362,8 @@ def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> P
 
 
 async def _fill(s: EngineSession, table: Table, column: Column) -> None:
-    """Give the rows that are there the new column's default: from this time on, the old times keep their NULLs."""
+    """Give the rows that are there the new column's default: from this time on, the old times keep their
+    NULLs."""
     limit = system_number(s, "max_transaction_size")
     for _ in range(s.engine.max_retries):
         ts = await s.blocking(s.engine.oracle.read_ts)
@@ -369,9 +373,8 @@ async def _fill(s: EngineSession, table: Table, column: Column) -> None:
         at = table.desc.names.index(column.name)
         value = await s.blocking(default_column, s, table, at, rows.num_rows)
         new = rows.set_column(at, rows.schema.field(at).name, value)
-        old = rows.set_column(
-            rows.schema.get_field_index(DIFF_COLUMN), DIFF_COLUMN, pc.negate(rows.column(DIFF_COLUMN))
-        )
+        retracted = pc.call_function("negate", [rows.column(DIFF_COLUMN)])
+        old = rows.set_column(rows.schema.get_field_index(DIFF_COLUMN), DIFF_COLUMN, retracted)
         updates = pa.concat_tables([old, new])
         if updates.nbytes > limit:
             raise Unsupported(
@@ -407,7 +410,8 @@ def _plan_set_not_null(table: Table, column: str) -> Plan:
 
 
 async def _set_not_null(s: EngineSession, table_id: str, column: str) -> None:
-    """First the rule, which no later write can pass, then the look at what is there: no NULL slips in between."""
+    """First the rule, which no later write can pass, then the look at what is there: no NULL slips in
+    between."""
     state = await transact(s, "ALTER TABLE", [ops.SetNotNull(table_id, column, True)])
     table = state.get(table_id, Table)
     ts = await s.blocking(s.engine.oracle.read_ts)

@@ -24,5 +24,7 @@ def history_ms(text: str | None) -> int | None:
         return None
     ms = milliseconds(text)
     if not 0 < ms <= MAX_HISTORY_MS:
-        raise InvalidValue(f'cannot retain history for "{text}"', hint="Give a positive duration.", sqlstate="22023")
+        raise InvalidValue(
+            f'cannot retain history for "{text}"', hint="Give a positive duration.", sqlstate="22023"
+        )
     return ms

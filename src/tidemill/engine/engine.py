@@ -1,7 +1,9 @@
-"""The running system: a data directory's environment, its catalog, Spark, the sessions, and the thread that looks after the shards.
+"""The running system: a data directory's environment, its catalog, Spark, the sessions, and the thread that
+looks after the shards.
 
-Opened once by `serve`. The SQL port can answer as soon as `open` returns; Spark starts behind it. A Spark that dies is started again; a data directory that
-is taken over by another server ends this one through `on_fatal`.
+Opened once by `serve`. The SQL port can answer as soon as `open` returns; Spark starts behind it. A Spark
+that dies is started again; a data directory that is taken over by another server ends this one through
+`on_fatal`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
 
-# Threads for whatever blocks: reading and writing shards, planning, waiting for Spark. Statements beyond that many wait for a free one; commits do not need any.
+# Threads for whatever blocks: reading and writing shards, planning, waiting for Spark. Statements beyond
+# that many wait for a free one; commits do not need any.
 MAX_WORKERS = 64
 # How often a single UPDATE, DELETE or INSERT ... SELECT is run again when what it read was written meanwhile.
 MAX_RETRIES = 100
@@ -55,7 +58,8 @@ class TidemillEngine:
         self.spark = spark
         self.workers = ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="engine")
         self._sessions: set[EngineSession] = set()
-        # One at a time per table: statements that read what they write. Conflicts among them would only be retried.
+        # One at a time per table: statements that read what they write. Conflicts among them would only be
+        # retried.
         self._write_locks: dict[ShardId, asyncio.Lock] = {}
         self._maintenance = Maintenance(environment, catalog, config.retain_history)
         self._maintenance.start()
@@ -63,7 +67,8 @@ class TidemillEngine:
 
     @classmethod
     def open(cls, config: Config, *, on_fatal: Callable[[TidemillError], None]) -> TidemillEngine:
-        """Take the data directory and start Spark; raises `DirectoryHeld` and whatever the store raises. Blocks, not for Spark."""
+        """Take the data directory and start Spark; raises `DirectoryHeld` and whatever the store raises.
+        Blocks, not for Spark."""
         environment = Environment.open(
             config.data_dir, options=config.s3_options(), take_over=config.take_over, on_lost=on_fatal
         )
@@ -82,7 +87,7 @@ class TidemillEngine:
         holder.append(spark)
         return cls(config, environment, catalog, spark)
 
-    # -- what the server layer sees ---------------------------------------------------------------------------------------
+    # -- what the server layer sees ----------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
@@ -104,14 +109,15 @@ class TidemillEngine:
     def forget_session(self, session: EngineSession) -> None:
         self._sessions.discard(session)
 
-    # -- for statements -----------------------------------------------------------------------------------------------------
+    # -- for statements ----------------------------------------------------------------------------
 
     @property
     def oracle(self) -> Oracle:
         return self.environment.oracle
 
     async def wait_for_spark(self, session: EngineSession) -> None:
-        """Until Spark is warm; tells the client when that takes long. Raises what stops Spark from starting."""
+        """Until Spark is warm; tells the client when that takes long. Raises what stops Spark from
+        starting."""
         if self.spark.ready:
             return
         waiting = asyncio.ensure_future(session.blocking(self.spark.wait))
@@ -121,7 +127,8 @@ class TidemillEngine:
         await session.interrupt.guard(waiting)
 
     async def commit(self, transaction: Transaction) -> int:
-        """Make the transaction's writes durable; returns their time. Raises `SerializationFailure` when what it read has changed."""
+        """Make the transaction's writes durable; returns their time. Raises `SerializationFailure` when
+        what it read has changed."""
         return await self.write(transaction.commit_writes(), transaction.tables, transaction.commit_reads())
 
     async def write(
@@ -130,7 +137,8 @@ class TidemillEngine:
         tables: Mapping[ShardId, Table],
         reads: Mapping[ShardId, int] | None = None,
     ) -> int:
-        """Commit updates that were made for these tables as they were defined then. Not to be interrupted: it happens or it does not."""
+        """Commit updates that were made for these tables as they were defined then. Not to be interrupted:
+        it happens or it does not."""
 
         def unchanged() -> None:
             items = self.catalog.state.items
@@ -170,7 +178,8 @@ class TidemillEngine:
         ]
 
     def close(self) -> None:
-        """End everything in order: commits that are queued finish, the directory is released. Blocks. Idempotent."""
+        """End everything in order: commits that are queued finish, the directory is released. Blocks.
+        Idempotent."""
         if self._closed:
             return
         self._closed = True

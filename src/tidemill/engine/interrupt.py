@@ -1,7 +1,8 @@
 """Stopping the statement that runs now: a cancel request, or its deadline.
 
-One `Interrupt` per session. `begin` arms it for a statement, `guard` awaits something that may be stopped, `end` disarms it. A cancel
-that arrives between statements does nothing, as in PostgreSQL. What must not be torn (a commit in flight) is awaited without the guard.
+One `Interrupt` per session. `begin` arms it for a statement, `guard` awaits something that may be stopped,
+`end` disarms it. A cancel that arrives between statements does nothing, as in PostgreSQL. What must not be
+torn (a commit in flight) is awaited without the guard.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Interrupt:
             raise QueryCanceled("canceling statement due to statement timeout")
 
     async def guard(self, awaitable: Awaitable[T], stop: Callable[[], None] | None = None) -> T:
-        """Await it, or stop it: `stop` is called (once) so that work on other threads ends too, and QueryCanceled is raised at
-        once; the abandoned work's own outcome is ignored."""
+        """Await it, or stop it: `stop` is called (once) so that work on other threads ends too, and
+        QueryCanceled is raised at once; the abandoned work's own outcome is ignored."""
         canceled = self._canceled
         work = asyncio.ensure_future(awaitable)
         if canceled is None:
@@ -75,5 +76,6 @@ class Interrupt:
         if stop is not None:
             stop()
         work.cancel()
-        # The thread behind it may still finish or fail: look at its exception so that asyncio does not report it as lost.
+        # The thread behind it may still finish or fail: look at its exception so that asyncio does not
+        # report it as lost.
         work.add_done_callback(lambda f: None if f.cancelled() else f.exception())

@@ -26,7 +26,9 @@ async def stream(table: pa.Table) -> AsyncIterator[pa.RecordBatch]:
             yield batch
 
 
-def text_rows(names: Sequence[str], rows: Sequence[Sequence[Any]], *, tag: str = "SHOW", counted: bool = False) -> Rows:
+def text_rows(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], *, tag: str = "SHOW", counted: bool = False
+) -> Rows:
     """Rows of text (None = NULL)."""
     columns = text_columns(*names)
     return Rows(columns, stream(text_table(columns, rows)), tag=tag, counted=counted)

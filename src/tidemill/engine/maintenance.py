@@ -1,6 +1,7 @@
 """The thread that looks after the shards: lets old history go, compacts, checkpoints, sweeps.
 
-It never stands in the way of a statement: it takes no lock for longer than a commit, and what it does can be killed at any moment.
+It never stands in the way of a statement: it takes no lock for longer than a commit, and what it does can
+be killed at any moment.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Maintenance:
     def __init__(self, environment: Environment, catalog: Catalog, retain_history_ms: int) -> None:
         self._environment = environment
         self._catalog = catalog
-        # Of relations that say nothing themselves, unless ALTER SYSTEM SET default_retain_history says otherwise.
+        # Of relations that say nothing themselves, unless ALTER SYSTEM SET default_retain_history says
+        # otherwise.
         self._retain_ms = retain_history_ms
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
@@ -59,7 +61,9 @@ class Maintenance:
         now = self._environment.oracle.now()
         parameter = state.find_parameter("default_retain_history")
         default = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
-        kept = {t.shard: default if t.retain_history_ms is None else t.retain_history_ms for t in state.tables()}
+        kept = {
+            t.shard: default if t.retain_history_ms is None else t.retain_history_ms for t in state.tables()
+        }
         for shard in self._environment.open_shards():
             if shard.id in kept:
                 shard.downgrade_since(max(0, now - kept[shard.id]))

@@ -1,7 +1,8 @@
 """A statement that is ready to run.
 
-`planner.plan` makes one from a parsed statement and a catalog state, on a worker thread and without I/O; `run` does the work, on the
-event loop, with whatever blocks sent to worker threads. A plan is good as long as the catalog state it was made from is current.
+`planner.plan` makes one from a parsed statement and a catalog state, on a worker thread and without I/O;
+`run` does the work, on the event loop, with whatever blocks sent to worker threads. A plan is good as long
+as the catalog state it was made from is current.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def decode_params(types: Sequence[SqlType], params: Sequence[Param]) -> list[Val
     """The client's bytes as values; raises `InvalidValue` as PostgreSQL does."""
     if len(types) != len(params):
         raise ParameterCount(
-            f"bind message supplies {len(params)} parameters, but the prepared statement requires {len(types)}"
+            f"bind message supplies {len(params)} parameters, "
+            f"but the prepared statement requires {len(types)}"
         )
     values: list[Value] = []
     for t, p in zip(types, params, strict=True):

@@ -22,7 +22,8 @@ def plan(
     types: Sequence[SqlType | None],
     catalog: CatalogState,
 ) -> Plan:
-    """Bind the statement against `catalog`. Pure but for the session's variables; raises what is wrong with the statement."""
+    """Bind the statement against `catalog`. Pure but for the session's variables; raises what is wrong with
+    the statement."""
     return plan_statement(session, parsed.statement, types, catalog)
 
 

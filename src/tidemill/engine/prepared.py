@@ -12,7 +12,7 @@ from tidemill.engine.plan import Action, Plan, Value
 from tidemill.engine.session import MAX_PREPARED, EngineSession, KeptStatement
 from tidemill.errors import DuplicateObject, LimitExceeded, SyntaxError_, Unsupported
 from tidemill.sql import ast
-from tidemill.sql.bind import bind_scalar, evaluate_scalar
+from tidemill.sql.bind import bind_scalar, constant_value
 from tidemill.types import parse_type
 from tidemill.types.model import Column, SqlType
 
@@ -29,7 +29,9 @@ def plan_prepare(s: EngineSession, statement: ast.Prepare, catalog: CatalogState
         if name in s.prepared:
             raise DuplicateObject(f'prepared statement "{name}" already exists', sqlstate="42P05")
         if len(s.prepared) >= MAX_PREPARED:
-            raise LimitExceeded(f"too many prepared statements (limit {MAX_PREPARED})", hint="DEALLOCATE some.")
+            raise LimitExceeded(
+                f"too many prepared statements (limit {MAX_PREPARED})", hint="DEALLOCATE some."
+            )
         s.prepared[name] = KeptStatement(statement.statement, types)
         return Complete("PREPARE")
 
@@ -70,7 +72,7 @@ def plan_execute(s: EngineSession, statement: ast.Execute, catalog: CatalogState
         )
     values: list[Value] = []
     for argument, t in zip(statement.arguments, inner.param_types, strict=True):
-        scalar = evaluate_scalar(bind_scalar(argument.tree, (), session=s.info(), target=t))
+        scalar = constant_value(bind_scalar(argument.tree, session=s.info(), target=t))
         if scalar is None:
             raise Unsupported("an argument of EXECUTE must be a constant", position=argument.offset + 1)
         values.append(Value(t, scalar))

@@ -1,7 +1,8 @@
 """Running a bound query at a time: choosing it, opening every input at it, and streaming the rows.
 
-Strict serializability comes from here and the oracle: a read's time is at or after every write that this server has confirmed, all inputs are
-read at it, and nothing at or before it can still change. `since` is held back by the snapshots until the rows are read.
+Strict serializability comes from here and the oracle: a read's time is at or after every write that this
+server has confirmed, all inputs are read at it, and nothing at or before it can still change. `since` is
+held back by the snapshots until the rows are read.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ class AsOfTime:
 
 @dataclass(slots=True)
 class Opened:
-    """The inputs of one query, open at one time. Close it when the rows are read, or they hold `since` for ever."""
+    """The inputs of one query, open at one time. Close it when the rows are read, or they hold `since` for
+    ever."""
 
-    inputs: dict[str, Input | Constant] = field(default_factory=lambda: {})
-    snapshots: list[Snapshot] = field(default_factory=lambda: [])
+    inputs: dict[str, Input | Constant] = field(default_factory=dict)
+    snapshots: list[Snapshot] = field(default_factory=list)
 
     def close(self) -> None:
         for snapshot in self.snapshots:
@@ -65,16 +67,14 @@ async def choose_time(session: EngineSession, as_of: AsOfTime | None) -> int:
         if not (as_of.at_least and as_of.time <= transaction.read_ts):
             raise TidemillError(
                 "AS OF does not match the time of the transaction",
-                detail=f"The transaction reads at {transaction.read_ts}, the statement asks for {as_of.time}.",
+                detail=f"The transaction reads at {transaction.read_ts}, "
+                f"the statement asks for {as_of.time}.",
                 hint="All reads of a transaction happen at one time, chosen by its first statement.",
                 sqlstate="25000",
             )
         return transaction.read_ts
     now = await session.blocking(session.engine.oracle.read_ts)
-    if as_of.at_least:
-        chosen = max(now, as_of.time)
-    else:
-        chosen = as_of.time
+    chosen = max(now, as_of.time) if as_of.at_least else as_of.time
     if chosen > now:
         await session.interrupt.guard(_until(session, chosen))
     if transaction.explicit:
@@ -108,7 +108,9 @@ def open_inputs(
             used = bound.used.get(placeholder, frozenset())
             system = SYSTEM_RELATIONS_BY_ID.get(relation_id)
             if system is not None:
-                opened.inputs[placeholder] = Constant(system.table(session.engine.situation(session, catalog)))
+                opened.inputs[placeholder] = Constant(
+                    system.table(session.engine.situation(session, catalog))
+                )
                 continue
             item = catalog.relation(relation_id)
             if not isinstance(item, Table):
@@ -146,7 +148,8 @@ async def answer(
     *,
     own_writes: bool = False,
 ) -> AsyncIterator[pa.RecordBatch]:
-    """The query's rows. Everything that can fail before the first row fails here, before the iterator is returned."""
+    """The query's rows. Everything that can fail before the first row fails here, before the iterator is
+    returned."""
     if not bound.inputs:
         return await _constant(session, bound)
     if as_of is not None and any(i in SYSTEM_RELATIONS_BY_ID for i in bound.inputs.values()):
@@ -190,7 +193,8 @@ async def _start(session: EngineSession, bound: BoundQuery, opened: Opened) -> A
     try:
         stream = await session.interrupt.guard(session.blocking(begin), stop=job.cancel)
     except BaseException:
-        # The thread may still be reading the inputs when a cancel comes: it sees the job's cancellation, not closed snapshots.
+        # The thread may still be reading the inputs when a cancel comes: it sees the job's cancellation,
+        # not closed snapshots.
         opened.close()
         raise
     return _batches(session, stream, opened)
@@ -213,9 +217,7 @@ async def _batches(
         session.engine.workers.submit(release)
 
 
-async def collect(
-    session: EngineSession, catalog: CatalogState, bound: BoundQuery, limit: int
-) -> pa.Table:
+async def collect(session: EngineSession, catalog: CatalogState, bound: BoundQuery, limit: int) -> pa.Table:
     """All rows of a query that a statement needs in order to write, over the transaction's own writes."""
     from tidemill.errors import LimitExceeded
 
@@ -235,7 +237,11 @@ async def collect(
                 sqlstate="54000",
             )
         batches.append(batch)
-    return pa.Table.from_batches(batches, schema=arrow_schema(RelationDesc(bound.columns)))
+    # By position: a query's column names may repeat, and constants come under names of their own.
+    schema = arrow_schema(RelationDesc(tuple(replace(c, name=f"c{n}") for n, c in enumerate(bound.columns))))
+    return pa.Table.from_batches(
+        [b.rename_columns(schema.names).cast(schema) for b in batches], schema=schema
+    )
 
 
 def table_inputs(catalog: CatalogState, bound: BoundQuery) -> Sequence[Table]:

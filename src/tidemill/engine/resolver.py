@@ -1,7 +1,8 @@
 """Names in a statement to relations: the catalog's, along the session's search path, and the system's.
 
-A view's names are resolved by what they meant when the view was made (`catalog.items.Reference`), so that neither a rename nor another search
-path changes what it reads. Keeps note of what was used, for dependencies and reads.
+A view's names are resolved by what they meant when the view was made (`catalog.items.Reference`), so that
+neither a rename nor another search path changes what it reads. Keeps note of what was used, for
+dependencies and reads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tidemill.types.names import physical_names
 
 
 class Resolver:
-    """`sql.bind.NameResolver` over one catalog state. `references` is a view's own table of names; without it names are looked up."""
+    """`sql.bind.NameResolver` over one catalog state. `references` is a view's own table of names; without
+    it names are looked up."""
 
     def __init__(
         self,
@@ -95,7 +97,8 @@ class Resolver:
 
 
 def find_system_relation(parts: Sequence[str], search_path: Sequence[str]) -> SystemRelation | None:
-    """`name` in the implicit schemas or a system schema of the path, `schema.name`, or `database.schema.name`."""
+    """`name` in the implicit schemas or a system schema of the path, `schema.name`, or
+    `database.schema.name`."""
     if len(parts) == 1:
         schemas = [*IMPLICIT_SCHEMAS, *(s for s in search_path if s in SYSTEM_SCHEMAS)]
         return next((r for s in schemas if (r := SYSTEM_RELATIONS.get((s, parts[0])))), None)

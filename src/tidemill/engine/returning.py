@@ -19,7 +19,6 @@ from tidemill.query.run import collect
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.types.model import Column
-from tidemill.types.names import physical_names
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Returning:
-    """`plain` are the positions of the table's columns where nothing else is asked for: then no query is needed."""
+    """`plain` are the positions of the table's columns where nothing else is asked for: then no query is
+    needed."""
 
     table: Table
     bound: BoundQuery
@@ -72,7 +72,7 @@ def plan_returning(
                 position=item.offset + 1,
             )
     tree = exp.Select(expressions=[i.tree.copy() for i in items])
-    tree.set("from_", exp.From(this=table_tree(name, None if alias is None else alias.value)))
+    tree.set("from_", exp.From(this=table_tree(name, alias)))
     bound = bind_query(tree, s.resolver(catalog), session=s.info())
     return Returning(table, bound, _plain(table, items, len(bound.columns)))
 
@@ -89,4 +89,3 @@ def _plain(table: Table, items: Sequence[ast.Expr], width: int) -> tuple[int, ..
         else:
             return None
     return tuple(at) if len(at) == width else None
-

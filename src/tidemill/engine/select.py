@@ -17,9 +17,16 @@ from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.plan import Action, Plan, Value
 from tidemill.engine.reading import AsOfTime
 from tidemill.engine.session import MAX_CURSORS, EngineSession
-from tidemill.errors import DuplicateObject, InvalidTransactionState, InvalidValue, LimitExceeded, TidemillError, Unsupported
+from tidemill.errors import (
+    DuplicateObject,
+    InvalidTransactionState,
+    InvalidValue,
+    LimitExceeded,
+    TidemillError,
+    Unsupported,
+)
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, bind_query, bind_scalar, evaluate_scalar, substitute
+from tidemill.sql.bind import BoundQuery, bind_query, bind_scalar, constant_value, substitute
 from tidemill.sql.names import quote_ident
 from tidemill.time.bounds import MAX_TIME
 from tidemill.types.model import MZ_TIMESTAMP, Column, SqlType
@@ -47,7 +54,7 @@ class QueryPlan:
             session.current.will_read()
         bound = self.bound
         if params:
-            bound = await session.blocking(substitute, bound, [(p.scalar, p.type) for p in params])
+            bound = await session.blocking(substitute, bound, [p.scalar for p in params])
         as_of = await self.as_of_time(session)
         return await reading.answer(session, self.catalog, bound, as_of)
 
@@ -75,8 +82,8 @@ def evaluate_time(session: EngineSession, time: ast.Expr) -> int:
         position=time.offset + 1,
     )
     try:
-        bound = bind_scalar(time.tree, (), session=session.info(), target=MZ_TIMESTAMP)
-        value = evaluate_scalar(bound)
+        bound = bind_scalar(time.tree, session=session.info(), target=MZ_TIMESTAMP)
+        value = constant_value(bound)
     except TidemillError as e:
         bad.detail = e.primary
         raise bad from None
@@ -86,7 +93,7 @@ def evaluate_time(session: EngineSession, time: ast.Expr) -> int:
     return ms
 
 
-# -- COPY ... TO STDOUT -----------------------------------------------------------------------------------------------------
+# -- COPY ... TO STDOUT ----------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -119,22 +126,25 @@ def copy_options(o: ast.CopyOptions) -> CopyOptions:
     if o.header_match:
         raise Unsupported("COPY ... HEADER MATCH is not supported", hint="Use HEADER.")
     return CopyOptions(
-        o.format, o.delimiter, o.null, o.header, o.quote, o.escape, o.force_quote, o.force_not_null, o.force_null
+        o.format,
+        o.delimiter,
+        o.null,
+        o.header,
+        o.quote,
+        o.escape,
+        o.force_quote,
+        o.force_not_null,
+        o.force_null,
     )
 
 
 def _table_query(name: ast.Name, columns: Sequence[ast.Ident]) -> ast.Query:
     """SELECT columns FROM name."""
-    items: list[exp.Expression] = [column_tree(c.value) for c in columns] or [exp.Star()]
+    items = [exp.column(exp.to_identifier(c.value, quoted=True)) for c in columns] or [exp.Star()]
     return ast.Query(exp.Select(expressions=items, from_=exp.From(this=table_tree(name))), offset=name.offset)
 
 
-def column_tree(name: str, table: str | None = None) -> exp.Column:
-    qualifier = None if table is None else exp.to_identifier(table, quoted=True)
-    return exp.Column(this=exp.to_identifier(name, quoted=True), table=qualifier)
-
-
-def table_tree(name: ast.Name, alias: str | None = None) -> exp.Table:
+def table_tree(name: ast.Name, alias: ast.Ident | None = None) -> exp.Table:
     parts = [exp.to_identifier(p, quoted=True) for p in name.parts]
     tree = exp.Table(
         this=parts[-1],
@@ -142,11 +152,11 @@ def table_tree(name: ast.Name, alias: str | None = None) -> exp.Table:
         catalog=parts[-3] if len(parts) > 2 else None,
     )
     if alias is not None:
-        tree.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        tree.set("alias", exp.TableAlias(this=exp.to_identifier(alias.value, quoted=True)))
     return tree
 
 
-# -- cursors ------------------------------------------------------------------------------------------------------------------
+# -- cursors ---------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -192,7 +202,9 @@ def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
     cursor = find_cursor(session, statement.cursor.value)
     timeout = None if statement.timeout is None else milliseconds(statement.timeout)
     if statement.count is not None and statement.count < 0:
-        raise Unsupported("FETCH backward is not supported", hint="A cursor only goes forward.", sqlstate="55000")
+        raise Unsupported(
+            "FETCH backward is not supported", hint="A cursor only goes forward.", sqlstate="55000"
+        )
 
     async def act(s: EngineSession) -> Outcome:
         now = find_cursor(s, statement.cursor.value)
@@ -215,7 +227,7 @@ def plan_close(session: EngineSession, statement: ast.Close) -> Plan:
     return Action(act)
 
 
-# -- EXPLAIN ------------------------------------------------------------------------------------------------------------------
+# -- EXPLAIN ---------------------------------------------------------------------------------------
 
 
 def plan_explain(
@@ -242,7 +254,11 @@ def plan_explain_timestamp(
 
     async def act(s: EngineSession) -> Outcome:
         as_of = await plan.as_of_time(s)
-        ts = as_of.time if as_of is not None and not as_of.at_least else await s.blocking(s.engine.oracle.read_ts)
+        ts = (
+            as_of.time
+            if as_of is not None and not as_of.at_least
+            else await s.blocking(s.engine.oracle.read_ts)
+        )
         if as_of is not None and as_of.at_least:
             ts = max(ts, as_of.time)
         lines = [
@@ -254,7 +270,11 @@ def plan_explain_timestamp(
             shard = await s.blocking(s.engine.environment.open_shard, table.shard)
             upper = await s.blocking(s.engine.environment.txns.readable_upper, table.shard)
             name = ".".join(quote_ident(p) for p in catalog.full_name(table))
-            lines += [f"source {name}:", f"                  read frontier: {shard.since}", f"                 write frontier: {upper}"]
+            lines += [
+                f"source {name}:",
+                f"                  read frontier: {shard.since}",
+                f"                 write frontier: {upper}",
+            ]
         return text_rows(["Timestamp"], [(line,) for line in lines], tag="EXPLAIN")
 
     return Action(act, columns)

@@ -1,7 +1,8 @@
 """One client's session: its variables, its transaction, its cursors and prepared statements.
 
-The server layer drives it through `api.Session`: one statement at a time on the event loop; only `cancel` may come in between. Parsing and
-planning run on worker threads. What a statement does is in the modules that `planner` knows; here is what holds between statements.
+The server layer drives it through `api.Session`: one statement at a time on the event loop; only `cancel`
+may come in between. Parsing and planning run on worker threads. What a statement does is in the modules
+that `planner` knows; here is what holds between statements.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class KeptStatement:
 
 
 class _Statement:
-    """What `Prepared.statement` holds: the parsed statement, and its plan as long as the catalog it was made from is current."""
+    """What `Prepared.statement` holds: the parsed statement, and its plan as long as the catalog it was
+    made from is current."""
 
     __slots__ = ("basis", "param_types", "parsed", "plan")
 
@@ -120,7 +122,7 @@ class EngineSession:
                 initial[variable.name] = variable.check(variable.name, value)
         return initial
 
-    # -- what the server layer sees ---------------------------------------------------------------------------------------
+    # -- what the server layer sees ----------------------------------------------------------------
 
     @property
     def transaction_status(self) -> str:
@@ -133,7 +135,8 @@ class EngineSession:
         return self.variables.reported()
 
     def setting(self, name: str) -> str | None:
-        """A variable's value as SHOW prints it; None if there is none of that name. The server reads the idle time-outs here."""
+        """A variable's value as SHOW prints it; None if there is none of that name. The server reads the
+        idle time-outs here."""
         try:
             return self.variables.get(self.variables.find(name).name)
         except UndefinedObject:
@@ -159,7 +162,9 @@ class EngineSession:
         if parsed is None:
             return Prepared("", "", (), None, statement, allowed_when_failed=True)
         allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback)
-        return Prepared(parsed.text, verb_of(parsed.statement), (), None, statement, allowed_when_failed=allowed)
+        return Prepared(
+            parsed.text, verb_of(parsed.statement), (), None, statement, allowed_when_failed=allowed
+        )
 
     async def _plan(self, prepared: Prepared) -> Plan | None:
         """The plan, made anew where the catalog or a variable has changed. Sets what `prepared` describes."""
@@ -258,7 +263,7 @@ class EngineSession:
         self.prepared.clear()
         self.engine.forget_session(self)
 
-    # -- for statements -----------------------------------------------------------------------------------------------------
+    # -- for statements ----------------------------------------------------------------------------
 
     async def blocking(self, fn: Callable[..., T], *args: object) -> T:
         """Run it on a worker thread."""
@@ -296,7 +301,7 @@ class EngineSession:
             raise Internal("a statement runs outside of any transaction")
         return self.transaction
 
-    # -- transactions ---------------------------------------------------------------------------------------------------------
+    # -- transactions ------------------------------------------------------------------------------
 
     def _begin(self, *, explicit: bool) -> Transaction:
         self.variables.begin()
@@ -309,7 +314,8 @@ class EngineSession:
         return self.transaction
 
     async def begin(self) -> Transaction:
-        """BEGIN. What an implicit transaction has done so far (a pipeline's earlier statements) is committed first."""
+        """BEGIN. What an implicit transaction has done so far (a pipeline's earlier statements) is
+        committed first."""
         current = self.transaction
         if current is not None and current.explicit:
             self.notice(Notice("there is already a transaction in progress", "WARNING", "25001"))
@@ -349,7 +355,7 @@ class EngineSession:
     def _in_failed_block(self) -> bool:
         return self.transaction is not None and self.transaction.failed
 
-    # -- telling the client -----------------------------------------------------------------------------------------------------
+    # -- telling the client ------------------------------------------------------------------------
 
     def variable_set(self, variable: Variable) -> None:
         """SET TRANSACTION ISOLATION and the like reach the transaction that runs now."""
@@ -377,4 +383,3 @@ def _aborted() -> InvalidTransactionState:
     return InvalidTransactionState(
         "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
     )
-

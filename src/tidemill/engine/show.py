@@ -1,10 +1,10 @@
-"""SHOW: variables, objects, and how things were created. Answered from the catalog and the session, without Spark."""
+"""SHOW: variables, objects, and how things were created. Answered from the catalog and the session, without
+Spark."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-
 
 from tidemill.catalog.items import Table, View
 from tidemill.catalog.state import CatalogState
@@ -99,7 +99,9 @@ def _order(listing: ast.Listing) -> Callable[[tuple[object, ...]], tuple[object,
     return lambda row: (str(row[0]),)
 
 
-def _relations(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> list[tuple[str, str]]:
+def _relations(
+    session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState
+) -> list[tuple[str, str]]:
     """(name, type) of what stands in the schema, the first of the search path by default."""
     if statement.within is not None:
         schema = catalog.resolve_schema(statement.within.parts, session.database)
@@ -177,8 +179,7 @@ def like_pattern(pattern: str) -> re.Pattern[str]:
 
 def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog: CatalogState) -> Plan:
     item = session.resolver(catalog).item(statement.name)
-    wanted = Table if statement.kind is ast.ObjectKind.TABLE else View
-    if not isinstance(item, wanted):
+    if isinstance(item, Table) is not (statement.kind is ast.ObjectKind.TABLE):
         raise WrongObjectType(
             f'"{item.name}" is not a {statement.kind.value.lower()}', position=statement.name.offset + 1
         )

@@ -1,7 +1,8 @@
 """The system's relations: what exists and what goes on, as tables that anybody can query.
 
-Each is a row of `SYSTEM_RELATIONS`: a name, its columns and a function that makes its rows from a `Situation`. They are computed
-when a statement reads them, from the catalog state of that statement and the engine's live figures; they hold no data of their own.
+Each is a row of `SYSTEM_RELATIONS`: a name, its columns and a function that makes its rows from a
+`Situation`. They are computed when a statement reads them, from the catalog state of that statement and the
+engine's live figures; they hold no data of their own.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SystemRelation:
-    """`id` is stable within a release; nothing durable refers to it but views' dependencies, by schema and name."""
+    """`id` is stable within a release; nothing durable refers to it but views' dependencies, by schema and
+    name."""
 
     id: str
     schema: str
@@ -225,13 +227,30 @@ def _info_columns(s: Situation) -> Rows:
 _Spec = tuple[str, str, list[tuple[str, SqlType]], Callable[[Situation], Rows]]
 
 _SPECS: list[_Spec] = [
-    ("mz_catalog", "mz_objects", [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("type", TEXT)], _objects),
+    (
+        "mz_catalog",
+        "mz_objects",
+        [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("type", TEXT)],
+        _objects,
+    ),
     ("mz_catalog", "mz_databases", [("id", TEXT), ("oid", OID), ("name", TEXT)], _databases),
-    ("mz_catalog", "mz_schemas", [("id", TEXT), ("oid", OID), ("database_id", TEXT), ("name", TEXT)], _schemas),
+    (
+        "mz_catalog",
+        "mz_schemas",
+        [("id", TEXT), ("oid", OID), ("database_id", TEXT), ("name", TEXT)],
+        _schemas,
+    ),
     (
         "mz_catalog",
         "mz_tables",
-        [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("shard_id", TEXT), ("retain_history_ms", INT8)],
+        [
+            ("id", TEXT),
+            ("oid", OID),
+            ("schema_id", TEXT),
+            ("name", TEXT),
+            ("shard_id", TEXT),
+            ("retain_history_ms", INT8),
+        ],
         _tables,
     ),
     (
@@ -255,7 +274,12 @@ _SPECS: list[_Spec] = [
         _columns,
     ),
     ("mz_catalog", "mz_roles", [("id", TEXT), ("oid", OID), ("name", TEXT), ("superuser", BOOL)], _roles),
-    ("mz_internal", "mz_object_dependencies", [("object_id", TEXT), ("referenced_object_id", TEXT)], _dependencies),
+    (
+        "mz_internal",
+        "mz_object_dependencies",
+        [("object_id", TEXT), ("referenced_object_id", TEXT)],
+        _dependencies,
+    ),
     (
         "mz_internal",
         "mz_sessions",

@@ -1,8 +1,9 @@
 """A session's transaction: what it may do next, what it has read, and what it will write.
 
-A transaction is read-only or write-only (the design's rule): all its reads happen at one time; its writes are buffered as updates and
-committed in one `txns` entry. UPDATE, DELETE and INSERT ... SELECT are writes that read: they remember which shards they read
-and when, and the commit is refused if one of them changed since.
+A transaction is read-only or write-only (the design's rule): all its reads happen at one time; its writes
+are buffered as updates and committed in one `txns` entry. UPDATE, DELETE and INSERT ... SELECT are writes
+that read: they remember which shards they read and when, and the commit is refused if one of them changed
+since.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Mode(Enum):
 class Transaction:
     """The state between BEGIN (or the first statement) and COMMIT (or `sync`)."""
 
-    # True between BEGIN and COMMIT; False for the transaction that a single statement or a pipeline opens by itself.
+    # True between BEGIN and COMMIT; False for the transaction that a single statement or a pipeline opens
+    # by itself.
     explicit: bool
     # now() and current_timestamp, fixed for the whole transaction.
     started: datetime
@@ -41,11 +43,13 @@ class Transaction:
     mode: Mode = Mode.OPEN
     # The one time of all reads; chosen by the first of them.
     read_ts: int | None = None
-    # Updates per shard (physical columns and mz_diff), in the order they were made; later statements read them on top of the shard.
-    writes: dict[str, list[pa.Table]] = field(default_factory=lambda: {})
+    # Updates per shard (physical columns and mz_diff), in the order they were made; later statements read
+    # them on top of the shard.
+    writes: dict[str, list[pa.Table]] = field(default_factory=dict)
     write_bytes: int = 0
-    # The written tables as they were defined when their updates were made; the commit is refused if one was altered since.
-    tables: dict[str, Table] = field(default_factory=lambda: {})
+    # The written tables as they were defined when their updates were made; the commit is refused if one was
+    # altered since.
+    tables: dict[str, Table] = field(default_factory=dict)
     # Shards that a write depended on: they must not have changed after `read_ts` when it commits.
     reads: set[str] = field(default_factory=lambda: set[str]())
 
@@ -62,7 +66,9 @@ class Transaction:
     def will_write(self, verb: str) -> None:
         """INSERT, UPDATE, DELETE, TRUNCATE or COPY FROM is about to run."""
         if self.read_only:
-            raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
+            raise InvalidTransactionState(
+                f"cannot execute {verb} in a read-only transaction", sqlstate="25006"
+            )
         if self.mode is Mode.READ:
             raise InvalidTransactionState(
                 "transaction in read-only mode",
@@ -102,4 +108,4 @@ class Transaction:
     def commit_reads(self) -> Mapping[str, int]:
         if self.read_ts is None:
             return {}
-        return {shard: self.read_ts for shard in self.reads}
+        return dict.fromkeys(self.reads, self.read_ts)

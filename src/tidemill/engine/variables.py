@@ -1,8 +1,9 @@
 """Session variables and system parameters: what SET, SHOW, RESET and ALTER SYSTEM know.
 
-A variable has a name, a kind that checks and normalises values, a default, and flags: reported to the client when it changes (pgwire
-ParameterStatus), read-only, or accepted only at its fixed value because Tidemill has no other (a different value would silently not
-do what it says). System parameters are the defaults of an environment: they live in the catalog and `mz_system` changes them.
+A variable has a name, a kind that checks and normalises values, a default, and flags: reported to the
+client when it changes (pgwire ParameterStatus), read-only, or accepted only at its fixed value because
+Tidemill has no other (a different value would silently not do what it says). System parameters are the
+defaults of an environment: they live in the catalog and `mz_system` changes them.
 """
 
 from __future__ import annotations
@@ -61,11 +62,14 @@ def duration_ms(name: str, value: str) -> int:
     """Milliseconds of `'5s'`, `'250ms'`, `'1min'` or a bare number of milliseconds."""
     m = _DURATION.match(value)
     if m is None:
-        raise _invalid(name, value, 'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".')
+        raise _invalid(
+            name, value, 'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".'
+        )
     ms = float(m.group(1)) * _UNIT_MS[m.group(2) or "ms"]
     if not 0 <= ms <= MAX_DURATION_MS:
         raise InvalidValue(
-            f'{ms:g} ms is outside the valid range for parameter "{name}" (0 .. {MAX_DURATION_MS})', sqlstate="22023"
+            f'{ms:g} ms is outside the valid range for parameter "{name}" (0 .. {MAX_DURATION_MS})',
+            sqlstate="22023",
         )
     return round(ms)
 
@@ -110,7 +114,8 @@ def _only(*accepted: str) -> Callable[[str, str], str]:
     def check(name: str, value: str) -> str:
         if value.strip().lower() not in {a.lower() for a in accepted}:
             raise CannotChange(
-                f'parameter "{name}" cannot be set to "{value}"', hint=f'Tidemill supports only "{accepted[0]}".'
+                f'parameter "{name}" cannot be set to "{value}"',
+                hint=f'Tidemill supports only "{accepted[0]}".',
             )
         return accepted[0]
 
@@ -151,43 +156,88 @@ class Variable:
 _SESSION = [
     Variable("application_name", "", _text, "What the client calls itself.", reported=True),
     Variable("bytea_output", "hex", _only("hex"), "How bytea is shown."),
-    Variable("client_encoding", "UTF8", _only("UTF8", "utf-8", "unicode"), "The client's encoding.", reported=True),
+    Variable(
+        "client_encoding", "UTF8", _only("UTF8", "utf-8", "unicode"), "The client's encoding.", reported=True
+    ),
     Variable(
         "client_min_messages",
         "notice",
-        _one_of("debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "notice", "info", "warning", "error"),
+        _one_of(
+            "debug5",
+            "debug4",
+            "debug3",
+            "debug2",
+            "debug1",
+            "debug",
+            "log",
+            "notice",
+            "info",
+            "warning",
+            "error",
+        ),
         "Least severity of the messages that are sent.",
     ),
     Variable("cluster", "default", _text, "Accepted for compatibility; there is one cluster."),
     Variable("database", "materialize", _text, "The current database."),
-    Variable("datestyle", "ISO, MDY", _only("ISO, MDY", "iso", "iso,mdy"), "How dates are shown.", reported=True),
+    Variable(
+        "datestyle", "ISO, MDY", _only("ISO, MDY", "iso", "iso,mdy"), "How dates are shown.", reported=True
+    ),
     Variable(
         "default_transaction_isolation", "strict serializable", _isolation, "Isolation of new transactions."
     ),
-    Variable("default_transaction_read_only", "off", _boolean, "Whether new transactions refuse writes.", reported=True),
-    Variable("extra_float_digits", "1", _integer(-15, 3), "Accepted; floats are always shown shortest-exact."),
-    Variable("idle_in_transaction_session_timeout", "0", _duration, "Ends a session that idles in a transaction."),
+    Variable(
+        "default_transaction_read_only",
+        "off",
+        _boolean,
+        "Whether new transactions refuse writes.",
+        reported=True,
+    ),
+    Variable(
+        "extra_float_digits", "1", _integer(-15, 3), "Accepted; floats are always shown shortest-exact."
+    ),
+    Variable(
+        "idle_in_transaction_session_timeout", "0", _duration, "Ends a session that idles in a transaction."
+    ),
     Variable("idle_session_timeout", "0", _duration, "Ends a session that idles."),
     Variable("in_hot_standby", "off", _text, "Always off.", reported=True, read_only=True),
     Variable("integer_datetimes", "on", _text, "Always on.", reported=True, read_only=True),
     Variable("intervalstyle", "postgres", _only("postgres"), "How intervals are shown.", reported=True),
     Variable("is_superuser", "off", _text, "Whether the role is mz_system.", reported=True, read_only=True),
     Variable("max_identifier_length", str(MAX_IDENTIFIER_LENGTH), _text, "In bytes.", read_only=True),
-    Variable("search_path", "public", _text, "Schemas in which unqualified names are looked up.", reported=True),
+    Variable(
+        "search_path", "public", _text, "Schemas in which unqualified names are looked up.", reported=True
+    ),
     Variable("server_encoding", "UTF8", _text, "Always UTF8.", reported=True, read_only=True),
-    Variable("server_version", SERVER_VERSION, _text, "PostgreSQL's version that we follow.", reported=True, read_only=True),
+    Variable(
+        "server_version",
+        SERVER_VERSION,
+        _text,
+        "PostgreSQL's version that we follow.",
+        reported=True,
+        read_only=True,
+    ),
     Variable("server_version_num", SERVER_VERSION_NUM, _text, "The same as a number.", read_only=True),
-    Variable("session_authorization", "materialize", _text, "The session's role.", reported=True, read_only=True),
+    Variable(
+        "session_authorization", "materialize", _text, "The session's role.", reported=True, read_only=True
+    ),
     Variable("standard_conforming_strings", "on", _only("on", "true", "1"), "Always on.", reported=True),
     Variable("statement_timeout", "1min", _duration, "Ends a statement that takes longer; 0 is never."),
     Variable("timezone", "UTC", _timezone, "Time zone in which timestamptz is shown.", reported=True),
-    Variable("transaction_isolation", "strict serializable", _isolation, "Isolation of this session's transactions."),
+    Variable(
+        "transaction_isolation",
+        "strict serializable",
+        _isolation,
+        "Isolation of this session's transactions.",
+    ),
     Variable("transaction_read_only", "off", _boolean, "Whether this transaction refuses writes."),
 ]
 
 _SYSTEM = [
     Variable(
-        "max_result_size", str(1 << 30), _integer(1 << 10, 1 << 40), "Bytes that one SELECT may return (not COPY)."
+        "max_result_size",
+        str(1 << 30),
+        _integer(1 << 10, 1 << 40),
+        "Bytes that one SELECT may return (not COPY).",
     ),
     Variable(
         "max_transaction_size",
@@ -196,11 +246,20 @@ _SYSTEM = [
         "Bytes of rows that one transaction may hold before it commits.",
     ),
     Variable("max_connections", "5000", _integer(1, 100_000), "Sessions at one time."),
-    Variable("default_retain_history", "1h", _duration, "How far back AS OF reaches unless the relation says otherwise."),
+    Variable(
+        "default_retain_history",
+        "1h",
+        _duration,
+        "How far back AS OF reaches unless the relation says otherwise.",
+    ),
 ]
 
 # SET and SHOW spell these in their own ways.
-ALIASES = {"time zone": "timezone", "transaction isolation level": "transaction_isolation", "schema": "search_path"}
+ALIASES = {
+    "time zone": "timezone",
+    "transaction isolation level": "transaction_isolation",
+    "schema": "search_path",
+}
 
 SESSION_VARIABLES: Mapping[str, Variable] = {v.name: v for v in _SESSION}
 SYSTEM_PARAMETERS: Mapping[str, Variable] = {v.name: v for v in _SYSTEM}
@@ -209,12 +268,14 @@ REPORTED_NAMES = {"datestyle": "DateStyle", "intervalstyle": "IntervalStyle", "t
 
 
 def unknown_parameter(name: str) -> UndefinedObject:
-    return UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists the parameters.")
+    return UndefinedObject(
+        f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists the parameters."
+    )
 
 
 class Variables:
-    """One session's variables. `SET LOCAL` values last until the transaction ends; a rolled back transaction also takes back
-    its plain SETs, as in PostgreSQL."""
+    """One session's variables. `SET LOCAL` values last until the transaction ends; a rolled back
+    transaction also takes back its plain SETs, as in PostgreSQL."""
 
     def __init__(self, initial: Mapping[str, str]) -> None:
         self._defaults: dict[str, str] = {v.name: v.default for v in _SESSION}
@@ -279,9 +340,7 @@ class Variables:
             yield variable, self.get(variable.name)
 
     def reported(self) -> dict[str, str]:
-        return {
-            REPORTED_NAMES.get(v.name, v.name): self.get(v.name) for v in _SESSION if v.reported
-        }
+        return {REPORTED_NAMES.get(v.name, v.name): self.get(v.name) for v in _SESSION if v.reported}
 
     def milliseconds(self, name: str) -> int:
         return duration_ms(name, self.get(name))
