@@ -6,13 +6,13 @@ change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.types.identity import row_hash
-from tidemill.types.spark_hash import row_hash_expr
+from tidemill.types.spark_hash import row_hash_sql
 
 if TYPE_CHECKING:
     from tidemill.types.model import RelationDesc
@@ -27,9 +27,9 @@ class RowHash:
         """One hash per row over the relation's columns, which are called `names` in the table."""
         return row_hash(table, desc, names)
 
-    def column(self, desc: RelationDesc, names: list[str]) -> Any:
-        """The hash as a Spark Column over columns called `names`."""
-        return row_hash_expr(desc, names)
+    def sql(self, desc: RelationDesc, names: list[str]) -> str:
+        """The hash as a Spark SQL expression over columns called `names`."""
+        return row_hash_sql(desc, names)
 
 
 STANDARD = RowHash()

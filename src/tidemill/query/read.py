@@ -35,7 +35,6 @@ from tidemill.query.hashing import STANDARD, RowHash
 from tidemill.query.relation import (
     NO_COLUMN,
     Prepared,
-    column,
     hash_frame,
     jdf_of,
     join_hashes,
@@ -48,6 +47,7 @@ from tidemill.query.slots import Slot
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
+from tidemill.types.spark import quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -236,29 +236,27 @@ class _Preparation:
         with self.job.running() as session:
             slot = Slot(session, small=False)
             wanted = hash_frame(slot, hashes, self.host.scratch)
-            expression = self.hashing.column(projected(self.snapshot.desc, self.columns), self.columns)
+            expression = self.hashing.sql(projected(self.snapshot.desc, self.columns), self.columns)
             frames: list[DataFrame] = []
             for rows, copies in positives(session, self.snapshot, parts, self.columns):
                 found = join_hashes(rows, wanted, expression, "left_semi")
-                frames.append(found if copies else found.withColumn(DIFF_COLUMN, F.lit(1).cast("bigint")))
+                frames.append(found if copies else found.selectExpr("*", f"1L AS {DIFF_COLUMN}"))
             counts = (
-                union(frames).groupBy(*map(column, self.columns)).agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN))
+                union(frames)
+                .groupBy(*map(quote_identifier, self.columns))
+                .agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN))
             )
             return self._fetch(counts, [*self.columns, DIFF_COLUMN])
 
     def _heavy_retractions(self, parts: Sequence[Part]) -> pa.Table:
-        from pyspark.sql import functions as F
-
         with self.job.running() as session:
             rows = scan(
                 session, self.snapshot, parts, [*self.columns, TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN]
             )
             rows = rows.where(
-                (F.col(DIFF_COLUMN) < 0)
-                & (F.col(TIME_COLUMN) <= self.snapshot.as_of)
-                & F.col(ERROR_COLUMN).isNull()
+                f"{DIFF_COLUMN} < 0 AND {TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NULL"
             )
-            found = self._fetch(rows.select(*map(column, self.update_names)), self.update_names)
+            found = self._fetch(rows.select(*map(quote_identifier, self.update_names)), self.update_names)
         if found is None:
             raise LimitExceeded(
                 f"the retractions of the collection exceed {self.limits.sum_bytes >> 20} MB",
@@ -276,7 +274,7 @@ class _Preparation:
             return
         with self.job.running() as session:
             rows = scan(session, self.snapshot, parts, [TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN])
-            rows = rows.where((F.col(TIME_COLUMN) <= self.snapshot.as_of) & F.col(ERROR_COLUMN).isNotNull())
+            rows = rows.where(f"{TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NOT NULL")
             summed = (
                 rows.groupBy(ERROR_COLUMN)
                 .agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN))
@@ -347,7 +345,7 @@ class _Preparation:
 
         with self.job.running() as session:
             rows = scan(session, self.snapshot, parts, [TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN])
-            rows = rows.where((F.col(TIME_COLUMN) <= self.snapshot.as_of) & F.col(ERROR_COLUMN).isNull())
+            rows = rows.where(f"{TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NULL")
             found = self._fetch(rows.agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)), [DIFF_COLUMN])
         return 0 if found is None else found.column(0)[0].as_py() or 0
 

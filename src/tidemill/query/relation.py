@@ -23,6 +23,7 @@ from tidemill.query.slots import Slot
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
 from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
+from tidemill.types.spark import quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,35 +82,37 @@ class Prepared:
             hashes = hash_frame(slot, self.hidden, self.scratch) if self.hidden is not None else None
             for rows, copies in positives(slot.session, self.snapshot, self.parts, self.columns):
                 if hashes is not None:
-                    rows = join_hashes(rows, hashes, self.hash_column(), "left_anti")
+                    rows = join_hashes(rows, hashes, self.hash_sql(), "left_anti")
                 frames.append(repeat(rows, self.columns) if copies else rows)
         return jdf_of(union(frames))
 
-    def hash_column(self) -> Any:
+    def hash_sql(self) -> str:
         if self.snapshot is None:
             raise Internal("a relation without a snapshot has no hashes")
-        return self.hashing.column(projected(self.snapshot.desc, self.columns), self.columns)
+        return self.hashing.sql(projected(self.snapshot.desc, self.columns), self.columns)
 
     def _summed(self, slot: Slot, held: Any) -> DataFrame:
         from pyspark.sql import functions as F
 
         if self.snapshot is None:
             raise Internal("a relation without a snapshot cannot be summed")
-        keys = [column(c) for c in self.columns]
+        keys = [quote_identifier(c) for c in self.columns]
         shard = [TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN]
-        updates = (
-            scan(slot.session, self.snapshot, self.parts, [*self.columns, *shard])
-            .where((F.col(TIME_COLUMN) <= self.snapshot.as_of) & F.col(ERROR_COLUMN).isNull())
-            .select(*keys, DIFF_COLUMN)
-        )
+        updates = scan(slot.session, self.snapshot, self.parts, [*self.columns, *shard])
+        updates = updates.where(f"{TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NULL")
+        updates = updates.select(*keys, DIFF_COLUMN)
         if held is not None:
             updates = updates.union(_frame(slot, held).select(*keys, DIFF_COLUMN))
-        counts = updates.groupBy(*keys).agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN))
-        diff = F.col(DIFF_COLUMN)
-        row = F.concat_ws(",", *(F.coalesce(key.cast("string"), F.lit("")) for key in keys))
-        text = F.format_string(NEGATIVE_TEXT.replace("{count}", "%d").replace("{row}", "(%s)"), -diff, row)
-        checked = F.when(diff < 0, F.raise_error(text).cast("bigint")).otherwise(diff)
-        return repeat(counts.where(diff != 0).select(*keys, checked.alias(DIFF_COLUMN)), self.columns)
+        counts = (
+            updates.groupBy(*keys).agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)).where(f"{DIFF_COLUMN} != 0")
+        )
+        shown = ", ".join(f"coalesce(CAST({key} AS STRING), '')" for key in keys)
+        text = NEGATIVE_TEXT.format(count="%d", row="(%s)")
+        checked = (
+            f"if({DIFF_COLUMN} < 0, CAST(raise_error(format_string('{text}', -{DIFF_COLUMN}, "
+            f"concat_ws(',', {shown}))) AS BIGINT), {DIFF_COLUMN}) AS {DIFF_COLUMN}"
+        )
+        return repeat(counts.selectExpr(*keys, checked), self.columns)
 
 
 def positives(
@@ -118,8 +121,6 @@ def positives(
     """The insertions among the parts' updates at or before the snapshot's time, as (rows, copies): where
     `copies`, the rows have `mz_diff` behind, else each stands for itself. Parts that need the same filters
     are scanned together."""
-    from pyspark.sql import functions as F
-
     groups: dict[tuple[bool, bool, bool, bool], list[Part]] = {}
     for part in parts:
         key = (part.max_time > snapshot.as_of, part.min_diff < 0, part.errors > 0, part.max_diff > 1)
@@ -128,27 +129,26 @@ def positives(
     for (late, signs, errors, copies), members in sorted(groups.items()):
         extra = [TIME_COLUMN] * late + [DIFF_COLUMN] * (signs or copies) + [ERROR_COLUMN] * errors
         rows = scan(session, snapshot, members, [*columns, *extra])
-        if late:
-            rows = rows.where(F.col(TIME_COLUMN) <= snapshot.as_of)
-        if signs:
-            rows = rows.where(F.col(DIFF_COLUMN) > 0)
-        if errors:
-            rows = rows.where(F.col(ERROR_COLUMN).isNull())
+        conditions = [
+            *([f"{TIME_COLUMN} <= {snapshot.as_of}L"] if late else []),
+            *([f"{DIFF_COLUMN} > 0"] if signs else []),
+            *([f"{ERROR_COLUMN} IS NULL"] if errors else []),
+        ]
+        if conditions:
+            rows = rows.where(" AND ".join(conditions))
         if extra:
-            rows = rows.select(*map(column, columns), *([DIFF_COLUMN] if copies else []))
+            rows = rows.select(*map(quote_identifier, columns), *([DIFF_COLUMN] if copies else []))
         result.append((rows, copies))
     return result
 
 
 def repeat(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Each row as often as its `mz_diff` says."""
-    from pyspark.sql import functions as F
-
-    step = F.lit(_REPEAT_STEP).cast("bigint")
-    blocks = F.explode(F.expr(f"sequence(0L, ({DIFF_COLUMN} - 1L) div {_REPEAT_STEP}L)"))
-    left = F.col(DIFF_COLUMN) - F.col("mz_block") * step
-    copies = F.explode(F.sequence(F.lit(1).cast("bigint"), F.least(step, left)))
-    return rows.withColumn("mz_block", blocks).withColumn("mz_copy", copies).select(*map(column, columns))
+    names = [quote_identifier(name) for name in columns]
+    blocks = f"explode(sequence(0L, ({DIFF_COLUMN} - 1L) div {_REPEAT_STEP}L)) AS mz_block"
+    left = f"{DIFF_COLUMN} - mz_block * {_REPEAT_STEP}L"
+    copies = f"explode(sequence(1L, least({_REPEAT_STEP}L, {left}))) AS mz_copy"
+    return rows.selectExpr(*names, DIFF_COLUMN, blocks).selectExpr(*names, copies).select(*names)
 
 
 def hash_frame(slot: Slot, hashes: Hashes, scratch: Path) -> DataFrame:
@@ -158,10 +158,11 @@ def hash_frame(slot: Slot, hashes: Hashes, scratch: Path) -> DataFrame:
     return F.broadcast(_frame(slot, to_jdf(slot, pa.table({_HASH: hashes}), scratch)))
 
 
-def join_hashes(rows: DataFrame, hashes: DataFrame, expression: Any, how: str) -> DataFrame:
-    """The rows whose hash is (`left_semi`) or is not (`left_anti`) among the hashes."""
-    names = rows.columns
-    return rows.withColumn(_HASH, expression).join(hashes, _HASH, how).select(*map(column, names))
+def join_hashes(rows: DataFrame, hashes: DataFrame, expression: str, how: str) -> DataFrame:
+    """The rows whose hash (a Spark SQL expression) is (`left_semi`) or is not (`left_anti`) among the
+    hashes."""
+    names = [quote_identifier(name) for name in rows.columns]
+    return rows.selectExpr("*", f"{expression} AS {_HASH}").join(hashes, _HASH, how).select(*names)
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -175,13 +176,6 @@ def projected(desc: RelationDesc, columns: Sequence[str]) -> RelationDesc:
     """The relation cut down to physical columns."""
     by_name = dict(zip(physical_names(desc), desc.columns, strict=True))
     return RelationDesc(tuple(by_name[name] for name in columns))
-
-
-def column(name: str) -> Any:
-    """A column by its exact name, whatever is in it."""
-    from pyspark.sql import functions as F
-
-    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def jdf_of(frame: Any) -> Any:
