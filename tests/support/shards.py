@@ -7,6 +7,7 @@ so they are themselves tested with planted bugs (`tests/persist/test_persist_pla
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,6 +24,12 @@ Row = tuple[int | None, str | None]
 Update = tuple[Row, int, int]  # row, time, diff
 
 DESC = RelationDesc((Column("k", INT8), Column("v", TEXT)))
+
+
+def memory_folder() -> str | None:
+    """A place for temporary folders where fsync costs nothing, for tests of logic with thousands of
+    commits (durability is tested on a disk); None for the usual place."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def updates(of: Iterable[Update]) -> pa.Table:

@@ -26,7 +26,7 @@ from tidemill.types.model import RelationDesc
 CLOSED = -1
 
 UPPER_APP, SINCE_APP, EPOCH_APP = "tidemill.upper", "tidemill.since", "tidemill.epoch"
-_RETRACTIONS = "tidemill.retractions"
+_RETRACTIONS, _CRC = "tidemill.retractions", "tidemill.crc"
 
 
 class Operation(Enum):
@@ -234,13 +234,14 @@ def _encode_add(part: Part, timestamp: int, change: bool) -> dict[str, Any]:
         "modificationTime": timestamp,
         "dataChange": change,
         "stats": _dump(stats),
-        "tags": {_RETRACTIONS: str(part.retractions)},
+        "tags": {_RETRACTIONS: str(part.retractions), _CRC: str(part.crc)},
     }
 
 
 def _decode_add(value: Mapping[str, Any]) -> Part:
     stats = cast("dict[str, Any]", json.loads(value["stats"]))
     least, most = stats["minValues"], stats["maxValues"]
+    tags = dict(value["tags"])  # a checkpoint's maps come as lists of pairs
     rows = int(stats["numRecords"])
     return Part(
         path=str(value["path"]),
@@ -250,8 +251,9 @@ def _decode_add(value: Mapping[str, Any]) -> Part:
         max_time=int(most[TIME_COLUMN]),
         min_diff=int(least[DIFF_COLUMN]),
         max_diff=int(most[DIFF_COLUMN]),
-        retractions=int(dict(value["tags"])[_RETRACTIONS]),
+        retractions=int(tags[_RETRACTIONS]),
         errors=rows - int(stats["nullCount"][ERROR_COLUMN]),
+        crc=int(tags[_CRC]),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,10 @@ FP_PART_WRITTEN = failpoints.register("persist.part.written", "a part is durable
 # A job's id is a folder's name and stands unescaped in Delta's paths, which are URLs.
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
+# A part's checksum covers its end up to this length: all of a small file; of a large one the footer, which no
+# page checksum covers and whose damage could pass for a column that was added later.
+CRC_BYTES = 1 << 20
+
 # Rows per row group: large enough to compress well, small enough that a projection of a wide group stays
 # under some 100 MB.
 ROW_GROUP_ROWS = 256 * 1024
@@ -35,8 +40,9 @@ ROW_GROUP_ROWS = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the log says of one part. `path` is relative to the shard's folder. Times and diffs are
-    inclusive bounds; `retractions` counts updates of negative diff, `errors` those with an error."""
+    """What the log says of one part, whole or not at all: plain numbers, so it can be kept as JSON. `path`
+    is relative to the shard's folder. Times and diffs are inclusive bounds; `retractions` counts updates
+    of negative diff, `errors` those with an error."""
 
     path: str
     rows: int
@@ -45,8 +51,9 @@ class Part:
     max_time: int
     min_diff: int
     max_diff: int
-    retractions: int = 0
-    errors: int = 0
+    retractions: int
+    errors: int
+    crc: int  # of the file's last CRC_BYTES
 
     @property
     def job(self) -> str:
@@ -74,7 +81,7 @@ def write_part(blobs: Blobs, shard_id: str, desc: RelationDesc, table: pa.Table,
         raise Internal("a part needs at least one update")
     path = f"parts/{job}/{uuid.uuid4()}.parquet"
     data = _encode(table)
-    part = _describe(path, table, data.size)
+    part = _describe(path, table, data)
     blobs.put(f"shards/{shard_id}/{path}", data)
     failpoints.hit(FP_PART_WRITTEN)
     return part
@@ -142,6 +149,12 @@ def _read_file(blobs: Blobs, shard_id: str, part: Part, schema: pa.Schema) -> pa
             size = source.size()
             if size != part.bytes:
                 raise _corrupted(path, f"It has {size} bytes, the log says {part.bytes}.")
+            source.seek(max(0, size - CRC_BYTES))
+            tail = source.read_buffer()
+            if zlib.crc32(tail) != part.crc:
+                raise _corrupted(path, "Its checksum does not fit.")
+            if tail.size == size:
+                source = pa.BufferReader(tail)
             file = pq.ParquetFile(source, page_checksum_verification=True)
             if file.metadata.num_rows != part.rows:
                 raise _corrupted(path, f"It has {file.metadata.num_rows} updates, the log says {part.rows}.")
@@ -186,7 +199,7 @@ def _encode(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _describe(path: str, table: pa.Table, size: int) -> Part:
+def _describe(path: str, table: pa.Table, data: pa.Buffer) -> Part:
     times = _numbers(table, TIME_COLUMN)
     diffs = _numbers(table, DIFF_COLUMN)
     if times.min() < 0:
@@ -196,13 +209,14 @@ def _describe(path: str, table: pa.Table, size: int) -> Part:
     return Part(
         path=path,
         rows=table.num_rows,
-        bytes=size,
+        bytes=data.size,
         min_time=int(times.min()),
         max_time=int(times.max()),
         min_diff=int(diffs.min()),
         max_diff=int(diffs.max()),
         retractions=int((diffs < 0).sum()),
         errors=table.num_rows - table.column(ERROR_COLUMN).null_count,
+        crc=zlib.crc32(memoryview(data)[-CRC_BYTES:]),
     )
 
 

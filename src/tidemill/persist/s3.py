@@ -7,9 +7,12 @@ may be the echo of our own success: the caller looks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import obstore
@@ -124,8 +127,12 @@ class S3Blobs:
     def open(self, path: str, expected: int) -> pa.NativeFile:
         if expected <= _WHOLE_BYTES:
             return pa.BufferReader(self.get(path))
+        fetch = partial(self._get_range, path)
+        return pa.PythonFile(_RangeFile(fetch, self.size(path)), mode="r")
+
+    def _get_range(self, path: str, start: int, length: int) -> bytes:
         try:
-            return pa.PythonFile(obstore.open_reader(self._store, path), mode="r")
+            return bytes(obstore.get_range(self._store, path, start=start, length=length))
         except (exceptions.BaseError, OSError) as error:
             raise self._read_error(path, error) from error
 
@@ -185,6 +192,39 @@ class S3Blobs:
         if isinstance(error, FileNotFoundError):
             return BlobMissing(f'"{self._url}/{path}" does not exist')
         return BlobFailed(f'could not read "{self._url}/{path}"', detail=_first_line(error), hint=_HINT)
+
+
+class _RangeFile(io.RawIOBase):
+    """An object as a file that is read in ranges, as Parquet asks for them: one request each."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        length = left if size is None or size < 0 else min(size, left)
+        if length == 0:
+            return b""
+        data = self._fetch(self._at, length)
+        self._at += len(data)
+        return data
 
 
 _HINT = "Check that the object store is reachable and that the credentials may write."
