@@ -14,9 +14,20 @@ import pyarrow as pa
 
 from tidemill.engine.api import CopyOptions
 from tidemill.server.bytecolumns import concatenated, content
-from tidemill.server.copy.fields import Bytes, Cells, Mask, Places, cells, matches, split, wrong_width
+from tidemill.server.copy.fields import (
+    Bytes,
+    Cells,
+    Mask,
+    Places,
+    cells,
+    line_ends,
+    line_start,
+    matches,
+    split,
+    wrong_width,
+)
 from tidemill.server.copy.formats import BadCopyData, LineDecoder
-from tidemill.server.copy.values import Values
+from tidemill.server.copy.values import Values, with_context
 from tidemill.types import wire
 from tidemill.types.kernels import pc
 from tidemill.types.model import Column
@@ -112,7 +123,8 @@ class CsvDecoder(LineDecoder):
         return int(ends[-1]) + 1 if len(ends) else 0
 
     def first_row_end(self, block: bytes) -> int:
-        return int(self._eols(block)[0]) + 1
+        ends = self._eols(block)
+        return int(ends[0]) + 1 if len(ends) else len(block)
 
     def _eols(self, block: bytes) -> Places:
         data = np.frombuffer(block, np.uint8)
@@ -122,16 +134,8 @@ class CsvDecoder(LineDecoder):
         return block.count(self.eol[:1])
 
     def complete(self, pending: bytes) -> bytes:
-        if self.last_row_end(pending) == len(pending):
-            return pending
-        data = np.frombuffer(pending, np.uint8)
-        toggles, _ = self._marks(data)
-        if len(toggles) % 2:
-            line = self.lines + 1 + self.count_lines(pending)
-            raise BadCopyData(
-                "unterminated CSV quoted field", detail=self.values.context(line, value=pending)
-            )
-        return pending + self.eol
+        # Inside quotes the added line end ends nothing, and `decode_block` sees that a quote is open.
+        return pending if self.last_row_end(pending) == len(pending) else pending + self.eol
 
     # -- quotes
 
@@ -182,33 +186,46 @@ class CsvDecoder(LineDecoder):
     def decode_block(self, block: bytes) -> pa.RecordBatch:
         data = np.frombuffer(block, np.uint8)
         toggles, markup = self._marks(data)
-        lf, cr, delimiters = data == _LF, data == _CR, data == self._delimiter
-        if len(toggles):
-            outside = ~_inside(toggles, len(data))
-            lf &= outside
-            cr &= outside
-            delimiters &= outside
-        row_end = cr if self.eol == b"\r" else lf
-        self._check_line_ends(data, lf, cr)
+        outside = ~_inside(toggles, len(data))
+        row_end, stray = line_ends(data, outside, self.eol)
+        unterminated = int(toggles[-1]) if len(toggles) % 2 else len(data)
+        if min(stray, unterminated) == len(data):
+            return self._rows(data, markup, outside, row_end)
+        # Rows before the line in question count, and their errors come first.
+        start = line_start(row_end, min(stray, unterminated))
+        head = slice(0, start)
+        self._rows(data[head], markup[markup < start], outside[head], row_end[head])
+        if stray < unterminated:
+            what = "newline" if data[stray] == _LF else "carriage return"
+            error = BadCopyData(
+                f"unquoted {what} found in data", hint=f"Use quoted CSV field to represent {what}."
+            )
+            raise with_context(error, self.values.context(self.lines + 1))
+        text = block[start:].removesuffix(self.eol)
+        error = BadCopyData("unterminated CSV quoted field")
+        raise with_context(error, self.values.context(self.lines + 1 + self.count_lines(text), value=text))
+
+    def _rows(self, data: Bytes, markup: Places, outside: Mask, row_end: Mask) -> pa.RecordBatch:
+        """Decode whole rows whose line ends are known."""
         row_ends = np.flatnonzero(row_end)
-        drop = np.flatnonzero(cr) if self.eol == b"\r\n" else np.zeros(0, np.int64)
-        is_end = delimiters | row_end
+        is_end = row_end | ((data == self._delimiter) & outside)
         ends = np.flatnonzero(is_end)
         found = cells(ends, row_end[ends], len(self.values.columns))
         keep: Mask | None = None
-        if len(markup) or len(drop):
+        if len(markup) or self.eol == b"\r\n":
             kept: Mask = np.logical_not(is_end)
             kept[markup] = False
-            kept[drop] = False
+            if self.eol == b"\r\n":
+                kept[row_ends - 1] = False
             keep = kept
         columns = self._columns(data, found, keep, row_end)
         batch = self.values.batch(columns, lambda row: self._line_of(data, int(row_ends[row])))
         if found.wrong is not None:
             start = int(row_ends[found.rows - 1]) + 1 if found.rows else 0
             end = int(row_ends[found.rows])
-            text = block[start:end].rstrip(b"\r")
+            text = data[start:end].tobytes().rstrip(b"\r")
             raise wrong_width(self.values, found.wrong, self._line_of(data, end), text)
-        self.lines += self.count_lines(block)
+        self.lines += self.count_lines(data.tobytes())
         return batch
 
     def _columns(self, data: Bytes, found: Cells, keep: Mask | None, row_end: Mask) -> list[pa.Array]:
@@ -231,27 +248,6 @@ class CsvDecoder(LineDecoder):
 
     def _line_of(self, data: Bytes, row_end: int) -> int:
         return self.lines + self.count_lines(data[: row_end + 1].tobytes())
-
-    def _check_line_ends(self, data: Bytes, lf: Mask, cr: Mask) -> None:
-        """One kind of line end in the whole file; the other kind must be quoted."""
-        if self.eol == b"\n":
-            stray = cr
-        elif self.eol == b"\r":
-            stray = lf
-        else:
-            stray = lf.copy()
-            stray[1:] &= ~cr[:-1]
-            lone = cr.copy()
-            lone[:-1] &= ~lf[1:]
-            stray |= lone
-        if bool(stray.any()):
-            at = int(np.argmax(stray))
-            what = "newline" if data[at] == _LF else "carriage return"
-            raise BadCopyData(
-                f"unquoted {what} found in data",
-                hint=f"Use quoted CSV field to represent {what}.",
-                detail=self.values.context(self._line_of(data[:at], at) + 1),
-            )
 
 
 def _inside(toggles: Places, size: int) -> Mask:

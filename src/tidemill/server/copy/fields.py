@@ -20,6 +20,36 @@ Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 
 
+_CR, _LF = 13, 10
+
+
+def line_ends(data: Bytes, counts: Mask, eol: bytes) -> tuple[Mask, int]:
+    """Which bytes end a row (the last byte of each line end), and the place of the first line end of another
+    kind; the length of the data if there is none. `counts` says which bytes are not escaped or quoted."""
+    lf = (data == _LF) & counts
+    cr = (data == _CR) & counts
+    if eol == b"\n":
+        ends, stray = lf, cr
+    elif eol == b"\r":
+        ends, stray = cr, lf
+    else:
+        # Each LF has its CR and each CR its LF.
+        ends = lf.copy()
+        ends[:1] = False
+        ends[1:] &= cr[:-1]
+        stray = lf ^ ends
+        lone = cr.copy()
+        lone[:-1] &= ~lf[1:]
+        stray |= lone
+    return ends, int(np.argmax(stray)) if bool(stray.any()) else len(data)
+
+
+def line_start(row_end: Mask, place: int) -> int:
+    """Where the line begins that holds `place`."""
+    before = np.flatnonzero(row_end[:place])
+    return int(before[-1]) + 1 if len(before) else 0
+
+
 @dataclass(slots=True)
 class Cells:
     """The fields of whole rows, row after row. `ends` are the places of the delimiters and line ends that end
@@ -34,6 +64,7 @@ class Cells:
 def cells(ends: Places, is_row_end: Mask, width: int) -> Cells:
     """Check the number of fields of each row. `is_row_end` says which of `ends` end a row."""
     if len(ends) % width == 0:
+        # The usual case, without looking at rows one by one.
         last = is_row_end[width - 1 :: width]
         if bool(last.all()) and int(is_row_end.sum()) == len(last):
             return Cells(ends, len(last), None)

