@@ -135,7 +135,9 @@ class TabletSession:
             return tuple(Column(f"c{i}", t) for i, t in enumerate(params))
         return (Column("n", model.INT8),)
 
-    async def execute(self, prepared: api.Prepared, params: Sequence[api.Param] = ()) -> api.Outcome:
+    async def execute(
+        self, prepared: api.Prepared, params: Sequence[api.Param] = (), *, alone: bool = False
+    ) -> api.Outcome:
         self.cancelled.clear()
         text = prepared.text
         for pattern, step in STEPS:

@@ -64,7 +64,9 @@ class FakeSession:
         self.calls.append(f"prepare {sql}")
         return Prepared(sql, sql, (), None, sql)
 
-    async def execute(self, prepared: Prepared, params: Sequence[Param] = ()) -> Outcome:
+    async def execute(
+        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+    ) -> Outcome:
         self.calls.append(f"execute {prepared.text}")
         verb, _, argument = prepared.text.partition(" ")
         match verb:

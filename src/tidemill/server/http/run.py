@@ -118,11 +118,12 @@ class Run:
                     prepared = [(p, ()) for p in await session.parse(query.text)]
                 else:
                     prepared = [(await session.prepare(query.text, []), query.params)]
+                alone = len(self._queries) == 1 and len(prepared) == 1
                 for statement, params in prepared:
                     self._still_wanted()
                     if last is not None:
                         self._keep(last)
-                    last = await self._result(session, await session.execute(statement, params))
+                    last = await self._result(session, await session.execute(statement, params, alone=alone))
             self._still_wanted()
             await session.sync()
         except Exception as e:

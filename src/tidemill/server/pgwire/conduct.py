@@ -53,6 +53,9 @@ class Conductor:
         # The tag of the last Execute. It waits for the next message: if that is Sync and the commit fails,
         # the client must get the error instead of it.
         self._held: str | None = None
+        # Something was executed since the last Sync: an implicit transaction may hold more than one
+        # statement.
+        self._chained = False
 
     async def run(self) -> None:
         """Until the client leaves (returns) or the connection must end (raises ConnectionEnds)."""
@@ -122,7 +125,9 @@ class Conductor:
             case m.Describe():
                 self._extended.describe(message)
             case m.Execute():
-                self._held = await self._extended.execute(message)
+                alone = not self._chained and self._line.inbox.next_is(m.Sync)
+                self._chained = True
+                self._held = await self._extended.execute(message, alone=alone)
             case m.Close():
                 await self._extended.close(message)
             case m.Refused():
@@ -172,17 +177,17 @@ class Conductor:
         for statement in statements:
             if tag is not None:
                 self._line.outbox.put(replies.command_complete(tag))
-            tag = await self._statement(statement)
+            tag = await self._statement(statement, alone=len(statements) == 1)
         # The last tag promises that the implicit transaction is committed.
         await self._session.sync()
         if tag is not None:
             self._line.outbox.put(replies.command_complete(tag))
         await self._after_sync()
 
-    async def _statement(self, statement: Prepared) -> str | None:
+    async def _statement(self, statement: Prepared, *, alone: bool) -> str | None:
         """Run one statement of a simple query; returns its tag (None: there is none to send)."""
         async with self._execution.running(statement):
-            outcome = await self._execution.start(statement)
+            outcome = await self._execution.start(statement, alone=alone)
             match outcome:
                 case Complete():
                     await self._completed(outcome.tag)
@@ -214,6 +219,7 @@ class Conductor:
     # -- ends of a chain
 
     async def _sync(self) -> None:
+        self._chained = False
         await self._session.sync()
         self._release()
         await self._after_sync()

@@ -50,8 +50,10 @@ class Execution:
             STATEMENTS.labels(prepared.verb).inc()
             STATEMENT_SECONDS.labels(prepared.verb).observe(time.perf_counter() - started)
 
-    async def start(self, prepared: Prepared, params: Sequence[Param] = ()) -> Outcome:
-        outcome = await self._session.execute(prepared, params)
+    async def start(
+        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+    ) -> Outcome:
+        outcome = await self._session.execute(prepared, params, alone=alone)
         self._line.timezone = self._session.parameters.get("TimeZone", "UTC")
         return outcome
 

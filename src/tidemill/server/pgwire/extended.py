@@ -85,15 +85,15 @@ class Extended:
         formats = result_formats(wanted, len(prepared.columns))
         self._line.outbox.put(replies.row_description(prepared.columns, formats))
 
-    async def execute(self, message: m.Execute) -> str | None:
-        """Run or resume a portal. Returns the tag for CommandComplete; None if something else was said
-        instead."""
+    async def execute(self, message: m.Execute, *, alone: bool) -> str | None:
+        """Run or resume a portal; `alone` as in `Session.execute`. Returns the tag for CommandComplete;
+        None if something else was said instead."""
         portal = self._kept.portal(message.portal)
         async with self._execution.running(portal.prepared):
             if portal.stream is None:
                 if portal.finished:
                     return self._again(portal)
-                return await self._first(portal, message.max_rows)
+                return await self._first(portal, message.max_rows, alone=alone)
             return await self._send(portal, portal.stream, message.max_rows)
 
     def _again(self, portal: Portal) -> str:
@@ -101,9 +101,9 @@ class Extended:
             raise InvalidTransactionState(f'portal "{portal.name}" cannot be run', sqlstate="55000")
         return portal.tag_when_empty
 
-    async def _first(self, portal: Portal, max_rows: int) -> str | None:
+    async def _first(self, portal: Portal, max_rows: int, *, alone: bool) -> str | None:
         portal.finished = True
-        outcome = await self._execution.start(portal.prepared, portal.params)
+        outcome = await self._execution.start(portal.prepared, portal.params, alone=alone)
         match outcome:
             case Complete():
                 await self._completed(outcome.tag)

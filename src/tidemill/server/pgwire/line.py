@@ -99,6 +99,10 @@ class Inbox:
     def empty(self) -> bool:
         return not self._events
 
+    def next_is(self, kind: type[object]) -> bool:
+        """Whether a message of that kind is what comes next, as far as the client has sent it."""
+        return bool(self._events) and isinstance(self._events[0], kind)
+
     @property
     def ending(self) -> ConnectionEnds | None:
         return self._ending
