@@ -94,16 +94,19 @@ class Committer:
                 try:
                     with self.changed:
                         draft = propose(self.state)
+                        if draft is None:
+                            return None
                         version = self.state.version + 1
+                        entry = self._entry(draft)
+                        objection = self.state.objection(version, entry)
                 except LostRace:
                     # Lost by what we knew; tell the caller what is so now, which may even be that it did not
                     # lose.
                     if self._catch_up():
                         continue
                     raise
-                if draft is None:
-                    return None
-                entry = self._entry(draft)
+                if objection is not None:
+                    raise Internal(f"a wrong entry for shard {self.shard_id}", detail=objection)
                 began = (_since_boot(), time.time())
                 if self._put(version, entry):
                     self._apply(version, entry)

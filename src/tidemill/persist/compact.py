@@ -92,7 +92,8 @@ def plan_full(state: State, settings: Settings) -> Plan | None:
 def plan_all(state: State, settings: Settings) -> Plan | None:
     """Every part that fits, whatever it gains."""
     inputs = _within(list(state.parts.values()), settings.compact_max_bytes)
-    return _plan(state, inputs) if inputs else None
+    alone = len(inputs) == 1 and inputs[0].min_time >= target_time(state)
+    return _plan(state, inputs) if inputs and not alone else None
 
 
 def _plan(state: State, inputs: tuple[Part, ...]) -> Plan:
@@ -145,12 +146,7 @@ def compact(
 
     def propose(state: State) -> Draft:
         check_epoch(reader.shard_id, state, epoch)
-        for path in paths:
-            if path not in state.parts:
-                raise InputsReplaced(
-                    f"another compaction of shard {reader.shard_id} came first",
-                    detail=f'"{path}" is no longer live.',
-                )
+        check_live(reader.shard_id, state, paths)
         return Draft(Operation.COMPACT, adds=outputs, removes=paths, epoch=epoch)
 
     try:
@@ -165,6 +161,15 @@ def compact(
         # Whoever still reads an older version reads the file; the cache is for what is live.
         reader.cache.drop(reader.cache.key(reader.blobs, reader.shard_id, part))
     return Compacted(len(paths), len(outputs), sum(part.rows for part in plan.inputs), table.num_rows)
+
+
+def check_live(shard_id: str, state: State, paths: Sequence[str]) -> None:
+    """The inputs are live at the very version that is replaced: else rows would come back or double."""
+    for path in paths:
+        if path not in state.parts:
+            raise InputsReplaced(
+                f"another compaction of shard {shard_id} came first", detail=f'"{path}" is no longer live.'
+            )
 
 
 def _write(reader: PartReader, table: pa.Table, job: str, plan: Plan, settings: Settings) -> tuple[Part, ...]:

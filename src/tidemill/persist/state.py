@@ -60,7 +60,7 @@ class State:
     def apply(self, version: int, entry: Entry, name: str) -> None:
         """Move on by one entry; raises DataCorrupted, and changes nothing, when it cannot follow this
         state."""
-        wrong = self._wrong(version, entry)
+        wrong = self.objection(version, entry)
         if wrong is not None:
             raise DataCorrupted(
                 f'log entry "{name}" does not follow the entries before it',
@@ -86,7 +86,8 @@ class State:
             self.metadata = entry.metadata
         self.version = version
 
-    def _wrong(self, version: int, entry: Entry) -> str | None:
+    def objection(self, version: int, entry: Entry) -> str | None:
+        """Why the entry cannot follow this state; None where it can."""
         if version != self.version + 1:
             return f"It is version {version}, the one before is {self.version}."
         if len(set(entry.removes)) != len(entry.removes):
