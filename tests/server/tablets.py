@@ -91,6 +91,8 @@ class TabletSession:
         self.cancelled = asyncio.Event()
         # Statements that run or whose rows are not yet read to the end.
         self.open_streams = 0
+        # For each execution: was it said to be alone in its transaction?
+        self.alone: list[bool] = []
         self.commit_fails = False
         self.commits = 0
         self.closed = 0
@@ -139,6 +141,7 @@ class TabletSession:
         self, prepared: api.Prepared, params: Sequence[api.Param] = (), *, alone: bool = False
     ) -> api.Outcome:
         self.cancelled.clear()
+        self.alone.append(alone)
         text = prepared.text
         for pattern, step in STEPS:
             if found := re.fullmatch(pattern, text, re.I | re.S):

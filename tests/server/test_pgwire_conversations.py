@@ -177,6 +177,21 @@ def test_a_failed_commit_sends_no_tag(served: Served, extended: bool) -> None:
         assert tags(c.ask(f.parse("insert"), f.bind(), f.execute(), f.SYNC)) == "12CZ"
 
 
+def test_the_engine_is_told_which_statements_are_alone(served: Served) -> None:
+    one = f.parse("insert") + f.bind() + f.execute()
+    with served.raw() as c:
+        c.ask(f.query("insert"))
+        c.ask(f.query("insert; insert"))
+        c.ask(one, f.SYNC)
+        c.ask(one, one, f.SYNC)
+        c.send(one, f.FLUSH)
+        c.until("C")
+        c.ask(f.query("insert"))
+        c.ask(one, f.SYNC)
+    alone = served.engine.sessions[-1].alone
+    assert alone == [True, False, False, True, False, False, False, False, True]
+
+
 def test_messages_that_are_refused_do_not_end_the_connection(served: Served) -> None:
     with served.raw() as c:
         assert errors(c.ask(f.query("x" * (limits.MAX_QUERY_BYTES + limits.MB))))[0]["C"] == "54000"

@@ -177,8 +177,9 @@ class Conductor:
         for statement in statements:
             if tag is not None:
                 self._line.outbox.put(replies.command_complete(tag))
-            tag = await self._statement(statement, alone=len(statements) == 1)
+            tag = await self._statement(statement, alone=len(statements) == 1 and not self._chained)
         # The last tag promises that the implicit transaction is committed.
+        self._chained = False
         await self._session.sync()
         if tag is not None:
             self._line.outbox.put(replies.command_complete(tag))
