@@ -27,6 +27,8 @@ RESULT_BATCH_ROWS = 16_384
 FIXED: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    # `sql.functions` relies on it: a decimal sum or product keeps its scale and raises when it does not fit.
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
     "spark.sql.caseSensitive": "true",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.legacy.charVarcharAsString": "true",

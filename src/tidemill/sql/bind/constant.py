@@ -54,14 +54,18 @@ def evaluate(constants: Constants, session: SessionInfo) -> pa.Table | None:
 
 
 def _cells(cells: Sequence[Node], t: SqlType, session: SessionInfo) -> pa.Array | None:
-    scalars: list[pa.Scalar] = []
+    want = arrow_type(t)
+    if len(cells) > 1 and all(cell is cells[0] for cell in cells):
+        # A default, in every row.
+        one = _cells(cells[:1], t, session)
+        return None if one is None else pa.repeat(one[0], len(cells)) if one.null_count == 0 else pa.nulls(len(cells), want)
+    arrays: list[pa.Array] = []
     for cell in cells:
         scalar = evaluate_node(cell, session)
         if scalar is None:
             return None
-        scalars.append(scalar)
-    want = arrow_type(t)
-    return pa.concat_arrays([pa.repeat(s, 1) if s.is_valid else pa.nulls(1, want) for s in scalars])
+        arrays.append(pa.repeat(scalar, 1) if scalar.is_valid else pa.nulls(1, want))
+    return pa.concat_arrays(arrays)
 
 
 def evaluate_node(node: Node, session: SessionInfo) -> pa.Scalar | None:

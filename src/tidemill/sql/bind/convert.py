@@ -36,7 +36,8 @@ _RANGE: dict[Kind, tuple[int, int]] = {
 def convert(
     array: pa.Array, source: SqlType, target: SqlType, *, explicit: bool, zone: str
 ) -> pa.Array | None:
-    """`array`, in the storage form of `source`, in that of `target`; None where this cast is left to Spark."""
+    """`array`, in the storage form of `source`, in that of `target`; None where this cast is left to
+    Spark."""
     if source == target:
         return array
     if array.null_count == len(array):

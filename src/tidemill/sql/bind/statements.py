@@ -254,7 +254,8 @@ def bind_update(
     param_types: Sequence[SqlType | None] = (),
 ) -> BoundQuery:
     """The rows that an UPDATE changes: the table's columns as they are, then all of them as they will be
-    (None assigns the default). A DELETE is an UPDATE without assignments: then there are only the old ones."""
+    (None assigns the default). A DELETE is an UPDATE without assignments: then there are only the old
+    ones."""
     ctx = Context(session, param_types)
     env = Env(ctx, names, {})
     select = exp.Select(expressions=[exp.Star()])

@@ -102,19 +102,28 @@ def _column(binder: Binder, cells: Cells) -> tuple[_Values, SqlType]:
 
 
 def _texts(cells: Cells) -> tuple[list[str | None], str]:
-    """The literals' texts (None for NULL), and whether all, some or none of them are strings."""
+    """The texts of literals and negated numbers (None for NULL), and whether all, some or none are strings."""
     texts: list[str | None] = []
     strings = numbers = False
     for cell in cells:
         args: dict[str, Any] = cell.args
-        text: str | None = args.get("this")
-        texts.append(text)
+        text: Any = args.get("this")
         if text is None:
-            continue
-        if args.get("is_string"):
-            strings = True
-        else:
+            texts.append(None)
+        elif not isinstance(text, str):
+            # A negation; of anything but a number's literal it makes the column none of plain literals.
+            inner: dict[str, Any] = text.args
+            number = inner.get("this")
+            if inner.get("is_string") is not False or not isinstance(number, str):
+                return [], "some"
+            texts.append(f"-{number}")
             numbers = True
+        else:
+            texts.append(text)
+            if args.get("is_string"):
+                strings = True
+            else:
+                numbers = True
     return texts, "all" if not numbers else "some" if strings else "none"
 
 
@@ -132,30 +141,20 @@ def assigned_column(binder: Binder, cells: Cells, target: Column) -> _Values:
 
 
 def _plain_literals(cells: Cells, t: SqlType, zone: str) -> pa.Array | None:
-    kinds = set(map(type, cells))
-    if not kinds <= {exp.Literal, exp.Null, exp.Neg}:
+    """The cells as one array, if all of them are strings, all numbers or all booleans (and NULLs)."""
+    kinds = set(map(type, cells)) - {exp.Null}
+    if kinds == {exp.Boolean} and t.kind is Kind.BOOL:
+        return pa.array([cell.args.get("this") for cell in cells], pa.bool_())
+    if not kinds <= {exp.Literal, exp.Neg}:
         return None
-    if exp.Neg in kinds:
-        cells = [_negated(c) if isinstance(c, exp.Neg) else c for c in cells]
-        if not set(map(type, cells)) <= {exp.Literal, exp.Null}:
-            return None
     texts, strings = _texts(cells)
-    if strings == "none" and not _reads_numbers(texts, t):
-        return None
-    if strings == "some":
+    if strings == "some" or (strings == "none" and not _reads_numbers(texts, t)):
         return None
     try:
         return decode_text(pa.array(texts, pa.string()), t, timezone=zone)
     except TidemillError:
         # Bound again cell by cell, the bad one is found with its place and PostgreSQL's text for it.
         return None
-
-
-def _negated(node: exp.Expr) -> exp.Expr:
-    inner = node.this
-    if isinstance(inner, exp.Literal) and not inner.is_string:
-        return exp.Literal.number(f"-{inner.this}")
-    return node
 
 
 def _reads_numbers(texts: Sequence[str | None], t: SqlType) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidemill.sql.functions import aggregates, arithmetic, comparison, datetime, math, text
 from tidemill.sql.functions.signature import inventory
 
-# What the trees made here rely on; the owner of the Spark session must set all of it.
+# What the trees made here rely on; the owner of the Spark session must set all of it (`query.settings` does).
 # ANSI: overflow and bad casts raise. Zone UTC: NTZ <-> LTZ keeps the digits. Without allowPrecisionLoss a sum
 # or product of decimals keeps its scale and raises when it does not fit, instead of dropping digits behind
 # the point.
@@ -18,7 +18,6 @@ SPARK_CONF: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    "spark.sql.caseSensitive": "false",
 }
 
 FAMILIES = (aggregates, arithmetic, comparison, datetime, math, text)

@@ -1,0 +1,199 @@
+"""The corpus of expressions and queries with a real PostgreSQL as judge: how both sides are asked and compared.
+
+`Oracle` runs SQL on PostgreSQL and gives texts, type OIDs or the error. `Subject` binds the same SQL and runs it on Spark over the
+same rows. Rows come from `bind/tables.sql` by way of PostgreSQL, so both sides hold the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from tidemill.errors import TidemillError, UndefinedObject
+from tidemill.sql.ast import Query
+from tidemill.sql.bind import (
+    BoundQuery,
+    Relation,
+    SessionInfo,
+    bind_query,
+    constant_rows,
+    map_spark_error,
+)
+from tidemill.sql.parse import parse
+from tidemill.types.arrow import arrow_schema, storage_schema
+from tidemill.types.model import Column, Kind, RelationDesc, SqlType
+from tidemill.types.names import physical_names
+from tidemill.types.parse_name import parse_type
+from tidemill.types.wire.oids import oid
+from tidemill.types.wire.text import decode_text, encode_text
+
+HERE = Path(__file__).parent / "bind"
+SESSION = SessionInfo(now=datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=UTC), mz_now=1_700_000_000_000)
+
+# A numeric keeps 18 digits behind the point; PostgreSQL's quotients have more.
+_SCALE = Decimal(1).scaleb(-18)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    sqlstate: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows of texts as a client sees them (None for NULL), and the columns' names and types."""
+
+    names: list[str]
+    oids: list[int]
+    rows: list[tuple[str | None, ...]]
+
+
+def lines(name: str) -> list[str]:
+    """The lines of a corpus file, without comments."""
+    text = (HERE / name).read_text(encoding="utf-8")
+    return [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
+
+
+class Oracle:
+    """PostgreSQL with the corpus's tables in a database that compares by bytes."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        for statement in (HERE / "tables.sql").read_text(encoding="utf-8").split(";\n"):
+            if statement.strip():
+                connection.execute(statement)
+
+    def ask(self, sql: str) -> Answer | Failure:
+        try:
+            cursor = self.connection.execute(sql)
+        except psycopg.Error as error:
+            primary = error.diag.message_primary or str(error)
+            return Failure(error.sqlstate or "?????", primary)
+        result = cursor.pgresult
+        assert result is not None
+        names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
+        oids = [result.ftype(i) for i in range(result.nfields)]
+        rows = [
+            tuple(
+                None if (value := result.get_value(r, c)) is None else value.decode()
+                for c in range(result.nfields)
+            )
+            for r in range(result.ntuples)
+        ]
+        return Answer(names, oids, rows)
+
+    def relation(self, name: str) -> tuple[RelationDesc, pa.Table]:
+        """A table's columns and rows in storage form."""
+        described = self.connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+            (name,),
+        ).fetchall()
+        desc = RelationDesc(tuple(Column(n, parse_type(t)) for n, t in described))
+        answer = self.ask(f"SELECT * FROM {name}")
+        assert isinstance(answer, Answer)
+        columns = [
+            decode_text(pa.array([row[i] for row in answer.rows], pa.string()), column.type)
+            for i, column in enumerate(desc.columns)
+        ]
+        schema = storage_schema(desc)
+        return desc, pa.Table.from_arrays(columns, schema=pa.schema([f.with_nullable(True) for f in schema]))
+
+
+class Subject:
+    """The binder and Spark over the same tables."""
+
+    def __init__(self, session: Any, oracle: Oracle, tables: Sequence[str]) -> None:
+        self.session = session
+        self.relations: dict[str, Relation] = {}
+        for name in tables:
+            desc, rows = oracle.relation(name)
+            session.createDataFrame(rows).createOrReplaceTempView(f"corpus_{name}")
+            self.relations[name] = Relation(name, f"public.{name}", desc, tuple(physical_names(desc)))
+
+    def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
+        found = self.relations.get(parts[-1])
+        if found is None:
+            name = ".".join(parts)
+            raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01", position=position)
+        return found
+
+    def bind(self, sql: str) -> BoundQuery:
+        (parsed,) = parse(sql)
+        assert isinstance(parsed.statement, Query)
+        return bind_query(parsed.statement.tree, self, session=SESSION)
+
+    def ask(self, sql: str, *, spark_only: bool = True) -> Answer | Failure:
+        """Bind and run. Constant queries too go to Spark unless told otherwise."""
+        try:
+            bound = self.bind(sql)
+            table = None if spark_only else constant_rows(bound)
+            return answer_of(bound.columns, table if table is not None else self.run(bound))
+        except TidemillError as error:
+            return Failure(error.sqlstate, error.primary)
+
+    def run(self, bound: BoundQuery) -> pa.Table:
+        for placeholder, name in bound.inputs.items():
+            used = sorted(bound.used[placeholder])
+            view = self.session.table(f"corpus_{name}").select(*(f"`{c}`" for c in used))
+            view.createOrReplaceTempView(placeholder)
+        try:
+            table: pa.Table = self.session.sql(bound.sql()).toArrow()
+        except TidemillError:
+            raise
+        except Exception as error:
+            raise map_spark_error(error) from error
+        want = arrow_schema(RelationDesc(bound.columns), [f"c{i}" for i in range(len(bound.columns))])
+        for field, expected in zip(table.schema, want, strict=True):
+            if not same_storage(field.type, expected.type):
+                raise AssertionError(f"{field.name} is {field.type}, not {expected.type}")
+        return table
+
+
+def same_storage(a: pa.DataType, b: pa.DataType) -> bool:
+    """Equal but for the names and nullability that Spark gives to the fields inside."""
+    if pa.types.is_list(a) and pa.types.is_list(b):
+        return same_storage(a.value_type, b.value_type)
+    if pa.types.is_struct(a) and pa.types.is_struct(b):
+        return [(f.name, f.type) for f in a] == [(f.name, f.type) for f in b]
+    return a == b
+
+
+def answer_of(columns: Sequence[Column], table: pa.Table) -> Answer:
+    texts = [
+        [None if v is None else v.decode() for v in encode_text(column, c.type).to_pylist()]
+        for column, c in zip(table.columns, columns, strict=True)
+    ]
+    rows = list(zip(*texts, strict=True)) if texts else []
+    return Answer([c.name for c in columns], [oid(c.type) for c in columns], rows)
+
+
+def same_text(mine: str | None, theirs: str | None, t: int) -> bool:
+    """Equal answers. A numeric is compared by value, to 18 digits behind the point."""
+    if mine == theirs:
+        return True
+    if mine is None or theirs is None:
+        return False
+    if t in (1700, 1231):
+        return _rounded(mine) == _rounded(theirs)
+    return False
+
+
+def _rounded(text: str) -> list[Decimal] | str:
+    try:
+        with localcontext(prec=60):
+            parts = text.strip("{}").split(",")
+            return [Decimal(p).quantize(_SCALE, ROUND_HALF_UP).normalize() for p in parts]
+    except ArithmeticError:
+        return text
+
+
+NUMERIC = SqlType(Kind.NUMERIC)
