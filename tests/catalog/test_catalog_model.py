@@ -43,7 +43,7 @@ class CatalogMachine(RuleBasedStateMachine):
 
     def transact(self, ops: list[Op]) -> CatalogState:
         self.time += 1
-        self.state = apply_all(self.state, ops, time=self.time, epoch=1)
+        self.state = apply_all(self.state, ops, time=self.time)
         return self.state
 
     def begin(self) -> None:

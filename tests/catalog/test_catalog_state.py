@@ -48,7 +48,7 @@ DESC = RelationDesc((Column("a", INT4, nullable=False), Column("b", TEXT)))
 
 
 def _apply(state: CatalogState, *ops: Op) -> CatalogState:
-    return apply_all(state, ops, time=7, epoch=3)
+    return apply_all(state, ops, time=7)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_search_path(state: CatalogState) -> None:
     assert state.resolve_new(["t"], "materialize", ["gone", "other"])[0].id == "u5"
     assert [s.name for s in state.schemas("u1")][:2] == ["public", "other"]
     table = state.get("u3", Table)
-    assert table.shard == "u3-3" and table.defaults == ("1", None)
+    assert table.shard == "u3-7" and table.defaults == ("1", None)
 
 
 def _raised(call: Callable[[], object]) -> tuple[str, str, str | None, str | None]:

@@ -151,10 +151,10 @@ Op: TypeAlias = (
 )
 
 
-def apply_all(state: CatalogState, ops: Sequence[Op], *, time: int, epoch: int) -> CatalogState:
-    """The state after all of `ops`, which begins at `time`. `epoch` goes into the names of new shards."""
+def apply_all(state: CatalogState, ops: Sequence[Op], *, time: int) -> CatalogState:
+    """The state after all of `ops`, which begins at `time`."""
     for op in ops:
-        draft = _Draft(state, epoch)
+        draft = _Draft(state, time)
         draft.apply(op)
         state = CatalogState(draft.items.values(), next_id=draft.next_id, time=time)
     return state
@@ -163,9 +163,9 @@ def apply_all(state: CatalogState, ops: Sequence[Op], *, time: int, epoch: int) 
 class _Draft:
     """The next state in the making, for one operation."""
 
-    def __init__(self, state: CatalogState, epoch: int) -> None:
+    def __init__(self, state: CatalogState, time: int) -> None:
         self.state = state
-        self.epoch = epoch
+        self.time = time
         self.items: dict[ItemId, Item] = dict(state.items)
         self.next_id = state.next_id
 
@@ -241,7 +241,8 @@ class _Draft:
             for column in key.columns:
                 _index(op.desc, column, op.name)
         item_id = self.new_id()
-        shard = f"{item_id}-{self.epoch}"
+        # The time makes it unique, whatever an attempt that failed left behind under the same item id.
+        shard = f"{item_id}-{self.time}"
         self.put(Table(item_id, op.name, op.schema, op.desc, shard, defaults, op.keys, op.retain_history_ms))
 
     def create_view(self, op: CreateView) -> None:

@@ -103,14 +103,18 @@ class Catalog:
             old = self._state
             oracle = self._environment.oracle
             ts = oracle.write_ts()
+            created: list[str] = []
             try:
-                new = apply_all(old, ops, time=ts, epoch=self._environment.epoch)
-                self._move_shards(old, new, ts)
+                new = apply_all(old, ops, time=ts)
+                self._move_shards(old, new, ts, created)
                 gone = _dropped_tables(old, new)
                 rows = self._rows_of(new) | {r: b for r, b in self._rows.items() if r.startswith(_DROPPED)}
                 rows |= {_DROPPED + t.shard: _dropped_body(t.shard) for t in gone}
                 self._write(rows, ts)
                 self._state = new
+            except Exception:
+                self._discard(created)
+                raise
             finally:
                 oracle.complete(ts)
             for table in gone:
@@ -147,18 +151,27 @@ class Catalog:
 
     # -- shards of tables
 
-    def _move_shards(self, old: CatalogState, new: CatalogState, ts: int) -> None:
+    def _move_shards(self, old: CatalogState, new: CatalogState, ts: int, created: list[str]) -> None:
         for item in new.items.values():
             if not isinstance(item, Table):
                 continue
             before = old.items.get(item.id)
             if not isinstance(before, Table):
+                created.append(item.shard)
                 self._environment.create_shard(item.shard, storage_desc(item.desc), since=ts)
             elif len(before.desc.columns) != len(item.desc.columns):
                 # Before the entry: a column that the catalog does not know yet hurts nobody. It may be there
                 # from an attempt that failed.
                 shard = self._environment.open_shard(item.shard)
                 shard.evolve(storage_desc(item.desc))
+
+    def _discard(self, created: list[str]) -> None:
+        """Shards of a change that surely did not happen. Best effort: what stays takes a little space."""
+        for shard_id in created:
+            try:
+                self._environment.drop_shard(shard_id)
+            except (TidemillError, OSError) as e:
+                log.warning("the shard %s of a table that was not created stays behind: %s", shard_id, e)
 
     def _is_read(self, shard_id: str) -> bool:
         """Whether somebody in this process holds a time of the shard."""

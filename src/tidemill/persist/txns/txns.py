@@ -87,9 +87,8 @@ class Txns:
         self._on_lost = on_lost
         self._job = f"txns-e{shard.epoch}"
         self.pending = Pending(open_shard)
-        # The times before which nothing of this process was written: reads below it are refused as read times
-        # of a write.
-        self._start = oracle.leased
+        # Whatever earlier processes wrote is before it: the shard was fenced there.
+        self._start = upper_of(shard)
         # Shard -> the time of the last transaction that wrote it. Forgotten shards are taken out.
         self._last_write: dict[ShardId, int] = {}
         self._registered: dict[ShardId, Shard] = {}
