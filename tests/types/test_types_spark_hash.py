@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from golden import GOLDEN
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import seed as seeded
 from strategies import TYPES, columns
 from test_types_wire import column_of
@@ -34,9 +34,7 @@ def made_up(t: SqlType, seed: int) -> pa.Array:
     found: list[object] = []
 
     @seeded(seed)
-    @settings(
-        max_examples=12, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=12, database=None, phases=[Phase.generate], deadline=None)
     @given(columns(t, max_size=8))
     def collect(rows: list[object]) -> None:
         found.extend(rows)
