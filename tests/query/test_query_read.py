@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from tidemill.errors import DataCorrupted
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.cache import PartCache
+from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
+from tidemill.persist.snapshot import Snapshot
 from tidemill.query.hashing import Hashes, RowHash
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
 from tidemill.query.read import Input, Limits
@@ -260,3 +262,22 @@ def test_a_column_younger_than_the_part_is_null(spark: SparkHost, tmp_path: Path
             given = {"t": Input(snapshot, ["late", "k"], limits=limits)}
             got = collect(spark, "select * from t", given, [Column("late", young), Column("k", INT8)])
         assert got.to_pylist() == [{"late": None, "k": 1}]
+
+
+def test_parts_that_the_jvm_cannot_open_are_read_in_the_tasks(
+    spark: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History.create(tmp_path / "data")
+    random_history(history, 5)
+    last = (history.shard.upper or 0) - 1
+    locate = Snapshot.locate
+
+    def elsewhere(self: Snapshot, part: Part) -> str:
+        return "s3:/" + locate(self, part)
+
+    monkeypatch.setattr(Snapshot, "locate", elsewhere)
+    for way in ("retractions on the driver", "retractions by Spark"):
+        assert read(spark, history, last, ["n", "k"], limits=WAYS[way]) == history.at(last, ["n", "k"])
+    (tmp_path / "data" / "shards" / history.shard.id / history.shard.parts[0].path).unlink()
+    with pytest.raises(DataCorrupted, match=history.shard.parts[0].path):
+        read(spark, history, last, limits=WAYS["all summed by Spark"])

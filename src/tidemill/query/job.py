@@ -133,15 +133,22 @@ def _propagate(host: SparkHost, session: Any) -> None:
     _thread.session = session
 
 
-def _damaged_part(text: str) -> DataCorrupted | None:
-    """A part that vanished or broke while Spark read it; Spark names the file."""
+# How Spark names a part that vanished or broke while it was read, and how our own reader in a task does.
+_DAMAGED = tuple(
+    re.compile(pattern)
     for pattern in (
-        r"FAILED_READ_FILE[^\n]*?(?:file|path)[^\n]*?(file:[^\s'\"]+?\.parquet)",
+        r"DataCorrupted: part \"([^\"]+)\"",
+        r"FAILED_READ_FILE[^\n]*?(file:[^\s'\"]+?\.parquet)",
         r"(file:[^\s'\"]+?\.parquet) (?:is not a Parquet file|does not exist)",
         r"PATH_NOT_FOUND[^\n]*?(file:[^\s'\"]+?\.parquet)",
-        r"(?:FileNotFoundException|ParquetDecodingException|SparkFileNotFoundException)[^\n]*?(/[^\s'\"]+?\.parquet)",
-    ):
-        found = re.search(pattern, text)
+        r"(?:FileNotFound|ParquetDecoding)Exception[^\n]*?(/[^\s'\"]+?\.parquet)",
+    )
+)
+
+
+def _damaged_part(text: str) -> DataCorrupted | None:
+    for pattern in _DAMAGED:
+        found = pattern.search(text)
         if found:
             path = re.sub(r"^file:/+", "/", found.group(1))
             return DataCorrupted(

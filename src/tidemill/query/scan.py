@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidemill.errors import DataCorrupted, Internal
+from tidemill.query.tasks import map_in_arrow
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.names import physical_names
 from tidemill.types.spark import quote_identifier, spark_type
@@ -99,4 +100,4 @@ def _scan_in_tasks(
 
     # One task per part: parts are of some tens of megabytes by compaction.
     indexes = session.range(0, len(listed), 1, len(listed))
-    return indexes.mapInArrow(read, ddl)
+    return map_in_arrow(indexes, read, ddl)
