@@ -38,7 +38,7 @@ def test_case(path: Path, server: ServerProcess) -> None:
     if os.environ.get("TIDEMILL_REWRITE"):
         path.write_text(got)
         return
-    diff = "\n".join(
-        difflib.unified_diff(text.splitlines(), got.splitlines(), "expected", "got", lineterm="", n=4)
-    )
-    assert got == text, f"{path.name}: TIDEMILL_REWRITE=1 accepts this\n{diff}"
+    if got != text:
+        lines = difflib.unified_diff(text.splitlines(), got.splitlines(), "expected", "got", lineterm="", n=4)
+        diff = "\n".join(lines)
+        pytest.fail(f"{path.name}: TIDEMILL_REWRITE=1 accepts this\n{diff}", pytrace=False)
