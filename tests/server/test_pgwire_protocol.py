@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import struct
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pgframes as f
@@ -20,15 +21,12 @@ from tidemill.server.pgwire.protocol import Conversation, Event, Failure, Protoc
 
 
 def all_events(data: bytes, cuts: list[int] | None = None, protocol: Protocol | None = None) -> list[Event]:
-    """Feed `data`, cut at the given places, and log in as soon as the startup packet came."""
+    """Feed `data`, cut at the given places."""
     protocol = protocol or Protocol()
     edges = [0, *sorted(c for c in cuts or [] if 0 < c < len(data)), len(data)]
     events: list[Event] = []
     for a, b in itertools.pairwise(edges):
-        new = protocol.receive(data[a:b])
-        events += new
-        if any(isinstance(e, m.Startup) for e in new):
-            protocol.logged_in()
+        events += protocol.receive(data[a:b])
     return events
 
 
@@ -223,13 +221,12 @@ DAMAGE = st.builds(
 )
 
 
-def check_stream(data: bytes, cuts: list[int]) -> None:
-    """Whatever the bytes are: no exception, a Failure only as the last event, the same events however cut,
-    little memory."""
-    protocol = Protocol()
+def check_stream(data: bytes, cuts: list[int], start: Callable[[], Protocol]) -> None:
+    """Whatever the bytes are: no exception, a Failure only as the last event, the same events however they
+    are cut, and no more memory than the bytes."""
+    protocol = start()
     events = all_events(data, cuts, protocol)
-    whole = all_events(data)
-    assert [_shape(e) for e in events] == [_shape(e) for e in whole]
+    assert [_shape(e) for e in events] == [_shape(e) for e in all_events(data, protocol=start())]
     assert all(not isinstance(e, Failure) for e in events[:-1])
     assert protocol.buffered <= len(data)
 
@@ -246,17 +243,18 @@ def _shape(event: Event) -> object:
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=8))
 @settings(max_examples=300, deadline=None)
 def test_garbage(data: bytes, cuts: list[int]) -> None:
-    check_stream(data, cuts)
-    check_stream(f.startup() + data, cuts)
+    check_stream(data, cuts, Protocol)
+    check_stream(data, cuts, opened)
 
 
 @given(TALK, st.lists(DAMAGE, min_size=1, max_size=4), st.lists(st.integers(0, 600), max_size=8))
 @settings(max_examples=400, deadline=None)
 def test_damaged_conversations(talk: bytes, damage: list[_Damage], cuts: list[int]) -> None:
-    data = f.startup() + talk + f.TERMINATE
+    data = talk + f.TERMINATE
     for d in damage:
         data = d.apply(data)
-    check_stream(data, cuts)
+    check_stream(data, cuts, opened)
+    check_stream(damage[0].apply(f.SSL + f.startup()) + data, cuts, Protocol)
 
 
 # -- which messages may be acted on
