@@ -71,7 +71,7 @@ class WritePlan:
         session.current.will_write(self.verb)
         source = self.source
         if params:
-            source = await session.blocking(substitute, source, [p.scalar for p in params])
+            source = await session.blocking(substitute, source, [p.scalar for p in params], session.info())
         if session.alone and self._reads():
             return await self._run_alone(session, source)
         return await self._run_once(session, source)

@@ -1,7 +1,8 @@
-"""Stopping the statement that runs now: a cancel request, or its deadline.
+"""Stopping the statement that runs now: a cancel request, or its time-out.
 
 One `Interrupt` per session. `begin` arms it for a statement, `guard` awaits something that may be stopped,
-`end` disarms it. A cancel that arrives between statements does nothing, as in PostgreSQL. What must not be
+`end` disarms it. A cancel that arrives between statements does nothing, as in PostgreSQL. The time-out
+counts the time that the server works, not the time that a client takes to fetch its rows. What must not be
 torn (a commit in flight) is awaited without the guard.
 """
 
@@ -18,19 +19,18 @@ T = TypeVar("T")
 
 class Interrupt:
     def __init__(self) -> None:
-        # Set by `cancel`; cleared by `begin`. None while no statement runs.
+        # Set by `cancel`; made anew by `begin`. None while no statement runs.
         self._canceled: asyncio.Event | None = None
-        self._deadline: float | None = None  # on the loop's clock
-        self._reason = "canceling statement due to user request"
+        # Seconds of guarded waiting that the statement has left; None: as long as it takes.
+        self._left: float | None = None
 
     def begin(self, timeout_ms: int) -> None:
         self._canceled = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.time() + timeout_ms / 1000 if timeout_ms else None
+        self._left = timeout_ms / 1000 if timeout_ms else None
 
     def end(self) -> None:
         self._canceled = None
-        self._deadline = None
+        self._left = None
 
     @property
     def running(self) -> bool:
@@ -43,8 +43,8 @@ class Interrupt:
     def check(self) -> None:
         """Raise if the statement should stop; for loops that do not await."""
         if self._canceled is not None and self._canceled.is_set():
-            raise QueryCanceled(self._reason)
-        if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
+            raise QueryCanceled("canceling statement due to user request")
+        if self._left is not None and self._left <= 0:
             raise QueryCanceled("canceling statement due to statement timeout")
 
     async def guard(self, awaitable: Awaitable[T], stop: Callable[[], None] | None = None) -> T:
@@ -54,17 +54,20 @@ class Interrupt:
         work = asyncio.ensure_future(awaitable)
         if canceled is None:
             return await work
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         signal = asyncio.ensure_future(canceled.wait())
-        timeout = None
-        if self._deadline is not None:
-            timeout = max(0.0, self._deadline - asyncio.get_running_loop().time())
         try:
-            done, _ = await asyncio.wait({work, signal}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                {work, signal}, timeout=self._left, return_when=asyncio.FIRST_COMPLETED
+            )
         except asyncio.CancelledError:
             self._abandon(work, stop)
             raise
         finally:
             signal.cancel()
+            if self._left is not None:
+                self._left = max(0.0, self._left - (loop.time() - began))
         if work in done:
             return work.result()
         self._abandon(work, stop)

@@ -61,7 +61,7 @@ class ParameterCount(TidemillError):
     sqlstate = "08P01"
 
 
-def decode_params(types: Sequence[SqlType], params: Sequence[Param]) -> list[Value]:
+def decode_params(types: Sequence[SqlType], params: Sequence[Param], timezone: str) -> list[Value]:
     """The client's bytes as values; raises `InvalidValue` as PostgreSQL does."""
     if len(types) != len(params):
         raise ParameterCount(
@@ -71,6 +71,6 @@ def decode_params(types: Sequence[SqlType], params: Sequence[Param]) -> list[Val
     values: list[Value] = []
     for t, p in zip(types, params, strict=True):
         raw = pa.array([p.data], pa.binary())
-        decoded = decode_text(raw, t) if p.format == 0 else decode_binary(raw, t)
+        decoded = decode_text(raw, t, timezone=timezone) if p.format == 0 else decode_binary(raw, t)
         values.append(Value(t, decoded[0]))
     return values

@@ -18,7 +18,7 @@ from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
 from tidemill.errors import Internal, Notice, TidemillError, Unsupported
-from tidemill.persist.snapshot import Snapshot
+from tidemill.persist.snapshot import InvalidAsOf, Snapshot
 from tidemill.query.job import Job
 from tidemill.query.read import Constant, Input
 from tidemill.query.run import ResultStream, run
@@ -137,7 +137,11 @@ def snapshot_of(session: EngineSession, table: Table, ts: int) -> Snapshot:
     environment = session.engine.environment
     shard = environment.open_shard(table.shard)
     environment.txns.apply_until(table.shard, ts)
-    return shard.snapshot(ts, readable=ts + 1)
+    try:
+        return shard.snapshot(ts, readable=ts + 1)
+    except InvalidAsOf as e:
+        e.detail = f'"{table.name}" is readable from {e.since} on; {ts} was asked for.'
+        raise
 
 
 async def answer(

@@ -54,7 +54,7 @@ class QueryPlan:
             session.current.will_read()
         bound = self.bound
         if params:
-            bound = await session.blocking(substitute, bound, [p.scalar for p in params])
+            bound = await session.blocking(substitute, bound, [p.scalar for p in params], session.info())
         as_of = await self.as_of_time(session)
         return await reading.answer(session, self.catalog, bound, as_of)
 

@@ -30,7 +30,7 @@ from tidemill.engine.api import (
     StartupOptions,
 )
 from tidemill.engine.interrupt import Interrupt
-from tidemill.engine.plan import Plan, decode_params
+from tidemill.engine.plan import Plan, Value, decode_params
 from tidemill.engine.planner import plan, verb_of
 from tidemill.engine.resolver import Resolver
 from tidemill.engine.transaction import Transaction
@@ -199,9 +199,10 @@ class EngineSession:
             planned = await self.interrupt.guard(self._plan(prepared))
             if planned is None:
                 raise Internal("a statement without a plan")
-            values = await self.blocking(decode_params, planned.param_types, params) if params else []
-            if len(params) != len(planned.param_types):
-                values = decode_params(planned.param_types, params)  # raises the count's error
+            values: list[Value] = []
+            if params or planned.param_types:
+                zone = self.variables.get("timezone")
+                values = await self.blocking(decode_params, planned.param_types, params, zone)
             outcome = await planned.run(self, values)
             if isinstance(outcome, Rows | CopyOut):
                 streaming = True

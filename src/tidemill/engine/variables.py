@@ -221,7 +221,7 @@ _SESSION = [
         "session_authorization", "materialize", _text, "The session's role.", reported=True, read_only=True
     ),
     Variable("standard_conforming_strings", "on", _only("on", "true", "1"), "Always on.", reported=True),
-    Variable("statement_timeout", "1min", _duration, "Ends a statement that takes longer; 0 is never."),
+    Variable("statement_timeout", "0", _duration, "Ends a statement that takes longer; 0 is never."),
     Variable("timezone", "UTC", _timezone, "Time zone in which timestamptz is shown.", reported=True),
     Variable(
         "transaction_isolation",
