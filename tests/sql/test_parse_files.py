@@ -1,8 +1,9 @@
 """Parser cases as text: `tests/sql/parse/*.txt`.
 
-A case is a directive, the SQL, `----` and the result up to an empty line; lines that start with # between cases tell the story.
-`parse` gives each statement as `to_sql` writes it (and checks that this text parses back to an equal statement), or the error.
-`dump` gives the statement's fields. TIDEMILL_REWRITE=1 writes the results anew: read the difference before you keep it.
+A case is a directive, the SQL, `----` and the result up to an empty line; lines that start with # between
+cases tell the story. `parse` gives each statement as `to_sql` writes it (and checks that this text parses
+back to an equal statement), or the error. `dump` gives the statement's fields. TIDEMILL_REWRITE=1 writes
+the results anew: read the difference before you keep it.
 """
 
 from __future__ import annotations

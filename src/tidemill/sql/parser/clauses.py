@@ -43,13 +43,31 @@ _CANNOT_START = words(
     or then else end when returning into asc desc
     """
 )
+# Reserved words that something must follow inside parentheses too: SUBSTRING(a FROM 1 FOR ).
+_INNER_WANTS = words("from for in placing when then else like ilike not is on using distinct")
+# A comma after these has nothing before it.
+_NO_COMMA_AFTER = words(
+    """
+    select from by where on and or not having limit offset when then else in like ilike is join distinct
+    """
+)
+# Of each word of CASE, the ones that it may come after.
+_CASE_AFTER: dict[str, tuple[str, ...]] = {
+    "case": (),
+    "when": ("case", "then"),
+    "then": ("when",),
+    "else": ("then",),
+    "end": ("then", "else"),
+}
+# Where VALUES is the word of the grammar and no column's name.
+_BEFORE_VALUES = words("( ) union intersect except all distinct")
 _CLOSING = frozenset({")", "]", ",", ";"})
 
 
 class _Frame:
     """One level of parentheses (or the body itself)."""
 
-    __slots__ = ("array", "clause", "joins", "ons", "select")
+    __slots__ = ("array", "clause", "joins", "ons", "select", "values")
 
     def __init__(self, array: bool) -> None:
         self.select = (
@@ -59,6 +77,7 @@ class _Frame:
         self.joins = 0  # JOINs that need ON or USING ...
         self.ons = 0  # ... and those seen; nested joins may give them all at the end
         self.array = array  # opened by ARRAY[
+        self.values = False  # between VALUES and the clause after its rows
 
 
 def check(text: str, tokens: Sequence[Token]) -> None:
@@ -72,6 +91,8 @@ class _Check:
         self._tokens = tokens
         self._frames = [_Frame(False)]
         self._arrays = 0
+        # For each open CASE, the last of its words that was seen: sqlglot does not miss a THEN.
+        self._cases: list[str] = []
 
     def run(self) -> None:
         previous = Token(Kind.END, "", 0, 0)
@@ -79,15 +100,19 @@ class _Check:
             kind, value, _, _ = token
             if kind is Kind.SYMBOL:
                 self._symbol(at, value, previous)
-            elif kind is Kind.WORD and previous.value != "." and not _is_label(previous):
+            elif kind is Kind.WORD and not self._is_label(at):
                 self._word(at, value, previous)
-            elif kind is Kind.STRING and _is_label(previous):
-                raise self._error(at)
             elif kind is Kind.END:
                 self._end_joins(at)
                 if len(self._frames) > 1:
                     raise self._error(at)
             previous = token
+
+    def _is_label(self, at: int) -> bool:
+        """Whether the word at `at` follows AS or a dot: then it is a name, whatever word it is."""
+        return at > 0 and (
+            self._tokens[at - 1][:2] == (Kind.WORD, "as") or self._tokens[at - 1][:2] == (Kind.SYMBOL, ".")
+        )
 
     def _error(self, at: int) -> TidemillError:
         token = self._tokens[at]
@@ -113,7 +138,15 @@ class _Check:
             self._arrays -= self._frames.pop().array
         elif value == ",":
             self._wants_more(at)
+            if (
+                previous.kind is Kind.WORD
+                and previous.value in _NO_COMMA_AFTER
+                and not self._is_label(at - 1)
+            ):
+                raise self._error(at)
             frame = self._frames[-1]
+            if frame.values and self._tokens[at + 1].value != "(":
+                raise self._error(at + 1)
             if frame.select and frame.clause == _LIMIT:
                 raise SyntaxError_(
                     "LIMIT #,# syntax is not supported",
@@ -150,11 +183,29 @@ class _Check:
     def _word(self, at: int, value: str, previous: Token) -> None:
         frame = self._frames[-1]
         following = self._tokens[at + 1].value
+        if value in _CLAUSES or value in _SET_OPERATIONS or value == "select":
+            frame.values = False
         if value in _WANTS_MORE or (value == "by" and previous.value in ("group", "order", "partition")):
             self._wants_more(at)
-        if value == "select":
+        if value in _INNER_WANTS:
+            after = self._tokens[at + 1]
+            if after.kind is Kind.SYMBOL and after.value in (")", "]"):
+                raise self._error(at + 1)
+        if value in _CASE_AFTER:
+            self._case(at, value)
+        if value == "as":
+            after = self._tokens[at + 1]
+            if after.kind not in (Kind.WORD, Kind.QUOTED) and after.value != "(":
+                raise self._error(at + 1)
+        elif (value == "not" and following == "is") or (value in ("any", "some") and following != "("):
+            raise self._error(at + 1)
+        elif value == "select":
             frame.select, frame.clause = True, 0
             if following == "as" or following in _SET_OPERATIONS:
+                raise self._error(at + 1)
+        elif value == "values" and (previous.kind is Kind.END or previous.value in _BEFORE_VALUES):
+            frame.values = True
+            if following != "(":
                 raise self._error(at + 1)
         elif value == "join":
             self._join(at)
@@ -193,6 +244,17 @@ class _Check:
                 position=self._tokens[at].start + 1,
             )
 
+    def _case(self, at: int, value: str) -> None:
+        if value == "case":
+            self._cases.append(value)
+            return
+        if not self._cases or self._cases[-1] not in _CASE_AFTER[value]:
+            raise self._error(at)
+        if value == "end":
+            self._cases.pop()
+        else:
+            self._cases[-1] = value
+
     def _join(self, at: int) -> None:
         frame = self._frames[-1]
         back = at - 1
@@ -222,7 +284,3 @@ class _Check:
             self._relation(at)
         elif value == "fetch" and following not in ("first", "next"):
             raise self._error(at + 1)
-
-
-def _is_label(previous: Token) -> bool:
-    return previous.value == "as" and previous.kind is Kind.WORD

@@ -21,7 +21,7 @@ from sqlglot.tokenizer_core import Token as GlotToken
 from sqlglot.tokenizer_core import TokenType
 
 from tidemill.errors import Unsupported
-from tidemill.sql.names import RESERVED, needs_quotes, words
+from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, needs_quotes, words
 from tidemill.sql.parser.typename import INTERVAL_FIELDS, TYPE_WORDS, type_end
 from tidemill.sql.tokens import Kind, Token, syntax_error
 
@@ -116,6 +116,7 @@ _OPERATORS: dict[str, tuple[TokenType, ...]] = {
     "!~~*": (TokenType.NOT, _KEYWORDS["~~*"]),
 }
 _VALUES = frozenset({Kind.STRING, Kind.NUMBER, Kind.PARAM, Kind.BITS, Kind.QUOTED})
+_BEFORE_STRINGS = RESERVED | RESERVED_FUNCTION_OR_TYPE | words("between by escape groups range rows zone")
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -133,13 +134,17 @@ class _Lowering:
         self._tokens = tokens
         self._base = base
         self._out: list[GlotToken] = []
-        # For each open parenthesis or bracket, whether it is CAST's: an AS directly inside is then followed
-        # by a type.
-        self._open: list[bool] = []
+        # For each open parenthesis whether it is CAST's (an AS directly inside is then followed by a type);
+        # None for a bracket.
+        self._open: list[bool | None] = []
+        # Where the AND of a BETWEEN stands: the parenthesis around the lower bound closes before it.
+        self._lower_bounds: set[int] = set()
 
     def run(self) -> list[GlotToken]:
         tokens, at = self._tokens, 0
         while tokens[at].kind is not Kind.END:
+            if at in self._lower_bounds:
+                self._emit(TokenType.R_PAREN, ")", at)
             kind = tokens[at].kind
             if kind is Kind.SYMBOL:
                 at = self._symbol(at)
@@ -159,9 +164,8 @@ class _Lowering:
         if kind is Kind.NUMBER:
             self._emit(TokenType.NUMBER, "0" + value if value[0] == "." else value, at)
         elif kind is Kind.STRING:
-            following = self._tokens[at + 1]
-            if following.kind is Kind.STRING:
-                raise syntax_error(self._text, following.start, following.end)
+            if at and not self._may_precede_string(at - 1):
+                raise syntax_error(self._text, self._tokens[at].start, self._tokens[at].end)
             self._emit(TokenType.STRING, value, at)
         elif kind is Kind.QUOTED:
             if value in _FOREIGN_FUNCTIONS and self._tokens[at + 1][:2] == (Kind.SYMBOL, "("):
@@ -242,16 +246,37 @@ class _Lowering:
         if at < 0:
             return False
         kind, value, _, _ = self._tokens[at]
-        return kind in (Kind.WORD, Kind.QUOTED) or value in (")", "]")
+        if kind is Kind.WORD:
+            return value not in RESERVED or (at > 0 and self._tokens[at - 1].value == ".")
+        return kind is Kind.QUOTED or value in (")", "]")
 
-    def _is_operand(self, at: int) -> bool:
-        """Whether an expression can end with the token at `at`."""
+    def _may_precede_string(self, at: int) -> bool:
+        """Not a value or a name: sqlglot would join two strings, or take the string for an alias."""
+        kind, value, _, _ = self._tokens[at]
+        if kind is Kind.WORD:
+            return value in _BEFORE_STRINGS
+        return kind is Kind.SYMBOL and value not in (")", "]", ".")
+
+    def _is_frame(self, at: int) -> bool:
+        """Whether the BETWEEN at `at` belongs to a window's frame."""
+        return self._tokens[at - 1].kind is Kind.WORD and self._tokens[at - 1].value in (
+            "rows",
+            "range",
+            "groups",
+        )
+
+    def _is_operand(self, at: int, *also: str) -> bool:
+        """Whether an expression can end with the token at `at`, or it is one of the words `also`."""
         if at < 0:
             return False
         kind, value, _, _ = self._tokens[at]
         if kind is Kind.SYMBOL:
             return value in (")", "]")
-        return kind is not Kind.WORD or value not in RESERVED or value in ("end", "null", "true", "false")
+        if kind is not Kind.WORD or value not in RESERVED or value in also:
+            return True
+        return value in ("end", "null", "true", "false") or value.startswith(
+            ("current_", "local", "session_")
+        )
 
     def _is_lambda_head(self, at: int) -> bool:
         tokens = self._tokens
@@ -277,10 +302,14 @@ class _Lowering:
                 self._name(at + 1)
                 return at + 2
             return at + 1
+        if value == "array" and following.value not in ("[", "("):
+            raise syntax_error(self._text, following.start, following.end)
         if value in TYPE_WORDS:
             end = self._typed_literal(at)
             if end is not None:
                 return end
+        if value == "between" and self._is_operand(at - 1, "not") and not self._is_frame(at):
+            return self._between(at)
         kind = _QUERY_WORDS.get(value)
         if kind is not None:
             # sqlglot looks at the text too: SOME(SELECT ...) and ANY(SELECT ...) would give different trees.
@@ -294,6 +323,34 @@ class _Lowering:
         else:
             self._plain(at)
         return at + 1
+
+    def _between(self, at: int) -> int:
+        """Parentheses around the lower bound (`tree` takes them away): sqlglot does not miss the AND after
+        it, so that `a BETWEEN 1 2 = b` had a meaning."""
+        tokens = self._tokens
+        self._emit(TokenType.BETWEEN, "BETWEEN", at)
+        at += 1
+        if tokens[at][:2] in ((Kind.WORD, "symmetric"), (Kind.WORD, "asymmetric")):
+            self._emit(TokenType.VAR, tokens[at].value, at)
+            at += 1
+        if tokens[at].kind is Kind.WORD and tokens[at].value in ("select", "with", "values", "table"):
+            raise syntax_error(self._text, tokens[at].start, tokens[at].end)
+        depth = 0
+        end = at
+        while True:
+            kind, value, start, stop = tokens[end]
+            if kind is Kind.SYMBOL or kind is Kind.WORD:
+                if not depth and value == "and":
+                    break
+                if not depth and value in (",", ")", "]", "between"):
+                    raise syntax_error(self._text, start, stop)
+                depth += (value in ("(", "[", "case")) - (value in (")", "]", "end"))
+            elif kind is Kind.END:
+                raise syntax_error(self._text, start, stop)
+            end += 1
+        self._emit(TokenType.L_PAREN, "(", at)
+        self._lower_bounds.add(end)
+        return at
 
     def _plain(self, at: int) -> None:
         following = self._tokens[at + 1]

@@ -96,8 +96,8 @@ def _operand(node: exp.Expr, level: int, operand: exp.Expr, strict: bool) -> Non
     inner = _level(operand)
     if inner is None:
         return
-    if isinstance(operand, exp.Neg | exp.BitwiseNot) and operand.arg_key == "expression":
-        return  # a prefix operator as right operand needs no parentheses: a || - b
+    if isinstance(operand, exp.Neg | exp.BitwiseNot | exp.Not) and operand.arg_key == "expression":
+        return  # a prefix operator as right operand needs no parentheses: a || - b, a = NOT b
     if isinstance(node, exp.Not | exp.Neg | exp.BitwiseNot):
         strict = False  # prefix operators repeat: NOT NOT a
     if inner > level or (inner == level and not strict):
@@ -106,11 +106,9 @@ def _operand(node: exp.Expr, level: int, operand: exp.Expr, strict: bool) -> Non
 
 
 def _refusal(level: int, inner: int) -> TidemillError:
-    if level == inner == _COMPARISON or inner == _NOT:
+    if level == inner == _COMPARISON:
         return SyntaxError_(
-            "syntax error: comparison operators do not chain"
-            if inner == level
-            else 'syntax error at or near "NOT"',
+            "syntax error: comparison operators do not chain",
             hint="Use parentheses to say which comes first.",
         )
     return Unsupported(

@@ -66,7 +66,8 @@ def value_or_default(cursor: Cursor, *stops: str) -> Expr | Default:
 def _literal(token: Token) -> exp.Expr | None:
     kind, value, _, _ = token
     if kind is Kind.NUMBER:
-        return exp.Literal.number("0" + value if value[0] == "." else value)
+        # Not Literal.number: it works out the Python value to look at its sign, which a token never has.
+        return exp.Literal(this="0" + value if value[0] == "." else value, is_string=False)
     if kind is Kind.STRING:
         return exp.Literal.string(value)
     if kind is Kind.PARAM:
