@@ -84,7 +84,7 @@ class Server:
         def notice(text: str) -> None:
             state.waiting = text
 
-        return Connection("127.0.0.1", self.sql_port, on_notice=notice)
+        return Connection("127.0.0.1", self.sql_port, timeout=2 * SPARK_SECONDS, on_notice=notice)
 
     def wait(self, state: State, stop: threading.Event) -> Connection | None:
         """The first connection, or None when the person ended it meanwhile."""
