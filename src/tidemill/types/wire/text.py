@@ -25,7 +25,8 @@ from tidemill.types.wire.output_times import date_text, interval_text, time_text
 _STRINGS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.UNKNOWN, Kind.JSONB}
 _INTEGERS = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.UINT2, Kind.UINT4, Kind.MZ_TIMESTAMP, Kind.OID}
 
-_HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), dtype=np.uint8).reshape(256, 2)
+# Two digits for each byte, as one 16-bit unit so that a lookup moves both.
+_HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), dtype=np.uint16)
 
 
 def encode_text(array: pa.Array | pa.ChunkedArray, t: SqlType, *, timezone: str = "UTC") -> pa.Array:
@@ -77,7 +78,7 @@ def _uuid_text(array: pa.Array) -> pa.Array:
     rows = fixed_rows(array, 16)
     if rows is None:
         raise Internal("a stored uuid is not 16 bytes long")
-    digits = _HEX[rows].reshape(len(array), 32)
+    digits = _HEX[rows].view(np.uint8)
     texts = np.full((len(array), 36), ord("-"), dtype=np.uint8)
     for source, target in ((0, 0), (8, 9), (12, 14), (16, 19), (20, 24)):
         width = 12 if source == 20 else 8 if source == 0 else 4
@@ -88,7 +89,7 @@ def _uuid_text(array: pa.Array) -> pa.Array:
 def _bytea_text(array: pa.Array) -> pa.Array:
     offsets, data = spans(array)
     first = int(offsets[0])
-    digits = _HEX[data[first : offsets[-1]]].reshape(-1)
+    digits = _HEX[data[first : offsets[-1]]].view(np.uint8)
     twice = ((offsets.astype(np.int64) - first) * 2).astype(np.int32)
     buffers = [None, pa.py_buffer(twice), pa.py_buffer(digits)]
     hexed = pa.Array.from_buffers(pa.binary(), len(array), buffers)
