@@ -4,6 +4,10 @@ All are frozen values. `offset` is where a piece starts in the text that was par
 it takes no part in comparison, so a statement equals its rendered and re-parsed self. The sqlglot trees
 inside are canonical (`parser.tree`): names are folded, and an identifier's `quoted` only says whether it
 must be quoted. Whoever wants to change a tree copies it first.
+
+A node's `meta` may hold `start` and `end` (inclusive), character offsets in the text that was parsed:
+identifiers, literals, stars and calls have them. Calls also have `function`, the name as it was written and
+folded (`now` and `current_timestamp` give the same node).
 """
 
 from __future__ import annotations

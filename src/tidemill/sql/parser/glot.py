@@ -38,7 +38,7 @@ def parse_body(text: str, tokens: Sequence[Token], base: int) -> exp.Query | exp
     position = tokens[0].start + 1
     if not isinstance(tree, exp.Query | exp.Values):
         raise syntax_error(text, tokens[0].start, tokens[0].end)
-    return cast(exp.Query | exp.Values, accept(tree, position))
+    return cast(exp.Query | exp.Values, accept(tree, text, position))
 
 
 def parse_list(text: str, tokens: Sequence[Token], base: int) -> list[exp.Expr]:
@@ -51,7 +51,7 @@ def parse_list(text: str, tokens: Sequence[Token], base: int) -> list[exp.Expr]:
     tree = _parse(text, [head, *lowered], tokens, base)
     if not isinstance(tree, exp.Select) or any(v for k, v in tree.args.items() if k != "expressions"):
         raise syntax_error(text, tokens[0].start, tokens[0].end)
-    return [cast(exp.Expr, e.pop()) for e in list(accept(tree, tokens[0].start + 1).expressions)]
+    return [cast(exp.Expr, e.pop()) for e in list(accept(tree, text, tokens[0].start + 1).expressions)]
 
 
 def parse_scalar(text: str, tokens: Sequence[Token], base: int) -> exp.Expr:

@@ -20,7 +20,7 @@ from tidemill.sql.parser.depth import check_tree
 from tidemill.sql.parser.lower import PLAIN_CALL
 
 
-def accept(tree: exp.Expr, position: int) -> exp.Expr:
+def accept(tree: exp.Expr, text: str, position: int) -> exp.Expr:
     """`tree`, canonical, or an error; `position` (1-based) is where it starts in the text, for errors of no
     better place."""
     check_tree(tree, position)
@@ -32,6 +32,8 @@ def accept(tree: exp.Expr, position: int) -> exp.Expr:
             name = node.args.get("this")
             if isinstance(name, str) and name.startswith(PLAIN_CALL):
                 node.set("this", name.removeprefix(PLAIN_CALL))
+            if isinstance(node, exp.Func) and "start" in node.meta:
+                node.meta["function"] = _written(text[node.meta["start"] : node.meta["end"] + 1])
             canonical = _CANONICAL.get(type(node))
             if canonical is not None:
                 canonical(node)
@@ -40,6 +42,12 @@ def accept(tree: exp.Expr, position: int) -> exp.Expr:
                 error.position = _position(node) or position
             raise
     return tree
+
+
+def _written(name: str) -> str:
+    """A function's name as the text has it: sqlglot gives `pow(a, b)` and `a ^ b`, `now()` and
+    `current_timestamp` one node."""
+    return name[1:-1].replace('""', '"') if name.startswith('"') else fold(name)
 
 
 def _position(node: exp.Expr) -> int | None:
