@@ -21,7 +21,7 @@ from tidemill.persist.log import entry_path, list_log
 from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.part import part_path
 from tidemill.persist.settings import Ages, Settings, ages_of
-from tidemill.persist.shard import Shard
+from tidemill.persist.shard import Shard, ShardExists
 from tidemill.persist.state import FANOUT, rank
 
 NOW = Ages(log_keep_seconds=0, removed_keep_seconds=0)
@@ -66,6 +66,41 @@ def test_nothing_due_is_nothing_done(folder: Blobs) -> None:
     done = shard.maintain()
     assert (done.compactions, done.checkpointed, done.cleaned, done.swept) == (0, False, 0, 0)
     assert shard.version == before
+
+
+def test_an_idle_shard_advances_no_log(folder: Blobs) -> None:
+    """Its since follows the clock; that alone is nothing to write down."""
+    shard = Shard.create(folder, "u1", DESC, epoch=1)
+    append(shard, [a(1, 0), a(2, 0)], 1)
+    for t in range(2, 100):
+        shard.downgrade_since(t)
+        shard.maintain()
+    assert shard.version == 1
+    assert shard.since == 99
+
+
+def test_an_idle_shard_is_consolidated_once(folder: Blobs) -> None:
+    shard = Shard.create(folder, "u1", DESC, epoch=1)
+    append(shard, [a(1, 0), a(1, 1, -1), a(2, 1)], 2)
+    for t in range(2, 20):
+        shard.downgrade_since(t)
+        shard.maintain()
+    assert shard.version == 3  # the since, the compaction
+    assert [part.rows for part in shard.parts] == [1]
+    with shard.snapshot(19, readable=20) as snapshot:
+        assert not snapshot.needs_consolidation
+
+
+def test_an_id_is_not_created_twice(folder: Blobs) -> None:
+    """Not even when the log's first entry is long gone."""
+    shard = Shard.create(folder, "u1", DESC, epoch=1, ages=NOW)
+    for t in range(3):
+        append(shard, [a(t, t)], t + 1)
+        shard.checkpoint()
+    shard.clean()
+    assert 0 not in list_log(folder, "u1").entries
+    with pytest.raises(ShardExists):
+        Shard.create(folder, "u1", DESC, epoch=1)
 
 
 def test_tiers(folder: Blobs) -> None:

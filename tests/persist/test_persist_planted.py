@@ -154,7 +154,7 @@ def sweep_ignores_readers(patch: Patch) -> None:
 
 
 def moved_too_far(patch: Patch) -> None:
-    patch.setattr(compact, "target_time", lambda state: state.since + 1)
+    patch.setattr(compact, "target_time", lambda state, since: since + 1)
 
 
 def late_updates_are_shown(patch: Patch) -> None:

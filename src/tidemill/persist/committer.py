@@ -108,7 +108,7 @@ class Committer:
                 if objection is not None:
                     raise Internal(f"a wrong entry for shard {self.shard_id}", detail=objection)
                 began = (_since_boot(), time.time())
-                if self._put(version, entry):
+                if self._put(version, entry) and not self._taken_back(version):
                     self._apply(version, entry)
                     self._known = began
                     return entry
@@ -145,19 +145,17 @@ class Committer:
             except BlobError:
                 return self._resolve(version, entry, data, error)
         except BlobFailed as error:
-            raise CommitFailed(
-                f"could not commit to shard {self.shard_id}",
-                detail=": ".join(filter(None, (error.primary, error.detail))),
-                hint=error.hint,
-                sqlstate=error.sqlstate,
-            ) from error
+            raise CommitFailed.because(self.shard_id, error) from error
         except BlobUnknown as error:
             return self._resolve(version, entry, data, error)
-        if self._stale() and cleaned_past(self.blobs, self.shard_id, version):
-            # The name was free because the real version was cleaned away. Nobody reads an entry older than a
-            # checkpoint.
-            self.blobs.delete([path])
+        return True
+
+    def _taken_back(self, version: int) -> bool:
+        """Whether the version that we put was there before and had been cleaned away; then ours is deleted.
+        Nobody has read it: nobody reads entries older than a checkpoint."""
+        if not self._stale() or not cleaned_past(self.blobs, self.shard_id, version):
             return False
+        self.blobs.delete([entry_path(self.shard_id, version)])
         return True
 
     def _is_ours(self, version: int, entry: Entry) -> bool:

@@ -41,8 +41,8 @@ MAX_INPUTS = 16 * FANOUT
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to merge, at which version it was live, as which relation, and the since (recorded in the log
-    already) to which earlier updates move."""
+    """What to merge, at which version it was live, as which relation, and the time to which earlier updates
+    move; the log must know since to be there before the plan is carried out."""
 
     version: int
     desc: RelationDesc
@@ -60,51 +60,50 @@ class Compacted:
     rows_after: int
 
 
-def plan_tier(state: State, settings: Settings) -> Plan | None:
+def plan_tier(state: State, since: int, settings: Settings) -> Plan | None:
     """The lowest full rank, oldest parts first. Looks at ranks, not at parts, unless there is work."""
     for rank in sorted(state.ranks):
         ranked = state.ranks[rank]
         if len(ranked) < FANOUT:
             continue
-        inputs = _within(
-            [part for part in ranked.values() if part.bytes < settings.part_target_bytes],
-            settings.compact_max_bytes,
-        )
+        small = [part for part in ranked.values() if part.bytes < settings.part_target_bytes]
+        inputs = _within(small, settings.compact_max_bytes)
         if len(inputs) >= FANOUT:
-            return _plan(state, inputs)
+            return _plan(state, inputs, since)
     return None
 
 
-def plan_full(state: State, settings: Settings) -> Plan | None:
+def plan_full(state: State, since: int, settings: Settings) -> Plan | None:
     """Everything wholly at or before since, when enough would go: each retraction there takes an insertion
     with it."""
-    since = target_time(state)
-    settled = [part for part in state.parts.values() if part.max_time <= since]
-    rows = sum(part.rows for part in settled)
+    target = target_time(state, since)
+    settled = [part for part in state.parts.values() if part.max_time <= target]
     gone = 2 * sum(part.retractions for part in settled)
-    if len(settled) < 2 or sum(part.bytes for part in settled) > settings.compact_max_bytes:
+    if gone == 0 or gone < settings.compact_min_gain * sum(part.rows for part in settled):
         return None
-    if gone < settings.compact_min_gain * rows:
+    if sum(part.bytes for part in settled) > settings.compact_max_bytes:
         return None
-    return _plan(state, tuple(settled))
+    if len(settled) == 1 and settled[0].min_time >= target:
+        return None  # consolidated already, and still negative
+    return _plan(state, tuple(settled), since)
 
 
-def plan_all(state: State, settings: Settings) -> Plan | None:
+def plan_all(state: State, since: int, settings: Settings) -> Plan | None:
     """Every part that fits, whatever it gains."""
     inputs = _within(list(state.parts.values()), settings.compact_max_bytes)
-    alone = len(inputs) == 1 and inputs[0].min_time >= target_time(state)
-    return _plan(state, inputs) if inputs and not alone else None
+    alone = len(inputs) == 1 and inputs[0].min_time >= target_time(state, since)
+    return _plan(state, inputs, since) if inputs and not alone else None
 
 
-def _plan(state: State, inputs: tuple[Part, ...]) -> Plan:
-    return Plan(state.version, state.metadata.desc, inputs, target_time(state))
+def _plan(state: State, inputs: tuple[Part, ...], since: int) -> Plan:
+    return Plan(state.version, state.metadata.desc, inputs, target_time(state, since))
 
 
-def target_time(state: State) -> int:
+def target_time(state: State, since: int) -> int:
     """Where updates before since move: to since, but never out of the times that the shard already covers."""
     if state.upper == CLOSED:
-        return state.since
-    return max(0, min(state.since, state.upper - 1))
+        return since
+    return max(0, min(since, state.upper - 1))
 
 
 def _within(parts: list[Part], max_bytes: int) -> tuple[Part, ...]:

@@ -53,7 +53,10 @@ class Listen:
         if found is None:
             return None
         parts, upper = found
-        table = self._read(parts, self.frontier, upper)
+        try:
+            table = self._read(parts, self.frontier, upper)
+        finally:
+            self._hold.version = None
         self.frontier = upper
         if upper is None:
             self._hold.release()
@@ -71,8 +74,7 @@ class Listen:
                     parts = [part for part in state.parts.values() if part.max_time >= frontier]
                     upper = None if state.upper == CLOSED else state.upper
                     chosen, upper = self._cut(parts, frontier, upper)
-                    # The parts stay until they were read: the files of this version are ours until the next
-                    # call.
+                    # The files of this version stay until they were read.
                     self._hold.version = state.version
                     return chosen, upper
                 left = None if deadline is None else deadline - time.monotonic()

@@ -78,10 +78,11 @@ class Maintenance:
 
     def compact(self, epoch: int, *, everything: bool = False) -> Compacted | None:
         with self._one:
-            self._shard.record_since()
             plan = self._plan(everything)
             if plan is None:
                 return None
+            # Only now: an idle shard's since follows the clock, and its log must not.
+            self._shard.record_since()
             # The inputs' files must stay while we read them, whoever replaces them meanwhile.
             with self._holds.acquire(plan.since, plan.version):
                 try:
@@ -99,13 +100,13 @@ class Maintenance:
     def _plan(self, everything: bool) -> Plan | None:
         settings = self._shard.settings
         with self._committer.changed:
-            state = self._committer.state
+            state, since = self._committer.state, self._shard.since
             if everything:
-                return compaction.plan_all(state, settings)
-            plan = compaction.plan_tier(state, settings)
-            if plan is None and state.since > self._considered:
-                self._considered = state.since
-                plan = compaction.plan_full(state, settings)
+                return compaction.plan_all(state, since, settings)
+            plan = compaction.plan_tier(state, since, settings)
+            if plan is None and since > self._considered:
+                self._considered = since
+                plan = compaction.plan_full(state, since, settings)
             return plan
 
     def checkpoint(self) -> None:

@@ -71,6 +71,16 @@ class CommitFailed(TidemillError):
     sqlstate = "58030"
     transient = True
 
+    @classmethod
+    def because(cls, shard_id: str, cause: TidemillError) -> CommitFailed:
+        """With the cause's own detail, hint and SQLSTATE (53100 for a full disk)."""
+        return cls(
+            f"could not write to shard {shard_id}",
+            detail=": ".join(filter(None, (cause.primary, cause.detail))),
+            hint=cause.hint,
+            sqlstate=cause.sqlstate,
+        )
+
 
 class CommitUnknown(TidemillError):
     """It may have happened: the store did not answer, nor did it when we asked again."""

@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 
 from tidemill import failpoints
 from tidemill.errors import DataCorrupted, Internal
-from tidemill.persist.blob import BlobMissing, Blobs
+from tidemill.persist.blob import BlobFailed, BlobMissing, Blobs
+from tidemill.persist.outcome import CommitFailed
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.model import RelationDesc
 
@@ -82,7 +83,10 @@ def write_part(blobs: Blobs, shard_id: str, desc: RelationDesc, table: pa.Table,
     path = f"parts/{job}/{uuid.uuid4()}.parquet"
     data = _encode(table)
     part = _describe(path, table, data)
-    blobs.put(f"shards/{shard_id}/{path}", data)
+    try:
+        blobs.put(f"shards/{shard_id}/{path}", data)
+    except BlobFailed as error:
+        raise CommitFailed.because(shard_id, error) from error
     failpoints.hit(FP_PART_WRITTEN)
     return part
 

@@ -24,7 +24,7 @@ from tidemill.persist.compact import Compacted
 from tidemill.persist.entry import CLOSED, Metadata, Operation
 from tidemill.persist.holds import Hold, Holds
 from tidemill.persist.listen import Listen
-from tidemill.persist.log import checkpoint_path, hint_path, load
+from tidemill.persist.log import checkpoint_path, cleaned_past, hint_path, load
 from tidemill.persist.maintain import Maintained, Maintenance
 from tidemill.persist.outcome import Fenced, UpperMismatch
 from tidemill.persist.part import Part, part_path, write_part
@@ -114,6 +114,9 @@ class Shard:
                 raise ShardExists(f'shard "{shard_id}" exists already')
             return first
 
+        # An old shard's first entry may have been cleaned away, and its name be free.
+        if cleaned_past(blobs, shard_id, 0):
+            raise ShardExists(f'shard "{shard_id}" exists already')
         committer.commit(propose)
         failpoints.hit(FP_CREATED)
         return cls(committer, epoch=epoch, settings=settings, cache=cache, checkpoint=None)
@@ -316,7 +319,7 @@ class Shard:
             initial = int(self.state.metadata.configuration[_INITIAL_SINCE])
             if from_ < since or (from_ == since and since != initial):
                 raise InvalidAsOf(self.id, from_, since, self.upper)
-            hold = self._holds.acquire(max(since, from_ - 1), self.state.version)
+            hold = self._holds.acquire(max(since, from_ - 1))
             return Listen(self, from_, hold)
 
     def hold(self, at: int) -> Hold:

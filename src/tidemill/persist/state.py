@@ -20,6 +20,11 @@ FANOUT_BITS = 4
 FANOUT = 1 << FANOUT_BITS
 
 
+# Tombstones kept in memory, some 250 bytes each: 25 MB. A handle that only follows never sweeps; what is
+# dropped here is found by the sweep for orphans.
+MAX_TOMBSTONES = 100_000
+
+
 def rank(part: Part) -> int:
     """floor(log_FANOUT(rows))."""
     return (part.rows.bit_length() - 1) // FANOUT_BITS
@@ -74,6 +79,8 @@ class State:
             self.rows -= part.rows
             self.bytes -= part.bytes
             self.removed[path] = Tombstone(version, entry.timestamp)
+        while len(self.removed) > MAX_TOMBSTONES:
+            del self.removed[next(iter(self.removed))]
         for part in entry.adds:
             self.take(part)
         if entry.upper is not None:
