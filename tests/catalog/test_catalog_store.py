@@ -144,6 +144,29 @@ def test_drop(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     assert table(catalog, "t").id != dropped.id and table(catalog, "t").shard != dropped.shard
 
 
+def test_history_goes_after_its_time(env: Environment) -> None:
+    catalog = Catalog.open(env)
+    catalog.transact([CreateTable(public(catalog), "t", DESC, retain_history_ms=2_000)])
+    shard = env.open_shard(table(catalog, "t").shard)
+    created = shard.since
+    updates = pa.table({"a": pa.array([1], pa.int32()), "b": ["x"], "mz_diff": pa.array([1], pa.int64())})
+    ts = env.txns.commit({shard.id: updates}).result()
+    env.txns.apply_until(shard.id, ts)
+    catalog.maintain()
+    assert shard.since == created
+    env.oracle.advance_to(ts + 10_000)
+    with shard.hold(created):
+        catalog.maintain()
+        assert shard.since == created  # held
+    catalog.maintain()
+    assert ts < shard.since <= env.oracle.now() - 2_000
+    # Nothing happens to it any more: since stays, however late it is.
+    stays = shard.since
+    env.oracle.advance_to(ts + 100_000)
+    catalog.maintain()
+    assert shard.since == stays
+
+
 def test_files_of_a_dropped_table_are_swept_by_the_next_server(tmp_path: Path) -> None:
     url = str(tmp_path / "data")
     env = Environment.open(url)

@@ -52,6 +52,11 @@ _DROPPED = "dropped:"
 
 # How long what the catalog was can be asked for. Its changes are few and small.
 RETAIN_MS = 7 * 24 * 3600 * 1000
+# What a table keeps without RETAIN HISTORY FOR: an hour, so that AS OF works for what one has just seen.
+DEFAULT_RETAIN_MS = 3600 * 1000
+# Since moves when this share of the retention has passed, and not more often than this.
+SINCE_STEPS = 10
+SINCE_STEP_MS = 1000
 # Files of a dropped table stay this long: a statement that was planned before the drop may be about to open
 # them.
 DROP_GRACE_SECONDS = 60.0
@@ -144,9 +149,18 @@ class Catalog:
             count += 1
         return count
 
-    def maintain(self) -> None:
-        """Let old history of the catalog go; compaction is the environment's."""
-        self._shard.downgrade_since(max(0, self._environment.oracle.now() - RETAIN_MS))
+    def maintain(self, default_retain_ms: int = DEFAULT_RETAIN_MS) -> None:
+        """Let history go that nobody asked to keep, of the tables and of the catalog itself, and sweep
+        dropped tables. Compaction of what became equal is the environment's."""
+        now = self._environment.oracle.now()
+        retained = {
+            t.shard: default_retain_ms if t.retain_history_ms is None else t.retain_history_ms
+            for t in self._state.tables()
+        }
+        retained[CATALOG_SHARD] = RETAIN_MS
+        for shard in self._environment.open_shards():
+            if (retain := retained.get(shard.id)) is not None:
+                _follow(shard, now, retain)
         self.sweep()
 
     # -- shards of tables
@@ -239,6 +253,17 @@ class Catalog:
                 self._environment.oracle.lose(e)
                 raise
         self._rows = rows
+
+
+def _follow(shard: Shard, now: int, retain_ms: int) -> None:
+    """Move since to the retention's distance, in steps, and only where there is history to let go: every move
+    is an entry of the log sooner or later, and an idle shard should have none."""
+    target = now - retain_ms
+    if (
+        target - shard.since >= max(retain_ms // SINCE_STEPS, SINCE_STEP_MS)
+        and upper_of(shard) > shard.since + 1
+    ):
+        shard.downgrade_since(target)
 
 
 def storage_desc(desc: RelationDesc) -> RelationDesc:
