@@ -1,0 +1,46 @@
+"""`python -m bench [NAME ...] [--quick]`: measure, print a table, say which aims were met.
+
+Ratios compare two things in one run, in turns, because machines are noisy. `--quick` shrinks the sizes to
+see that everything runs; its figures mean nothing. The status is 0 whatever was measured: a slow machine is
+no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import platform
+import subprocess
+import time
+
+from bench.report import Figure, print_table
+
+NAMES = ("commit", "query", "sql", "wire", "idle", "restart")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which of: {', '.join(NAMES)} (default: all)"
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it runs")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(NAMES)
+    if unknown:
+        parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    print(
+        f"{time.strftime('%Y-%m-%d')}, commit {commit.stdout.strip() or '?'}, Python {platform.python_version()}"
+    )
+    for name in options.names or NAMES:
+        module = importlib.import_module(f"bench.bench_{name}")
+        began = time.monotonic()
+        figures: list[Figure] = module.measure(quick=options.quick)
+        print(f"\n{name} ({time.monotonic() - began:.0f} s)")
+        print_table(figures)
+
+
+if __name__ == "__main__":
+    main()

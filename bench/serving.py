@@ -1,0 +1,24 @@
+"""A real server for a benchmark: started as a process, ready, ended at the end."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from support.server import ServerProcess
+
+
+@contextmanager
+def serving(*args: str, ready: bool = True) -> Generator[ServerProcess]:
+    with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
+        server = ServerProcess(Path(folder) / "data", args=args)
+        server.start(wait_ready=ready)
+        try:
+            yield server
+        finally:
+            server.terminate()
