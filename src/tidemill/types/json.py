@@ -26,7 +26,7 @@ MAX_PLAIN_DIGITS = 400
 MAX_EXPONENT = 131_072
 
 _NUMBER = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?", re.ASCII)
-_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89abAB]")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 # A zero character in printed JSON: its escape, not an escaped backslash before u0000.

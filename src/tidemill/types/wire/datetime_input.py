@@ -19,7 +19,7 @@ from tidemill.types.wire.calendar import MICROS_PER_DAY, MICROS_PER_SECOND, days
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s,]+)
-    |(?P<clock>\d+:\d+(?::\d+(?:\.\d*)?)?)
+    |(?P<clock>\d+:\d+(?::\d+(?:\.\d*)?|\.\d*)?)
     |(?P<date>\d+-\d+-\d+|\d+/\d+/\d+|\d+\.\d+\.\d+)
     |(?P<named>\d+-[a-z]+-\d+|[a-z]{3,9}-\d+-\d+)
     |(?P<offset>[+-]\d+(?::\d+)*)
@@ -132,10 +132,8 @@ class _Reader:
 
     def read(self) -> DateTime:
         body = self.text.strip(" \t\n\v\f\r").lower()
-        if body in ("epoch", "infinity", "-infinity", "+infinity", "inf", "-inf"):
-            self.out.special = {"inf": "infinity", "+infinity": "infinity", "-inf": "-infinity"}.get(
-                body, body
-            )
+        if body in ("epoch", "infinity", "-infinity", "+infinity"):
+            self.out.special = body.lstrip("+")
             return self.out
         if body in MONTH_NUMBERS or not body or len(body) > 200:
             raise self.syntax()
@@ -160,7 +158,7 @@ class _Reader:
             self.once(self.out.days is None and self.out.month is None)
             self.out.days = int(text[1:]) - 2_440_588
         elif kind == "t":
-            self.once(self.has_date() and self.out.micros is None)
+            self.once((self.has_date() or self.type_name == "time") and self.out.micros is None)
             self.after_t = True
         elif kind == "number":
             self.number(text)
@@ -178,6 +176,8 @@ class _Reader:
     def clock(self, text: str) -> None:
         self.once(self.out.micros is None)
         parts = text.split(":")
+        if len(parts) == 2 and "." in parts[1]:
+            parts = ["0", *parts]  # mm:ss.fff
         seconds = Decimal(parts[2].rstrip(".") or "0") if len(parts) == 3 else Decimal(0)
         self.set_clock(int(parts[0]), int(parts[1]), seconds)
 
@@ -191,8 +191,10 @@ class _Reader:
         self.out.micros = total
 
     def date(self, parts: list[str]) -> None:
-        self.once(not self.has_date())
+        self.once(not self.has_date() and self.out.month is None and not self.year_given)
         first, second, third = parts
+        if len(second) > 2 and second.isdigit():
+            raise self.syntax()
         if first.isalpha():
             self.set_date(third, MONTH_NUMBERS.get(first), second)
         elif second.isalpha():
@@ -230,6 +232,8 @@ class _Reader:
             parts = [int(digits)]
         elif len(digits) <= 4:
             parts = [int(digits[:-2]), int(digits[-2:])]
+        elif len(digits) == 5:
+            parts = [int(digits[:3]), int(digits[3:])]
         else:
             parts = [int(digits[:-4]), int(digits[-4:-2]), int(digits[-2:])]
         parts += [0] * (3 - len(parts))
@@ -252,6 +256,8 @@ class _Reader:
                 raise self.syntax()
         elif "." in text:
             raise self.syntax()
+        elif len(whole) == 4 and self.type_name == "time" and self.out.micros is None:
+            self.set_clock(int(whole[:2]), int(whole[2:]), Decimal(0))
         elif len(whole) == 8 and not self.has_date():
             self.set_date(whole[:4], int(whole[4:6]), whole[6:])
         elif len(whole) == 6 and not self.has_date():
@@ -269,7 +275,7 @@ class _Reader:
 
     def word(self, word: str) -> None:
         if word in MONTH_NUMBERS:
-            self.once(self.out.month is None)
+            self.once(self.out.month is None and self.out.days is None)
             self.out.month = MONTH_NUMBERS[word]
         elif word in ("am", "pm"):
             self.once(self.half is None and self.out.micros is not None)

@@ -92,24 +92,28 @@ def _integers(texts: pa.Array, kind: Kind) -> pa.Array:
 
 def parse_integer(text: str, t: SqlType) -> int:
     """One integer by PostgreSQL's rules: blanks around it, a sign, 0x 0o 0b, underscores between digits."""
-    match = _INTEGER.fullmatch(text.strip(BLANKS))
-    if match is None:
-        raise InvalidValue(f'invalid input syntax for type {type_name(t)}: "{text}"')
+    body = text.strip(BLANKS)
+    match = _INTEGER.match(body)
+    if match is not None:
+        value = _integer_value(match)
+        low, high = INTEGER_BOUNDS[t.kind]
+        if t.kind is Kind.OID and -(2**31) <= value < 0:
+            value += 2**32
+        # Digits are counted as they are read: too many are told before what stands behind them.
+        if not low <= value <= high:
+            raise _out_of_range(text, t)
+        if match.end() == len(body):
+            return value
+    raise InvalidValue(f'invalid input syntax for type {type_name(t)}: "{text}"')
+
+
+def _integer_value(match: re.Match[str]) -> int:
     sign, hexa, octal, binary, digits = match.groups()
-    if len(text) > 400:
-        raise _out_of_range(text, t)
-    if hexa or octal or binary:
-        value = int((hexa or octal or binary).replace("_", ""), 16 if hexa else 8 if octal else 2)
-    else:
-        value = int(digits.replace("_", ""))
-    if sign == "-":
-        value = -value
-    low, high = INTEGER_BOUNDS[t.kind]
-    if t.kind is Kind.OID and -(2**31) <= value < 0:
-        value += 2**32
-    if not low <= value <= high:
-        raise _out_of_range(text, t)
-    return value
+    spelt = (hexa or octal or binary or digits).replace("_", "")
+    if len(spelt) > 400:  # more than any bound, and more than Python likes to convert
+        return -(10**100) if sign == "-" else 10**100
+    value = int(spelt, 16 if hexa else 8 if octal else 2 if binary else 10)
+    return -value if sign == "-" else value
 
 
 def _out_of_range(text: str, t: SqlType) -> InvalidValue:
@@ -142,22 +146,28 @@ def parse_float(text: str, t: SqlType) -> float:
     unsigned = body.lstrip("+-").lower() if len(body) - len(body.lstrip("+-")) <= 1 else ""
     if unsigned in _FLOAT_WORDS:
         return float(("-" if body.startswith("-") else "") + _FLOAT_WORDS[unsigned])
-    if _HEX_FLOAT.fullmatch(body):
-        try:
-            body = repr(float.fromhex(body))
-        except OverflowError:
-            raise _float_out_of_range(text, t) from None
-    elif not _FLOAT.fullmatch(body):
+    match = _HEX_FLOAT.match(body) or _FLOAT.match(body)
+    if match is None:
         raise InvalidValue(f'invalid input syntax for type {type_name(t)}: "{text}"')
-    value = pa.scalar(body).cast(arrow_type(t)).as_py()
-    nonzero = bool(re.search("[1-9]", re.split("[eE]", body)[0]))
-    if value in (float("inf"), float("-inf")) or (value == 0 and nonzero):
-        raise _float_out_of_range(text, t)
+    spelt = match[0]
+    digits = re.split("[eE]", spelt)[0]
+    if _HEX_FLOAT.fullmatch(spelt):
+        digits = re.split("[pP]", spelt[spelt.lower().index("x") :])[0]
+        try:
+            spelt = repr(float.fromhex(spelt))
+        except OverflowError:
+            raise _float_out_of_range(match[0], t) from None
+    value = pa.scalar(spelt).cast(arrow_type(t)).as_py()
+    # As with integers: a number out of range is told before what stands behind it.
+    if value in (float("inf"), float("-inf")) or (value == 0 and re.search("[1-9a-fA-F]", digits)):
+        raise _float_out_of_range(match[0], t)
+    if match.end() != len(body):
+        raise InvalidValue(f'invalid input syntax for type {type_name(t)}: "{text}"')
     return value
 
 
 def _float_out_of_range(text: str, t: SqlType) -> InvalidValue:
-    return InvalidValue(f'"{text.strip(BLANKS)}" is out of range for type {type_name(t)}', sqlstate="22003")
+    return InvalidValue(f'"{text}" is out of range for type {type_name(t)}', sqlstate="22003")
 
 
 def _decode_numeric(texts: pa.Array, t: SqlType) -> pa.Array:

@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     r"""(?P<space>[\s,]+|@)
     |(?P<clock>[+-]?\d+:\d+(?::\d+(?:\.\d*)?|\.\d*)?)
     |(?P<yearmonth>[+-]?\d+-\d+)
-    |(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)
+    |(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))
     |(?P<word>[a-zµ]+)""",
     re.VERBOSE | re.ASCII,
 )
@@ -62,9 +62,9 @@ def parse_interval(text: str) -> Interval:
         raise _syntax(text)
     body = text.strip(" \t\n\v\f\r")
     lowered = body.lower()
-    if lowered in ("infinity", "+infinity", "inf", "+inf"):
+    if lowered in ("infinity", "+infinity"):
         return INFINITY
-    if lowered in ("-infinity", "-inf"):
+    if lowered == "-infinity":
         return MINUS_INFINITY
     total = _Sum(text)
     if body.startswith("P"):
