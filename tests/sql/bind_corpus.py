@@ -1,8 +1,9 @@
-"""The corpus of expressions and queries with a real PostgreSQL as judge: how both sides are asked and compared.
+"""The corpus of expressions and queries with a real PostgreSQL as judge: how both sides are asked and
+compared.
 
-`Oracle` runs SQL on PostgreSQL and gives texts, type OIDs or the error. `Subject` binds the same SQL and runs it on Spark over the
-same rows. Rows come from `bind/tables.sql` by way of PostgreSQL, so both sides hold the same values.
-"""
+`Oracle` runs SQL on PostgreSQL and gives texts, type OIDs or the error. `Subject` binds the same SQL and
+runs it on Spark over the same rows. Rows come from `bind/tables.sql` by way of PostgreSQL, so both sides
+hold the same values."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ from tidemill.sql.bind import (
     constant_rows,
     map_spark_error,
 )
+from tidemill.sql.functions.python import register
 from tidemill.sql.parse import parse
 from tidemill.types.arrow import arrow_schema, storage_schema
-from tidemill.types.model import Column, Kind, RelationDesc, SqlType
+from tidemill.types.model import Column, RelationDesc
 from tidemill.types.names import physical_names
 from tidemill.types.parse_name import parse_type
 from tidemill.types.wire.oids import oid
@@ -69,11 +71,15 @@ class Oracle:
         self.connection = connection
         for statement in (HERE / "tables.sql").read_text(encoding="utf-8").split(";\n"):
             if statement.strip():
-                connection.execute(statement)
+                self._execute(statement)
+
+    def _execute(self, sql: str) -> psycopg.Cursor[Any]:
+        # As bytes: psycopg's types want text to be a literal.
+        return self.connection.execute(sql.encode())
 
     def ask(self, sql: str) -> Answer | Failure:
         try:
-            cursor = self.connection.execute(sql)
+            cursor = self._execute(sql)
         except psycopg.Error as error:
             primary = error.diag.message_primary or str(error)
             return Failure(error.sqlstate or "?????", primary)
@@ -113,6 +119,7 @@ class Subject:
 
     def __init__(self, session: Any, oracle: Oracle, tables: Sequence[str]) -> None:
         self.session = session
+        register(session)
         self.relations: dict[str, Relation] = {}
         for name in tables:
             desc, rows = oracle.relation(name)
@@ -194,6 +201,3 @@ def _rounded(text: str) -> list[Decimal] | str:
             return [Decimal(p).quantize(_SCALE, ROUND_HALF_UP).normalize() for p in parts]
     except ArithmeticError:
         return text
-
-
-NUMERIC = SqlType(Kind.NUMERIC)

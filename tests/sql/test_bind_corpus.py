@@ -1,7 +1,7 @@
 """Every expression and query of the corpus gives PostgreSQL's answer, type, column name and error.
 
-What differs on purpose is in `bind/differences.txt`, each with its reason; a line there that no longer differs is an error too.
-"""
+What differs on purpose is in `bind/differences.txt`, each with its reason; a line there that no longer
+differs is an error too."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_expressions(oracle: Oracle, subject: Subject) -> None:
     for start in range(0, len(bound), BATCH):
         answers |= ask_together(subject, bound[start : start + BATCH])
     for text in texts:
-        theirs = oracle.ask(f"SELECT id, {text} FROM v ORDER BY id")
+        theirs = oracle.ask(f"SELECT v.id AS key, {text} FROM v ORDER BY key")
         if isinstance(theirs, Answer):
             theirs = Answer(theirs.names[1:], theirs.oids[1:], [r[1:] for r in theirs.rows])
         problem = compare(answers[text], theirs)

@@ -153,7 +153,24 @@ def call_of(node: exp.Expr) -> FunctionCall | None:
             args.extend(value)
         elif value is not None:
             args.append(value)
-    return _peeled(name, args)
+    return _peeled(_spelt(name, node), args)
+
+
+# sqlglot gives these functions one class; the length of the name that was written tells them apart.
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "length": ("char_length", "character_length"),
+    "ceil": ("ceiling",),
+    "substring": ("substr",),
+}
+
+
+def _spelt(name: str, node: exp.Expr) -> str:
+    """The name as it was written, for the output column. A call in the grammar's own form (POSITION(a IN
+    b)) has no place."""
+    if "start" not in node.meta:
+        return "position" if name == "strpos" else name
+    width = node.meta["end"] - node.meta["start"] + 1
+    return next((other for other in _SPELLINGS.get(name, ()) if len(other) == width), name)
 
 
 def _anonymous_name(node: exp.Anonymous) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from tidemill.sql.bind.calls import call_of
+from tidemill.sql.bind.operators import BINARY, UNARY
 from tidemill.sql.bind.typename import sql_type
 from tidemill.types.model import Kind
 
@@ -29,7 +30,6 @@ _FIXED: dict[type[exp.Expr], str] = {
     exp.CurrentCatalog: "current_catalog",
     exp.IntDiv: "div",
 }
-_OPERATORS = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Is, exp.Pow, exp.Mod, exp.DPipe)
 
 
 def column_name(node: exp.Expr) -> str:
@@ -69,7 +69,11 @@ def _name(node: exp.Expr) -> tuple[str, int]:
     fixed = _FIXED.get(type(node))
     if fixed is not None:
         return fixed, 2
-    if isinstance(node, _OPERATORS):
+    if isinstance(node, exp.Pow | exp.Mod) and "start" in node.meta:
+        # Written as a call; the operators ^ and % have no place of their own.
+        width = node.meta["end"] - node.meta["start"] + 1
+        return ("mod" if isinstance(node, exp.Mod) else "pow" if width == 3 else "power"), 2
+    if type(node) in BINARY or type(node) in UNARY:
         return UNNAMED, 0
     call = call_of(node)
     if call is not None:

@@ -58,7 +58,13 @@ def _cells(cells: Sequence[Node], t: SqlType, session: SessionInfo) -> pa.Array 
     if len(cells) > 1 and all(cell is cells[0] for cell in cells):
         # A default, in every row.
         one = _cells(cells[:1], t, session)
-        return None if one is None else pa.repeat(one[0], len(cells)) if one.null_count == 0 else pa.nulls(len(cells), want)
+        return (
+            None
+            if one is None
+            else pa.repeat(one[0], len(cells))
+            if one.null_count == 0
+            else pa.nulls(len(cells), want)
+        )
     arrays: list[pa.Array] = []
     for cell in cells:
         scalar = evaluate_node(cell, session)

@@ -24,12 +24,14 @@ from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
 from tidemill.sql.bind.errors import position_of, undefined_column, unsupported
 from tidemill.sql.bind.ir import Const, Node, Op, Param
+from tidemill.sql.bind.operators import BINARY, UNARY
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.typename import sql_type
 from tidemill.sql.bind.window import bind_window, is_window_function
 from tidemill.sql.functions import signature
+from tidemill.sql.functions.lattice import STRINGS
 from tidemill.sql.functions.resolve import Resolved, resolve_function, resolve_operator
-from tidemill.types.model import BOOL, UNKNOWN, Kind
+from tidemill.types.model import BOOL, NUMERIC, TEXT, UNKNOWN, Kind
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import NameResolver
@@ -41,38 +43,6 @@ _NO_FUNCTION = (
 _NO_OPERATOR = (
     "No operator matches the given name and argument types. You might need to add explicit type casts."
 )
-
-_BINARY: dict[type[exp.Expr], str] = {
-    exp.Add: "+",
-    exp.Sub: "-",
-    exp.Mul: "*",
-    exp.Div: "/",
-    exp.Mod: "%",
-    exp.Pow: "^",
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-    exp.DPipe: "||",
-    exp.BitwiseAnd: "&",
-    exp.BitwiseOr: "|",
-    exp.BitwiseXor: "#",
-    exp.BitwiseLeftShift: "<<",
-    exp.BitwiseRightShift: ">>",
-    exp.RegexpLike: "~",
-    exp.RegexpILike: "~*",
-    exp.JSONExtract: "->",
-    exp.JSONExtractScalar: "->>",
-    exp.JSONBExtract: "#>",
-    exp.JSONBExtractScalar: "#>>",
-    exp.ArrayContainsAll: "@>",
-    exp.ArrayContainedBy: "<@",
-    exp.ArrayOverlaps: "&&",
-    exp.JSONBContainsTopKey: "?",
-}
-_UNARY: dict[type[exp.Expr], str] = {exp.Neg: "-", exp.BitwiseNot: "~"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +121,10 @@ class Binder:
 
     def operator(self, name: str, args: Sequence[Node], position: int | None) -> Node:
         found = resolve_operator(name, [a.type for a in args])
+        if found is None and name == "||" and any(a.type.kind in STRINGS for a in args):
+            # text || anything: the other side as text.
+            args = [to_type(self.ctx, a, TEXT, position=position) for a in args]
+            found = resolve_operator(name, [TEXT, TEXT])
         if found is None:
             shown = (
                 f" {name} ".join(str(a.type) for a in args) if len(args) == 2 else f"{name} {args[0].type}"
@@ -191,8 +165,6 @@ def _literal(b: Binder, node: exp.Expr) -> Node:
         if text.isdigit():
             value, t = integer_scalar(int(text))
             return Const(t, value, position)
-        from tidemill.types.model import NUMERIC
-
         return Const(NUMERIC, numeric_scalar(Decimal(text)), position)
     except TidemillError as error:
         error.position = position
@@ -243,17 +215,33 @@ def _paren(b: Binder, node: exp.Expr) -> Node:
 
 
 def _binary(b: Binder, node: exp.Expr) -> Node:
-    name = _BINARY[type(node)]
+    name = BINARY[type(node)]
     left, right = node.this, node.args["expression"]
     if isinstance(right, exp.Any | exp.All):
         return subquery.bind_quantified(b, name, left, right)
+    if isinstance(right, exp.Anonymous) and str(right.this).upper() == "ALL":
+        # How sqlglot reads ALL (array).
+        return subquery.bind_quantified(b, name, left, exp.All(this=right.expressions[0]))
+    if isinstance(right, exp.JSONPath):
+        return b.operator(name, [b.bind(left), _json_key(right)], position_of(node))
     if isinstance(left, exp.Tuple) or isinstance(right, exp.Tuple):
         return special.compare_rows(b, name, left, right, position_of(node))
     return b.operator(name, [b.bind(left), b.bind(right)], position_of(node))
 
 
+def _json_key(path: exp.JSONPath) -> Node:
+    """sqlglot makes a path of the literal after -> and ->>: one key or one index."""
+    step = path.expressions[-1]
+    if len(path.expressions) == 2 and isinstance(step, exp.JSONPathKey):
+        return Const(UNKNOWN, str(step.this))
+    if len(path.expressions) == 2 and isinstance(step, exp.JSONPathSubscript):
+        value, t = integer_scalar(int(step.this))
+        return Const(t, value)
+    raise unsupported("this path into jsonb", position_of(path))
+
+
 def _unary(b: Binder, node: exp.Expr) -> Node:
-    name = _UNARY[type(node)]
+    name = UNARY[type(node)]
     inner = node.this
     if name == "-" and isinstance(inner, exp.Literal) and not inner.args.get("is_string"):
         # -9223372036854775808 is one constant: its positive part alone would not fit.
@@ -261,11 +249,6 @@ def _unary(b: Binder, node: exp.Expr) -> Node:
         position = position_of(inner)
         if text.isdigit():
             value, t = integer_scalar(-int(text))
-            plain, plain_type = integer_scalar(int(text))
-            # PostgreSQL types the digits first: -2147483648 is an int8.
-            if t != plain_type:
-                return to_type(b.ctx, Const(t, value, position), plain_type)
-            del plain
             return Const(t, value, position)
         positive = _literal(b, inner)
         assert isinstance(positive, Const) and isinstance(positive.value, pa.Scalar)
@@ -340,8 +323,8 @@ _HANDLERS: dict[type[exp.Expr], _Handler] = {
     exp.Window: _window,
     exp.Filter: _filter,
     exp.Collate: _collate,
-    **dict.fromkeys(_BINARY, _binary),
-    **dict.fromkeys(_UNARY, _unary),
+    **dict.fromkeys(BINARY, _binary),
+    **dict.fromkeys(UNARY, _unary),
     **special.HANDLERS,
     **session.HANDLERS,
     **subquery.HANDLERS,

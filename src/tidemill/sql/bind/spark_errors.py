@@ -15,7 +15,7 @@ from tidemill.sql.functions.tree import RAISED
 
 _CLASS = re.compile(r"\[([A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*(.*)")
 _RAISED = re.compile(re.escape(RAISED) + r"([0-9A-Z]{5}):(.*?)(?: SQLSTATE: P0001)?\s*$", re.S)
-_CAST = re.compile(r"The value (.*?) of the type \"(\w+)\" cannot be cast to \"([\w(), ]+)\"", re.S)
+_CAST = re.compile(r"The value (.*?) of the type \"([\w(), ]+)\" cannot be cast to \"([\w(), ]+)\"", re.S)
 
 # Spark's names of types, as PostgreSQL's messages call them.
 _NAMES = {

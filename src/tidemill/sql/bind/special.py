@@ -23,10 +23,12 @@ from tidemill.sql.functions.tree import (
     case,
     cast_to,
     if_,
+    integer,
     is_null,
     not_,
     or_,
     string,
+    sub,
 )
 from tidemill.types.arrow import element_type
 from tidemill.types.model import (
@@ -330,10 +332,18 @@ def _bracket(b: Binder, node: exp.Expr) -> Node:
     items = list(node.expressions)
     if len(items) != 1 or isinstance(items[0], exp.Slice):
         raise unsupported("an array slice", position_of(node))
-    # sqlglot counts from 0 and has taken 1 off.
     index = explicit_cast(b.ctx, b.bind(items[0]), INT4, position_of(items[0]))
     t = element_type(value.type)
-    return Op(t, "element", (value, index), lambda a: call("get", a[0], a[1]))
+    if _shifted(items[0]):
+        return Op(t, "element", (value, index), lambda a: call("get", a[0], a[1]))
+    return Op(t, "element", (value, index), lambda a: call("get", a[0], sub(a[1], integer(1))))
+
+
+def _shifted(index: exp.Expr) -> bool:
+    """sqlglot counts elements from 0 and takes 1 off where it sees an integer; it annotates what it looked
+    at, so an index that it left alone has a type, and that is no integer's."""
+    t = index.type
+    return t is None or t.this in exp.DataType.INTEGER_TYPES
 
 
 # --- dates
@@ -386,12 +396,19 @@ def _at_time_zone(b: Binder, node: exp.Expr) -> Node:
 # --------------------------------------------------------------------------------
 
 
+def _output_text(b: Binder, node: Node) -> Node:
+    """A value as it is printed: a boolean as t or f, where a cast would give true or false."""
+    if node.type == BOOL:
+        return Op(TEXT, "boolout", (node,), lambda a: call("left", cast_to(a[0], TEXT), integer(1)))
+    return to_type(b.ctx, node, TEXT)
+
+
 def _concat(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     """concat and concat_ws take anything, as text, and leave out NULLs."""
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if not args or (call_.name == "concat_ws" and len(args) < 2):
         raise b.no_function(call_.name, args, position)
-    texts = tuple(to_type(b.ctx, a, TEXT) for a in args)
+    texts = tuple(_output_text(b, a) for a in args)
     if call_.name == "concat_ws":
         return Op(TEXT, "concat_ws", texts, lambda a: call("concat_ws", *a))
     return Op(TEXT, "concat", texts, lambda a: call("concat_ws", string(""), *a))

@@ -102,7 +102,8 @@ def _column(binder: Binder, cells: Cells) -> tuple[_Values, SqlType]:
 
 
 def _texts(cells: Cells) -> tuple[list[str | None], str]:
-    """The texts of literals and negated numbers (None for NULL), and whether all, some or none are strings."""
+    """The texts of literals and negated numbers (None for NULL), and whether all, some or none are
+    strings."""
     texts: list[str | None] = []
     strings = numbers = False
     for cell in cells:

@@ -87,6 +87,10 @@ def numeric_product(a: Tree, b: Tree) -> Tree:
     four products have the sign of a*b): a*bi and ai*bf have at most 18 digits behind the point and are exact;
     af*bf has 36, and rounding it alone rounds the sum."""
 
+    for x, y in ((a, b), (b, a)):
+        if _is_whole_literal(y):
+            return cast(mul(x, cast(y, "DECIMAL(20,0)")), _DECIMAL)
+
     def parts(v: list[Tree]) -> Tree:
         x, y = v
         xi, yi = _integer_part(x), _integer_part(y)
@@ -96,6 +100,13 @@ def numeric_product(a: Tree, b: Tree) -> Tree:
         return cast(add(cast(add(whole, cross), _DECIMAL), cast(mul(xf, yf), _DECIMAL)), _DECIMAL)
 
     return let_all([a, b], parts)
+
+
+def _is_whole_literal(v: Tree) -> bool:
+    """A constant without a fraction, as `bind.literal` writes it: the common case needs but one product."""
+    if not isinstance(v, exp.Cast) or not isinstance(v.this, exp.Literal):
+        return False
+    return bool(str(v.this.this).rstrip("0").endswith("."))
 
 
 def _integer_part(v: Tree) -> Tree:

@@ -44,7 +44,7 @@ _NUMERIC = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _FLOAT_WORD = r"^[+-]?(inf|infinity|nan)$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
-_TIMESTAMPTZ = _TIMESTAMP[:-1] + r"(Z|[+-][0-9]{2}:[0-9]{2})$"
+_TIMESTAMPTZ = _TIMESTAMP[:-1] + r"(Z|[+-][0-9]{2}(:[0-9]{2})?)$"
 _TIME = r"^[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?$"
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _BYTEA = r"^\\x([0-9a-fA-F]{2})*$"
@@ -82,10 +82,7 @@ def to_text(value: Tree, source: SqlType) -> Tree:
     if source.kind is Kind.NUMERIC and source.precision is not None:
         return cast(value, "STRING")
     if build is None:
-        raise Unsupported(
-            f"cast from {source} to text is not supported for values that are no constants",
-            hint="Cast to numeric first." if source.kind in (Kind.FLOAT4, Kind.FLOAT8) else None,
-        )
+        raise Unsupported(f"cast from {source} to text is not supported for values that are no constants")
     return build(value)
 
 
@@ -181,6 +178,10 @@ _TO_TEXT: dict[Kind, Callable[[Tree], Tree]] = {
     Kind.TIME: _time_text,
     Kind.UUID: _uuid_text,
     Kind.BYTEA: _bytea_text,
+    Kind.FLOAT4: lambda v: call("tm_float4_text", v),
+    Kind.FLOAT8: lambda v: call("tm_float8_text", v),
+    Kind.INTERVAL: lambda v: call("tm_interval_text", v),
+    Kind.JSONB: lambda v: v,
 }
 
 
@@ -236,10 +237,15 @@ def _timestamptz(v: Tree, target: SqlType) -> Tree:
     local = call("to_utc_timestamp", cast(cast(v.copy(), "TIMESTAMP_NTZ"), "TIMESTAMP_LTZ"), zone())
     return case(
         (is_null(v), cast_to(null(), target)),
-        (call("rlike", v.copy(), string(_TIMESTAMPTZ)), cast_to(v.copy(), target)),
+        (call("rlike", v.copy(), string(_TIMESTAMPTZ)), cast_to(_whole_offset(v.copy()), target)),
         (call("rlike", v.copy(), string(_TIMESTAMP)), local),
         otherwise=_invalid(v.copy(), target, "22007"),
     )
+
+
+def _whole_offset(v: Tree) -> Tree:
+    """+02 as +02:00, which Spark reads."""
+    return call("regexp_replace", v, string("([+-][0-9]{2})$"), string("$1:00"))
 
 
 def _time(v: Tree, target: SqlType) -> Tree:

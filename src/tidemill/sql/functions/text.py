@@ -30,7 +30,7 @@ from tidemill.sql.functions.tree import (
     string,
     sub,
 )
-from tidemill.types.model import BOOL, BYTEA, INT4, INT8, TEXT, UUID
+from tidemill.types.model import BOOL, BYTEA, INT4, INT8, TEXT, UUID, Kind, SqlType
 
 _MAX_INT = 2147483647
 
@@ -183,7 +183,8 @@ def _pattern(pattern: Tree) -> Tree:
     """A backslash before an ordinary character means that character; Spark refuses it, so constants are
     rewritten."""
     if not (isinstance(pattern, exp.Literal) and pattern.is_string):
-        return pattern
+        escaped = string(r"\\([^%_\\])|(\\[%_\\])")
+        return call("regexp_replace", pattern, escaped, string("$1$2"))
     text = str(pattern.this)
     out: list[str] = []
     i = 0
@@ -210,7 +211,7 @@ def _install() -> None:
     for name in ("length", "char_length", "character_length"):
         function(name, (TEXT,), INT4, "length")
     function("length", (BYTEA,), INT4, "octet_length")
-    for t in (TEXT, BYTEA):
+    for t in (TEXT, BYTEA, SqlType(Kind.CHAR)):
         function("octet_length", (t,), INT4, "octet_length")
         function("bit_length", (t,), INT4, "bit_length")
     function("lower", (TEXT,), TEXT, "lower")
@@ -260,11 +261,14 @@ def _install() -> None:
     operator("||", (TEXT, TEXT), TEXT, lambda a: call("concat", a[0], a[1]))
     operator("||", (BYTEA, BYTEA), BYTEA, lambda a: call("concat", a[0], a[1]))
     for symbol, build in (("~~", like), ("~~*", ilike)):
-        operator(symbol, (TEXT, TEXT), BOOL, build)
-        operator(f"!{symbol}", (TEXT, TEXT), BOOL, lambda a, b=build: not_(b(a)))
+        for t in (TEXT, SqlType(Kind.CHAR)):
+            # Of char(n) the padding counts here.
+            operator(symbol, (t, TEXT), BOOL, build)
+            operator(f"!{symbol}", (t, TEXT), BOOL, lambda a, b=build: not_(b(a)))
     for symbol, insensitive in (("~", False), ("~*", True)):
-        operator(symbol, (TEXT, TEXT), BOOL, _regex(insensitive=insensitive, negate=False))
-        operator(f"!{symbol}", (TEXT, TEXT), BOOL, _regex(insensitive=insensitive, negate=True))
+        for t in (TEXT, SqlType(Kind.CHAR)):
+            operator(symbol, (t, TEXT), BOOL, _regex(insensitive=insensitive, negate=False))
+            operator(f"!{symbol}", (t, TEXT), BOOL, _regex(insensitive=insensitive, negate=True))
     function("gen_random_uuid", (), UUID, _random_uuid, volatile=True)
     not_yet(
         """
