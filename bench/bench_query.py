@@ -1,0 +1,217 @@
+"""What a query costs: a small one, a large scan at a time, a large result.
+
+`python bench/bench_query.py --rows 10000000`. Every figure that is a ratio compares two things in the same
+run, in turns, so that a busy machine hits both alike; the medians are printed. Aims:
+
+- SELECT over 10M rows (two sums, grouped): at most 1.3 times what Spark needs for the same rows in plain
+  Parquet when every update is +1, at most 3 times with 1% of the rows retracted;
+- point SELECT on a small table: p50 at most 150 ms;
+- 1M rows of 6 columns reach Python at 1M rows/s or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemill.persist.blob import open_blobs
+from tidemill.persist.shard import Shard
+from tidemill.query import Input, SparkHost, collect, run
+from tidemill.types.model import FLOAT8, INT8, TEXT, TIMESTAMP, Column, RelationDesc
+
+DESC = RelationDesc(
+    (Column("id", INT8), Column("g", INT8), Column("a", INT8), Column("b", FLOAT8), Column("s", TEXT))
+)
+GROUPED = "select g, sum(a) as a, sum(b) as b from t group by g"
+GROUPED_COLUMNS = [Column("g", INT8), Column("a", INT8), Column("b", FLOAT8)]
+PART_ROWS = 1_000_000
+NUMBERS = [Column("id", INT8)]
+
+
+def rows(first: int, count: int) -> pa.Table:
+    ids = np.arange(first, first + count)
+    return pa.table(
+        {
+            "id": ids,
+            "g": ids * 2654435761 % 1000,
+            "a": ids * 40503 % 100_003,
+            "b": (ids * 69069 % 1_000_003) / 7.0,
+            "s": pa.array(np.char.add("name ", (ids % 5000).astype(str))),
+        }
+    )
+
+
+def updates(table: pa.Table, at: int, diff: int) -> pa.Table:
+    return (
+        table.append_column("mz_timestamp", pa.array(np.full(table.num_rows, at)))
+        .append_column("mz_diff", pa.array(np.full(table.num_rows, diff)))
+        .append_column("mz_error", pa.nulls(table.num_rows, pa.string()))
+    )
+
+
+def build(folder: Path, count: int, retracted: int) -> tuple[Shard, list[str]]:
+    """A shard with `count` rows at time 1, of which `retracted` are gone at time 2; and the same rows as
+    plain Parquet."""
+    shard = Shard.create(open_blobs(str(folder / "data")), "u1", DESC, epoch=1)
+    plain: list[str] = []
+    parts: list[Any] = []
+    for first in range(0, count, PART_ROWS):
+        table = rows(first, min(PART_ROWS, count - first))
+        parts.append(shard.write_part(updates(table, 1, 1), job="bench"))
+        plain.append(str(folder / f"plain-{first}.parquet"))
+        pq.write_table(table, plain[-1], compression="zstd", row_group_size=256 * 1024)
+    shard.compare_and_append(parts, 0, 2)
+    gone = np.random.default_rng(1).choice(count, retracted, replace=False)
+    table = pa.concat_tables([rows(int(first), 1) for first in gone]) if retracted < 100 else pick(gone)
+    shard.compare_and_append([shard.write_part(updates(table, 2, -1), job="bench")], 2, 3)
+    return shard, plain
+
+
+def pick(ids: np.ndarray[Any, Any]) -> pa.Table:
+    everything = rows(0, int(ids.max()) + 1)
+    return everything.take(pa.array(np.sort(ids)))
+
+
+def timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def in_turns(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """The median of each, measured in turns after one unmeasured round."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for i in range(repeats + 1):
+        for name, call in calls.items():
+            seconds = timed(call)
+            if i:
+                taken[name].append(seconds)
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+def bench_scan(host: SparkHost, folder: Path, count: int, repeats: int) -> list[Sequence[object]]:
+    shard, files = build(folder, count, count // 100)
+
+    def plain() -> object:
+        # As the query layer runs it, less the query layer's reading.
+        with host.lease(small=False) as slot:
+            slot.session.read.parquet(*files).createOrReplaceTempView("t")
+            return slot.session.sql(GROUPED).toArrow()
+
+    def at(time_: int) -> object:
+        with shard.snapshot(time_) as snapshot:
+            return collect(host, GROUPED, {"t": Input(snapshot, ["g", "a", "b"])}, GROUPED_COLUMNS)
+
+    calls = {"plain": plain, "all +1": lambda: at(1), "1% retracted": lambda: at(2)}
+    seconds = in_turns(calls, repeats)
+    base = seconds["plain"]
+    return [
+        (f"{count:,} rows, plain Parquet", f"{base:.2f} s", "", ""),
+        (
+            "same rows at a time, all +1",
+            f"{seconds['all +1']:.2f} s",
+            f"{seconds['all +1'] / base:.2f}x",
+            "<= 1.3x",
+        ),
+        (
+            "with 1% retracted",
+            f"{seconds['1% retracted']:.2f} s",
+            f"{seconds['1% retracted'] / base:.2f}x",
+            "<= 3x",
+        ),
+    ]
+
+
+def bench_small(host: SparkHost, folder: Path, repeats: int) -> list[Sequence[object]]:
+    shard = Shard.create(open_blobs(str(folder / "data")), "u2", DESC, epoch=1)
+    for i in range(10):
+        part = shard.write_part(updates(rows(i * 100, 100), i, 1), job="bench")
+        shard.compare_and_append([part], i, i + 1)
+    texts = {
+        "point SELECT on a small table": ("select id from t where id = 77", NUMBERS, ["id"]),
+        "join, group, order on it": (
+            "select x.g as id from t x join t y on x.id = y.id group by x.g order by x.g",
+            NUMBERS,
+            ["id", "g"],
+        ),
+    }
+    lines: list[Sequence[object]] = []
+    for name, (text, columns, used) in texts.items():
+        taken: list[float] = []
+        for _ in range(repeats):
+            with shard.snapshot(9) as snapshot:
+                given = {"t": Input(snapshot, used)}
+                taken.append(timed(lambda g=given, t=text, c=columns: collect(host, t, g, c)) * 1000)
+        taken = sorted(taken[repeats // 4 :])
+        p50, p95 = statistics.median(taken), taken[int(len(taken) * 0.95)]
+        lines.append((name, f"p50 {p50:.0f} ms, p95 {p95:.0f} ms", f"min {taken[0]:.0f} ms", "p50 <= 150 ms"))
+    return lines
+
+
+def bench_result(host: SparkHost, count: int, repeats: int) -> list[Sequence[object]]:
+    columns = [
+        *(Column(f"c{i}", INT8) for i in range(3)),
+        Column("f", FLOAT8),
+        Column("s", TEXT),
+        Column("d", TIMESTAMP),
+    ]
+    text = f"""select id as c0, id * 2 as c1, id % 7 as c2, cast(id as double) / 3 as f,
+        concat('row ', cast(id as string)) as s,
+        timestamp_ntz'2020-01-01 00:00:00' + make_dt_interval(0, 0, 0, id) as d
+        from range(0, {count}, 1, 8)"""
+
+    def stream() -> None:
+        with run(host, text, {}, columns) as batches:
+            assert sum(batch.num_rows for batch in batches) == count
+
+    def whole() -> None:
+        assert host.session.sql(text).toArrow().num_rows == count
+
+    seconds = in_turns({"stream": stream, "toArrow": whole}, repeats)
+    rate = count / seconds["stream"]
+    ratio = seconds["stream"] / seconds["toArrow"]
+    return [
+        (f"{count:,} rows of 6 columns to Python", f"{rate / 1e6:.2f}M rows/s", "", ">= 1M rows/s"),
+        ("  against DataFrame.toArrow", f"{seconds['toArrow']:.2f} s", f"{ratio:.2f}x", ""),
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the scan")
+    parser.add_argument("--result-rows", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", choices=["scan", "small", "result"])
+    given = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
+        host = SparkHost(scratch=Path(folder) / "spark")
+        try:
+            host.wait(300)
+            lines: list[Sequence[object]] = [
+                ("Spark started / warm", f"{host.started_seconds:.1f} s / {host.ready_seconds:.1f} s", "", "")
+            ]
+            if given.only in (None, "small"):
+                lines += bench_small(host, Path(folder), 40 * given.repeats)
+            if given.only in (None, "scan"):
+                lines += bench_scan(host, Path(folder), given.rows, given.repeats)
+            if given.only in (None, "result"):
+                lines += bench_result(host, given.result_rows, given.repeats)
+        finally:
+            host.stop()
+    for name, figure, ratio, aim in lines:
+        print(f"{name:<40} {figure:>28} {ratio:>12}   {aim}")
+
+
+if __name__ == "__main__":
+    main()
