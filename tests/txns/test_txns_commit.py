@@ -176,6 +176,20 @@ def test_a_dropped_shard(env: Environment) -> None:
     env.drop_shard("a-1")
 
 
+def test_a_shard_dropped_while_it_is_being_applied(env: Environment) -> None:
+    """The rows of txns are retracted once, by whichever comes first."""
+    failpoints.arm("txns.apply.before=sleep:0.3")
+    ts = ok(env.txns.commit({"a-1": rows((1, "x", 1)), "b-1": rows((1, "x", 1))}))
+    applying = threading.Thread(target=env.txns.apply_until, args=("a-1", ts))
+    applying.start()
+    time.sleep(0.1)
+    env.txns.forget("a-1")
+    applying.join()
+    env.txns.maintain()
+    with env.txns._shard.snapshot((env.txns._shard.upper or 0) - 1) as snapshot:  # pyright: ignore[reportPrivateUsage]
+        assert snapshot.read().num_rows == 0
+
+
 def test_a_column_added_meanwhile(env: Environment) -> None:
     with env.txns.paused():
         late = env.txns.commit({"a-1": rows((1, "x", 1))})

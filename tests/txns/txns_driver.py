@@ -50,10 +50,9 @@ TABLES = ("a", "b", "c")
 DESC = RelationDesc((Column("txn", INT8), Column("n", INT4)))
 WRITERS = 3
 TXNS_PER_WRITER = 4
-# Everything is due all the time: checkpoints, cleaning and sweeping are part of what is killed.
-SETTINGS = Settings(
-    checkpoint_every=8, clean_every_seconds=0, orphan_grace_seconds=0.5, orphan_every_seconds=0
-)
+# Everything is due all the time: checkpoints, cleaning and sweeping are part of what is killed. The grace
+# period must outlast the longest stall of a put: its temporary file would be swept from under it.
+SETTINGS = Settings(checkpoint_every=8, clean_every_seconds=0, orphan_grace_seconds=5, orphan_every_seconds=0)
 
 Rows = Counter[tuple[int, int]]
 

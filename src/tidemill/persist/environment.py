@@ -239,7 +239,7 @@ class Environment:
         """One round: the txns and clock shards, then every open shard. Errors of one shard are logged and do
         not stop the others."""
         shards = [self._maintainer(s) for s in self.open_shards()]
-        for what in (self.txns.maintain, self._maintain_clock, *shards):
+        for what in (lambda: self.txns.maintain(self.job_finished), self._maintain_clock, *shards):
             try:
                 what()
             except Fenced as e:

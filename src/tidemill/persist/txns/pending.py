@@ -82,6 +82,8 @@ class Pending:
             queue = self._queues.pop(shard_id, None)
             if queue is not None:
                 self._applied += queue.parts
+                # Whoever is applying them right now must not list them a second time.
+                queue.parts.clear()
 
     def take_applied(self, limit: int) -> list[Unapplied]:
         """Rows to retract with the next entry; give them back with `put_back` if that entry does not come to
@@ -133,7 +135,7 @@ class Pending:
                     failpoints.hit(FP_AFTER)
                 with self._lock:
                     for unapplied in todo:
-                        # `forget` may have emptied the queue meanwhile; then it has them on the list already.
+                        # `forget` may have emptied the queue meanwhile.
                         if queue.parts and queue.parts[0] is unapplied:
                             queue.parts.popleft()
                             self._applied.append(unapplied)

@@ -210,8 +210,9 @@ class Txns:
 
     # -- maintenance
 
-    def maintain(self) -> None:
-        """Apply and retract everything, and keep the txns shard small. Raises what the shard raises."""
+    def maintain(self, finished: Callable[[str], bool] | None = None) -> None:
+        """Apply and retract everything, and keep the txns shard small; `finished` is as in `Shard.maintain`.
+        Raises what the shards raise."""
         for shard_id in self.pending.shards():
             self.pending.apply(shard_id)
         with self._serial:
@@ -219,7 +220,7 @@ class Txns:
                 self._commit_parts([], [])
         if self._shard.upper:
             self._shard.downgrade_since(self._shard.upper - 1)
-        self._shard.maintain()
+        self._shard.maintain(finished)
 
     def close(self) -> None:
         """Commit what is queued, apply what is committed, stop. Idempotent."""
