@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.flaky import Fault, FlakyBlobs
-from support.shards import DESC, Model, append, check_contents, check_files, contents, updates
+from support.shards import DESC, Model, append, check_contents, check_files, contents, memory_folder, updates
 from tidemill import failpoints
-from tidemill.persist import committer, local
-from tidemill.persist.blob import Blobs, open_blobs
+from tidemill.persist import committer, local, s3
+from tidemill.persist.blob import BlobFailed, Blobs, BlobUnknown, open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.outcome import CommitFailed, CommitUnknown, UpperMismatch
 from tidemill.persist.shard import Shard
@@ -92,9 +94,13 @@ def test_refused_and_nobody_can_say_by_whom(flaky: FlakyBlobs) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(Fault), max_size=4), min_size=1, max_size=8))
-def test_any_faults(tmp_path_factory: pytest.TempPathFactory, plan: list[list[Fault]]) -> None:
+def test_any_faults(plan: list[list[Fault]]) -> None:
     """Whatever goes wrong, a writer that looks before it repeats appends everything exactly once."""
-    flaky = FlakyBlobs(open_blobs(str(tmp_path_factory.mktemp("faults"))))
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
+        append_through(FlakyBlobs(open_blobs(folder)), plan)
+
+
+def append_through(flaky: FlakyBlobs, plan: list[list[Fault]]) -> None:
     shard = Shard.create(flaky, "u1", DESC, epoch=1, cache=PartCache())
     model = Model()
     for time, faults in enumerate(plan):
@@ -184,3 +190,22 @@ def test_no_temporary_file_stays(folder: Blobs, tmp_path: Path) -> None:
     with pytest.raises(CommitFailed):
         append(shard, [ONE], 1)
     assert [p for p in tmp_path.rglob("*") if p.name.startswith(".tmp-")] == []
+
+
+def test_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens there. A write's outcome is unknown (a repeated request may have got through), a
+    read's is not."""
+    monkeypatch.setattr(s3, "RETRY_SECONDS", 1)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        options = {"endpoint": endpoint, "region": "us-east-1", "allow_http": "true"}
+        options |= {"access_key_id": "k", "secret_access_key": "s"}
+        away = open_blobs("s3://bucket/prefix", options)
+        with pytest.raises(BlobUnknown) as unknown:
+            away.put_if_absent("x", b"x")
+        assert unknown.value.hint
+        assert unknown.value.transient
+        for read in (lambda: away.get("x"), lambda: away.size("x"), lambda: away.list("x")):
+            with pytest.raises(BlobFailed):
+                read()

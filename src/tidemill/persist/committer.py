@@ -29,10 +29,12 @@ from tidemill.persist.outcome import CommitFailed, CommitUnknown, Fenced, LostRa
 from tidemill.persist.part import Part
 from tidemill.persist.state import State
 
-# Waits between tries to find out what became of a put without an answer; together 3.1 s, which outlasts a
-# dropped connection or a leader's change in the store. Longer, and the writers behind us would rather hear of
-# it.
+# Waits between tries to find out what became of a put without an answer: together 3.1 s, which outlasts a
+# dropped connection or a leader's change in the store.
 RESOLVE_DELAYS = (0.0, 0.1, 0.5, 1.0, 1.5)
+# No try begins later than this: a store that is away takes its own time for each, and the writers behind us
+# would rather hear of it.
+RESOLVE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,10 @@ class Committer:
     def _resolve(self, version: int, entry: Entry, data: bytes, cause: BlobError) -> bool:
         """Find out by putting the same bytes again: put-if-absent and the nonce make that harmless, and
         unlike a look it settles the matter even when the first put is still under way."""
+        deadline = time.monotonic() + RESOLVE_SECONDS
         for delay in RESOLVE_DELAYS:
+            if time.monotonic() + delay > deadline:
+                break
             time.sleep(delay)
             try:
                 self.blobs.put_if_absent(entry_path(self.shard_id, version), data)

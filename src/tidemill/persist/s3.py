@@ -28,7 +28,7 @@ from tidemill.persist.local import FP_ENTRY_DIR_SYNCED, FP_ENTRY_TEMP_WRITTEN, F
 REQUEST_TIMEOUT = "30s"
 CONNECT_TIMEOUT = "5s"
 # How long obstore repeats failing requests before it tells us.
-RETRY_SECONDS = 10
+RETRY_SECONDS = 5
 
 # Requests in flight at once for reads of many objects.
 _OVERLAP = 16
