@@ -124,6 +124,7 @@ def test_own_types_and_listed_differences(type_text: str, text: str, shown: str)
         ("numeric", "NaN", "0A000", '"NaN" is not supported for type numeric'),
         ("int4[]", "{{1},{2}}", "0A000", "arrays of several dimensions are not supported"),
         ("int4[]", "[0:1]={1,2}", "0A000", "arrays with a lower bound other than 1 are not supported"),
+        ("int4[]", "{{}", "0A000", "arrays of several dimensions are not supported"),
         ("int4 list", "1", "22P02", 'malformed list literal: "1"'),
         ("map[text=>int4]", "{a}", "22P02", 'malformed map literal: "{a}"'),
         ("map[text=>int4]", "{NULL=>1}", "22P02", 'malformed map literal: "{NULL=>1}"'),

@@ -32,7 +32,8 @@ def split_array(text: str) -> list[str | None]:
     cursor.blanks()
     if cursor.peek() == "{":
         # `{{}}` is an empty array, anything else within is a second dimension.
-        if re.fullmatch(r"[\s{}]*", body):
+        depth = body.count("{")
+        if "".join(body.split()) == "{" * depth + "}" * depth:
             return []
         raise _several_dimensions()
     if not cursor.take("}"):
