@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tidemill.persist.blob import Blobs
-from tidemill.persist.part import Part, clip, fit, part_path, project, read_part
-from tidemill.types.arrow import shard_schema
+from tidemill.persist.part import Part, clip, fit, part_path, part_schema, project, read_part
 from tidemill.types.model import RelationDesc
 
 # All cached tables together. A day's worth of the smallest parts would fit some 30,000 times 2 kB.
@@ -86,7 +85,7 @@ class PartCache:
         if table is None:
             table = read_part(blobs, shard_id, part, desc)
             self.put(key, table)
-        return clip(fit(table, project(shard_schema(desc), columns)), part, times)
+        return clip(fit(table, project(part_schema(desc), columns)), part, times)
 
     @staticmethod
     def key(blobs: Blobs, shard_id: str, part: Part) -> str:

@@ -13,6 +13,7 @@ import uuid
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -91,9 +92,15 @@ def write_part(blobs: Blobs, shard_id: str, desc: RelationDesc, table: pa.Table,
     return part
 
 
+@lru_cache(maxsize=1024)
+def part_schema(desc: RelationDesc) -> pa.Schema:
+    """`types.arrow.shard_schema`, made once per relation: every part that is written or read asks for it."""
+    return shard_schema(desc)
+
+
 def conform(table: pa.Table, desc: RelationDesc) -> pa.Table:
     """The table in exactly the shard's schema; raises when it is not one of its updates."""
-    schema = shard_schema(desc)
+    schema = part_schema(desc)
     if table.schema.equals(schema):
         _check_not_null(table)
         return table
@@ -105,7 +112,7 @@ def conform(table: pa.Table, desc: RelationDesc) -> pa.Table:
             detail=f"Got {_show(table.schema)}; expected {_show(schema)}.",
         )
     _check_not_null(table)
-    return table.cast(schema)
+    return pa.Table.from_arrays(table.columns, schema=schema)
 
 
 def read_part(
@@ -119,7 +126,7 @@ def read_part(
     """The part's updates with `times[0] <= time < times[1]`, in the shard's schema or its projection to
     `columns` (physical names; time, diff and error are always there). Columns that were added after the
     part was written are null. Raises `DataCorrupted` when the file is missing or is not what the log says."""
-    schema = project(shard_schema(desc), columns)
+    schema = project(part_schema(desc), columns)
     return clip(_read_file(blobs, shard_id, part, schema), part, times)
 
 
