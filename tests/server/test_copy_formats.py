@@ -285,6 +285,14 @@ def test_line_numbers_go_on_over_blocks(options: CopyOptions) -> None:
     assert "line 11, column b" in (caught.value.detail or "")
 
 
+@pytest.mark.parametrize("options", [TEXT, CSV], ids=lambda o: o.format)
+def test_tables_without_columns(options: CopyOptions) -> None:
+    nothing = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
+    assert copy_encoder((), options).encode(nothing).to_pylist() == [b"\n", b"\n"]
+    with pytest.raises(TidemillError, match="without columns"):
+        copy_decoder((), options)
+
+
 @pytest.mark.parametrize("options", [TEXT, CSV, BINARY], ids=lambda o: o.format)
 def test_a_row_without_end_is_refused(options: CopyOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_COPY_ROW_BYTES", 10_000)

@@ -93,7 +93,9 @@ class Raw:
         self.key = b""
         if login:
             self.send(f.startup())
-            for tag, body in self.until("Z"):
+            greeting = self.until("Z")
+            assert tags(greeting).endswith("Z"), greeting
+            for tag, body in greeting:
                 if tag == "K":
                     self.process_id, self.key = struct.unpack("!i", body[:4])[0], body[4:]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.engine.api import CopyOptions
+from tidemill.errors import Unsupported
 from tidemill.server.copy.binary import BinaryDecoder, BinaryEncoder
 from tidemill.server.copy.csv import CsvDecoder, CsvEncoder
 from tidemill.server.copy.formats import CopyDecoder, CopyEncoder
@@ -32,6 +33,8 @@ def copy_decoder(
     columns: Sequence[Column], options: CopyOptions, *, relation: str = "", timezone: str = "UTC"
 ) -> CopyDecoder:
     """`relation` is the table's name, for errors."""
+    if not columns:
+        raise Unsupported("COPY FROM into a table without columns is not supported")
     values = Values(columns, relation, timezone)
     if options.format == "binary":
         return BinaryDecoder(values)
