@@ -36,9 +36,9 @@ from tidemill.errors import (
 )
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_update, substitute
-from tidemill.types.arrow import DIFF_COLUMN, arrow_schema
-from tidemill.types.model import Column, SqlType
-from tidemill.types.names import physical_names
+from tidemill.types.arrow import DIFF_COLUMN, storage_schema
+from tidemill.types.identity import canonical
+from tidemill.types.model import Column, Kind, SqlType
 from tidemill.types.wire import format_value
 
 # Rows that a message about a bad row shows at most this many characters of.
@@ -127,20 +127,24 @@ class WritePlan:
         return Rows(self.returning.columns, stream(result), tag=tag, counted=False)
 
 
-def storage_schema_of(table: Table) -> pa.Schema:
-    """The table's columns under their physical names."""
-    schema = arrow_schema(table.desc)
-    return pa.schema(
-        [f.with_name(n).with_nullable(True) for f, n in zip(schema, physical_names(table.desc), strict=True)]
-    )
-
-
 def empty_rows(table: Table) -> pa.Table:
-    return storage_schema_of(table).empty_table()
+    return storage_schema(table.desc).empty_table()
 
 
 def as_rows(table: Table, columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Table:
-    return pa.Table.from_arrays(list(columns), schema=storage_schema_of(table))
+    """The table's rows, under physical names. A jsonb that a query computed is text in any form: it gets
+    its one form here."""
+    given = list(columns)
+    for n, column in enumerate(table.desc.columns):
+        if _holds_jsonb(column.type):
+            given[n] = canonical(given[n], column.type)
+    return pa.Table.from_arrays(given, schema=storage_schema(table.desc))
+
+
+def _holds_jsonb(t: SqlType) -> bool:
+    if t.kind is Kind.JSONB or (t.element is not None and _holds_jsonb(t.element)):
+        return True
+    return any(_holds_jsonb(f.type) for f in t.fields)
 
 
 def with_diff(rows: pa.Table, diff: int) -> pa.Table:
