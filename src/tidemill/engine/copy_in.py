@@ -54,6 +54,6 @@ def plan_copy_from(s: EngineSession, statement: ast.CopyFrom, catalog: CatalogSt
 
     async def act(session: EngineSession) -> Outcome:
         session.current.will_write("COPY FROM")
-        return CopyIn(columns, options, TableSink(session, table, at))
+        return CopyIn(columns, options, TableSink(session, table, at), table.name)
 
     return Action(act)
