@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import pyarrow as pa
@@ -23,6 +23,8 @@ from tidemill.types.model import TEXT, Column, RelationDesc
 TXNS_SHARD = "txns"
 TXNS_DESC = RelationDesc((Column("shard", TEXT, nullable=False), Column("part", TEXT, nullable=False)))
 
+_FIELDS = tuple(field.name for field in fields(Part))
+
 
 @dataclass(frozen=True, slots=True)
 class Unapplied:
@@ -30,6 +32,14 @@ class Unapplied:
 
     shard_id: str
     part: Part
+    # The part as its row spells it. A row is retracted by value, and an earlier version may have spelt it
+    # differently.
+    text: str
+
+    @staticmethod
+    def of(shard_id: str, part: Part) -> Unapplied:
+        """For a part that was just written."""
+        return Unapplied(shard_id, part, _encode(part))
 
     @property
     def time(self) -> int:
@@ -42,7 +52,7 @@ def rows(added: Iterable[Unapplied], retracted: Iterable[Unapplied], time: int) 
     return pa.table(
         {
             "shard": pa.array([u.shard_id for u, _ in both], pa.string()),
-            "part": pa.array([_encode(u.part) for u, _ in both], pa.string()),
+            "part": pa.array([u.text for u, _ in both], pa.string()),
             TIME_COLUMN: pa.array([time] * len(both), pa.int64()),
             DIFF_COLUMN: pa.array([d for _, d in both], pa.int64()),
         }
@@ -59,14 +69,13 @@ def unapplied(snapshot: pa.Table) -> list[Unapplied]:
                 "the txns shard names a part other than once",
                 detail=f"{part} of shard {shard_id}: {diff} times.",
             )
-        found.append(Unapplied(shard_id, _decode(part)))
+        found.append(Unapplied(shard_id, _decode(part), part))
     found.sort(key=lambda u: u.time)
     return found
 
 
 def _encode(part: Part) -> str:
-    # Canonical: a row is retracted by value.
-    return json.dumps(asdict(part), sort_keys=True, separators=(",", ":"))
+    return json.dumps({name: getattr(part, name) for name in _FIELDS}, separators=(",", ":"))
 
 
 def _decode(text: str) -> Part:

@@ -350,14 +350,14 @@ class Txns:
             return self._writable(shard_id).write_part(merged[shard_id], job=self._job)
 
         if len(merged) <= 1:
-            return [Unapplied(s, write(s)) for s in merged]
+            return [Unapplied.of(s, write(s)) for s in merged]
         futures = {s: self._writers.submit(write, s) for s in merged}
         written: list[Unapplied] = []
         error: BaseException | None = None
         # All are waited for, so that what was written can be discarded when one fails.
         for shard_id, future in futures.items():
             try:
-                written.append(Unapplied(shard_id, future.result()))
+                written.append(Unapplied.of(shard_id, future.result()))
             except BaseException as e:
                 error = error or e
         if error is not None:
