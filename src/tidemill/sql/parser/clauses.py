@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.errors import LimitExceeded, SyntaxError_, TidemillError, Unsupported
-from tidemill.sql.names import words
+from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, words
 from tidemill.sql.tokens import Kind, Token, syntax_error
 
 # sqlglot takes time exponential in the nesting of ARRAY[...] (it tries each as a type first): 9 ms at 8,
@@ -61,15 +61,19 @@ _CASE_AFTER: dict[str, tuple[str, ...]] = {
 }
 # Where VALUES is the word of the grammar and no column's name.
 _BEFORE_VALUES = words("( ) union intersect except all distinct")
+# What may follow a NOT that stands after an operand.
+_NEGATED = words("in like ilike similar between")
+# Words that are not reserved and after which an expression starts all the same.
+_NO_OPERAND = words("by between escape groups range recursive rows values zone")
 _CLOSING = frozenset({")", "]", ",", ";"})
 
 
 class _Frame:
     """One level of parentheses (or the body itself)."""
 
-    __slots__ = ("array", "clause", "joins", "ons", "select", "values")
+    __slots__ = ("array", "clause", "elements", "joins", "ons", "select", "values")
 
-    def __init__(self, array: bool) -> None:
+    def __init__(self, array: bool = False, elements: bool = False) -> None:
         self.select = (
             False  # a SELECT stands here: FROM and the rest are its clauses, not EXTRACT's or TRIM's
         )
@@ -77,6 +81,7 @@ class _Frame:
         self.joins = 0  # JOINs that need ON or USING ...
         self.ons = 0  # ... and those seen; nested joins may give them all at the end
         self.array = array  # opened by ARRAY[
+        self.elements = array or elements  # inside ARRAY[, where a bare [ opens the next dimension
         self.values = False  # between VALUES and the clause after its rows
 
 
@@ -89,7 +94,7 @@ class _Check:
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
         self._text = text
         self._tokens = tokens
-        self._frames = [_Frame(False)]
+        self._frames = [_Frame()]
         self._arrays = 0
         # For each open CASE, the last of its words that was seen: sqlglot does not miss a THEN.
         self._cases: list[str] = []
@@ -121,7 +126,10 @@ class _Check:
     def _symbol(self, at: int, value: str, previous: Token) -> None:
         if value in ("(", "["):
             array = value == "[" and previous.value == "array" and previous.kind is Kind.WORD
-            self._frames.append(_Frame(array))
+            elements = value == "[" and self._frames[-1].elements and previous.value in ("[", ",")
+            if value == "[" and not (array or elements or _ends_operand(previous)):
+                raise self._error(at)
+            self._frames.append(_Frame(array, elements))
             self._arrays += array
             if self._arrays > MAX_ARRAY_NESTING:
                 raise LimitExceeded(
@@ -156,6 +164,8 @@ class _Check:
             if frame.clause == _FROM:
                 self._end_joins(at)
                 self._relation(at)
+        elif value not in ("*", ":", ";"):
+            self._wants_more(at)
 
     def _wants_more(self, at: int) -> None:
         following = self._tokens[at + 1]
@@ -197,8 +207,20 @@ class _Check:
             after = self._tokens[at + 1]
             if after.kind not in (Kind.WORD, Kind.QUOTED) and after.value != "(":
                 raise self._error(at + 1)
-        elif (value == "not" and following == "is") or (value in ("any", "some") and following != "("):
-            raise self._error(at + 1)
+        elif value in ("any", "some"):
+            if following != "(":
+                raise self._error(at + 1)
+        elif value == "not":
+            if _ends_operand(previous) and following not in _NEGATED:
+                raise self._error(at + 1)
+        elif value == "over" and previous.value == ")":
+            after = self._tokens[at + 1]
+            if (
+                following != "("
+                and after.kind is not Kind.QUOTED
+                and (after.kind is not Kind.WORD or following in RESERVED)
+            ):
+                raise self._error(at + 1)
         elif value == "select":
             frame.select, frame.clause = True, 0
             if following == "as" or following in _SET_OPERATIONS:
@@ -282,5 +304,30 @@ class _Check:
         frame.joins = frame.ons = 0
         if value == "from":
             self._relation(at)
-        elif value == "fetch" and following not in ("first", "next"):
-            raise self._error(at + 1)
+        elif value == "fetch":
+            self._fetch(at)
+
+    def _fetch(self, at: int) -> None:
+        """FETCH { FIRST | NEXT } [n] { ROW | ROWS } { ONLY | WITH TIES }"""
+        at += 1
+        if self._tokens[at].value not in ("first", "next"):
+            raise self._error(at)
+        depth = 0
+        while not (self._tokens[at].kind is Kind.WORD and self._tokens[at].value in ("only", "ties")):
+            kind, value, _, _ = self._tokens[at]
+            if kind is Kind.SYMBOL:
+                depth += (value in ("(", "[")) - (value in (")", "]"))
+            if kind is Kind.END or depth < 0:
+                raise self._error(at)
+            at += 1
+
+
+def _ends_operand(token: Token) -> bool:
+    """Whether an expression can end with `token`: then what follows is an operator."""
+    if token.kind is Kind.WORD:
+        if token.value in ("end", "null", "true", "false"):
+            return True
+        return not (
+            token.value in RESERVED or token.value in RESERVED_FUNCTION_OR_TYPE or token.value in _NO_OPERAND
+        )
+    return token.value in (")", "]") if token.kind is Kind.SYMBOL else token.kind is not Kind.END

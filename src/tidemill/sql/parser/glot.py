@@ -7,6 +7,7 @@ never subclassed; `clauses`, `lower` and `tree` stand before and behind it. Rais
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import cast
 
@@ -24,6 +25,8 @@ from tidemill.sql.parser.tree import accept
 from tidemill.sql.tokens import Kind, Token, syntax_error
 
 _DIALECT = Postgres()
+# It warns of texts that it reads as commands, with the text; here such a text is an error that its sender gets.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 # Nodes that one parse may make, those of attempts it gives up included: a bound on time, should a text be
 # found on which sqlglot's backtracking explodes. A parse that is in order makes fewer than three per token.
 _NODES_PER_TOKEN = 40

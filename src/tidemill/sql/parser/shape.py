@@ -16,14 +16,24 @@ from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 
-_MODIFIERS = {"with_", "joins", "order", "limit", "offset"}
+_MODIFIERS = {"with_", "order", "limit", "offset"}
 # Of each structural node, the arguments that PostgreSQL's grammar has.
 _ARGS: dict[type[exp.Expr], set[str]] = {
-    exp.Select: {"expressions", "distinct", "from_", "where", "group", "having", "windows", *_MODIFIERS},
+    exp.Select: {
+        "expressions",
+        "distinct",
+        "from_",
+        "where",
+        "group",
+        "having",
+        "windows",
+        "joins",
+        *_MODIFIERS,
+    },
     exp.Union: {"this", "expression", "distinct", *_MODIFIERS},
     exp.Except: {"this", "expression", "distinct", *_MODIFIERS},
     exp.Intersect: {"this", "expression", "distinct", *_MODIFIERS},
-    exp.Subquery: {"this", "alias", *_MODIFIERS},
+    exp.Subquery: {"this", "alias", "joins", *_MODIFIERS},
     exp.Table: {"this", "alias", "db", "catalog", "joins", "ordinality", "only"},
     exp.Join: {"this", "on", "side", "kind", "using", "method"},
     exp.Star: set(),
@@ -126,11 +136,6 @@ def _bracket(node: exp.Bracket) -> None:
         raise _near(",")
 
 
-def _fetch(node: exp.Fetch) -> None:
-    if not node.args.get("limit_options"):
-        raise SyntaxError_("syntax error: FETCH FIRST ends with ROWS ONLY or ROWS WITH TIES")
-
-
 def _table_alias(node: exp.TableAlias) -> None:
     if not all(isinstance(name, exp.Identifier) for name in (node.this, *node.columns)):
         raise _foreign("alias")
@@ -166,10 +171,10 @@ def _holds_query(inner: exp.Expr) -> None:
 
 
 def _derived(node: exp.Subquery | exp.Values) -> None:
-    if node.args.get("alias") and not isinstance(
-        node.parent, exp.From | exp.Join | exp.Lateral | exp.Subquery
-    ):
-        raise _foreign("alias")
+    if not isinstance(node.parent, exp.From | exp.Join | exp.Lateral | exp.Subquery):
+        for key in ("alias", "joins"):
+            if node.args.get(key):
+                raise _foreign(key)
     inner = node.args.get("this")
     if isinstance(inner, exp.Table) and not (inner.args.get("joins") or node.args.get("joins")):
         raise _near(")")
@@ -223,6 +228,10 @@ def _now(node: exp.Expr) -> None:
 def _alias(node: exp.Alias) -> None:
     if not isinstance(node.parent, exp.Select):
         raise _near("AS")
+    if isinstance(node.this, exp.Star) or (
+        isinstance(node.this, exp.Column) and isinstance(node.this.this, exp.Star)
+    ):
+        raise _near(node.alias)
     if not isinstance(node.args["alias"], exp.Identifier):
         raise _near(node.args["alias"].sql("postgres"))
 
@@ -239,7 +248,6 @@ _RULES: tuple[tuple[type[Any] | tuple[type[Any], ...], Rule], ...] = (
     (exp.Join, _join),
     (exp.Star, _star),
     (exp.Bracket, _bracket),
-    (exp.Fetch, _fetch),
     (exp.TableAlias, _table_alias),
     (exp.WindowSpec, _window_spec),
     ((exp.Select, exp.SetOperation), _bare_query),

@@ -18,6 +18,7 @@ from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, fold, needs_
 from tidemill.sql.parser import precedence, shape
 from tidemill.sql.parser.depth import check_tree
 from tidemill.sql.parser.lower import PLAIN_CALL
+from tidemill.sql.tokens import syntax_error
 
 
 def accept(tree: exp.Expr, text: str, position: int) -> exp.Expr:
@@ -34,6 +35,8 @@ def accept(tree: exp.Expr, text: str, position: int) -> exp.Expr:
                 node.set("this", name.removeprefix(PLAIN_CALL))
             if isinstance(node, exp.Func) and "start" in node.meta:
                 node.meta["function"] = _written(text[node.meta["start"] : node.meta["end"] + 1])
+            if isinstance(node, exp.Identifier) and "start" in node.meta:
+                _check_name(text, node.meta["start"], node.meta["end"] + 1)
             canonical = _CANONICAL.get(type(node))
             if canonical is not None:
                 canonical(node)
@@ -42,6 +45,14 @@ def accept(tree: exp.Expr, text: str, position: int) -> exp.Expr:
                 error.position = _position(node) or position
             raise
     return tree
+
+
+def _check_name(text: str, start: int, end: int) -> None:
+    """sqlglot takes strings and numbers for names where only a name can stand."""
+    first = text[start]
+    quoted = text[start : start + 3].lower() == 'u&"' or first == '"'
+    if first in "'$.0123456789" or (text[end - 1] == "'" and not quoted):
+        raise syntax_error(text, start, end)
 
 
 def _written(name: str) -> str:
