@@ -238,6 +238,28 @@ def test_a_failing_apply_is_tried_again(env: Environment) -> None:
     assert read(env, "a-1", ts) == {(1, "x"): 1}
 
 
+def test_a_shard_that_cannot_be_applied_hurts_nobody_else(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.persist.txns.txns.MAX_UNAPPLIED", 3)
+    broken = env.open_shard("a-1")
+
+    def fail(*_: object) -> None:
+        raise CommitFailed("the shard is broken")
+
+    monkeypatch.setattr(broken, "compare_and_append", fail)
+    for i in range(3):
+        ok(env.txns.commit({"a-1": rows((i, "x", 1))}))
+    with pytest.raises(Unavailable, match="too many transactions wait to be applied to shard a-1"):
+        ok(env.txns.commit({"a-1": rows((3, "x", 1)), "b-1": rows((3, "y", 1))}))
+    with pytest.raises(CommitFailed):
+        read(env, "a-1")
+    ok(env.txns.commit({"b-1": rows((4, "y", 1))}))
+    assert read(env, "b-1") == {(4, "y"): 1}
+    monkeypatch.undo()
+    assert read(env, "a-1") == {(i, "x"): 1 for i in range(3)}
+
+
 class Flaky(LocalBlobs):
     """A store whose put of the txns shard's next entry has no answer: it happened, or not."""
 

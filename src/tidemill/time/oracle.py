@@ -61,7 +61,8 @@ class LeaseStore(Protocol):
 
 
 class Oracle:
-    """Thread-safe. `start` runs the background renewal; without it (tests with a settable clock) call
+    """Thread-safe. `on_jump` is called with the oracle's lock held and must be quick; `on_lost` is called
+    once, without it. `start` runs the background renewal; without it (tests with a settable clock) call
     `renew`."""
 
     def __init__(

@@ -75,6 +75,12 @@ class Pending:
             queue = self._queues.get(shard_id)
             return queue.parts[0].time if queue is not None and queue.parts else None
 
+    def count(self, shard_id: str) -> int:
+        """How many parts of a shard are not applied yet."""
+        with self._lock:
+            queue = self._queues.get(shard_id)
+            return 0 if queue is None else len(queue.parts)
+
     def forget(self, shard_id: str) -> None:
         """The shard is dropped: its parts need not be applied any more, only their rows retracted."""
         with self._lock:

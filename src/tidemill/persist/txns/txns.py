@@ -55,7 +55,8 @@ MAX_GROUP_BYTES = 64 << 20
 # Waiting transactions. Each waits on its caller's thread or task, so this is a guard against a leak, not a
 # tuning.
 MAX_QUEUED = 20_000
-# Committed and not yet applied parts; beyond it commits wait for the applier. Some 500 bytes each.
+# Committed and not yet applied parts of one shard, some 500 bytes each. One entry applies all that wait, so
+# only a shard that cannot be written comes near; it alone is refused then, the others go on.
 MAX_UNAPPLIED = 10_000
 # Rows retracted with one commit: 200 bytes each, so that an entry stays small whatever piled up.
 MAX_RETRACT = 1_000
@@ -257,10 +258,7 @@ class Txns:
                     group.append(request)
             if not group and self._closing and not self._queue:
                 return None
-        while len(self.pending) > MAX_UNAPPLIED and not self._closing:
-            self._apply_wake.set()
-            time.sleep(0.01)
-        return group
+            return group
 
     def _commit_group(self, group: list[Request]) -> None:
         try:
@@ -328,6 +326,12 @@ class Txns:
                     # Again: the shard may have been dropped or changed since the request was queued.
                     if table.num_columns != len(self._writable(shard_id).desc.columns) + 1:
                         raise changed_meanwhile(shard_id)
+                    if self.pending.count(shard_id) >= MAX_UNAPPLIED:
+                        raise Unavailable(
+                            f"too many transactions wait to be applied to shard {shard_id} ({MAX_UNAPPLIED})",
+                            hint="Applying to it fails; the log tells why.",
+                            sqlstate="53000",
+                        )
                 if request.guard is not None:
                     request.guard()
             except Exception as e:
