@@ -16,12 +16,12 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
 
-TABLES = {
+TABLES: dict[str, LiteralString] = {
     "postings": "txn int8 NOT NULL, account int4 NOT NULL, amount int8 NOT NULL",
     "transfers": "txn int8 NOT NULL, amount int8 NOT NULL",
     "remarks": "txn int8 NOT NULL, remark text",

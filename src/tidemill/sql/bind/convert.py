@@ -6,7 +6,7 @@ cast that it does not know; the value then goes to Spark.
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -63,8 +63,7 @@ def convert(
     if source.kind in INTEGERS and target.kind in FLOATS:
         return _python(array, target, float)
     if source.kind is Kind.NUMERIC and target.kind in _SMALL:
-        rounded = pc.round(array, 0, round_mode="half_towards_infinity")
-        return _whole(rounded, target)
+        return _whole(_round(array, 0), target)
     if source.kind is Kind.NUMERIC and target.kind in FLOATS:
         return _python(array, target, float)
     if source.kind is Kind.DATE and target.kind is Kind.TIMESTAMP:
@@ -106,7 +105,7 @@ def _whole(array: pa.Array, target: SqlType) -> pa.Array:
     want = arrow_type(target)
     if pa.types.is_decimal(array.type):
         if pa.types.is_decimal(want):
-            return pc.round(array, 0).cast(want)
+            return _round(array, 0).cast(want)
         return array.cast(pa.decimal128(38, 0)).cast(want)
     return array.cast(want)
 
@@ -114,11 +113,31 @@ def _whole(array: pa.Array, target: SqlType) -> pa.Array:
 def _rescale(array: pa.Array, target: SqlType) -> pa.Array:
     precision, scale = decimal_shape(target)
     if isinstance(array.type, pa.Decimal128Type) and array.type.scale > scale:
-        array = pc.round(array, scale, round_mode="half_towards_infinity")
+        array = _round(array, scale)
     try:
         return array.cast(pa.decimal128(precision, scale))
     except pa.ArrowInvalid:
         raise _overflow(target) from None
+
+
+# Arrow divides decimals wrongly where the quotient's upper half is all ones (18446744073709551615 with 18
+# digits behind the point rounds to 18446744068757791458): what comes near goes through Python.
+_ARROW_DIVIDES_BELOW = Decimal(1 << 63)
+
+
+def _round(array: pa.Array, scale: int) -> pa.Array:
+    """Decimals rounded half away from zero to `scale` digits; the type stays."""
+    bounds = pc.min_max(array).as_py()
+    largest = max((abs(v) for v in bounds.values() if v is not None), default=Decimal(0))
+    if largest.scaleb(scale) < _ARROW_DIVIDES_BELOW:
+        return pc.round(array, scale, round_mode="half_towards_infinity")
+    unit = Decimal(1).scaleb(-scale)
+    with localcontext(prec=77, rounding=ROUND_HALF_UP):
+        rounded = [None if v is None else v.quantize(unit) for v in array.to_pylist()]
+    try:
+        return pa.array(rounded, array.type)
+    except pa.ArrowInvalid:
+        raise _overflow(SqlType(Kind.NUMERIC)) from None
 
 
 def _overflow(target: SqlType) -> InvalidValue:
