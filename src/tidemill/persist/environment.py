@@ -7,11 +7,13 @@ and its writes are refused at once; no time that an earlier holder may have used
 Order of opening, and why:
 1. The LOCK file (a folder) or the lease's heartbeat (s3) tells whether a holder lives.
 2. The clock shard is fenced: from here on nobody before us can lease more time. Its upper is now the end of
-   all time that was ever leased (`start`).
-3. The txns shard is fenced at `start` or later: from here on nobody before us can commit.
-4. The clock shard's rows name us as holder; the oracle starts at `start`. Every other shard, the catalog's
-   included, is fenced when it is first opened here, after what is committed to it in txns was applied. A
-   crash at any point leaves a directory that the next server opens the same way.
+   all time that was ever leased (`start`). Its rows name us as the holder.
+3. A holder that was taken over is given a moment to notice and to let the LOCK go.
+4. The txns shard is fenced at `start` or later: from here on nobody before us can commit.
+5. The oracle starts at `start`; what txns left unapplied is applied in the background.
+
+Every other shard, the catalog's included, is fenced when it is first opened here, after what is committed to
+it in txns was applied. A crash at any point leaves a directory that the next server opens the same way.
 """
 
 from __future__ import annotations
@@ -115,6 +117,7 @@ class Environment:
         txns = _fenced(blobs, TXNS_SHARD, TXNS_DESC, epoch, self.start, settings)
         self.oracle = Oracle(clock_shard, clock, on_jump=on_jump, on_lost=self._lose)
         self.txns = Txns(txns, self.oracle, self.open_shard, on_lost=self._lose)
+        self.txns.start()
         self.oracle.start()
         self._watcher = threading.Thread(target=self._watch, name="environment-watch", daemon=True)
         self._watcher.start()

@@ -71,8 +71,8 @@ GATHER_SECONDS = 0.003
 
 
 class Txns:
-    """One per environment and process; thread-safe. `close` it to apply what is committed and stop its
-    threads."""
+    """One per environment and process; thread-safe. `start` it; `close` it to apply what is committed and
+    stop its threads."""
 
     def __init__(
         self,
@@ -109,6 +109,10 @@ class Txns:
         self._recover()
         self._committer = threading.Thread(target=self._run_commits, name="txns-commit", daemon=True)
         self._applier = threading.Thread(target=self._run_applies, name="txns-apply", daemon=True)
+
+    def start(self) -> None:
+        """Begin to commit, and to apply what a predecessor left. Whoever opens shards must be ready by
+        now."""
         self._committer.start()
         self._applier.start()
         if len(self.pending):
