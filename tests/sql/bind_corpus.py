@@ -33,6 +33,7 @@ from tidemill.types.arrow import arrow_schema, storage_schema
 from tidemill.types.model import Column, RelationDesc
 from tidemill.types.names import physical_names
 from tidemill.types.parse_name import parse_type
+from tidemill.types.spark import spark_schema
 from tidemill.types.wire.oids import oid
 from tidemill.types.wire.text import decode_text, encode_text
 
@@ -123,8 +124,10 @@ class Subject:
         self.relations: dict[str, Relation] = {}
         for name in tables:
             desc, rows = oracle.relation(name)
-            session.createDataFrame(rows).createOrReplaceTempView(f"corpus_{name}")
-            self.relations[name] = Relation(name, f"public.{name}", desc, tuple(physical_names(desc)))
+            names = physical_names(desc)
+            frame = session.createDataFrame(rows, schema=spark_schema(desc, names))
+            frame.createOrReplaceTempView(f"corpus_{name}")
+            self.relations[name] = Relation(name, f"public.{name}", desc, tuple(names))
 
     def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
         found = self.relations.get(parts[-1])

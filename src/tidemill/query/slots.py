@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tidemill.errors import Unavailable
+from tidemill.sql.functions.python import register
 
 # A lease lasts some tens of milliseconds (analysis only), so more would only be needed beyond a hundred
 # queries a second.
@@ -86,4 +87,6 @@ class Slots:
         session = self._base.newSession()
         for key, value in _SMALL.items() if small else ():
             session.conf.set(key, value)
+        # Functions that bound queries call by name; a new session knows none of another's.
+        register(session)
         return Slot(session, small=small)

@@ -84,12 +84,20 @@ def lower_aggregate(node: Aggregate) -> Tree:
         return _filtered(node, _sorted_array(node, args[0]))
     if node.fn.name == "string_agg":
         return _filtered_listagg(node, args)
-    if node.distinct:
-        # Every aggregate here names its argument once, as the argument of one Spark aggregate, but avg,
-        # which names it twice.
-        args = [exp.Distinct(expressions=[a]) for a in args]
     tree = node.fn.build(args)
+    if node.distinct:
+        tree = _distinct_inside(tree)
     return tree if node.where is None else _filter_inside(tree, lower(node.where))
+
+
+def _distinct_inside(tree: Tree) -> Tree:
+    """DISTINCT belongs to Spark's aggregate calls (two of them for avg), around the whole of their
+    argument."""
+    copy = tree.copy()
+    for found in copy.walk():
+        if is_spark_aggregate(found) and isinstance(found, exp.Anonymous):
+            found.set("expressions", [exp.Distinct(expressions=[e]) for e in found.expressions])
+    return copy
 
 
 def _filter_inside(tree: Tree, condition: Tree) -> Tree:

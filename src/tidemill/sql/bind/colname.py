@@ -57,8 +57,6 @@ def _name(node: exp.Expr) -> tuple[str, int]:
         default = node.args.get("default")
         name, strength = _name(default) if default is not None else ("", 0)
         return (name, strength) if strength > 1 else ("case", 1)
-    if isinstance(node, exp.Boolean):
-        return "bool", 1
     if isinstance(node, exp.Subquery):
         inner_query = node.this
         while isinstance(inner_query, exp.SetOperation | exp.Subquery):

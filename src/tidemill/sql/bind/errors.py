@@ -50,6 +50,15 @@ def missing_from(table: str, position: int | None) -> UndefinedObject:
     )
 
 
+def hidden_by_alias(table: str, alias: str, position: int | None) -> UndefinedObject:
+    return UndefinedObject(
+        f'invalid reference to FROM-clause entry for table "{table}"',
+        hint=f'Perhaps you meant to reference the table alias "{alias}".',
+        sqlstate="42P01",
+        position=position,
+    )
+
+
 def mismatch(text: str, position: int | None = None, hint: str | None = None) -> DatatypeMismatch:
     return DatatypeMismatch(text, position=position, hint=hint)
 

@@ -23,13 +23,14 @@ from tidemill.sql.bind.coerce import explicit_cast, to_type
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
 from tidemill.sql.bind.errors import position_of, undefined_column, unsupported
+from tidemill.sql.bind.fold import fold
 from tidemill.sql.bind.ir import Const, Node, Op, Param
 from tidemill.sql.bind.operators import BINARY, UNARY
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.typename import sql_type
 from tidemill.sql.bind.window import bind_window, is_window_function
 from tidemill.sql.functions import signature
-from tidemill.sql.functions.lattice import STRINGS
+from tidemill.sql.functions.lattice import FLOATS, STRINGS
 from tidemill.sql.functions.resolve import Resolved, resolve_function, resolve_operator
 from tidemill.types.model import BOOL, NUMERIC, TEXT, UNKNOWN, Kind
 
@@ -83,7 +84,6 @@ class Binder:
         return [self.bind(n) for n in nodes]
 
     # --- calls
-    # -------------------------------------------------------------------------------------------------------
 
     def call(self, call: FunctionCall, node: exp.Expr) -> Node:
         """A function by its PostgreSQL name."""
@@ -95,12 +95,17 @@ class Binder:
             return session.FUNCTIONS[name](self, call, position)
         if is_window_function(name):
             raise TidemillError(
-                f"window function {name} requires an OVER clause", sqlstate="42P20", position=position
+                f"window function {name} requires an OVER clause", sqlstate="42809", position=position
             )
         if signature.is_aggregate_name(name):
             return bind_aggregate(self, call, None, position)
         if call.star or call.distinct or call.order:
-            raise UndefinedObject(f"{name} is not an aggregate function", sqlstate="42809", position=position)
+            what = f"{name}(*)" if call.star else "DISTINCT" if call.distinct else "ORDER BY"
+            raise UndefinedObject(
+                f"{what} specified, but {name} is not an aggregate function",
+                sqlstate="42809",
+                position=position,
+            )
         args = self.bind_all(call.args)
         return self.apply(name, args, position)
 
@@ -138,6 +143,9 @@ class Binder:
         coerced = tuple(
             to_type(self.ctx, a, t, position=position) for a, t in zip(args, found.args, strict=True)
         )
+        folded = fold(found.fn.name, found.result, coerced)
+        if folded is not None:
+            return folded
         key = f"{found.fn.name}({','.join(map(str, found.args))})"
         if found.fn.volatile:
             # Two calls are two values: never taken for the same expression.
@@ -265,6 +273,9 @@ def _cast(b: Binder, node: exp.Expr) -> Node:
     target = sql_type(node.to)
     if isinstance(node.this, exp.Array) and target.kind is Kind.ARRAY and not node.this.expressions:
         return special.empty_array(target)
+    if target.kind in FLOATS and isinstance(node.this, exp.Literal) and not node.this.is_string:
+        # 1e300::float8: as a numeric, which it is at first, it would not fit ours.
+        return explicit_cast(b.ctx, Const(UNKNOWN, str(node.this.this), position_of(node)), target, None)
     return explicit_cast(b.ctx, b.bind(node.this), target, position_of(node))
 
 

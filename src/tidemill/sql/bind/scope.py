@@ -6,8 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tidemill.errors import UndefinedObject
 from tidemill.sql.bind.context import Context
-from tidemill.sql.bind.errors import AmbiguousColumn, missing_from, undefined_column, unsupported
+from tidemill.sql.bind.errors import (
+    AmbiguousColumn,
+    hidden_by_alias,
+    missing_from,
+    undefined_column,
+    unsupported,
+)
 from tidemill.sql.bind.ir import Node, Ref, walk
 from tidemill.types.model import SqlType
 
@@ -29,6 +36,8 @@ class Item:
     name: str
     columns: tuple[Visible, ...]
     qualified: tuple[str, ...] = ()
+    # The relation's own name where an alias hides it, for the error of who uses it.
+    hidden: str = ""
 
 
 @dataclass(slots=True)
@@ -56,8 +65,8 @@ class Scope:
         """parts.name; raises where the item or its column does not exist."""
         item = self.item(parts, position)
         if item is None:
-            if self.parent is None:
-                raise missing_from(parts[-1], position)
+            if self.parent is None or not self.parent.reaches(parts):
+                raise self._no_item(parts[-1], position)
             return self._from_outside_strict(self.parent.qualified(parts, name, position))
         found = [v for v in item.columns if v.name == name]
         if len(found) > 1:
@@ -65,6 +74,21 @@ class Scope:
         if not found:
             raise undefined_column(name, position, item.name)
         return self._used(found[0].node)
+
+    def reaches(self, parts: Sequence[str]) -> bool:
+        """Is there such an item here or further out?"""
+        if any(_answers(i, parts) for i in self.items):
+            return True
+        return self.parent is not None and self.parent.reaches(parts)
+
+    def _no_item(self, table: str, position: int | None) -> UndefinedObject:
+        scope: Scope | None = self
+        while scope is not None:
+            for item in scope.items:
+                if item.hidden == table:
+                    return hidden_by_alias(table, item.name, position)
+            scope = scope.parent
+        return missing_from(table, position)
 
     def item(self, parts: Sequence[str], position: int | None) -> Item | None:
         found = [i for i in self.items if _answers(i, parts)]

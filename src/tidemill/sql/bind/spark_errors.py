@@ -15,6 +15,7 @@ from tidemill.sql.functions.tree import RAISED
 
 _CLASS = re.compile(r"\[([A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*(.*)")
 _RAISED = re.compile(re.escape(RAISED) + r"([0-9A-Z]{5}):(.*?)(?: SQLSTATE: P0001)?\s*$", re.S)
+_CAUSES = re.compile(r"\nCaused by: |\n\s*Suppressed: ")
 _CAST = re.compile(r"The value (.*?) of the type \"([\w(), ]+)\" cannot be cast to \"([\w(), ]+)\"", re.S)
 
 # Spark's names of types, as PostgreSQL's messages call them.
@@ -38,7 +39,6 @@ _PLAIN: dict[str, tuple[str, str]] = {
     # (`functions.arithmetic`).
     "ARITHMETIC_OVERFLOW": ("22003", "bigint out of range"),
     "BINARY_ARITHMETIC_OVERFLOW": ("22003", "smallint out of range"),
-    "NUMERIC_VALUE_OUT_OF_RANGE": ("22003", "value overflows numeric format"),
     "NUMERIC_OUT_OF_SUPPORTED_RANGE": ("22003", "value overflows numeric format"),
     "DATETIME_OVERFLOW": ("22008", "timestamp out of range"),
     "DATETIME_FIELD_OUT_OF_BOUNDS": ("22008", "date/time field value out of range"),
@@ -56,26 +56,56 @@ def map_spark_error(error: BaseException) -> TidemillError:
 
 
 def map_spark_text(text: str) -> TidemillError:
-    """As `map_spark_error`, for the message alone."""
-    first = _without_stack(text)
-    raised = _RAISED.search(first)
+    """As `map_spark_error`, for the message alone. The cause may stand first or behind `Caused by`."""
+    parts = [_without_stack(text), *(_without_stack(p) for p in _CAUSES.split(text)[1:])]
+    for part in parts:
+        found = _known(part)
+        if found is not None:
+            return found
+    for part in parts:
+        match = _CLASS.search(part)
+        if match is not None:
+            return Internal(f"Spark: {_first_line(match[2])}", detail=match[1])
+    lines = [line for line in parts[0].split("\n") if line and not line.startswith("An error occurred")]
+    return Internal(_first_line(lines[0].lstrip(": ")) if lines else "Spark failed without a message")
+
+
+def _known(text: str) -> TidemillError | None:
+    raised = _RAISED.search(text)
     if raised is not None:
         return TidemillError(raised[2], sqlstate=raised[1])
-    found = _CLASS.search(first)
-    if found is None:
-        return Internal(_first_line(first) or "Spark failed without a message")
-    name, message = found[1], found[2]
-    root = name.split(".")[0]
-    if root in _PLAIN:
-        state, primary = _PLAIN[root]
-        return InvalidValue(primary, sqlstate=state)
-    if root == "SCALAR_SUBQUERY_TOO_MANY_ROWS":
-        return CardinalityViolation("more than one row returned by a subquery used as an expression")
-    if root in ("CAST_OVERFLOW", "CAST_INVALID_INPUT"):
-        return _cast_error(root, found[2] + first[found.end() :])
-    if root in ("UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY", "INVALID_SUBQUERY_EXPRESSION"):
-        return Unsupported("this use of a subquery is not supported", detail=_first_line(message))
-    return Internal(f"Spark: {_first_line(message)}", detail=name)
+    for found in _CLASS.finditer(text):
+        root, message = found[1].split(".")[0], text[found.start(2) :]
+        if root == "NUMERIC_VALUE_OUT_OF_RANGE":
+            return _numeric_overflow(message)
+        if root in _PLAIN:
+            state, primary = _PLAIN[root]
+            return InvalidValue(primary, sqlstate=state)
+        if root == "SCALAR_SUBQUERY_TOO_MANY_ROWS":
+            return CardinalityViolation("more than one row returned by a subquery used as an expression")
+        if root in ("CAST_OVERFLOW", "CAST_INVALID_INPUT"):
+            return _cast_error(root, message)
+        if root in ("UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY", "INVALID_SUBQUERY_EXPRESSION"):
+            return Unsupported("this use of a subquery is not supported", detail=_first_line(message))
+        if root == "UNSUPPORTED_FEATURE":
+            return Unsupported(
+                "this combination of expressions is not supported", detail=_first_line(message)
+            )
+    return None
+
+
+def _numeric_overflow(message: str) -> TidemillError:
+    shape = re.search(r"Decimal\((\d+), (\d+)\)", message)
+    if shape is None or (shape[1], shape[2]) == ("38", "18"):
+        return InvalidValue("value overflows numeric format", sqlstate="22003")
+    precision, scale = int(shape[1]), int(shape[2])
+    whole = f"10^{precision - scale}" if precision > scale else "1"
+    return InvalidValue(
+        "numeric field overflow",
+        detail=f"A field with precision {precision}, scale {scale} must round to an absolute value "
+        f"less than {whole}.",
+        sqlstate="22003",
+    )
 
 
 def _cast_error(root: str, message: str) -> TidemillError:

@@ -297,7 +297,6 @@ def _similar(b: Binder, node: exp.Expr) -> Node:
 
 
 # --- arrays
-# ------------------------------------------------------------------------------------------------------------
 
 
 def empty_array(t: SqlType) -> Node:
@@ -347,7 +346,6 @@ def _shifted(index: exp.Expr) -> bool:
 
 
 # --- dates
-# -------------------------------------------------------------------------------------------------------------
 
 
 def _extract(b: Binder, node: exp.Expr) -> Node:
@@ -393,7 +391,6 @@ def _at_time_zone(b: Binder, node: exp.Expr) -> Node:
 
 
 # --- functions with arguments of any type
-# --------------------------------------------------------------------------------
 
 
 def _output_text(b: Binder, node: Node) -> Node:

@@ -112,7 +112,6 @@ def constant_value(bound: BoundExpr) -> pa.Scalar | None:
 
 
 # --- writes
-# ------------------------------------------------------------------------------------------------------------
 
 
 def bind_insert_source(

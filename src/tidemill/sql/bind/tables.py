@@ -202,10 +202,9 @@ def _relation(env: Env, node: exp.Table) -> From:
         this=exp.to_identifier(placeholder, quoted=True),
         alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
     )
+    hidden = parts[-1] if alias_node is not None else ""
     qualified = tuple(relation.name.split(".")) if alias_node is None else ()
-    return From(
-        tree, [Item(label, columns, qualified or (parts if alias_node is None else ()))], list(columns)
-    )
+    return From(tree, [Item(label, columns, qualified, hidden)], list(columns))
 
 
 def _bound_item(
@@ -286,7 +285,6 @@ def _function(
 
 
 # --- joins
-# -------------------------------------------------------------------------------------------------------------
 
 
 def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Sequence[From]) -> From:

@@ -129,7 +129,6 @@ def _texts(cells: Cells) -> tuple[list[str | None], str]:
 
 
 # --- INSERT
-# ------------------------------------------------------------------------------------------------------------
 
 
 def assigned_column(binder: Binder, cells: Cells, target: Column) -> _Values:

@@ -29,6 +29,7 @@ from tidemill.sql.functions.tree import (
     and_,
     bigint,
     call,
+    case,
     cast,
     decimal,
     divide,
@@ -42,6 +43,7 @@ from tidemill.sql.functions.tree import (
     let,
     let_all,
     mul,
+    not_,
     null,
     or_,
     raise_error,
@@ -147,7 +149,6 @@ def _time_shift(op: Callable[[Tree, Tree], Tree]) -> Builder:
 
 
 # --- extract
-# -----------------------------------------------------------------------------------------------------------
 
 
 def _spark_part(unit: str) -> Callable[[Tree], Tree]:
@@ -193,6 +194,10 @@ _PLURALS = {
     "millisecond": "milliseconds",
     "microsecond": "microseconds",
 }
+# Units that PostgreSQL has and we do not.
+_OTHER_UNITS = frozenset(
+    {"decade", "century", "millennium", "julian", "timezone", "timezone_hour", "timezone_minute"}
+)
 _TIME_PARTS = frozenset({"hour", "minute", "second", "milliseconds", "microseconds", "epoch"})
 _YEARS = frozenset({"year", "isoyear"})
 
@@ -201,6 +206,8 @@ def extract(part: str, value: Tree, t: SqlType) -> Tree:
     """EXTRACT(part FROM value) as numeric."""
     unit = _PLURALS.get(part, part)
     build = _PARTS.get(unit)
+    if unit not in _PARTS and unit not in _OTHER_UNITS:
+        raise TidemillError(f'unit "{part}" not recognized for type {t}', sqlstate="22023")
     if build is None or t.kind is Kind.INTERVAL:
         raise Unsupported(f"EXTRACT of {part} from {t} is not supported")
     if t.kind is Kind.DATE and unit in _TIME_PARTS - {"epoch"}:
@@ -226,7 +233,6 @@ def _years(build: Callable[[Tree], Tree], v: Tree) -> Tree:
 
 
 # --- date_trunc
-# --------------------------------------------------------------------------------------------------------
 
 _TRUNC = {
     "microseconds": "MICROSECOND",
@@ -244,7 +250,10 @@ _TRUNC = {
 
 def date_trunc(unit: str, value: Tree, t: SqlType) -> Tree:
     """date_trunc(unit, value) for a timestamp or timestamptz."""
-    name = _TRUNC.get(_PLURALS.get(unit, unit))
+    singular = _PLURALS.get(unit, unit)
+    name = _TRUNC.get(singular)
+    if singular not in _TRUNC and singular not in _OTHER_UNITS:
+        raise TidemillError(f'unit "{unit}" not recognized for type {t}', sqlstate="22023")
     if name is None:
         raise Unsupported(f"date_trunc() to {unit} is not supported")
     if t.kind is Kind.TIMESTAMPTZ:
@@ -256,7 +265,6 @@ def date_trunc(unit: str, value: Tree, t: SqlType) -> Tree:
 
 
 # --- zones
-# -------------------------------------------------------------------------------------------------------------
 
 
 def check_zone(name: str) -> str:
@@ -280,13 +288,18 @@ def _make_date(args: Sequence[Tree]) -> Tree:
     def build(v: list[Tree]) -> Tree:
         year, month, day = v
         made = call("make_date", year, month, day)
-        fits = and_(ge(year, integer(1)), le(year, integer(9999)))
-        text = call(
-            "concat",
-            string("date field value out of range: "),
-            call("concat_ws", string("-"), *(cast(p, "STRING") for p in v)),
+        plain = call("format_string", string("date field value out of range: %d-%02d-%02d"), *v)
+        month_fits = and_(ge(month, integer(1)), le(month, integer(12)))
+        last = call("day", call("last_day", call("make_date", year, month, integer(1))))
+        return case(
+            (or_(is_null(year), is_null(month), is_null(day)), cast(null(), "DATE")),
+            (
+                not_(and_(ge(year, integer(1)), le(year, integer(9999)), month_fits)),
+                raise_error("22008", plain),
+            ),
+            (not_(and_(ge(day, integer(1)), le(day, last))), raise_error("22008", plain)),
+            otherwise=made,
         )
-        return if_(or_(is_null(year), fits), made, raise_error("22008", text))
 
     return let_all(list(args), build)
 

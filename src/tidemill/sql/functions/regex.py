@@ -27,7 +27,7 @@ _PLAIN_ESCAPED = frozenset(".*+?()[]{}|^$\\/-&~#@!%=:;,<>'\"` _")
 def java_regex(pattern: Tree, *, insensitive: bool) -> str:
     """The Java pattern for a constant tree."""
     if not (isinstance(pattern, exp.Literal) and pattern.is_string):
-        raise Unsupported("a regular expression must be a constant")
+        raise Unsupported("a regular expression that is no constant is not supported")
     flags = "(?isu)" if insensitive else "(?s)"
     return flags + _Translator(str(pattern.this)).run()
 

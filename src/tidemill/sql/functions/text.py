@@ -85,7 +85,7 @@ def _chr(args: Sequence[Tree]) -> Tree:
         n = v[0]
         return case(
             (eq(n, integer(0)), raise_error("54000", "null character not permitted")),
-            (lt(n, integer(0)), raise_error("54000", "character number must be positive")),
+            (lt(n, integer(0)), raise_error("22023", "character number must be positive")),
             (gt(n, integer(127)), raise_error("0A000", "chr() of a character beyond ASCII is not supported")),
             otherwise=call("char", n),
         )

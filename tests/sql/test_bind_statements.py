@@ -1,0 +1,487 @@
+"""The binder without Spark: constants, parameters, INSERT and UPDATE sources, views, names, errors of a
+run."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlglot import exp
+
+from tidemill.errors import TidemillError, UndefinedObject
+from tidemill.query.settings import FIXED
+from tidemill.sql.ast import Insert, Query, Values
+from tidemill.sql.bind import (
+    SPARK_CONF,
+    BoundQuery,
+    Relation,
+    SessionInfo,
+    bind_insert_source,
+    bind_query,
+    bind_scalar,
+    bind_update,
+    constant_rows,
+    constant_value,
+    substitute,
+    substitute_expr,
+)
+from tidemill.sql.bind.spark_errors import map_spark_text
+from tidemill.sql.functions import inventory
+from tidemill.sql.names import quote_ident
+from tidemill.sql.parse import parse
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import (
+    BOOL,
+    DATE,
+    FLOAT8,
+    INT4,
+    INT8,
+    MZ_TIMESTAMP,
+    NUMERIC,
+    TEXT,
+    TIMESTAMPTZ,
+    Column,
+    RelationDesc,
+    SqlType,
+    numeric,
+    varchar,
+)
+
+NOW = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
+SESSION = SessionInfo(
+    database="db",
+    user="ann",
+    backend_pid=42,
+    now=NOW,
+    mz_now=17,
+    setting={"search_path": "public"}.get,
+    version="Tidemill 0.1",
+)
+T = RelationDesc((Column("a", INT4), Column("b", TEXT), Column("n", numeric(10, 2))))
+
+
+class Names:
+    """A table t, a view w over it, and a view that names itself."""
+
+    def __init__(self, extra: dict[str, Relation] | None = None) -> None:
+        self.known = {
+            "t": Relation("u1", "public.t", T, ("a", "b", "n")),
+            **(extra or {}),
+        }
+        view = tree("SELECT a + 1 AS x, upper(b) FROM t WHERE a > 0")
+        self.known["w"] = Relation(
+            "u2",
+            "public.w",
+            RelationDesc((Column("x", INT4), Column("up", TEXT))),
+            view=view,
+            view_scope=self,
+        )
+        loop = tree("SELECT * FROM loop")
+        self.known["loop"] = Relation(
+            "u3", "public.loop", RelationDesc((Column("x", INT4),)), view=loop, view_scope=self
+        )
+
+    def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
+        if parts[-1] not in self.known:
+            raise UndefinedObject(
+                f'relation "{parts[-1]}" does not exist', sqlstate="42P01", position=position
+            )
+        return self.known[parts[-1]]
+
+
+def tree(sql: str) -> exp.Expr:
+    (parsed,) = parse(sql)
+    assert isinstance(parsed.statement, Query)
+    return parsed.statement.tree
+
+
+def scalar(sql: str) -> exp.Expr:
+    return tree(f"SELECT {sql}").expressions[0]
+
+
+def bind(sql: str, types: list[SqlType | None] | None = None, names: Names | None = None) -> BoundQuery:
+    return bind_query(tree(sql), names or Names(), param_types=types or (), session=SESSION)
+
+
+def rows(sql: str) -> list[dict[str, Any]]:
+    found = constant_rows(bind(sql))
+    assert found is not None, sql
+    return found.to_pylist()
+
+
+def fails(sql: str) -> TidemillError:
+    with pytest.raises(TidemillError) as caught:
+        bind(sql)
+    return caught.value
+
+
+# Without Spark
+
+
+@pytest.mark.parametrize(
+    ("sql", "value"),
+    [
+        ("1", 1),
+        ("-5", -5),
+        ("'a'", "a"),
+        ("'a'::text", "a"),
+        ("'12'::int", 12),
+        ("1.50", Decimal("1.5")),
+        ("1::bigint::text", "1"),
+        ("2.5::int", 3),
+        ("-2.5::int", -3),
+        ("2 + 3 * 4", 14),
+        ("true::int", 1),
+        ("true::text", "true"),
+        ("NULL", None),
+        ("NULL::date", None),
+        ("'abcdef'::varchar(3)", "abc"),
+        ("'ab'::char(4)", "ab  "),
+        ("1::numeric(5,2)", Decimal("1.00")),
+        ("current_database()", "db"),
+        ("current_user", "ann"),
+        ("current_schema()", "public"),
+        ("pg_backend_pid()", 42),
+        ("version()", "Tidemill 0.1"),
+        ("current_setting('search_path')", "public"),
+        ("current_setting('nothing', true)", None),
+        ("now()", NOW),
+        ("mz_now()", 17),
+        ("pg_typeof(1.5)", "numeric"),
+    ],
+)
+def test_constants_need_no_spark(sql: str, value: Any) -> None:
+    assert rows(f"SELECT {sql}") == [{"c0": value}]
+
+
+def test_values_without_spark() -> None:
+    assert rows("VALUES (1, 'x'), (2, 'y'), (NULL, NULL)") == [
+        {"c0": 1, "c1": "x"},
+        {"c0": 2, "c1": "y"},
+        {"c0": None, "c1": None},
+    ]
+    assert [c.name for c in bind("VALUES (1, 'x')").columns] == ["column1", "column2"]
+
+
+@pytest.mark.parametrize("sql", ["SELECT 7 / 2", "SELECT a FROM t", "SELECT lower('A')", "SELECT count(*)"])
+def test_the_rest_needs_spark(sql: str) -> None:
+    assert constant_rows(bind(sql)) is None
+
+
+def test_ten_thousand_rows_are_bound_by_column() -> None:
+    cells = ", ".join(f"({i}, 'name {i}', {i}.25, '2020-01-01', -{i}, true, NULL)" for i in range(10_000))
+    (parsed,) = parse(f"INSERT INTO t VALUES {cells}")
+    assert isinstance(parsed.statement, Insert) and isinstance(parsed.statement.source, Values)
+    types = (INT4, TEXT, NUMERIC, DATE, INT8, BOOL, FLOAT8)
+    targets = [Column(f"c{i}", t) for i, t in enumerate(types)]
+    started = time.process_time()
+    bound = bind_insert_source(parsed.statement.source, targets, Names(), session=SESSION)
+    table = constant_rows(bound)
+    taken = time.process_time() - started
+    assert table is not None and table.num_rows == 10_000
+    assert [f.type for f in table.schema] == [arrow_type(t) for t in types]
+    assert table.column(2)[7].as_py() == Decimal("7.25") and table.column(4)[7].as_py() == -7
+    # 40 ms were measured; a node per cell would take seconds.
+    assert taken < 0.5, taken
+
+
+# Parameters
+
+
+def test_parameters_take_their_context_types() -> None:
+    bound = bind("SELECT $1::int + a, b || $2 FROM t WHERE n > $3 AND a = $4 LIMIT $5 OFFSET $6")
+    assert bound.param_types == (INT4, TEXT, NUMERIC, INT4, INT8, INT8)
+    done = substitute(bound, [1, "it's \\ `x`", Decimal("1.5"), 4, 10, 2])
+    text = done.sql()
+    assert "LIMIT 10 OFFSET 2" in text and "$" not in text and ":tm" not in text
+    assert r"'it\'s \\ `x`'" in text
+    assert "LIMIT" not in substitute(bound, [1, "x", Decimal(1), 4, None, 0]).sql()
+
+
+def test_parameters_as_constants() -> None:
+    bound = bind("SELECT $1::text, $2::uuid")
+    assert constant_rows(substitute(bound, ["x", bytes(16)])) == pa.table({"c0": ["x"], "c1": [bytes(16)]})
+    assert bind("SELECT $1").param_types == (TEXT,)
+    assert bind("SELECT $1", [INT8]).param_types == (INT8,)
+
+
+@pytest.mark.parametrize(
+    ("sql", "state", "text"),
+    [
+        ("SELECT $1, $1::int", "42P08", "inconsistent types deduced for parameter $1"),
+        ("SELECT $2::int", "42P18", "could not determine data type of parameter $1"),
+        ("SELECT $0", "42P02", "there is no parameter $0"),
+    ],
+)
+def test_parameter_errors(sql: str, state: str, text: str) -> None:
+    error = fails(sql)
+    assert (error.sqlstate, error.primary) == (state, text)
+
+
+def test_a_negative_limit_is_refused_when_it_is_known() -> None:
+    bound = bind("SELECT a FROM t LIMIT $1")
+    with pytest.raises(TidemillError, match="LIMIT must not be negative") as caught:
+        substitute(bound, [-1]).sql()
+    assert caught.value.sqlstate == "2201W"
+    with pytest.raises(TidemillError) as wrong:
+        substitute(bound, [])
+    assert wrong.value.sqlstate == "08P01"
+
+
+def test_session_values_come_with_the_run() -> None:
+    bound = bind("SELECT a FROM t WHERE mz_now() > a AND now() > '2020-01-01'")
+    assert bound.uses_mz_now and bound.uses_now
+    later = SessionInfo(mz_now=99, now=NOW)
+    assert "CAST(99 AS BIGINT)" in substitute(bound, (), later).sql()
+    assert "CAST(17 AS BIGINT)" in bound.sql()
+
+
+# Queries
+
+
+def test_inputs_and_what_is_read_of_them() -> None:
+    bound = bind("SELECT x.a FROM t x JOIN t y ON x.a = y.a WHERE y.b = 'q'")
+    assert bound.inputs == {"tm_in_0": "u1"} and bound.used == {"tm_in_0": {"a", "b"}}
+    assert not bound.is_constant and not bound.ordered
+    assert bind("SELECT count(*) FROM t").used == {"tm_in_0": frozenset()}
+    assert bind("SELECT a FROM t ORDER BY a").ordered
+
+
+def test_views_are_expanded() -> None:
+    bound = bind("SELECT x, up FROM w WHERE x < 10")
+    assert bound.inputs == {"tm_in_0": "u1"}
+    assert [(c.name, c.type) for c in bound.columns] == [("x", INT4), ("up", TEXT)]
+    assert fails("SELECT * FROM loop").sqlstate == "54001"
+
+
+def test_describe_tells_columns_inputs_and_query() -> None:
+    text = bind("SELECT a, mz_now() FROM t WHERE b = $1 ORDER BY a", [TEXT]).describe()
+    assert "a: integer" in text and "tm_in_0 = u1: a, b" in text and "ordered, uses mz_now()" in text
+    assert "$tm_p1" in text
+
+
+@given(
+    name=st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=20)
+)
+def test_any_name_round_trips(name: str) -> None:
+    desc = RelationDesc((Column(name, INT4),))
+    names = Names({"odd": Relation("u9", "public.odd", desc, (name,))})
+    quoted = quote_ident(name)
+    bound = bind(
+        f"SELECT {quoted}, o.{quoted} + 1 AS {quoted} FROM odd AS o ORDER BY o.{quoted}", names=names
+    )
+    assert [c.name for c in bound.columns] == [name, name]
+    assert bound.used == {"tm_in_0": {name}}
+    assert "`" + name.replace("`", "``") + "`" in bound.sql()
+
+
+@pytest.mark.parametrize(
+    ("sql", "position"),
+    [
+        ("SELECT zz FROM t", 8),
+        ("SELECT a, zz.b FROM t", 11),
+        ("SELECT * FROM nosuch", 15),
+        ("SELECT a = 'x' FROM t", 12),
+        ("SELECT 'abc'::int", 8),
+        ("SELECT nosuch(1)", 8),
+        ("SELECT a FROM t WHERE sum(a) > 1", 23),
+    ],
+)
+def test_errors_know_their_place(sql: str, position: int) -> None:
+    assert fails(sql).position == position
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT DISTINCT ON (a) a FROM t",
+        "WITH RECURSIVE r AS (SELECT 1) SELECT * FROM r",
+        "SELECT a FROM t GROUP BY ROLLUP (a)",
+        "SELECT b SIMILAR TO 'x' FROM t",
+        "SELECT b ~ b FROM t",
+        "SELECT b ~ '(?=x)' FROM t",
+        "SELECT to_char(now(), 'YYYY')",
+        "SELECT regexp_replace(b, 'a', 'b') FROM t",
+        "SELECT power(n, 2.5) FROM t",
+        "SELECT stddev(a) FROM t",
+        "SELECT a > ALL (SELECT a FROM t) FROM t",
+        "SELECT t FROM t",
+        "SELECT now() AT TIME ZONE 'UTC+3'",
+        "SELECT interval '1 day' * 1.5",
+        "SELECT b::jsonb FROM t",
+        "SELECT a FROM t FETCH FIRST 2 ROWS WITH TIES",
+    ],
+)
+def test_what_we_do_not_do_is_refused_by_name(sql: str) -> None:
+    error = fails(sql)
+    assert error.sqlstate == "0A000" and "not supported" in error.primary
+
+
+# Expressions by themselves
+
+
+def test_scalars_over_a_table() -> None:
+    bound = bind_scalar(scalar("a + 1 > 2"), T.columns, session=SESSION, target=BOOL, clause="WHERE")
+    assert bound.type == BOOL and "`t`.`a`" in bound.sql()
+    with pytest.raises(TidemillError, match="argument of WHERE must be type boolean"):
+        bind_scalar(scalar("a"), T.columns, session=SESSION, target=BOOL, clause="WHERE")
+
+
+def test_scalars_with_a_target() -> None:
+    bound = bind_scalar(scalar("'7'"), session=SESSION, target=INT8, target_column="x")
+    assert constant_value(bound) == pa.scalar(7, pa.int64())
+    moment = bind_scalar(scalar("now()"), session=SESSION, target=TIMESTAMPTZ, target_column="x")
+    value = constant_value(moment)
+    assert value is not None and value.as_py() == NOW
+    time_ = bind_scalar(scalar("$1"), session=SESSION, target=MZ_TIMESTAMP, param_types=[INT8])
+    assert constant_value(substitute_expr(time_, [5])) == pa.scalar(5, pa.int64())
+    with pytest.raises(TidemillError) as caught:
+        bind_scalar(scalar("true"), session=SESSION, target=INT8, target_column="x")
+    assert caught.value.primary == 'column "x" is of type bigint but expression is of type boolean'
+    assert caught.value.hint == "You will need to rewrite or cast the expression."
+
+
+# Writes
+
+
+def insert(sql: str, targets: list[Column], **options: Any) -> BoundQuery:
+    (parsed,) = parse(f"INSERT INTO t {sql}")
+    assert isinstance(parsed.statement, Insert)
+    columns = [c.value for c in parsed.statement.columns] or None
+    return bind_insert_source(
+        parsed.statement.source, targets, Names(), session=SESSION, columns=columns, **options
+    )
+
+
+TARGETS = [Column("a", INT4), Column("b", varchar(3)), Column("n", numeric(5, 1)), Column("d", DATE)]
+
+
+def test_insert_values_are_assigned_cell_by_cell() -> None:
+    table = constant_rows(insert("VALUES ('1', 'x', 2, '2020-01-01'), (2.5, 7, '1.25', NULL)", TARGETS))
+    assert table is not None
+    assert table.to_pylist() == [
+        {"c0": 1, "c1": "x", "c2": Decimal("2.0"), "c3": datetime(2020, 1, 1, tzinfo=UTC).date()},
+        {"c0": 3, "c1": "7", "c2": Decimal("1.3"), "c3": None},
+    ]
+
+
+def test_insert_fills_columns_and_defaults() -> None:
+    defaults = {"b": scalar("'dd'"), "d": scalar("'2021-02-03'")}
+    table = constant_rows(insert("(n, a) VALUES (1, 2), (3, 4)", TARGETS, defaults=defaults))
+    assert table is not None and table.column("c0").to_pylist() == [2, 4]
+    assert table.column("c1").to_pylist() == ["dd", "dd"]
+    table = constant_rows(insert("VALUES (1, DEFAULT, DEFAULT, DEFAULT)", TARGETS, defaults=defaults))
+    assert table is not None and table.to_pylist()[0]["c1"] == "dd"
+    table = constant_rows(insert("DEFAULT VALUES", TARGETS, defaults=defaults))
+    assert table is not None and table.to_pylist()[0]["c0"] is None
+
+
+def test_insert_select() -> None:
+    bound = insert("SELECT a, b, 7, '2020-01-01' FROM t", TARGETS)
+    assert [c.type for c in bound.columns] == [c.type for c in TARGETS]
+    assert "DECIMAL(5,1)" in bound.sql() and bound.inputs == {"tm_in_0": "u1"}
+    table = constant_rows(insert("SELECT 1, 'x'", TARGETS[:2]))
+    assert table is not None and table.to_pylist() == [{"c0": 1, "c1": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "state", "text"),
+    [
+        (
+            "VALUES (true, 'x', 1, NULL)",
+            "42804",
+            'column "a" is of type integer but expression is of type boolean',
+        ),
+        (
+            "SELECT b, b, n, NULL FROM t",
+            "42804",
+            'column "a" is of type integer but expression is of type text',
+        ),
+        ("VALUES ('x', 'x', 1, NULL)", "22P02", 'invalid input syntax for type integer: "x"'),
+        ("VALUES (1, 'long', 1, NULL)", "22001", "value too long for type character varying(3)"),
+        ("VALUES (99999999999, 'x', 1, NULL)", "22003", "integer out of range"),
+        ("VALUES (1, 'x', 99999, NULL)", "22003", "numeric field overflow"),
+        ("VALUES (1, 2, 3, NULL, 5)", "42601", "INSERT has more expressions than target columns"),
+        ("(a, b) SELECT 1", "42601", "INSERT has more target columns than expressions"),
+        ("(a, zz) VALUES (1, 2)", "42703", 'column "zz" of relation does not exist'),
+        ("(a, a) VALUES (1, 2)", "42701", 'column "a" specified more than once'),
+    ],
+)
+def test_insert_errors(sql: str, state: str, text: str) -> None:
+    with pytest.raises(TidemillError) as caught:
+        insert(sql, TARGETS)
+    assert (caught.value.sqlstate, caught.value.primary) == (state, text)
+
+
+def test_update_gives_old_and_new_rows() -> None:
+    table = exp.to_table("t")
+    bound = bind_update(table, {"a": scalar("a + 1"), "n": None}, scalar("b = 'x'"), Names(), session=SESSION)
+    assert [c.name for c in bound.columns] == ["a", "b", "n"] * 2
+    assert "WHERE" in bound.sql() and "CAST(NULL AS DECIMAL(10,2))" in bound.sql()
+    gone = bind_update(table, {}, None, Names(), session=SESSION)
+    assert len(gone.columns) == 3
+    with pytest.raises(TidemillError, match='column "zz" of relation does not exist'):
+        bind_update(table, {"zz": scalar("1")}, None, Names(), session=SESSION)
+    with pytest.raises(TidemillError, match='column "a" is of type integer but expression is of type text'):
+        bind_update(table, {"a": scalar("b")}, None, Names(), session=SESSION)
+
+
+# Errors of a run
+
+
+WRAPPED = """An error occurred while calling o1.getResult.
+: org.apache.spark.SparkException: Exception thrown
+\tat java.X
+Caused by: org.apache.spark.SparkException: [SCALAR_SUBQUERY_TOO_MANY_ROWS] More than one row
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "primary"),
+    [
+        ("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` SQLSTATE: 22012", "22012", "division by zero"),
+        ("[ARITHMETIC_OVERFLOW] overflow. Use 'try_add'. SQLSTATE: 22003", "22003", "bigint out of range"),
+        (
+            '[CAST_OVERFLOW] The value 9999999999L of the type "BIGINT" cannot be cast to "INT" due to',
+            "22003",
+            "integer out of range",
+        ),
+        (
+            '[CAST_INVALID_INPUT] The value \'abc\' of the type "STRING" cannot be cast to "INT" because',
+            "22P02",
+            'invalid input syntax for type integer: "abc"',
+        ),
+        (
+            WRAPPED,
+            "21000",
+            "more than one row returned by a subquery used as an expression",
+        ),
+        (
+            "[USER_RAISED_EXCEPTION] tidemill:22011:negative substring length not allowed SQLSTATE: P0001",
+            "22011",
+            "negative substring length not allowed",
+        ),
+        ("[SOMETHING_NEW] It broke. SQLSTATE: 12345\n\tat a.b.C", "XX000", "Spark: It broke."),
+        ("java.lang.OutOfMemoryError: heap\n\tat a.b.C", "XX000", "java.lang.OutOfMemoryError: heap"),
+    ],
+)
+def test_spark_errors_become_postgresql_errors(text: str, state: str, primary: str) -> None:
+    error = map_spark_text(text)
+    assert (error.sqlstate, error.primary) == (state, primary)
+    assert "\tat" not in str(error)
+
+
+def test_the_spark_session_is_set_as_the_translation_needs() -> None:
+    assert SPARK_CONF.items() <= FIXED.items()
+
+
+def test_the_allow_list_has_no_row_twice() -> None:
+    found = inventory()
+    calls = [row.split(" -> ")[0] for row in found]
+    assert len(calls) == len(set(calls)) and len(found) > 400
