@@ -51,7 +51,8 @@ def hold(text: str) -> None:
         assert time.monotonic() - start < SLOW_SECONDS, text
     for parsed in statements:
         assert text[parsed.offset : parsed.offset + len(parsed.text)] == parsed.text
-        assert [p.statement for p in parse(to_sql(parsed.statement))] == [parsed.statement]
+        again = to_sql(parsed.statement)
+        assert [p.statement for p in parse(again)] == [parsed.statement], (parsed.text, again)
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -397,7 +397,10 @@ def _(s: ast.ShowCreate) -> str:
 
 @to_sql.register
 def _(s: ast.Explain) -> str:
-    options = [name if value is None else f"{name} {quote_literal(value)}" for name, value in s.options]
+    options = [
+        quote_ident(name) if value is None else f"{quote_ident(name)} {quote_literal(value)}"
+        for name, value in s.options
+    ]
     return f"EXPLAIN {f'({_list(options)}) ' if options else ''}{query_sql(s.statement)}"
 
 

@@ -42,6 +42,12 @@ class Token(NamedTuple):
     start: int
     end: int
 
+    @property
+    def key(self) -> str:
+        """The word or symbol, for comparison with the grammar's own; empty for literals and quoted names,
+        which may hold any text."""
+        return self.value if self.kind is Kind.WORD or self.kind is Kind.SYMBOL else ""
+
 
 _IDENT_START = r"A-Za-z_\x80-\U0010ffff"
 _IDENT = rf"{_IDENT_START}0-9$"

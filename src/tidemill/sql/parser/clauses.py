@@ -71,7 +71,7 @@ _CLOSING = frozenset({")", "]", ",", ";"})
 class _Frame:
     """One level of parentheses (or the body itself)."""
 
-    __slots__ = ("array", "clause", "elements", "joins", "ons", "select", "values")
+    __slots__ = ("array", "clause", "commas", "elements", "joins", "ons", "select", "values", "worded")
 
     def __init__(self, array: bool = False, elements: bool = False) -> None:
         self.select = (
@@ -82,6 +82,7 @@ class _Frame:
         self.ons = 0  # ... and those seen; nested joins may give them all at the end
         self.array = array  # opened by ARRAY[
         self.elements = array or elements  # inside ARRAY[, where a bare [ opens the next dimension
+        self.commas = self.worded = False  # a call's arguments so far: f(a, b), or SUBSTRING(a FROM b)
         self.values = False  # between VALUES and the clause after its rows
 
 
@@ -125,8 +126,8 @@ class _Check:
 
     def _symbol(self, at: int, value: str, previous: Token) -> None:
         if value in ("(", "["):
-            array = value == "[" and previous.value == "array" and previous.kind is Kind.WORD
-            elements = value == "[" and self._frames[-1].elements and previous.value in ("[", ",")
+            array = value == "[" and previous.key == "array" and previous.kind is Kind.WORD
+            elements = value == "[" and self._frames[-1].elements and previous.key in ("[", ",")
             if value == "[" and not (array or elements or _ends_operand(previous)):
                 raise self._error(at)
             self._frames.append(_Frame(array, elements))
@@ -137,7 +138,7 @@ class _Check:
                     position=previous.start + 1,
                 )
             following = self._tokens[at + 1]
-            if following.value in (",", "from") and following.kind in (Kind.SYMBOL, Kind.WORD):
+            if following.key in (",", "from") and following.kind in (Kind.SYMBOL, Kind.WORD):
                 raise self._error(at + 1)
         elif value in (")", "]"):
             self._end_joins(at)
@@ -146,14 +147,11 @@ class _Check:
             self._arrays -= self._frames.pop().array
         elif value == ",":
             self._wants_more(at)
-            if (
-                previous.kind is Kind.WORD
-                and previous.value in _NO_COMMA_AFTER
-                and not self._is_label(at - 1)
-            ):
+            if previous.kind is Kind.WORD and previous.key in _NO_COMMA_AFTER and not self._is_label(at - 1):
                 raise self._error(at)
             frame = self._frames[-1]
-            if frame.values and self._tokens[at + 1].value != "(":
+            self._arguments(at, frame, comma=True)
+            if frame.values and self._tokens[at + 1].key != "(":
                 raise self._error(at + 1)
             if frame.select and frame.clause == _LIMIT:
                 raise SyntaxError_(
@@ -166,6 +164,15 @@ class _Check:
                 self._relation(at)
         elif value not in ("*", ":", ";"):
             self._wants_more(at)
+
+    def _arguments(self, at: int, frame: _Frame, comma: bool) -> None:
+        """sqlglot takes SUBSTRING(a, b FROM c), a mixture of both ways to give arguments."""
+        if comma:
+            frame.commas = True
+        else:
+            frame.worded = True
+        if frame.commas and frame.worded and not frame.select:
+            raise self._error(at)
 
     def _wants_more(self, at: int) -> None:
         following = self._tokens[at + 1]
@@ -181,7 +188,7 @@ class _Check:
         """What follows FROM, JOIN or a comma between them must be able to be a relation."""
         following = self._tokens[at + 1]
         if following.kind in (Kind.STRING, Kind.NUMBER, Kind.PARAM, Kind.BITS, Kind.END) or (
-            following.kind is Kind.WORD and following.value in ("values", "select", "with", *_CANNOT_START)
+            following.kind is Kind.WORD and following.key in ("values", "select", "with", *_CANNOT_START)
         ):
             raise self._error(at + 1)
 
@@ -192,20 +199,20 @@ class _Check:
 
     def _word(self, at: int, value: str, previous: Token) -> None:
         frame = self._frames[-1]
-        following = self._tokens[at + 1].value
+        following = self._tokens[at + 1].key
         if value in _CLAUSES or value in _SET_OPERATIONS or value == "select":
             frame.values = False
-        if value in _WANTS_MORE or (value == "by" and previous.value in ("group", "order", "partition")):
+        if value in _WANTS_MORE or (value == "by" and previous.key in ("group", "order", "partition")):
             self._wants_more(at)
         if value in _INNER_WANTS:
             after = self._tokens[at + 1]
-            if after.kind is Kind.SYMBOL and after.value in (")", "]"):
+            if after.kind is Kind.SYMBOL and after.key in (")", "]"):
                 raise self._error(at + 1)
         if value in _CASE_AFTER:
             self._case(at, value)
         if value == "as":
             after = self._tokens[at + 1]
-            if after.kind not in (Kind.WORD, Kind.QUOTED) and after.value != "(":
+            if after.kind not in (Kind.WORD, Kind.QUOTED) and after.key != "(":
                 raise self._error(at + 1)
         elif value in ("any", "some"):
             if following != "(":
@@ -213,7 +220,7 @@ class _Check:
         elif value == "not":
             if _ends_operand(previous) and following not in _NEGATED:
                 raise self._error(at + 1)
-        elif value == "over" and previous.value == ")":
+        elif value == "over" and previous.key == ")":
             after = self._tokens[at + 1]
             if (
                 following != "("
@@ -225,7 +232,7 @@ class _Check:
             frame.select, frame.clause = True, 0
             if following == "as" or following in _SET_OPERATIONS:
                 raise self._error(at + 1)
-        elif value == "values" and (previous.kind is Kind.END or previous.value in _BEFORE_VALUES):
+        elif value == "values" and (previous.kind is Kind.END or previous.key in _BEFORE_VALUES):
             frame.values = True
             if following != "(":
                 raise self._error(at + 1)
@@ -237,18 +244,20 @@ class _Check:
                 raise self._error(at)
             if value == "on":
                 self._wants_more(at)
-            elif following != "(" or self._tokens[at + 2].value == ")":
+            elif following != "(" or self._tokens[at + 2].key == ")":
                 raise self._error(at + (1 if following != "(" else 2))
         elif value in ("rollup", "cube", "grouping") and frame.clause == _GROUP:
-            if following in ("(", "sets") and previous.value not in ("by", ",", "("):
+            if following in ("(", "sets") and previous.key not in ("by", ",", "("):
                 raise self._error(at)
         elif value in _SET_OPERATIONS:
             self._end_joins(at)
             if frame.select and frame.clause >= _ORDER:
                 raise self._error(at)
             frame.clause = frame.joins = frame.ons = 0
-        elif value == "from" and not frame.select and len(self._frames) == 1 and previous.value != "distinct":
+        elif value == "from" and not frame.select and len(self._frames) == 1 and previous.key != "distinct":
             raise self._error(at)
+        elif value in ("from", "for", "placing") and not frame.select and previous.key != "distinct":
+            self._arguments(at, frame, comma=False)
         elif value in _CLAUSES and frame.select:
             self._clause(at, value, previous, following)
         elif value == "into" and frame.select and not frame.clause:
@@ -280,12 +289,12 @@ class _Check:
     def _join(self, at: int) -> None:
         frame = self._frames[-1]
         back = at - 1
-        while back >= 0 and self._tokens[back].value in ("left", "right", "full", "inner", "outer"):
+        while back >= 0 and self._tokens[back].key in ("left", "right", "full", "inner", "outer"):
             back -= 1
         if (
             back < 0
             or self._tokens[back].kind is not Kind.WORD
-            or self._tokens[back].value not in ("cross", "natural")
+            or self._tokens[back].key not in ("cross", "natural")
         ):
             frame.joins += 1
         self._relation(at)
@@ -293,7 +302,7 @@ class _Check:
     def _clause(self, at: int, value: str, previous: Token, following: str) -> None:
         frame = self._frames[-1]
         if (value in ("group", "order") and following != "by") or (
-            value == "from" and previous.value == "distinct"
+            value == "from" and previous.key == "distinct"
         ):
             return  # WITHIN GROUP, a column named so, IS DISTINCT FROM
         rank = _CLAUSES[value]
@@ -310,10 +319,10 @@ class _Check:
     def _fetch(self, at: int) -> None:
         """FETCH { FIRST | NEXT } [n] { ROW | ROWS } { ONLY | WITH TIES }"""
         at += 1
-        if self._tokens[at].value not in ("first", "next"):
+        if self._tokens[at].key not in ("first", "next"):
             raise self._error(at)
         depth = 0
-        while not (self._tokens[at].kind is Kind.WORD and self._tokens[at].value in ("only", "ties")):
+        while not (self._tokens[at].kind is Kind.WORD and self._tokens[at].key in ("only", "ties")):
             kind, value, _, _ = self._tokens[at]
             if kind is Kind.SYMBOL:
                 depth += (value in ("(", "[")) - (value in (")", "]"))

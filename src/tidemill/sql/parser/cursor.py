@@ -230,7 +230,7 @@ class Cursor:
                 if (
                     not depth
                     and value in stops
-                    and not (value == "from" and self._tokens[at - 1].value == "distinct")
+                    and not (value == "from" and self._tokens[at - 1].key == "distinct")
                 ):
                     return at
                 if value in _OPENING:
@@ -266,7 +266,7 @@ class Cursor:
         start = self._at
         if self.at_end:
             raise self.error()
-        self._at += self.token.value not in _OPENING
+        self._at += self.token.key not in _OPENING
         end = self.find(*stops)
         self._at = start
         tokens, base = self.cut(end)

@@ -6,6 +6,7 @@ from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import Close, Declare, Fetch, Statement
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import query_to_end
+from tidemill.sql.tokens import Kind
 
 
 def declare(cursor: Cursor) -> Statement:
@@ -69,7 +70,7 @@ def _count(cursor: Cursor) -> int | None:
     if cursor.accept("all"):
         return None
     cursor.accept_symbol("+")
-    return cursor.integer() if cursor.token.value.isdigit() else 1
+    return cursor.integer() if cursor.token.kind is Kind.NUMBER else 1
 
 
 def _is_name(cursor: Cursor) -> bool:

@@ -187,10 +187,10 @@ class _Lowering:
         kind = TokenType.IDENTIFIER if quoted else TokenType.VAR
         following = self._tokens[at + 1]
         if (
-            following.value == "->"
+            following.key == "->"
             and following.kind is Kind.SYMBOL
             and at
-            and self._tokens[at - 1].value in ("(", ",")
+            and self._tokens[at - 1].key in ("(", ",")
         ):
             for token in (TokenType.L_PAREN, TokenType.L_PAREN, kind, TokenType.R_PAREN, TokenType.R_PAREN):
                 self._emit(token, value, at)
@@ -225,7 +225,7 @@ class _Lowering:
         ):
             raise syntax_error(self._text, token.start, token.end)
         # `a < < b` is no shift.
-        if value in "<>" and self._tokens[at + 1].value == value and self._tokens[at + 1].kind is Kind.SYMBOL:
+        if value in "<>" and self._tokens[at + 1].key == value and self._tokens[at + 1].kind is Kind.SYMBOL:
             after = self._tokens[at + 1]
             raise syntax_error(self._text, after.start, after.end)
         for kind in kinds:
@@ -237,7 +237,7 @@ class _Lowering:
             if after.kind is Kind.WORD and self._is_named(at - 1):
                 self._name(at + 1)
                 return at + 2
-            if (after.kind is not Kind.QUOTED and after.value != "*") or not self._is_named(at - 1):
+            if (after.kind is not Kind.QUOTED and after.key != "*") or not self._is_named(at - 1):
                 raise syntax_error(self._text, after.start, after.end)
         return at + 1
 
@@ -247,8 +247,8 @@ class _Lowering:
             return False
         kind, value, _, _ = self._tokens[at]
         if kind is Kind.WORD:
-            return value not in RESERVED or (at > 0 and self._tokens[at - 1].value == ".")
-        return kind is Kind.QUOTED or value in (")", "]")
+            return value not in RESERVED or (at > 0 and self._tokens[at - 1].key == ".")
+        return kind is Kind.QUOTED or (kind is Kind.SYMBOL and value in (")", "]"))
 
     def _may_precede_string(self, at: int) -> bool:
         """Not a value or a name: sqlglot would join two strings, or take the string for an alias."""
@@ -259,7 +259,7 @@ class _Lowering:
 
     def _is_frame(self, at: int) -> bool:
         """Whether the BETWEEN at `at` belongs to a window's frame."""
-        return self._tokens[at - 1].kind is Kind.WORD and self._tokens[at - 1].value in (
+        return self._tokens[at - 1].kind is Kind.WORD and self._tokens[at - 1].key in (
             "rows",
             "range",
             "groups",
@@ -287,22 +287,22 @@ class _Lowering:
         )
 
     def _word(self, at: int) -> int:
-        value = self._tokens[at].value
+        value = self._tokens[at].key
         following = self._tokens[at + 1]
-        pair = (value, following.value)
+        pair = (value, following.key)
         if pair in _PAIRS and following.kind is Kind.WORD:
-            self._emit(_PAIRS[pair], f"{value} {following.value}".upper(), at)
+            self._emit(_PAIRS[pair], f"{value} {following.key}".upper(), at)
             return at + 2
         if value == "as":
             self._emit(TokenType.ALIAS, "AS", at)
             if self._open and self._open[-1]:
                 return self._type(at + 1)
             # A label may be any word, also a reserved one.
-            if following.kind is Kind.WORD and following.value not in ("not", "materialized"):
+            if following.kind is Kind.WORD and following.key not in ("not", "materialized"):
                 self._name(at + 1)
                 return at + 2
             return at + 1
-        if value == "array" and following.value not in ("[", "("):
+        if value == "array" and following.key not in ("[", "("):
             raise syntax_error(self._text, following.start, following.end)
         if value in TYPE_WORDS:
             end = self._typed_literal(at)
@@ -331,9 +331,9 @@ class _Lowering:
         self._emit(TokenType.BETWEEN, "BETWEEN", at)
         at += 1
         if tokens[at][:2] in ((Kind.WORD, "symmetric"), (Kind.WORD, "asymmetric")):
-            self._emit(TokenType.VAR, tokens[at].value, at)
+            self._emit(TokenType.VAR, tokens[at].key, at)
             at += 1
-        if tokens[at].kind is Kind.WORD and tokens[at].value in ("select", "with", "values", "table"):
+        if tokens[at].kind is Kind.WORD and tokens[at].key in ("select", "with", "values", "table"):
             raise syntax_error(self._text, tokens[at].start, tokens[at].end)
         depth = 0
         end = at
@@ -354,10 +354,10 @@ class _Lowering:
 
     def _plain(self, at: int) -> None:
         following = self._tokens[at + 1]
-        if following.value == "->" and following.kind is Kind.SYMBOL:
+        if following.key == "->" and following.kind is Kind.SYMBOL:
             self._name(at)
         else:
-            self._emit(TokenType.VAR, self._tokens[at].value, at)
+            self._emit(TokenType.VAR, self._tokens[at].key, at)
 
     def _typed_literal(self, at: int) -> int | None:
         """`date '2020-01-01'` as `'2020-01-01'::date`: sqlglot splits and rewrites the text of intervals,
@@ -368,7 +368,7 @@ class _Lowering:
         end = type_end(tokens, at)
         if end is None or tokens[end].kind is not Kind.STRING:
             return None
-        if tokens[at].value == "interval":
+        if tokens[at].key == "interval":
             if end != at + 1:
                 raise Unsupported("interval precision is not supported", position=tokens[at].start + 1)
             return self._interval(at)
@@ -383,14 +383,14 @@ class _Lowering:
         value, field = self._tokens[at + 1], self._tokens[at + 2]
         text = value.value
         end = at + 2
-        if field.kind is Kind.WORD and field.value in INTERVAL_FIELDS:
+        if field.kind is Kind.WORD and field.key in INTERVAL_FIELDS:
             if not _WHOLE.fullmatch(text) or self._tokens[at + 3][:2] == (Kind.WORD, "to"):
                 raise Unsupported(
                     "interval fields are not supported but after a whole number",
                     hint="Write the units inside the string: interval '1 day 2 hours'.",
                     position=field.start + 1,
                 )
-            text, end = f"{text} {field.value}", at + 3
+            text, end = f"{text} {field.key}", at + 3
         self._emit(TokenType.STRING, text, at + 1)
         self._emit(TokenType.DCOLON, "::", at)
         self._emit(TokenType.INTERVAL, "interval", at)
@@ -405,12 +405,12 @@ class _Lowering:
             raise syntax_error(self._text, tokens[at].start, tokens[at].end)
         while at < end:
             kind, value, _, _ = tokens[at]
-            pair = (value, tokens[at + 1].value)
-            if pair in _TYPE_PAIRS:
+            pair = (value, tokens[at + 1].key)
+            if kind is Kind.WORD and pair in _TYPE_PAIRS:
                 self._emit(_TYPE_PAIRS[pair], " ".join(pair).upper(), at)
                 at += 1
             elif kind is Kind.WORD and value == "array":
-                if tokens[at + 1].value != "[" or at + 1 == end:
+                if tokens[at + 1].key != "[" or at + 1 == end:
                     self._emit(TokenType.L_BRACKET, "[", at)
                     self._emit(TokenType.R_BRACKET, "]", at)
             elif kind is Kind.WORD:

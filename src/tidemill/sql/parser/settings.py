@@ -26,7 +26,7 @@ def set_(cursor: Cursor) -> Statement:
     if cursor.peek_any("constraints", "role") or cursor.peek_words("session", "authorization"):
         raise cursor.unsupported(f"SET {cursor.token.value.upper()}")
     local = cursor.accept("local")
-    if not local and cursor.peek_words("session") and cursor.following.value not in ("to", "="):
+    if not local and cursor.peek_words("session") and cursor.following.key not in ("to", "="):
         cursor.expect("session")
     if cursor.accept("time", "zone"):
         return SetVariable("timezone", _time_zone(cursor), local)

@@ -33,8 +33,7 @@ _SECOND_WORD = {
 
 
 def _is(tokens: Sequence[Token], at: int, value: str) -> bool:
-    token = tokens[at]
-    return token.value == value and token.kind in (Kind.WORD, Kind.SYMBOL)
+    return tokens[at].key == value
 
 
 def type_end(tokens: Sequence[Token], at: int) -> int | None:
@@ -49,7 +48,7 @@ def type_end(tokens: Sequence[Token], at: int) -> int | None:
     at += 1
     if word == "map" and _is(tokens, at, "["):
         return _map_end(tokens, at + 1)
-    if word in _SECOND_WORD and tokens[at].kind is Kind.WORD and tokens[at].value in _SECOND_WORD[word]:
+    if word in _SECOND_WORD and tokens[at].key in _SECOND_WORD[word]:
         at += 1
         if word == "national" and _is(tokens, at, "varying"):
             at += 1
@@ -75,7 +74,7 @@ def _modifier(tokens: Sequence[Token], at: int) -> int:
         return at
     end = at + 1
     while True:
-        end += tokens[end].value in ("-", "+")
+        end += tokens[end].key in ("-", "+")
         if tokens[end].kind is not Kind.NUMBER:
             return at
         end += 1
@@ -97,7 +96,7 @@ def _suffixes(tokens: Sequence[Token], at: int) -> int:
             if not _is(tokens, close, "]"):
                 return start
             at = close + 1
-        elif at == start and tokens[at].kind is Kind.WORD and tokens[at].value == "list":
+        elif at == start and tokens[at].key == "list":
             at += 1
         if at == start:
             return at
