@@ -284,6 +284,17 @@ def test_a_compaction_that_died_is_swept(folder: Blobs) -> None:
     assert contents(other, 1) == {(1, "x"): 1, (2, "x"): 1}
 
 
+def test_a_sleeper_compacts_what_was_swept_long_ago(folder: Blobs) -> None:
+    shard = Shard.create(folder, "u1", DESC, epoch=1, ages=Ages(removed_keep_seconds=0), cache=PartCache())
+    append(shard, [a(1, 0)], 1)
+    append(shard, [a(2, 1)], 2)
+    sleeper = Shard.open(folder, "u1", epoch=1, cache=PartCache())
+    assert shard.compact(everything=True) is not None
+    assert shard.sweep() == 2
+    assert sleeper.compact(everything=True) is None  # not an error: it lost a race
+    assert contents(sleeper, 1) == {(1, "x"): 1, (2, "x"): 1}
+
+
 def test_temporaries_are_tidied(folder: Blobs) -> None:
     settings = Settings(orphan_grace_seconds=60)
     shard = Shard.create(folder, "u1", DESC, epoch=1, settings=settings)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill import failpoints
+from tidemill.errors import DataCorrupted
 from tidemill.persist.committer import Committer, Draft, check_epoch
 from tidemill.persist.entry import CLOSED, Operation
 from tidemill.persist.outcome import CommitUnknown, InputsReplaced
@@ -138,7 +139,7 @@ def compact(
 ) -> Compacted:
     """Carry the plan out. Raises `InputsReplaced` (another compaction came first) or another outcome of a
     commit; what it wrote is deleted unless it may have become visible."""
-    table = merge(reader.read_all(plan.inputs, plan.desc), plan.desc, plan.since)
+    table = merge(_read(plan, committer, reader), plan.desc, plan.since)
     outputs = _write(reader, table, job, plan, settings)
     failpoints.hit(FP_PART_WRITTEN)
     paths = tuple(part.path for part in plan.inputs)
@@ -160,6 +161,17 @@ def compact(
         # Whoever still reads an older version reads the file; the cache is for what is live.
         reader.cache.drop(reader.cache.key(reader.blobs, reader.shard_id, part))
     return Compacted(len(paths), len(outputs), sum(part.rows for part in plan.inputs), table.num_rows)
+
+
+def _read(plan: Plan, committer: Committer, reader: PartReader) -> list[pa.Table]:
+    try:
+        return reader.read_all(plan.inputs, plan.desc)
+    except DataCorrupted:
+        # A handle that slept may want what another one has replaced and swept long ago: that is a lost race.
+        committer.refresh()
+        with committer.changed:
+            check_live(reader.shard_id, committer.state, [part.path for part in plan.inputs])
+        raise
 
 
 def check_live(shard_id: str, state: State, paths: Sequence[str]) -> None:
