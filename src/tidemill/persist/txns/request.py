@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -32,27 +33,33 @@ class Request:
     # Called when no other commit or catalog change can come between it and the commit; raises to refuse.
     guard: Callable[[], None] | None
     future: Future[int] = field(default_factory=lambda: Future[int]())
+    bytes: int = field(init=False)
 
-    @property
-    def bytes(self) -> int:
-        return sum(t.nbytes for t in self.writes.values())
+    def __post_init__(self) -> None:
+        self.bytes = sum(t.nbytes for t in self.writes.values())
+
+
+@lru_cache(maxsize=1024)
+def _expected(desc: RelationDesc) -> pa.Schema:
+    """What updates of the relation look like, without a time. Made once per relation: requests are many and
+    small."""
+    return storage_schema(desc).append(pa.field(DIFF_COLUMN, pa.int64()))
 
 
 def check_updates(table: pa.Table, desc: RelationDesc, shard_id: str) -> None:
     """`table` has the relation's physical columns and `mz_diff`, and nothing else."""
-    expected = storage_schema(desc)
-    names = [*expected.names, DIFF_COLUMN]
+    expected = _expected(desc)
+    names = expected.names
     if table.schema.names != names:
         given = [n for n in table.schema.names if n != DIFF_COLUMN]
-        if given == expected.names[: len(given)]:
+        if given == names[: len(given)]:
             raise changed_meanwhile(shard_id)
         raise Internal(
             f"the updates for shard {shard_id} do not have its columns",
             detail=f"Got {table.schema.names}; expected {names}.",
         )
-    for name, wanted in zip(names, [*expected.types, pa.int64()], strict=True):
-        if table.schema.field(name).type != wanted:
-            found = table.schema.field(name).type
+    for name, wanted, found in zip(names, expected.types, table.schema.types, strict=True):
+        if found != wanted:
             raise DatatypeMismatch(f'column "{name}" is of type {wanted} but the update is of type {found}')
     diffs = table.column(DIFF_COLUMN)
     if diffs.null_count or not diffs.to_numpy().all():
