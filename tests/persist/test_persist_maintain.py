@@ -257,7 +257,10 @@ def test_orphans(folder: Blobs) -> None:
     append(shard, [a(1, 0)], 1)
     running = shard.write_part(updates([a(2, 1)]), job="running")
     over = shard.write_part(updates([a(3, 1)]), job="over")
-    assert shard.sweep(lambda job: job == "over") == 2  # the part and its folder
+    assert shard.sweep(lambda job: job == "over") >= 1  # and its folder, by the next sweep at the latest
+    time.sleep(0.05)
+    shard.sweep(lambda job: False)
+    assert not Path(folder.url, "shards/u1/parts/over").exists()
     assert folder.size(part_path("u1", running))
     assert [i.path for i in folder.list("shards/u1/parts") if over.path in i.path] == []
     # The folder that was tidied away is made again.
@@ -280,7 +283,8 @@ def test_a_compaction_that_died_is_swept(folder: Blobs) -> None:
     other = Shard.open(folder, "u1", epoch=1, settings=settings)
     assert other.sweep(lambda job: False) == 0
     other.fence(2)
-    assert other.sweep(lambda job: False) == 2
+    assert other.sweep(lambda job: False) >= 1
+    assert [i for i in folder.list("shards/u1/parts") if "compact-" in i.path] == []
     assert contents(other, 1) == {(1, "x"): 1, (2, "x"): 1}
 
 
