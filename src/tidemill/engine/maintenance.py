@@ -51,19 +51,7 @@ class Maintenance:
 
     def round(self) -> None:
         """One look at everything."""
-        self.retain()
-        self._catalog.maintain()
+        parameter = self._catalog.state.find_parameter("default_retain_history")
+        retain = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
+        self._catalog.maintain(retain)
         self._environment.maintain()
-
-    def retain(self) -> None:
-        """Move since of each open table to its retention distance behind now; holds keep it back."""
-        state = self._catalog.state
-        now = self._environment.oracle.now()
-        parameter = state.find_parameter("default_retain_history")
-        default = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
-        kept = {
-            t.shard: default if t.retain_history_ms is None else t.retain_history_ms for t in state.tables()
-        }
-        for shard in self._environment.open_shards():
-            if shard.id in kept:
-                shard.downgrade_since(max(0, now - kept[shard.id]))
