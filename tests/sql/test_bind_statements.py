@@ -312,6 +312,7 @@ def test_errors_know_their_place(sql: str, position: int) -> None:
         "SELECT stddev(a) FROM t",
         "SELECT a > ALL (SELECT a FROM t) FROM t",
         "SELECT t FROM t",
+        "SELECT (SELECT count(*) FROM t x WHERE x.a < (SELECT max(y.a) FROM t y WHERE y.a = t.a)) FROM t",
         "SELECT now() AT TIME ZONE 'UTC+3'",
         "SELECT interval '1 day' * 1.5",
         "SELECT b::jsonb FROM t",

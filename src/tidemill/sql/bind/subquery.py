@@ -25,9 +25,13 @@ def _bind(b: Binder, query: exp.Expr) -> Bound:
 
     bound = bind_level(b.env, query, b.scope)
     for ref in bound.outer:
-        # What this scope does not have itself it has from its own enclosing query.
-        if not _owns(b, ref) and ref not in b.scope.outer:
-            b.scope.outer.append(ref)
+        # Spark resolves names of the next query outwards, no further.
+        if not _owns(b, ref):
+            raise unsupported(
+                f'a subquery that names "{ref.label}" of a query beyond the one around it',
+                position_of(query),
+                "Join the tables instead.",
+            )
     return bound
 
 

@@ -17,7 +17,7 @@ from tidemill.sql.bind.coerce import unify
 from tidemill.sql.bind.context import MAX_VIEW_DEPTH
 from tidemill.sql.bind.errors import AmbiguousColumn, position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Node, Op, Ref, lower
+from tidemill.sql.bind.ir import Node, Op, Ref, lower, walk
 from tidemill.sql.bind.scope import Item, Scope, Visible, columns_of
 from tidemill.sql.bind.special import conjunction
 from tidemill.sql.bind.table_functions import bind_table_function
@@ -35,6 +35,8 @@ class From:
     items: list[Item]
     columns: list[Visible]
     joins: list[exp.Join] = field(default_factory=list)
+    # Columns of enclosing queries (or of items further left) that subqueries in it name.
+    outer: list[Ref] = field(default_factory=lambda: list[Ref]())
 
     def whole(self) -> exp.Expr:
         """The tree with its joins; a join is put in parentheses when it stands inside another."""
@@ -76,6 +78,11 @@ def bind_from(env: Env, query: exp.Select, parent: Scope | None) -> tuple[From |
     whole = _joined(env, clause.this, joins, parent, [])
     _check_names(whole.items)
     scope.items, scope.columns = whole.items, whole.columns
+    own = {part.table for v in whole.columns for part in walk(v.node) if isinstance(part, Ref)}
+    own |= {
+        part.table for i in whole.items for v in i.columns for part in walk(v.node) if isinstance(part, Ref)
+    }
+    scope.outer += [ref for ref in dict.fromkeys(whole.outer) if ref.table not in own]
     return whole, scope
 
 
@@ -146,10 +153,10 @@ def _parenthesised(env: Env, inner: From, node: exp.Subquery) -> From:
     """(a JOIN b) [AS x (names)]."""
     alias = _alias(node)
     if alias is None:
-        return From(inner.whole(), inner.items, inner.columns)
+        return From(inner.whole(), inner.items, inner.columns, outer=inner.outer)
     names = _renamed([v.name for v in inner.columns], alias, node)
     columns = tuple(Visible(n, v.node) for n, v in zip(names, inner.columns, strict=True))
-    return From(inner.whole(), [Item(alias.name, columns)], list(columns))
+    return From(inner.whole(), [Item(alias.name, columns)], list(columns), outer=inner.outer)
 
 
 def _alias(node: exp.Expr) -> exp.TableAlias | None:
@@ -203,7 +210,9 @@ def _relation(env: Env, node: exp.Table) -> From:
         alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
     )
     hidden = parts[-1] if alias_node is not None else ""
-    qualified = tuple(relation.name.split(".")) if alias_node is None else ()
+    qualified = (
+        () if alias_node is not None else (*relation.name[: -len(parts[-1]) - 1].split("."), parts[-1])
+    )
     return From(tree, [Item(label, columns, qualified, hidden)], list(columns))
 
 
@@ -229,7 +238,7 @@ def _bound_item(
             alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
         )
     item = Item(label, columns, qualified if alias_node is None else ())
-    return From(tree, [item], list(columns))
+    return From(tree, [item], list(columns), outer=list(bound.outer))
 
 
 def _subquery(env: Env, node: exp.Expr, query: exp.Expr, parent: Scope | None) -> From:
@@ -241,16 +250,7 @@ def _subquery(env: Env, node: exp.Expr, query: exp.Expr, parent: Scope | None) -
         inner = query.copy()
         inner.set("alias", None)
     bound = bind_level(env, inner, parent)
-    result = _bound_item(env, bound, alias, "", node)
-    _pass_on(parent, bound.outer)
-    return result
-
-
-def _pass_on(parent: Scope | None, outer: Sequence[Ref]) -> None:
-    """A subquery in FROM that names columns of an enclosing query: the enclosing query's own scope already
-    knows them."""
-    if outer and parent is None:
-        raise TidemillError("a subquery in FROM names a column that is not in reach", sqlstate="42P10")
+    return _bound_item(env, bound, alias, "", node)
 
 
 def _lateral(env: Env, node: exp.Lateral, parent: Scope | None, left: Sequence[From]) -> From:
@@ -324,7 +324,7 @@ def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Se
         tree.set("kind", "CROSS")
     else:
         tree.set("kind", "INNER")
-    return From(left.tree, items, columns, [*left.joins, tree])
+    return From(left.tree, items, columns, [*left.joins, tree], [*left.outer, *right.outer])
 
 
 def _using(

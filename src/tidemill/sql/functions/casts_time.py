@@ -9,10 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.sql.functions.markers import zone
-from tidemill.sql.functions.tree import Tree, bigint, call, cast, field, integer, null, string
+from tidemill.sql.functions.tree import (
+    Tree,
+    bigint,
+    call,
+    case,
+    cast,
+    eq,
+    field,
+    if_,
+    integer,
+    let_all,
+    null,
+    string,
+    word,
+)
 from tidemill.types.model import Kind
 
 MICROS_PER_DAY = 86_400_000_000
+# How much of the day a clock that is set back repeats: an hour, on Lord Howe Island half of one.
+_REPEATED_MINUTES = (60, 30)
 
 
 def to_local(instant: Tree, where: Tree | None = None) -> Tree:
@@ -21,8 +37,21 @@ def to_local(instant: Tree, where: Tree | None = None) -> Tree:
 
 
 def to_instant(local: Tree, where: Tree | None = None) -> Tree:
-    """The instant at which a zone's wall clock (the session's unless given) shows this timestamp."""
-    return call("to_utc_timestamp", cast(local, "TIMESTAMP_LTZ"), where or zone())
+    """The instant at which a zone's wall clock (the session's unless given) shows this timestamp. Of the
+    two instants in the hour that a clock repeats PostgreSQL takes the later, Spark the earlier: so it is
+    asked whether there is a later."""
+    at = where or zone()
+
+    def later(v: list[Tree]) -> Tree:
+        shown, first = v
+        second = [call("timestampadd", word("MINUTE"), integer(m), first) for m in _REPEATED_MINUTES]
+        branches = [(eq(call("from_utc_timestamp", s, at), shown), s) for s in second]
+        return case(*branches, otherwise=first)
+
+    digits = cast(local, "TIMESTAMP_LTZ")
+    elsewhere = let_all([digits, call("to_utc_timestamp", digits, at)], later)
+    # In UTC (the common case; Spark folds the comparison away) nothing is ever repeated.
+    return if_(eq(at, string("UTC")), digits, elsewhere)
 
 
 def micros_of(local: Tree) -> Tree:
