@@ -1,14 +1,90 @@
+"""The Spark host: its session, its end, its new beginning."""
+
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from tidemill.errors import Internal
+from tidemill.query import bloom
 from tidemill.query.spark import SparkHost
 
+pytestmark = pytest.mark.spark
 
-@pytest.mark.spark
+
 def test_session_is_warm_and_set_up_as_the_sql_layer_needs(spark: SparkHost) -> None:
     assert spark.ready
     conf = spark.session.conf
     assert conf.get("spark.sql.ansi.enabled") == "true"
     assert conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.session.sql("select 1 as x").toArrow().to_pydict() == {"x": [1]}
+    with pytest.raises(Internal, match="already has a Spark host"):
+        SparkHost()
+
+
+def test_the_filter_of_hashes_never_misses_one(spark: SparkHost) -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 5000):
+        inside = np.concatenate([rng.integers(-(2**63), 2**63 - 1, size), [0, -1, 2**63 - 1, -(2**63)]])
+        known = bloom.might_contain(spark.session._jvm, bloom.build(inside), "x")
+        frame = spark.session.createDataFrame(pa.table({"x": inside}))
+        assert frame.where(known).count() == len(inside)
+        strangers = spark.session.range(50_000).selectExpr("xxhash64(id) as x")
+        assert strangers.where(known).count() < 50_000 / 30
+
+
+# A host of its own needs a process of its own: PySpark knows one JVM per process.
+_LIFE = """
+import os, signal, sys, time
+from pathlib import Path
+from tidemill.errors import TidemillError, Unavailable
+from tidemill.query import SparkHost, collect, run
+from tidemill.types.model import INT8, Column
+
+ID = [Column("id", INT8)]
+told = []
+scratch = Path(sys.argv[1])
+host = SparkHost("local[1]", scratch=scratch, driver_memory_mb=512, warm_up=False, on_death=told.append)
+try:
+    host.session
+    raise SystemExit("a session before its time")
+except Unavailable as e:
+    assert e.primary == "Spark is still starting", e
+host.wait(170)
+stream = run(host, "select id from range(0, 10000000, 1, 50)", {}, ID)
+next(stream)
+os.kill(host.pid, signal.SIGKILL)
+try:
+    for _ in stream:
+        pass
+    raise SystemExit("a result that was cut off was taken for whole")
+except Unavailable as e:
+    assert e.primary == "the Spark process has ended", e
+    assert "exit status -9" in e.detail, e
+assert not host.ready and told == [host.failure], told
+host.restart()
+host.wait(170)
+assert collect(host, "select 7L as id", {}, ID)["id"].to_pylist() == [7]
+host.stop()
+host.stop()
+try:
+    host.wait(1)
+    raise SystemExit("stopped, and yet a session")
+except Unavailable as e:
+    assert e.primary == "Spark was stopped", e
+print("good")
+"""
+
+
+def test_a_killed_jvm_is_noticed_and_started_again(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _LIFE, str(tmp_path / "spark")], capture_output=True, text=True, timeout=170
+    )
+    assert (run.returncode, run.stdout) == (0, "good\n"), run.stderr
+    # Nothing of the JVM's own reaches the terminal: what it has to say stands in its log.
+    assert not [x for x in run.stderr.splitlines() if any(w in x for w in ("WARN", "log4j", "incubator"))]

@@ -102,13 +102,15 @@ class Job:
 
     def describe(self, e: Exception) -> TidemillError:
         """What a client is told of an exception of Spark, py4j or the sockets between."""
-        from py4j.protocol import Py4JNetworkError
+        from py4j.protocol import Py4JError, Py4JJavaError
 
         self._host.metrics.add(failed=1)
         failure = self._host.failure
         if failure is not None:
             return failure
-        if isinstance(e, (Py4JNetworkError, ConnectionError, EOFError)):
+        # An error of py4j that carries no exception of Java means that the call itself failed.
+        broken = isinstance(e, Py4JError) and not isinstance(e, Py4JJavaError)
+        if broken or isinstance(e, (ConnectionError, EOFError)):
             # The connection broke before the death of the process was noticed.
             return self._host.settle_death() or Unavailable(
                 "the connection to Spark broke", detail=str(e), hint="run the statement again"

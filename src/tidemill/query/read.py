@@ -9,10 +9,11 @@ twelve times the scan, so it is done only where it must be:
    others are few and small in practice (compaction sees to it): their updates are read and summed on the
    driver. What stays positive is just more rows. What stays negative, the retractions, must meet its rows in
    the clean parts:
-3. One job counts the clean rows whose hash is among the retractions' hashes, by row, and brings the counts to
-   the driver, where they are summed with the retractions. The relation is then the clean rows of any other
-   hash, and what the sum left. A row that only shares its hash with a retraction goes through the sum and
-   comes out unharmed: time depends on the hash, correctness does not.
+3. One job counts the clean rows whose hash a Bloom filter of the retractions' hashes knows, by row, and
+   brings the counts to the driver, where they are summed with the retractions. The relation is then the clean
+   rows that the filter does not know, and what the sum left. A row that only looks like a retraction goes
+   through the sum and comes out unharmed: time depends on hash and filter, correctness does not (a retraction
+   that they failed to bring together with its row would be an error, never a wrong answer).
 4. Where the retractions are too many for the driver, Spark sums everything.
 
 All this is done on the columns that the query needs: projecting a multiset and summing commute. A negative
@@ -24,26 +25,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import LimitExceeded
 from tidemill.query import multiset
+from tidemill.query.bloom import build, might_contain
 from tidemill.query.hashing import STANDARD, RowHash
 from tidemill.query.relation import (
     NO_COLUMN,
     Prepared,
-    hash_frame,
     jdf_of,
-    join_hashes,
     positives,
     projected,
     union,
 )
 from tidemill.query.scan import scan
-from tidemill.query.slots import Slot
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
@@ -69,7 +68,7 @@ class Limits:
     small_bytes: int = 8 << 20
     # Updates of unclean parts that the driver reads: at 100 bytes a row 200 MB while the read lasts.
     driver_rows: int = 2_000_000
-    # Retractions whose hashes are broadcast (8 MB); with more, summing everything on Spark costs no more.
+    # Retractions whose hashes go to every task (2 MB); with more, summing everything on Spark costs no more.
     retractions: int = 1_000_000
     # What a job may bring to the driver for the sum.
     sum_bytes: int = 512 << 20
@@ -189,14 +188,14 @@ class _Preparation:
         if negative.num_rows > self.limits.retractions:
             return self._sum_all()
         desc = projected(self.snapshot.desc, self.columns)
-        hashes = np.unique(self.hashing.of_table(negative, desc, self.columns))
-        matched = self._matched(scanned, hashes)
+        hidden = build(np.unique(self.hashing.of_table(negative, desc, self.columns)))
+        matched = self._matched(scanned, hidden)
         if matched is None:
             return self._sum_all()
         updates = multiset.add_up([self._rows(updates), matched])
         multiset.check_counts(updates, self.columns)
         prepared = self._relation(updates, scanned)
-        prepared.hidden = hashes
+        prepared.hidden = hidden
         return prepared
 
     def _sort_parts(self) -> tuple[list[Part], list[Part], list[Part]]:
@@ -228,18 +227,17 @@ class _Preparation:
             hashing=self.hashing,
         )
 
-    def _matched(self, parts: Sequence[Part], hashes: np.ndarray[Any, Any]) -> pa.Table | None:
-        """How often each row whose hash is among `hashes` was inserted in `parts`; None when they are too
+    def _matched(self, parts: Sequence[Part], hidden: bytes) -> pa.Table | None:
+        """How often each row that the filter knows was inserted in `parts`; None when they are too
         many for the driver."""
         from pyspark.sql import functions as F
 
         with self.job.running() as session:
-            slot = Slot(session, small=False)
-            wanted = hash_frame(slot, hashes, self.host.scratch)
             expression = self.hashing.sql(projected(self.snapshot.desc, self.columns), self.columns)
+            wanted = might_contain(session._jvm, hidden, expression)
             frames: list[DataFrame] = []
             for rows, copies in positives(session, self.snapshot, parts, self.columns):
-                found = join_hashes(rows, wanted, expression, "left_semi")
+                found = rows.where(wanted)
                 frames.append(found if copies else found.selectExpr("*", f"1L AS {DIFF_COLUMN}"))
             counts = (
                 union(frames)

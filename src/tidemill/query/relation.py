@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidemill.errors import Internal
-from tidemill.query.hashing import STANDARD, Hashes, RowHash
+from tidemill.query.bloom import might_contain
+from tidemill.query.hashing import STANDARD, RowHash
 from tidemill.query.local import to_jdf
 from tidemill.query.multiset import NEGATIVE_TEXT
 from tidemill.query.scan import scan
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 # The one column of a relation of which the query needs none (count(*)); nobody can ask for it.
 NO_COLUMN = "mz_none"
-_HASH = "mz_hash"
 # Copies are made in two steps, so that a row that is there a billion times never is one array of a billion.
 _REPEAT_STEP = 65_536
 
@@ -48,10 +48,10 @@ class Prepared:
     # Rows that the driver holds; with `mz_diff` as the number of copies when `counted`.
     table: pa.Table | None = None
     counted: bool = False
-    # Parts whose rows Spark reads, without those whose hash is in `hidden`.
+    # Parts whose rows Spark reads, without those whose hash `hidden` (a Bloom filter) says yes to.
     snapshot: Snapshot | None = None
     parts: list[Part] = field(default_factory=list)
-    hidden: Hashes | None = None
+    hidden: bytes | None = None
     hashing: RowHash = STANDARD
     # The driver gave up: Spark sums the updates of all parts and of `table` (which then has `mz_diff`).
     sum_all: bool = False
@@ -79,10 +79,9 @@ class Prepared:
             rows = _frame(slot, held)
             frames.append(repeat(rows, self.columns) if self.counted else rows)
         if self.parts and self.snapshot is not None:
-            hashes = hash_frame(slot, self.hidden, self.scratch) if self.hidden is not None else None
+            hidden = None if self.hidden is None else might_contain(slot.jvm, self.hidden, self.hash_sql())
             for rows, copies in positives(slot.session, self.snapshot, self.parts, self.columns):
-                if hashes is not None:
-                    rows = join_hashes(rows, hashes, self.hash_sql(), "left_anti")
+                rows = rows if hidden is None else rows.where(~hidden)
                 frames.append(repeat(rows, self.columns) if copies else rows)
         return jdf_of(union(frames))
 
@@ -149,20 +148,6 @@ def repeat(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     left = f"{DIFF_COLUMN} - mz_block * {_REPEAT_STEP}L"
     copies = f"explode(sequence(1L, least({_REPEAT_STEP}L, {left}))) AS mz_copy"
     return rows.selectExpr(*names, DIFF_COLUMN, blocks).selectExpr(*names, copies).select(*names)
-
-
-def hash_frame(slot: Slot, hashes: Hashes, scratch: Path) -> DataFrame:
-    """The hashes as a relation that every task gets whole."""
-    from pyspark.sql import functions as F
-
-    return F.broadcast(_frame(slot, to_jdf(slot, pa.table({_HASH: hashes}), scratch)))
-
-
-def join_hashes(rows: DataFrame, hashes: DataFrame, expression: str, how: str) -> DataFrame:
-    """The rows whose hash (a Spark SQL expression) is (`left_semi`) or is not (`left_anti`) among the
-    hashes."""
-    names = [quote_identifier(name) for name in rows.columns]
-    return rows.selectExpr("*", f"{expression} AS {_HASH}").join(hashes, _HASH, how).select(*names)
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:

@@ -151,6 +151,12 @@ class SparkHost:
                 )
             return self._session
 
+    @property
+    def pid(self) -> int | None:
+        """The JVM's process, while there is one."""
+        with self._lock:
+            return None if self._process is None else self._process.pid
+
     def stop(self) -> None:
         """End the session and the JVM; idempotent. Running queries fail with `Unavailable`."""
         global _owner
