@@ -58,6 +58,8 @@ class TidemillEngine:
         self.spark = spark
         self.workers = ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="engine")
         self._sessions: set[EngineSession] = set()
+        # Shards that this process has opened for writing.
+        self._opened: set[ShardId] = set()
         # One at a time per table: statements that read what they write. Conflicts among them would only be
         # retried.
         self._write_locks: dict[ShardId, asyncio.Lock] = {}
@@ -155,6 +157,10 @@ class TidemillEngine:
                         f'relation "{table.name}" was altered meanwhile', hint="Run the transaction again."
                     )
 
+        for shard_id in updates.keys() - self._opened:
+            # A shard of an earlier server is fenced when it is first used, before anything is written to it.
+            await asyncio.to_thread(self.environment.open_shard, shard_id)
+            self._opened.add(shard_id)
         future = self.environment.txns.commit(updates, reads, unchanged)
         return await asyncio.shield(asyncio.wrap_future(future))
 
