@@ -122,6 +122,16 @@ def _only(*accepted: str) -> Callable[[str, str], str]:
     return check
 
 
+def _utf8(name: str, value: str) -> str:
+    """As PostgreSQL reads names of encodings, letters and digits count: asyncpg asks for `'utf-8'`, quotes
+    included."""
+    if re.sub(r"[^a-z0-9]", "", value.lower()) not in ("utf8", "unicode"):
+        raise CannotChange(
+            f'parameter "{name}" cannot be set to "{value}"', hint='Tidemill supports only "UTF8".'
+        )
+    return "UTF8"
+
+
 def _isolation(name: str, value: str) -> str:
     v = " ".join(value.strip().lower().split())
     if v not in ISOLATION_LEVELS:
@@ -156,9 +166,7 @@ class Variable:
 _SESSION = [
     Variable("application_name", "", _text, "What the client calls itself.", reported=True),
     Variable("bytea_output", "hex", _only("hex"), "How bytea is shown."),
-    Variable(
-        "client_encoding", "UTF8", _only("UTF8", "utf-8", "unicode"), "The client's encoding.", reported=True
-    ),
+    Variable("client_encoding", "UTF8", _utf8, "The client's encoding.", reported=True),
     Variable(
         "client_min_messages",
         "notice",

@@ -63,7 +63,7 @@ def convert(
     if source.kind in INTEGERS and target.kind in FLOATS:
         return _python(array, target, float)
     if source.kind is Kind.NUMERIC and target.kind in _SMALL:
-        return _whole(_round(array, 0), target)
+        return _whole(array, target)
     if source.kind is Kind.NUMERIC and target.kind in FLOATS:
         return _python(array, target, float)
     if source.kind is Kind.DATE and target.kind is Kind.TIMESTAMP:
@@ -97,47 +97,41 @@ def _fit(array: pa.Array, target: SqlType, *, explicit: bool) -> pa.Array:
 
 
 def _whole(array: pa.Array, target: SqlType) -> pa.Array:
-    """Whole numbers (of any integer or decimal type) as the target integer, range checked."""
+    """Numbers (of any integer or decimal type) as the target integer, rounded, range checked."""
+    want = arrow_type(target)
+    if pa.types.is_decimal(array.type):
+        array = _rounded(array, pa.decimal128(38, 0))
     low, high = _RANGE[target.kind]
     bounds = pc.min_max(array).as_py()
     if int(bounds["min"]) < low or int(bounds["max"]) > high:
         raise InvalidValue(f"{target} out of range", sqlstate="22003")
-    want = arrow_type(target)
-    if pa.types.is_decimal(array.type):
-        if pa.types.is_decimal(want):
-            return _round(array, 0).cast(want)
-        return array.cast(pa.decimal128(38, 0)).cast(want)
     return array.cast(want)
 
 
 def _rescale(array: pa.Array, target: SqlType) -> pa.Array:
-    precision, scale = decimal_shape(target)
-    if isinstance(array.type, pa.Decimal128Type) and array.type.scale > scale:
-        array = _round(array, scale)
     try:
-        return array.cast(pa.decimal128(precision, scale))
+        return _rounded(array, pa.decimal128(*decimal_shape(target)))
     except pa.ArrowInvalid:
         raise _overflow(target) from None
 
 
-# Arrow divides decimals wrongly where the quotient's upper half is all ones (18446744073709551615 with 18
-# digits behind the point rounds to 18446744068757791458): what comes near goes through Python.
+# Arrow divides decimals wrongly where the quotient's upper half is all ones: 18446744073709551615 with 18
+# digits behind the point becomes 18446744068757791458 with none. What comes near goes through Python.
 _ARROW_DIVIDES_BELOW = Decimal(1 << 63)
 
 
-def _round(array: pa.Array, scale: int) -> pa.Array:
-    """Decimals rounded half away from zero to `scale` digits; the type stays."""
+def _rounded(array: pa.Array, want: pa.Decimal128Type) -> pa.Array:
+    """Decimals as another decimal type, rounded half away from zero. Raises ArrowInvalid on an overflow."""
+    if array.type.scale <= want.scale:
+        return array.cast(want)
     bounds = pc.min_max(array).as_py()
     largest = max((abs(v) for v in bounds.values() if v is not None), default=Decimal(0))
-    if largest.scaleb(scale) < _ARROW_DIVIDES_BELOW:
-        return pc.round(array, scale, round_mode="half_towards_infinity")
-    unit = Decimal(1).scaleb(-scale)
+    if largest.scaleb(want.scale) < _ARROW_DIVIDES_BELOW:
+        return pc.round(array, want.scale, round_mode="half_towards_infinity").cast(want)
+    unit = Decimal(1).scaleb(-want.scale)
     with localcontext(prec=77, rounding=ROUND_HALF_UP):
         rounded = [None if v is None else v.quantize(unit) for v in array.to_pylist()]
-    try:
-        return pa.array(rounded, array.type)
-    except pa.ArrowInvalid:
-        raise _overflow(SqlType(Kind.NUMERIC)) from None
+    return pa.array(rounded, want)
 
 
 def _overflow(target: SqlType) -> InvalidValue:
