@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # A statement that waits longer than this for a time or for Spark tells its client why.
 NOTICE_AFTER_SECONDS = 1.0
+# Constant rows up to this many are made on the event loop, in microseconds.
+FEW_ROWS = 100
 # How often a read AS OF a time to come looks whether it has come.
 POLL_SECONDS = 0.05
 
@@ -178,7 +180,8 @@ async def _constant(session: EngineSession, bound: BoundQuery) -> AsyncIterator[
     if bound.uses_mz_now:
         info = replace(info, mz_now=await choose_time(session, None))
     bound = bound.with_session(info)
-    table = await session.blocking(constant_rows, bound)
+    few = bound.constants is not None and bound.constants.rows <= FEW_ROWS
+    table = constant_rows(bound) if few else await session.blocking(constant_rows, bound)
     if table is not None:
         from tidemill.engine.local_rows import stream
 
