@@ -58,8 +58,9 @@ T = TypeVar("T")
 
 # Notices that wait for a client that does not read; later ones are dropped (they are advice, not data).
 MAX_PENDING_EVENTS = 1000
-# Texts up to this many characters are parsed and planned on the event loop: it takes a fraction of a millisecond for
-# most (measured: 0.15 ms for a short INSERT), a change of threads costs as much, and far more on a busy machine.
+# Texts up to this many characters are parsed and planned on the event loop: it takes a fraction of a
+# millisecond for most (measured: 0.15 ms for a short INSERT), a change of threads costs as much, and far
+# more on a busy machine.
 SHORT = 500
 # Cursors and prepared statements per session: both are held in memory until closed.
 MAX_CURSORS = 1000
