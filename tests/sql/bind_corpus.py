@@ -120,6 +120,7 @@ class Subject:
 
     def __init__(self, session: Any, oracle: Oracle, tables: Sequence[str]) -> None:
         self.session = session
+        self.info = SESSION
         register(session)
         self.relations: dict[str, Relation] = {}
         for name in tables:
@@ -139,14 +140,15 @@ class Subject:
     def bind(self, sql: str) -> BoundQuery:
         (parsed,) = parse(sql)
         assert isinstance(parsed.statement, Query)
-        return bind_query(parsed.statement.tree, self, session=SESSION)
+        return bind_query(parsed.statement.tree, self, session=self.info)
 
     def ask(self, sql: str, *, spark_only: bool = True) -> Answer | Failure:
         """Bind and run. Constant queries too go to Spark unless told otherwise."""
         try:
             bound = self.bind(sql)
             table = None if spark_only else constant_rows(bound)
-            return answer_of(bound.columns, table if table is not None else self.run(bound))
+            rows = table if table is not None else self.run(bound)
+            return answer_of(bound.columns, rows, self.info.time_zone)
         except TidemillError as error:
             return Failure(error.sqlstate, error.primary)
 
@@ -177,9 +179,9 @@ def same_storage(a: pa.DataType, b: pa.DataType) -> bool:
     return a == b
 
 
-def answer_of(columns: Sequence[Column], table: pa.Table) -> Answer:
+def answer_of(columns: Sequence[Column], table: pa.Table, zone: str) -> Answer:
     texts = [
-        [None if v is None else v.decode() for v in encode_text(column, c.type).to_pylist()]
+        [None if v is None else v.decode() for v in encode_text(column, c.type, timezone=zone).to_pylist()]
         for column, c in zip(table.columns, columns, strict=True)
     ]
     rows = list(zip(*texts, strict=True)) if texts else []

@@ -6,6 +6,7 @@ differs is an error too."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,10 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
 
 @pytest.fixture(scope="module")
 def subject(spark: SparkHost, oracle: Oracle) -> Subject:
-    return Subject(spark.session, oracle, TABLES)
+    # A session of its own, for its views and for this: the tables are tiny, one partition is enough.
+    session = spark.session.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    return Subject(session, oracle, TABLES)
 
 
 def differences() -> dict[str, str]:
@@ -128,6 +132,28 @@ def ask_together(subject: Subject, batch: list[tuple[str, BoundQuery]]) -> dict[
         rows: list[Any] = [(row[i + 1],) for row in whole.rows]
         found[text] = Answer([column.name], [whole.oids[i + 1]], rows)
     return found
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+def test_time_zones(oracle: Oracle, subject: Subject, zone: str) -> None:
+    """What depends on the session's zone, in zones that are not UTC."""
+    texts = lines("zones.txt")
+    utc = subject.info
+    problems: list[str] = []
+    try:
+        subject.info = replace(utc, time_zone=zone)
+        oracle.ask(f"SET TimeZone = '{zone}'")
+        bound = [(text, subject.bind(f"SELECT {text} FROM v")) for text in texts]
+        answers = ask_together(subject, bound)
+        for text in texts:
+            theirs = oracle.ask(f"SELECT {text} FROM v ORDER BY v.id")
+            problem = compare(answers[text], theirs)
+            if problem is not None:
+                problems.append(f"{text}: {problem}")
+    finally:
+        subject.info = utc
+        oracle.ask("SET TimeZone = 'UTC'")
+    assert not problems, f"{len(problems)} of {len(texts)}\n" + "\n".join(problems)
 
 
 def test_queries(oracle: Oracle, subject: Subject) -> None:

@@ -125,11 +125,10 @@ class Binder:
         )
 
     def operator(self, name: str, args: Sequence[Node], position: int | None) -> Node:
-        found = resolve_operator(name, [a.type for a in args])
-        if found is None and name == "||" and any(a.type.kind in STRINGS for a in args):
+        if name == "||" and _joins_text([a.type.kind for a in args]):
             # text || anything: the other side as text.
             args = [to_type(self.ctx, a, TEXT, position=position) for a in args]
-            found = resolve_operator(name, [TEXT, TEXT])
+        found = resolve_operator(name, [a.type for a in args])
         if found is None:
             shown = (
                 f" {name} ".join(str(a.type) for a in args) if len(args) == 2 else f"{name} {args[0].type}"
@@ -156,6 +155,12 @@ class Binder:
         from tidemill.sql.bind.coerce import require_bool
 
         return require_bool(self.ctx, self.bind(node), clause, position_of(node))
+
+
+def _joins_text(kinds: Sequence[Kind]) -> bool:
+    """Is `||` over these the one of text? Arrays, bytea and jsonb have their own."""
+    own = {Kind.ARRAY, Kind.LIST, Kind.MAP, Kind.BYTEA, Kind.JSONB}
+    return any(k in STRINGS or k is Kind.UNKNOWN for k in kinds) and not any(k in own for k in kinds)
 
 
 def _shown(node: exp.Expr) -> str:

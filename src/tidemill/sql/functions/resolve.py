@@ -33,7 +33,7 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> Resolved | None:
         # A literal beside a typed operand is first tried as of that operand's type.
         known = types[0] if types[1].kind is Kind.UNKNOWN else types[1]
         for fn, declared in candidates:
-            if all(not isinstance(d, Poly) and _exact(d, known) for d in declared):
+            if all(_exact(d, known) or (d is Poly.ARRAY and known.kind is Kind.ARRAY) for d in declared):
                 return _fill(fn, declared, [known, known])
     return _choose(candidates, types)
 
