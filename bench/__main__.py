@@ -31,9 +31,8 @@ def main() -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
-    print(
-        f"{time.strftime('%Y-%m-%d')}, commit {commit.stdout.strip() or '?'}, Python {platform.python_version()}"
-    )
+    python = platform.python_version()
+    print(f"{time.strftime('%Y-%m-%d')}, commit {commit.stdout.strip() or '?'}, Python {python}")
     for name in options.names or NAMES:
         module = importlib.import_module(f"bench.bench_{name}")
         began = time.monotonic()

@@ -1,9 +1,10 @@
 """Errors a person can act on, in PostgreSQL's manner.
 
-Every error that leaves a layer on purpose is a `TidemillError`: a primary text (one line, lower case, no full stop), an
-optional detail (what was found), an optional hint (what to do), an SQLSTATE, and a position in the statement where one
-is known. `transient` says that the same call may succeed later. Writes add whether they may have happened
-(`persist.outcome`). Anything else that escapes is a bug and is reported as XX000.
+Every error that leaves a layer on purpose is a `TidemillError`: a primary text (one line, lower case, no
+full stop), an optional detail (what was found), an optional hint (what to do), an SQLSTATE, and a position
+in the statement where one is known. `transient` says that the same call may succeed later. Writes add
+whether they may have happened (`persist.outcome`). Anything else that escapes is a bug and is reported as
+XX000.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 
 
 class TidemillError(Exception):
-    """Base of all deliberate errors; subclasses set `sqlstate` (and `transient`) once for all their instances."""
+    """Base of all deliberate errors; subclasses set `sqlstate` (and `transient`) once for all their
+    instances."""
 
     sqlstate: str = "XX000"
     transient: bool = False
@@ -51,7 +53,8 @@ class SyntaxError_(TidemillError):
 
 
 class UndefinedObject(TidemillError):
-    """A name that resolves to nothing; callers pass the precise SQLSTATE (42P01 table, 42703 column, 42883 function, 3F000 schema, 42704 other)."""
+    """A name that resolves to nothing; callers pass the precise SQLSTATE (42P01 table, 42703 column, 42883
+    function, 3F000 schema, 42704 other)."""
 
     sqlstate = "42704"
 
@@ -75,13 +78,15 @@ class DatatypeMismatch(TidemillError):
 
 
 class Unsupported(TidemillError):
-    """Valid PostgreSQL that Tidemill does not do; the text names the feature, the hint what to use instead."""
+    """Valid PostgreSQL that Tidemill does not do; the text names the feature, the hint what to use
+    instead."""
 
     sqlstate = "0A000"
 
 
 class InvalidValue(TidemillError):
-    """Text or bytes that are no value of the type (22P02), out of range (22003), too long (22001), bad date (22007/22008)."""
+    """Text or bytes that are no value of the type (22P02), out of range (22003), too long (22001), bad date
+    (22007/22008)."""
 
     sqlstate = "22P02"
 
@@ -91,7 +96,8 @@ class NotNullViolation(TidemillError):
 
 
 class LimitExceeded(TidemillError):
-    """A named limit was hit; the primary text names the limit and its value (54000 program limit, 53000 resources)."""
+    """A named limit was hit; the primary text names the limit and its value (54000 program limit, 53000
+    resources)."""
 
     sqlstate = "54000"
 
@@ -132,7 +138,8 @@ class Internal(TidemillError):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the client should know that is no error; `severity` is NOTICE, WARNING, INFO, LOG or DEBUG."""
+    """Something the client should know that is no error; `severity` is NOTICE, WARNING, INFO, LOG or
+    DEBUG."""
 
     text: str
     severity: str = "NOTICE"

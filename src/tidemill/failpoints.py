@@ -1,9 +1,10 @@
 """Named places where a test makes the process fail.
 
-`hit("persist.part.written")` does nothing unless the environment variable `TIDEMILL_FAILPOINTS` (or `arm`) names it:
-`name=action[@n][;...]`, where `n` is the n-th hit (default 1) and the action is `kill` (SIGKILL to this process), `error`
-(raises `FailpointError`), `eio` / `enospc` (raises that OSError) or `sleep:<seconds>`. Every name is listed in `NAMES` with what was
-done just before it, so that a test can go through all of them; hitting an unknown name is a bug.
+`hit("persist.part.written")` does nothing unless the environment variable `TIDEMILL_FAILPOINTS` (or `arm`)
+names it: `name=action[@n][;...]`, where `n` is the n-th hit (default 1) and the action is `kill` (SIGKILL
+to this process), `error` (raises `FailpointError`), `eio` / `enospc` (raises that OSError) or
+`sleep:<seconds>`. Every name is listed in `NAMES` with what was done just before it, so that a test can go
+through all of them; hitting an unknown name is a bug.
 """
 
 from __future__ import annotations

@@ -62,6 +62,8 @@ def convert(
         return _rescale(array.cast(pa.decimal128(38, 0)), target)
     if source.kind in INTEGERS and target.kind in FLOATS:
         return _python(array, target, float)
+    if source.kind in FLOATS and target.kind in FLOATS:
+        return _float(array, target)
     if source.kind is Kind.NUMERIC and target.kind in _SMALL:
         return _whole(array, target)
     if source.kind is Kind.NUMERIC and target.kind in FLOATS:
@@ -149,6 +151,16 @@ def _overflow(target: SqlType) -> InvalidValue:
         f"less than {whole}.",
         sqlstate="22003",
     )
+
+
+def _float(array: pa.Array, target: SqlType) -> pa.Array:
+    """Another width; what is finite stays so, and what is not zero too."""
+    converted = array.cast(arrow_type(target), safe=False)
+    if pc.any(pc.and_(pc.is_inf(converted), pc.invert(pc.is_inf(array)))).as_py():
+        raise InvalidValue("value out of range: overflow", sqlstate="22003")
+    if pc.any(pc.and_(pc.equal(converted, 0), pc.not_equal(array, 0))).as_py():
+        raise InvalidValue("value out of range: underflow", sqlstate="22003")
+    return converted
 
 
 def _python(array: pa.Array, target: SqlType, make: Any) -> pa.Array:

@@ -14,7 +14,10 @@ from tidemill.sql.bind.errors import CardinalityViolation
 from tidemill.sql.functions.tree import RAISED
 
 _CLASS = re.compile(r"\[([A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*(.*)")
-_RAISED = re.compile(re.escape(RAISED) + r"([0-9A-Z]{5}):(.*?)(?: SQLSTATE: P0001)?\s*$", re.S)
+# With Spark's class for what raise_error raised: Spark's other messages quote expressions, ours among them.
+_RAISED = re.compile(
+    r"\[USER_RAISED_EXCEPTION\] " + re.escape(RAISED) + r"([0-9A-Z]{5}):(.*?)(?: SQLSTATE: P0001)?\s*$", re.S
+)
 _CAUSES = re.compile(r"\nCaused by: |\n\s*Suppressed: ")
 _CAST = re.compile(r"The value (.*?) of the type \"([\w(), ]+)\" cannot be cast to \"([\w(), ]+)\"", re.S)
 

@@ -141,10 +141,10 @@ def bind_insert_source(
 
     if source is None or isinstance(source, Values):
         rows = source.rows if source is not None else ((),)
-        bound = _insert_rows(env, rows, targets, listed, default)
+        bound = _insert_rows(env, rows, targets, listed, default, explicit=columns is not None)
     else:
         tree = source.tree if isinstance(source, Query) else source
-        bound = _insert_query(env, tree, targets, listed, default)
+        bound = _insert_query(env, tree, targets, listed, default, explicit=columns is not None)
     return _finished(ctx, bound)
 
 
@@ -163,6 +163,7 @@ def _listed(targets: Sequence[Column], columns: Sequence[str] | None) -> list[Co
 
 
 def _check_width(given: int, listed: Sequence[Column], explicit: bool) -> None:
+    """Without a list of columns the values may be fewer: they go to the first columns."""
     if given > len(listed):
         raise SyntaxError_("INSERT has more expressions than target columns")
     if given < len(listed) and explicit:
@@ -175,11 +176,13 @@ def _insert_rows(
     targets: Sequence[Column],
     listed: Sequence[Column],
     default: _Default,
+    *,
+    explicit: bool,
 ) -> Bound:
     binder = Binder(env, Scope(env.ctx), "VALUES")
     width = len(rows[0])
     if width:
-        _check_width(width, listed, True)
+        _check_width(width, listed, explicit)
     cells_of = {c.name: cells for c, cells in zip(listed, zip(*rows, strict=True), strict=False)}
     values: list[pa.Array | tuple[Node, ...]] = []
     for column in targets:
@@ -202,10 +205,16 @@ def _insert_rows(
 
 
 def _insert_query(
-    env: Env, tree: exp.Expr, targets: Sequence[Column], listed: Sequence[Column], default: _Default
+    env: Env,
+    tree: exp.Expr,
+    targets: Sequence[Column],
+    listed: Sequence[Column],
+    default: _Default,
+    *,
+    explicit: bool,
 ) -> Bound:
     bound = bind_level(env, tree, None)
-    _check_width(len(bound.columns), listed, len(listed) != len(targets))
+    _check_width(len(bound.columns), listed, explicit)
     alias = env.ctx.alias()
     position = position_of(tree)
     by_name: dict[str, Node] = {}

@@ -17,12 +17,13 @@ from tidemill.sql.bind.coerce import assign, unify
 from tidemill.sql.bind.constant import Constants
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Node, is_constant, lower
+from tidemill.sql.bind.ir import Const, Node, is_constant, lower
 from tidemill.sql.bind.literal import literal_tree
 from tidemill.sql.bind.query import Bound
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.bind.tables import select_from
+from tidemill.sql.bind.tables import aliased, select_from
 from tidemill.sql.functions.lattice import FLOATS, SIGNED
+from tidemill.sql.functions.tree import call
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import INT4, INT8, TEXT, Column, Kind, SqlType
 from tidemill.types.wire.text import decode_text
@@ -57,24 +58,36 @@ def bound_rows(values: Sequence[_Values], columns: tuple[Column, ...], rows: int
 
 
 def rows_tree(values: Sequence[_Values], types: Sequence[SqlType]) -> exp.Expr:
-    """The rows as a Spark query."""
+    """The rows as a Spark query. Spark's inline tables take only what it can fold (no subquery, nothing that
+    may raise): rows with more in them are structs that a query makes."""
     trees = [
         [literal_tree(v, t) for v in column] if isinstance(column, pa.Array) else [lower(n) for n in column]
         for column, t in zip(values, types, strict=True)
     ]
-    names = [exp.to_identifier(f"c{i}", quoted=True) for i in range(len(types))]
-    table = exp.Values(
-        expressions=[exp.Tuple(expressions=list(row)) for row in zip(*trees, strict=True)],
-        alias=exp.TableAlias(this=exp.to_identifier("v", quoted=True), columns=names),
-    )
-    if len(trees) and len(trees[0]) == 1 and _needs_select(trees):
-        return select_from(None, [column[0] for column in trees])
-    return select_from(table, [exp.column(f"c{i}", table="v", quoted=True) for i in range(len(types))])
+    rows = list(zip(*trees, strict=True))
+    names = [f"c{i}" for i in range(len(types))]
+    idents = [exp.to_identifier(name, quoted=True) for name in names]
+    if all(isinstance(column, pa.Array) or all(isinstance(n, Const) for n in column) for column in values):
+        table: exp.Expr = exp.Values(
+            expressions=[exp.Tuple(expressions=list(row)) for row in rows],
+            alias=exp.TableAlias(this=exp.to_identifier("v", quoted=True), columns=idents),
+        )
+    elif len(rows) == 1:
+        return select_from(None, rows[0])
+    elif any(tree.find(exp.Subquery, exp.Exists) is not None for row in rows for tree in row):
+        return _union([select_from(None, row) for row in rows])
+    else:
+        structs = [call("struct", *(aliased(t, n) for t, n in zip(row, names, strict=True))) for row in rows]
+        made = exp.Select(expressions=[call("inline", call("array", *structs))])
+        table = exp.Subquery(this=made, alias=exp.TableAlias(this=exp.to_identifier("v", quoted=True)))
+    return select_from(table, [exp.column(name, table="v", quoted=True) for name in names])
 
 
-def _needs_select(trees: Sequence[Sequence[exp.Expr]]) -> bool:
-    """Spark's inline tables take no subqueries; one row is a SELECT anyway."""
-    return any(column[0].find(exp.Subquery, exp.Exists) is not None for column in trees)
+def _union(queries: Sequence[exp.Expr]) -> exp.Expr:
+    whole = queries[0]
+    for query in queries[1:]:
+        whole = exp.Union(this=whole, expression=query, distinct=False)
+    return whole
 
 
 def _row(node: exp.Expr) -> list[exp.Expr]:
