@@ -43,6 +43,8 @@ WAYS = {
     "driver": Limits(),
     "retractions on the driver": Limits(small_rows=0),
     "retractions by Spark": Limits(small_rows=0, driver_rows=0),
+    "counted by Spark": Limits(small_rows=0, matched_bytes=1),
+    "more than the driver takes": Limits(small_rows=0, sum_bytes=1),
     "copies by Spark": Limits(small_rows=0, driver_rows=0, expand_rows=0),
     "all summed by Spark": Limits(small_rows=0, driver_rows=0, retractions=0),
 }

@@ -1,7 +1,7 @@
 """A set of hashes that every task of a scan can ask, without a join.
 
 `read` uses it to split a scan's rows into those that cannot be retracted, which pass, and the few that may
-be, which are counted. It may say yes too often (about one row in fifty goes the longer way for nothing),
+be, which are counted. It may say yes too often (about one row in 250 goes the longer way for nothing),
 never no too often.
 
 It is Spark's own Bloom filter, written here in its first serialised form and asked with the expression that
@@ -19,10 +19,10 @@ import numpy as np
 if TYPE_CHECKING:
     from tidemill.query.hashing import Hashes
 
-# Two probes in sixteen bits per hash: a bit is set with probability 1/8, so a strange row is let through with
-# 1/64, and most are refused by the first probe. The smallest filter keeps that for a handful of retractions.
+# Two probes in 32 bits per hash: a bit is set with probability 1/16, so a strange row is let through with
+# 1/256, and most are refused by the first probe. The smallest filter keeps that for a handful of retractions.
 _PROBES = 2
-_BITS_PER_HASH = 16
+_BITS_PER_HASH = 32
 _MIN_BITS = 1 << 13
 
 _U32 = np.uint32

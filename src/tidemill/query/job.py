@@ -39,7 +39,7 @@ class Job:
     """The Spark jobs of one query. Made by `run`, or by the caller who wants to be able to cancel before
     `run` returns."""
 
-    def __init__(self, host: SparkHost, description: str = "query") -> None:
+    def __init__(self, host: SparkHost, description: str = "query", parent: Job | None = None) -> None:
         self._host = host
         self._description = description
         number = next(_ids)
@@ -47,6 +47,19 @@ class Job:
         self.group = f"tidemill-{os.getpid()}-{number}"
         self._pool = f"q{number % POOLS}"
         self._cancelled = threading.Event()
+        self._parent = parent
+        self._lock = threading.Lock()
+        self._children: list[Job] = []  # cancelled with this one; they end with the query, so few gather
+
+    def child(self) -> Job:
+        """A step of this query that can be stopped alone; it is cancelled with the query."""
+        job = Job(self._host, self._description, self)
+        with self._lock:
+            self._children.append(job)
+            cancelled = self._cancelled.is_set()
+        if cancelled:
+            job.cancel()
+        return job
 
     @property
     def cancelled(self) -> bool:
@@ -54,10 +67,15 @@ class Job:
 
     def cancel(self) -> None:
         """Stop it; returns at once (the call to the JVM is made on another thread). Idempotent."""
-        if self._cancelled.is_set():
-            return
-        self._cancelled.set()
-        self._host.metrics.add(cancelled=1)
+        with self._lock:
+            if self._cancelled.is_set():
+                return
+            self._cancelled.set()
+            children = list(self._children)
+        for job in children:
+            job.cancel()
+        if self._parent is None:
+            self._host.metrics.add(cancelled=1)
         self.stop_jobs()
 
     def stop_jobs(self) -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tidemill.errors import LimitExceeded
+from tidemill.errors import Internal, LimitExceeded
 from tidemill.query import multiset
 from tidemill.query.bloom import build, might_contain
 from tidemill.query.hashing import STANDARD, RowHash
@@ -68,8 +68,10 @@ class Limits:
     small_bytes: int = 8 << 20
     # Updates of unclean parts that the driver reads: at 100 bytes a row 200 MB while the read lasts.
     driver_rows: int = 2_000_000
-    # Retractions whose hashes go to every task (2 MB); with more, summing everything on Spark costs no more.
+    # Retractions whose hashes go to every task (4 MB); with more, summing everything on Spark costs no more.
     retractions: int = 1_000_000
+    # Rows that may be retracted, brought to the driver one by one; above, Spark counts them first.
+    matched_bytes: int = 64 << 20
     # What a job may bring to the driver for the sum.
     sum_bytes: int = 512 << 20
     # Rows of the driver's sum that are repeated there; above, Spark does it.
@@ -239,12 +241,14 @@ class _Preparation:
             for rows, copies in positives(session, self.snapshot, parts, self.columns):
                 found = rows.where(wanted)
                 frames.append(found if copies else found.selectExpr("*", f"1L AS {DIFF_COLUMN}"))
-            counts = (
-                union(frames)
-                .groupBy(*map(quote_identifier, self.columns))
-                .agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN))
-            )
-            return self._fetch(counts, [*self.columns, DIFF_COLUMN])
+            found = union(frames)
+            names = [*self.columns, DIFF_COLUMN]
+            # As they come, first: mostly they are few, and a shuffle would cost more than the driver's sum.
+            matched = self._fetch(found, names, min(self.limits.matched_bytes, self.limits.sum_bytes))
+            if matched is not None:
+                return matched
+            counts = found.groupBy(*map(quote_identifier, self.columns))
+            return self._fetch(counts.agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)), names)
 
     def _heavy_retractions(self, parts: Sequence[Part]) -> pa.Table:
         with self.job.running() as session:
@@ -284,17 +288,22 @@ class _Preparation:
         if found.num_rows:
             tables.append(self._updates(found))
 
-    def _fetch(self, frame: DataFrame, names: Sequence[str]) -> pa.Table | None:
-        """The frame's rows on the driver; None when they are more than the limit."""
+    def _fetch(self, frame: DataFrame, names: Sequence[str], limit: int | None = None) -> pa.Table | None:
+        """The frame's rows on the driver; None when they are more than the limit (by default `sum_bytes`)."""
         from tidemill.query.run import ResultStream
 
+        limit = self.limits.sum_bytes if limit is None else limit
+        # Giving up half-way must stop these jobs and not the query's later ones.
+        job = self.job.child()
         schema = pa.schema([self.schema.field(name).with_nullable(True) for name in names])
         batches: list[pa.RecordBatch] = []
         size = 0
-        with ResultStream(self.host, self.job, jdf_of(frame), schema) as stream:
+        with job.running():
+            stream = ResultStream(self.host, job, jdf_of(frame), schema)
+        with stream:
             for batch in stream:
                 size += batch.nbytes
-                if size > self.limits.sum_bytes:
+                if size > limit:
                     return None
                 batches.append(batch)
         return pa.Table.from_batches(batches, schema=schema)
@@ -344,8 +353,11 @@ class _Preparation:
         with self.job.running() as session:
             rows = scan(session, self.snapshot, parts, [TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN])
             rows = rows.where(f"{TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NULL")
-            found = self._fetch(rows.agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)), [DIFF_COLUMN])
-        return 0 if found is None else found.column(0)[0].as_py() or 0
+            # One row, whatever the limits say.
+            found = self._fetch(rows.agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)), [DIFF_COLUMN], 1 << 20)
+        if found is None or found.num_rows != 1:
+            raise Internal("a sum is not one row")
+        return found.column(0)[0].as_py() or 0
 
     def _updates(self, table: pa.Table) -> pa.Table:
         """The table with exactly `update_names`; what it lacks is null."""
