@@ -61,8 +61,7 @@ if TYPE_CHECKING:
 class Limits:
     """Where the ways of reading part. Tests lower them to force each way."""
 
-    # Summed on the driver: 64k rows are read, summed and handed over in about the time that a Spark scan
-    # needs to begin.
+    # Summed on the driver: few enough to be handed to Spark as literal rows.
     small_rows: int = 64 * 1024
     # Of Parquet; some five times that in memory.
     small_bytes: int = 8 << 20

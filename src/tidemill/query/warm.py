@@ -1,6 +1,6 @@
 """Run what small queries do until it is fast.
 
-Measured: the first runs are up to ten times slower than later ones, because classes are loaded and the
+The first runs are several times slower than later ones, because classes are loaded and the
 optimizer is interpreted before it is compiled. `SparkHost` calls this in its start-up thread before it says
 that it is ready.
 """
@@ -18,8 +18,7 @@ from tidemill.types.model import INT8, TEXT, Column
 if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
 
-# Three rounds take about 4 s of a cold start on two cores and bring a point query from 700 ms to 100; what is
-# left comes down with use.
+# Three rounds take 4 to 5 s of a cold start on two cores; what is still slow then comes down with use.
 ROUNDS = 3
 
 _TABLE = pa.table({"k": pa.array(range(100), pa.int64()), "v": pa.array(["x"] * 100, pa.string())})
