@@ -16,7 +16,7 @@ MIN_DRIVER_MB, MAX_DRIVER_MB = 1024, 4096
 
 # What one task reads. Small enough that a short query gets a core soon (tasks are not interrupted for one
 # another) and that the Arrow form of one result partition stays in the tens of megabytes; large enough that a
-# task's own cost (5 ms) does not show.
+# task's own cost does not show.
 MAX_PARTITION_BYTES = 16 << 20
 
 # Rows per Arrow batch of a result: at 100 bytes a row about 1.6 MB, so a stream holds little and per-batch
