@@ -196,6 +196,10 @@ class TabletSession:
         if self.transaction_status == "T":
             self.transaction_status = "E"
 
+    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
+        del name
+        return None
+
     def events(self) -> list[Notice | api.ParameterStatus]:
         events, self._events = self._events, []
         return events

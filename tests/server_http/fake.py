@@ -128,6 +128,10 @@ class FakeSession:
     async def fail(self) -> None:
         self.calls.append("fail")
 
+    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
+        del name
+        return None
+
     def events(self) -> list[Notice | ParameterStatus]:
         events, self._events = self._events, []
         return events

@@ -167,6 +167,11 @@ class Session(Protocol):
         failed."""
         ...
 
+    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
+        """The columns of an open cursor of DECLARE; None if there is none. To clients it is a portal that
+        they may describe."""
+        ...
+
     def events(self) -> list[Notice | ParameterStatus]:
         """Notices and parameter changes since the last call; may be polled while a statement runs."""
         ...

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemill.engine.watched import close_batches
 from tidemill.errors import TidemillError
 from tidemill.types.model import Column
 
@@ -94,10 +95,7 @@ async def _release(
     if coming is not None:
         coming.cancel()
         await asyncio.wait({coming})
-    close = getattr(batches, "aclose", None)
-    if close is None:
-        return
     try:
-        await close()
+        await close_batches(batches)
     except (TidemillError, RuntimeError):
         pass  # it was closed while it failed; whoever read it has the error

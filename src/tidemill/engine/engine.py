@@ -164,6 +164,13 @@ class TidemillEngine:
         future = self.environment.txns.commit(updates, reads, unchanged)
         return await asyncio.shield(asyncio.wrap_future(future))
 
+    def release(self, what: Callable[[], None]) -> None:
+        """Run it on a worker thread, without waiting; when the server is stopping, at once."""
+        try:
+            self.workers.submit(what)
+        except RuntimeError:  # the workers are gone
+            what()
+
     def write_lock(self, shard_id: ShardId) -> asyncio.Lock:
         return self._write_locks.setdefault(shard_id, asyncio.Lock())
 

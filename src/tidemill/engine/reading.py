@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.local_rows import stream
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
-from tidemill.errors import Internal, Notice, TidemillError, Unsupported
+from tidemill.engine.watched import close_batches
+from tidemill.errors import Internal, LimitExceeded, Notice, TidemillError, Unsupported
 from tidemill.persist.snapshot import InvalidAsOf, Snapshot
 from tidemill.query.job import Job
 from tidemill.query.read import Constant, Input
@@ -176,18 +178,28 @@ def _open(
 
 
 async def _constant(session: EngineSession, bound: BoundQuery) -> AsyncIterator[pa.RecordBatch]:
-    info = session.info()
-    if bound.uses_mz_now:
-        info = replace(info, mz_now=await choose_time(session, None))
-    bound = bound.with_session(info)
-    few = bound.constants is not None and bound.constants.rows <= FEW_ROWS
-    table = constant_rows(bound) if few else await session.blocking(constant_rows, bound)
+    bound = await _fixed(session, bound)
+    table = await _constant_table(session, bound)
     if table is not None:
-        from tidemill.engine.local_rows import stream
-
         return stream(table)
     await session.engine.wait_for_spark(session)
     return await _start(session, bound, Opened())
+
+
+async def _fixed(session: EngineSession, bound: BoundQuery) -> BoundQuery:
+    """A query without inputs as this moment of the session sees it."""
+    info = session.info()
+    if bound.uses_mz_now:
+        info = replace(info, mz_now=await choose_time(session, None))
+    return bound.with_session(info)
+
+
+async def _constant_table(session: EngineSession, bound: BoundQuery) -> pa.Table | None:
+    """The rows of a query that needs neither shards nor Spark; None for any other."""
+    if bound.inputs or bound.constants is None:
+        return None
+    few = bound.constants.rows <= FEW_ROWS
+    return constant_rows(bound) if few else await session.blocking(constant_rows, bound)
 
 
 async def _start(session: EngineSession, bound: BoundQuery, opened: Opened) -> AsyncIterator[pa.RecordBatch]:
@@ -204,46 +216,72 @@ async def _start(session: EngineSession, bound: BoundQuery, opened: Opened) -> A
         # not closed snapshots.
         opened.close()
         raise
-    return _batches(session, stream, opened)
+    return _Batches(session, stream, opened)
 
 
-async def _batches(
-    session: EngineSession, stream: ResultStream, opened: Opened
-) -> AsyncIterator[pa.RecordBatch]:
-    def release() -> None:
-        stream.close()
-        opened.close()
+class _Batches:
+    """The rows as they come, and what they hold until they are read or given up. (A generator would hold it
+    for ever if nobody began to read.)"""
 
-    try:
-        while (batch := await session.blocking(next, stream, None)) is not None:
-            yield batch
-    except BaseException:
-        stream.cancel()
-        raise
-    finally:
-        session.engine.workers.submit(release)
+    def __init__(self, session: EngineSession, stream: ResultStream, opened: Opened) -> None:
+        self._session = session
+        self._stream = stream
+        self._opened = opened
+        self._released = False
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        if self._released:
+            raise StopAsyncIteration
+        try:
+            batch = await self._session.blocking(next, self._stream, None)
+        except BaseException:
+            self._stream.cancel()
+            await self.aclose()
+            raise
+        if batch is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return batch
+
+    async def aclose(self) -> None:
+        """Returns at once; closing may wait for the JVM. Idempotent."""
+        if not self._released:
+            self._released = True
+            self._session.engine.release(self._close)
+
+    def _close(self) -> None:
+        self._stream.close()
+        self._opened.close()
 
 
 async def collect(session: EngineSession, catalog: CatalogState, bound: BoundQuery, limit: int) -> pa.Table:
     """All rows of a query that a statement needs in order to write, over the transaction's own writes."""
-    from tidemill.errors import LimitExceeded
-
+    if not bound.inputs:
+        constant = await _constant_table(session, await _fixed(session, bound))
+        if constant is not None:
+            return constant
     batches: list[pa.RecordBatch] = []
     size = 0
     rows = await answer(session, catalog, bound, own_writes=True)
-    while True:
-        try:
-            batch = await session.interrupt.guard(anext(rows))
-        except StopAsyncIteration:
-            break
-        size += batch.nbytes
-        if size > limit:
-            raise LimitExceeded(
-                f"the rows that the statement reads exceed max_transaction_size ({limit} bytes)",
-                hint="Write in several statements, each over a part of the rows.",
-                sqlstate="54000",
-            )
-        batches.append(batch)
+    try:
+        while True:
+            try:
+                batch = await session.interrupt.guard(anext(rows))
+            except StopAsyncIteration:
+                break
+            size += batch.nbytes
+            if size > limit:
+                raise LimitExceeded(
+                    f"the rows that the statement reads exceed max_transaction_size ({limit} bytes)",
+                    hint="Write in several statements, each over a part of the rows.",
+                    sqlstate="54000",
+                )
+            batches.append(batch)
+    finally:
+        await close_batches(rows)
     # By position: a query's column names may repeat, and constants come under names of their own.
     schema = arrow_schema(RelationDesc(tuple(replace(c, name=f"c{n}") for n, c in enumerate(bound.columns))))
     return pa.Table.from_batches(

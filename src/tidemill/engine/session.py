@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
-
-import pyarrow as pa
 
 from tidemill.catalog.items import SYSTEM_ROLE
 from tidemill.catalog.state import CatalogState
@@ -35,6 +33,7 @@ from tidemill.engine.planner import plan, verb_of
 from tidemill.engine.resolver import Resolver
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.variables import SESSION_VARIABLES, Variable, Variables
+from tidemill.engine.watched import Watched
 from tidemill.errors import (
     Internal,
     InvalidTransactionState,
@@ -46,7 +45,7 @@ from tidemill.errors import (
 from tidemill.sql import ast
 from tidemill.sql.bind import SessionInfo
 from tidemill.sql.parse import ParsedStatement, parse
-from tidemill.types.model import SqlType
+from tidemill.types.model import Column, SqlType
 from tidemill.types.wire import type_of_oid
 
 if TYPE_CHECKING:
@@ -181,6 +180,7 @@ class EngineSession:
             made = await self._computing(
                 len(prepared.text), plan, self, statement.parsed, statement.param_types, catalog
             )
+            self.interrupt.check()
             if statement.plan is not None and _shape(made) != _shape(statement.plan):
                 raise InvalidValue("cached plan must not change result type", sqlstate="0A000")
             statement.plan, statement.basis = made, basis
@@ -202,7 +202,7 @@ class EngineSession:
             if self.transaction is None:
                 self._begin(explicit=False)
             self.alone = alone and not self.current.explicit and not self.current.writes
-            planned = await self.interrupt.guard(self._plan(prepared))
+            planned = await self._plan(prepared)
             if planned is None:
                 raise Internal("a statement without a plan")
             values: list[Value] = []
@@ -213,7 +213,7 @@ class EngineSession:
             outcome = await planned.run(self, values)
             if isinstance(outcome, Rows | CopyOut):
                 streaming = True
-                outcome.batches = self._watched(outcome.batches)
+                outcome.batches = Watched(outcome.batches, self.interrupt)
             elif isinstance(outcome, CopyIn):
                 streaming = True  # ends with the copy's sink, at `sync` or `fail`
             return outcome
@@ -221,21 +221,6 @@ class EngineSession:
             self._tell_changes()
             if not streaming:
                 self.interrupt.end()
-
-    async def _watched(self, batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
-        """The batches, under the statement's cancel and deadline."""
-        try:
-            while True:
-                try:
-                    batch = await self.interrupt.guard(anext(batches))
-                except StopAsyncIteration:
-                    return
-                yield batch
-        finally:
-            close = getattr(batches, "aclose", None)
-            if close is not None:
-                await close()
-            self.interrupt.end()
 
     async def sync(self) -> None:
         self.interrupt.end()
@@ -251,6 +236,10 @@ class EngineSession:
             self.transaction.writes.clear()
         else:
             self._end(committed=False)
+
+    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
+        cursor = self.cursors.get(name)
+        return None if cursor is None else cursor.columns
 
     def events(self) -> list[Notice | ParameterStatus]:
         events, self._events = self._events, []

@@ -76,14 +76,18 @@ class Extended:
             prepared = self._kept.statement(message.name).prepared
             self._line.outbox.put(replies.parameter_description(prepared.param_types))
             wanted: tuple[int, ...] = ()
+            columns = prepared.columns
+        elif message.name and (declared := self._session.cursor_columns(message.name)) is not None:
+            # A cursor of DECLARE is a portal too: psycopg describes it.
+            columns, wanted = declared, ()
         else:
             portal = self._kept.portal(message.name)
-            prepared, wanted = portal.prepared, portal.result_formats
-        if prepared.columns is None:
+            columns, wanted = portal.prepared.columns, portal.result_formats
+        if columns is None:
             self._line.outbox.put(replies.NO_DATA)
             return
-        formats = result_formats(wanted, len(prepared.columns))
-        self._line.outbox.put(replies.row_description(prepared.columns, formats))
+        formats = result_formats(wanted, len(columns))
+        self._line.outbox.put(replies.row_description(columns, formats))
 
     async def execute(self, message: m.Execute, *, alone: bool) -> str | None:
         """Run or resume a portal; `alone` as in `Session.execute`. Returns the tag for CommandComplete;
