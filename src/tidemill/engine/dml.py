@@ -147,8 +147,15 @@ def _holds_jsonb(t: SqlType) -> bool:
     return any(_holds_jsonb(f.type) for f in t.fields)
 
 
+# Slices of these serve most statements: making a column costs more than cutting one off.
+_FEW = 1024
+_DIFFS = {diff: pa.repeat(pa.scalar(diff, pa.int64()), _FEW) for diff in (1, -1)}
+
+
 def with_diff(rows: pa.Table, diff: int) -> pa.Table:
-    return rows.append_column(DIFF_COLUMN, pa.repeat(pa.scalar(diff, pa.int64()), rows.num_rows))
+    count = rows.num_rows
+    diffs = _DIFFS[diff].slice(0, count) if count <= _FEW else pa.repeat(pa.scalar(diff, pa.int64()), count)
+    return rows.append_column(DIFF_COLUMN, diffs)
 
 
 def check_not_null(table: Table, rows: pa.Table) -> None:

@@ -105,6 +105,7 @@ class EngineSession:
         self._wake: Callable[[], None] | None = None
         # What the client was last told of each reported variable.
         self._told = self.variables.reported()
+        self._told_at = self.variables.generation
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
         self._closed = False
@@ -368,6 +369,9 @@ class EngineSession:
             self.transaction.read_only = self.variables.flag(variable.name)
 
     def _tell_changes(self) -> None:
+        if self._told_at == self.variables.generation:
+            return
+        self._told_at = self.variables.generation
         now = self.variables.reported()
         for name, value in now.items():
             if self._told.get(name) != value:

@@ -64,10 +64,12 @@ MAX_RETRACT = 1_000
 # data shard. A read that comes sooner applies by itself.
 APPLY_DELAY_SECONDS = 0.1
 RETRY_SECONDS = 0.5
-# How long a group waits for callers that were in the last one or queued behind it: those just released are
-# about to come back. Without it fifty callers settle into two halves that take turns, at half the rate. A
-# lone caller never waits.
-GATHER_SECONDS = 0.003
+# A group waits for callers that were in the last one or queued behind it: those just released are about to
+# come back. Without it fifty callers settle into small groups that take turns, at half the rate. It waits
+# on as long as they keep coming, one within the pause of another, but not longer than the limit. A lone
+# caller never waits.
+GATHER_PAUSE_SECONDS = 0.002
+GATHER_LIMIT_SECONDS = 0.02
 
 
 class Txns:
@@ -251,7 +253,7 @@ class Txns:
         """As many requests as are waiting and fit; None at the end."""
         with self._cond:
             self._cond.wait_for(lambda: self._queue or self._closing)
-            self._cond.wait_for(lambda: len(self._queue) >= self._expected or self._closing, GATHER_SECONDS)
+            self._gather()
             group: list[Request] = []
             size = 0
             while self._queue and (not group or size + self._queue[0].bytes <= MAX_GROUP_BYTES):
@@ -263,6 +265,14 @@ class Txns:
             if not group and self._closing and not self._queue:
                 return None
             return group
+
+    def _gather(self) -> None:
+        """Wait for those who are expected; the condition is held."""
+        deadline = time.monotonic() + GATHER_LIMIT_SECONDS
+        while (come := len(self._queue)) < self._expected and not self._closing:
+            self._cond.wait(GATHER_PAUSE_SECONDS)
+            if len(self._queue) == come or time.monotonic() > deadline:
+                return
 
     def _commit_group(self, group: list[Request]) -> None:
         try:
