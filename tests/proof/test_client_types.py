@@ -54,7 +54,7 @@ TYPES: list[tuple[LiteralString, LiteralString, Any]] = [
     ("uuid[]", "'{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}'", [UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")]),
 ]
 # Types of which PostgreSQL's clients know nothing: they see text.
-OWN_TYPES: list[tuple[LiteralString, LiteralString, str]] = [
+OWN_TYPES: list[tuple[LiteralString, LiteralString, Any]] = [
     ("uint2", "65535", "65535"),
     ("uint4", "4294967295", "4294967295"),
     ("uint8", "18446744073709551615", "18446744073709551615"),
@@ -114,11 +114,10 @@ def test_psycopg_round_trips(connection: psycopg.Connection[Any], table: str) ->
 
 @pytest.mark.parametrize("form", ["text", "csv", "binary"])
 def test_copy_round_trips(connection: psycopg.Connection[Any], table: str, form: LiteralString) -> None:
-    every: list[tuple[LiteralString, LiteralString]] = [(name, literal) for name, literal, _ in TYPES]
-    every += [(name, literal) for name, literal, _ in OWN_TYPES]
-    create(connection, table, [name for name, _ in every])
-    create(connection, f"{table}_2", [name for name, _ in every])
-    literals = sql.SQL(", ").join([sql.SQL("0"), *(sql.SQL(literal) for _, literal in every)])
+    every = [*TYPES, *OWN_TYPES]
+    create(connection, table, [name for name, _, _ in every])
+    create(connection, f"{table}_2", [name for name, _, _ in every])
+    literals = sql.SQL(", ").join([sql.SQL("0"), *(sql.SQL(literal) for _, literal, _ in every)])
     nulls = sql.SQL(", ").join([sql.SQL("1"), *[sql.SQL("NULL")] * len(every)])
     insert = sql.SQL("INSERT INTO {} VALUES ({}), ({})").format(sql.Identifier(table), literals, nulls)
     connection.execute(insert)

@@ -1,0 +1,374 @@
+"""Random concurrent transactions over a real socket are strictly serializable: every read is the model's
+state at its time, every statement touched the rows that the model says, and nobody who asks later is answered
+from earlier (`proof_model.check`)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from proof_model import TABLES, Anomaly, Copy, Delete, History, Insert, Op, Read, Row, Update, Write, check
+from proof_store import Store
+from psycopg import sql
+
+from support.server import ServerProcess
+
+KEYS = st.integers(0, 2)
+VALUES = st.integers(-3, 3)
+NAMES = st.sampled_from(TABLES)
+
+inserts = st.builds(Insert, NAMES, st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=3).map(tuple))
+updates = st.builds(Update, NAMES, KEYS, st.integers(1, 9))
+deletes = st.builds(Delete, NAMES, KEYS)
+copies = st.builds(Copy, NAMES, NAMES, KEYS, st.integers(1, 9))
+
+
+@dataclass(frozen=True)
+class WriteTxn:
+    """`block`: in BEGIN ... COMMIT, else a statement by itself. Inside a block a row of `log` names it; a
+    single statement is found by its tag."""
+
+    ops: tuple[Op, ...]
+    block: bool
+    commit: bool = True
+
+
+@dataclass(frozen=True)
+class ReadTxn:
+    """`block`: one SELECT per table in BEGIN ... COMMIT, else one for all. `as_of` picks a time that was
+    read before."""
+
+    block: bool = False
+    as_of: int | None = None
+
+
+Txn = WriteTxn | ReadTxn
+
+transactions: st.SearchStrategy[Txn] = st.one_of(
+    st.builds(WriteTxn, st.tuples(st.one_of(inserts, updates, copies)), st.just(False)),
+    st.builds(
+        WriteTxn,
+        st.lists(st.one_of(inserts, updates, deletes, copies), min_size=1, max_size=3).map(tuple),
+        st.just(True),
+        st.sampled_from([True, True, True, False]),
+    ),
+    st.builds(ReadTxn, st.booleans()),
+    st.builds(ReadTxn, st.just(False), st.integers(0, 100)),
+)
+programs = st.lists(st.lists(transactions, min_size=2, max_size=5), min_size=2, max_size=4)
+
+
+@dataclass
+class World:
+    """What the sessions of one example share."""
+
+    dsn: str
+    suffix: str
+    history: History = field(default_factory=History)
+    times: list[int] = field(default_factory=list[int])
+    errors: list[BaseException] = field(default_factory=list[BaseException])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    last: int = 0
+
+    def name(self, table: str) -> sql.Identifier:
+        return sql.Identifier(f"{table}_{self.suffix}")
+
+    def next_id(self) -> int:
+        with self.lock:
+            self.last += 1
+            return self.last
+
+
+Connection = psycopg.Connection[Any]
+
+
+def statement(world: World, op: Op, tag: int) -> tuple[sql.Composed, list[int]]:
+    match op:
+        case Insert(table, rows):
+            marks = sql.SQL(", ").join([sql.SQL("(%s, %s, %s)")] * len(rows))
+            text = sql.SQL("INSERT INTO {} VALUES {}").format(world.name(table), marks)
+            return text, [value for k, v in rows for value in (k, v, tag)]
+        case Update(table, k, d):
+            text = sql.SQL("UPDATE {} SET v = v + %s, tag = %s WHERE k = %s").format(world.name(table))
+            return text, [d, tag, k]
+        case Delete(table, k):
+            return sql.SQL("DELETE FROM {} WHERE k = %s").format(world.name(table)), [k]
+        case Copy(table, source, k, d):
+            text = sql.SQL("INSERT INTO {} SELECT k, v + %s, %s FROM {} WHERE k = %s")
+            return text.format(world.name(table), world.name(source)), [d, tag, k]
+
+
+def write(world: World, connection: Connection, txn: WriteTxn) -> None:
+    tag = world.next_id()
+    counts: list[int] = []
+    outcome = "failed"
+    began = time.monotonic()
+    try:
+        if txn.block:
+            connection.execute("BEGIN")
+        for op in txn.ops:
+            counts.append(connection.execute(*statement(world, op, tag)).rowcount)
+        if txn.block and txn.commit:
+            connection.execute(sql.SQL("INSERT INTO {} VALUES (%s)").format(world.name("log")), [tag])
+            connection.execute("COMMIT")
+        elif txn.block:
+            connection.execute("ROLLBACK")
+        outcome = "ack" if txn.commit else "failed"
+    except psycopg.errors.SerializationFailure:
+        if txn.block:
+            connection.execute("ROLLBACK")
+    ended = time.monotonic()
+    with world.lock:
+        world.history.writes.append(Write(tag, txn.ops, tuple(counts), began, ended, outcome))
+
+
+def read(world: World, connection: Connection, txn: ReadTxn) -> None:
+    at: int | None = None
+    if txn.as_of is not None:
+        with world.lock:
+            at = world.times[txn.as_of % len(world.times)] if world.times else None
+    began = time.monotonic()
+    if txn.block:
+        seen: dict[str, Counter[Row]] = {}
+        connection.execute("BEGIN")
+        row = connection.execute("SELECT mz_now()").fetchone()
+        assert row is not None
+        now = int(row[0])
+        for table in TABLES:
+            seen[table] = Counter(connection.execute(sql.SQL("SELECT * FROM {}").format(world.name(table))))
+        connection.execute("COMMIT")
+    else:
+        now, seen = read_all(world, connection, at)
+    ended = time.monotonic()
+    with world.lock:
+        world.history.reads.append(Read(now, seen, began, ended, as_of=at is not None))
+        world.times.append(now)
+
+
+def read_all(world: World, connection: Connection, at: int | None) -> tuple[int, dict[str, Counter[Row]]]:
+    """Both tables and the time in one SELECT; a row without a table tells the time where both are empty."""
+    selects: list[sql.Composable] = [
+        sql.SQL("SELECT mz_now(), {}, k, v, tag FROM {}").format(sql.Literal(table), world.name(table))
+        for table in TABLES
+    ]
+    selects.append(sql.SQL("SELECT mz_now(), NULL, NULL, NULL, NULL"))
+    text = sql.SQL(" UNION ALL ").join(selects)
+    if at is not None:
+        text = text + sql.SQL(" AS OF {}").format(sql.Literal(at))
+    rows = connection.execute(text).fetchall()
+    assert len({row[0] for row in rows}) == 1
+    seen = {t: Counter[Row](tuple(row[2:]) for row in rows if row[1] == t) for t in TABLES}
+    assert at is None or int(rows[0][0]) == at
+    return int(rows[0][0]), seen
+
+
+def session(world: World, program: list[Txn], start: threading.Barrier) -> None:
+    try:
+        with psycopg.connect(world.dsn, autocommit=True) as connection:
+            start.wait(60)
+            for txn in program:
+                if isinstance(txn, WriteTxn):
+                    write(world, connection, txn)
+                else:
+                    read(world, connection, txn)
+    except BaseException as e:
+        world.errors.append(e)
+
+
+def play(server: ServerProcess, dsn: str, programs: list[list[Txn]]) -> History:
+    """Run the programs at once; the history with the times of all writes."""
+    world = World(dsn, uuid.uuid4().hex[:12])
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for table in TABLES:
+            text = sql.SQL("CREATE TABLE {} (k int4, v int8, tag int8)")
+            connection.execute(text.format(world.name(table)))
+        connection.execute(sql.SQL("CREATE TABLE {} (id int8)").format(world.name("log")))
+        start = threading.Barrier(len(programs))
+        threads = [threading.Thread(target=session, args=(world, p, start), daemon=True) for p in programs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(170)
+            assert not thread.is_alive(), "a session hangs"
+        if world.errors:
+            raise world.errors[0]
+        read(world, connection, ReadTxn())
+        find_times(world, Store(server.data_dir))
+        for table in (*TABLES, "log"):
+            connection.execute(sql.SQL("DROP TABLE {}").format(world.name(table)))
+    return world.history
+
+
+def find_times(world: World, store: Store) -> None:
+    names = {table: f"{table}_{world.suffix}" for table in (*TABLES, "log")}
+    found = store.found(list(names.values()))
+    times: dict[int, set[int]] = {}
+    for (number,), at, _ in found.updates[names["log"]]:
+        times.setdefault(number, set()).add(at)
+    for table in TABLES:
+        for row, at, diff in found.updates[names[table]]:
+            if diff > 0:
+                times.setdefault(row[2], set()).add(at)
+    for write in world.history.writes:
+        at = times.pop(write.id, set[int]())
+        if len(at) > 1:
+            raise Anomaly(f"transaction {write.id} is spread over the times {sorted(at)}")
+        write.time = at.pop() if at else None
+    if times:
+        raise Anomaly(f"there are rows of the transactions {sorted(times)}, which nobody ran")
+
+
+def relaxed(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        # What fails once may not fail again: there is nothing to shrink.
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+@relaxed(6)
+@given(programs=programs)
+def test_strict_serializability(server: ServerProcess, dsn: str, programs: list[list[Txn]]) -> None:
+    check(play(server, dsn, programs))
+
+
+@pytest.mark.chaos
+@relaxed(300)
+@given(programs=programs)
+def test_strict_serializability_at_length(server: ServerProcess, dsn: str, programs: list[list[Txn]]) -> None:
+    check(play(server, dsn, programs))
+
+
+def test_contended_counters(server: ServerProcess, dsn: str) -> None:
+    """Single UPDATEs of one row from several sessions: none is lost and none fails, whoever comes between."""
+    start: list[Txn] = [WriteTxn((Insert("a", ((0, 0),)),), block=False), ReadTxn()]
+    add: Txn = WriteTxn((Update("a", 0, 1),), block=False)
+    history = play(server, dsn, [[*start, *[add] * 4], [ReadTxn(), *[add] * 4], [ReadTxn(), *[add] * 4]])
+    check(history)
+    assert all(w.outcome == "ack" for w in history.writes)
+    last = max(history.reads, key=lambda r: r.time)
+    (value,) = (v for _, v, _ in last.seen["a"])
+    assert value == sum(sum(w.counts) for w in history.writes) - 1
+
+
+# -- the checker is checked ----------------------------------------------------------------------------
+
+
+def rows(*of: Row) -> Counter[Row]:
+    return Counter(of)
+
+
+def good() -> History:
+    """Five transactions, two of them committed together, and what readers saw."""
+    none: Counter[Row] = Counter()
+    return History(
+        [
+            Write(1, (Insert("a", ((0, 5), (0, 5))), Insert("b", ((1, 1),))), (2, 1), 0.0, 1.0, "ack", 10),
+            Write(2, (Update("a", 0, 1), Update("a", 0, 1)), (2, 2), 2.0, 4.0, "ack", 20),
+            Write(3, (Insert("b", ((2, 2),)),), (1,), 2.5, 4.5, "ack", 20),
+            Write(4, (Delete("a", 0),), (2,), 3.0, 3.5, "failed", None),
+            Write(5, (Copy("b", "a", 0, 3),), (2,), 5.0, 6.0, "ack", 30),
+            Write(6, (Update("a", 2, 1),), (0,), 5.0, 6.0, "ack", None),
+        ],
+        [
+            Read(5, {"a": none, "b": none}, 0.1, 0.2),
+            Read(15, {"a": rows((0, 5, 1), (0, 5, 1)), "b": rows((1, 1, 1))}, 1.5, 1.6),
+            Read(20, {"a": rows((0, 7, 2), (0, 7, 2)), "b": rows((1, 1, 1), (2, 2, 3))}, 4.6, 4.7),
+            Read(15, {"a": rows((0, 5, 1), (0, 5, 1))}, 7.0, 7.5, as_of=True),
+            Read(40, {"b": rows((1, 1, 1), (2, 2, 3), (0, 10, 5), (0, 10, 5))}, 7.0, 7.5),
+        ],
+    )
+
+
+def _drop_row(h: History) -> None:
+    h.reads[1].seen["a"][(0, 5, 1)] -= 1
+
+
+def _skew(h: History) -> None:
+    """Two transactions of one time that each read what the other wrote."""
+    h.writes[1:3] = [
+        Write(2, (Copy("b", "a", 0, 1),), (2,), 2.0, 4.0, "ack", 20),
+        Write(3, (Copy("a", "b", 1, 1),), (1,), 2.5, 4.5, "ack", 20),
+    ]
+    del h.writes[3:], h.reads[2:]
+
+
+def _lost_update(h: History) -> None:
+    """Two transactions of one time that took the same rows."""
+    h.writes[2] = Write(3, (Update("a", 0, 9),), (2,), 2.5, 4.5, "ack", 20)
+    del h.writes[3:], h.reads[2:]
+
+
+def _set(of: Callable[[History], Any], name: str, value: object) -> Callable[[History], None]:
+    return lambda h: setattr(of(h), name, value)
+
+
+BUGS: dict[str, Callable[[History], None]] = {
+    "a row of an answer is dropped": _drop_row,
+    "a row of an answer is doubled": lambda h: h.reads[2].seen["b"].update([(1, 1, 1)]),
+    "an answer is from the future": lambda h: h.reads[0].seen["b"].update([(1, 1, 1)]),
+    "half of a transaction is seen": lambda h: h.reads[1].seen["b"].clear(),
+    "a read's time is shifted back": _set(lambda h: h.reads[2], "time", 19),
+    "a read's time is shifted forward": _set(lambda h: h.reads[1], "time", 20),
+    "an earlier read is answered late": _set(lambda h: h.reads[1], "began", 4.8),
+    "AS OF gives what is now": lambda h: h.reads[3].seen["a"].update([(0, 7, 2)]),
+    "an acknowledged write is gone": lambda h: h.writes.__setitem__(
+        4, Write(5, (Copy("b", "a", 0, 3),), (2,), 5.0, 6.0, "ack", None)
+    ),
+    "a failed write is there": _set(lambda h: h.writes[3], "time", 25),
+    "a statement touched other rows": _set(lambda h: h.writes[1], "counts", (2, 1)),
+    "a write is earlier than what its client knew": _set(lambda h: h.writes[4], "time", 20),
+    "an update found nothing where there was something": lambda h: h.writes.append(
+        Write(7, (Update("a", 0, 1),), (0,), 5.0, 6.0, "ack", None)
+    ),
+    "two updates took the same rows": _lost_update,
+    "two transactions missed each other": _skew,
+}
+
+
+def test_the_checker_accepts_what_is_right() -> None:
+    check(good())
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_checker_finds_what_is_wrong(bug: str) -> None:
+    history = deepcopy(good())
+    BUGS[bug](history)
+    with pytest.raises(Anomaly):
+        check(history)
+
+
+def test_a_lying_server_is_caught(server: ServerProcess, dsn: str) -> None:
+    """The same through a real history: whatever one row of one answer is changed to, it is found."""
+    programs: list[list[Txn]] = [
+        [WriteTxn((Insert("a", ((0, 1), (1, 2))),), block=True), ReadTxn(), ReadTxn(block=True)],
+        [WriteTxn((Insert("b", ((0, 1),)), Insert("b", ((0, 1),))), block=True), ReadTxn()],
+    ]
+    history = play(server, dsn, programs)
+    check(history)
+    dice = random.Random(1)
+    for read in history.reads:
+        for table, seen in read.seen.items():
+            honest = Counter(seen)
+            lie = dice.choice(sorted(honest)) if honest and dice.random() < 0.7 else (7, 7, 7)
+            seen[lie] += -1 if honest[lie] else 1
+            with pytest.raises(Anomaly):
+                check(history)
+            seen.clear()
+            seen.update(honest)
+            assert table in TABLES
+    check(history)
