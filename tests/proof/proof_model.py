@@ -95,10 +95,6 @@ class Write:
             op.source if isinstance(op, Copy) else op.table for op in self.ops if not isinstance(op, Insert)
         }
 
-    @property
-    def writes(self) -> set[str]:
-        return {op.table for op in self.ops}
-
     def effect(self, state: State) -> tuple[State, tuple[int, ...]]:
         """The state after it, and its counts; each statement sees those before it."""
         counts: list[int] = []
@@ -153,24 +149,26 @@ def _fold(writes: Sequence[Write]) -> list[tuple[int, State]]:
     for time in sorted({w.time for w in writes if w.time is not None}):
         group = [w for w in writes if w.time == time]
         before = state
+        changed: dict[int, set[str]] = {}
         for write in group:
             after, counts = write.effect(before)
             if counts != write.counts:
                 raise Anomaly(f"transaction {write.id} at {time} touched {write.counts} rows, not {counts}")
-            for table in write.writes:
+            changed[write.id] = {table for table in TABLES if after[table] != before[table]}
+            for table in changed[write.id]:
                 change = Counter(after[table])
                 change.subtract(before[table])
                 state = add(state, table, change)
         if any(n < 0 for rows in state.values() for n in rows.values()):
             raise Anomaly(f"at {time} rows are retracted that are not there: two transactions took the same")
-        _serial(group)
+        _serial(group, changed)
         states.append((time, state))
     return states
 
 
-def _serial(group: Sequence[Write]) -> None:
-    """Who read a table comes before who wrote it."""
-    after = {w.id: {r.id for r in group if r is not w and r.reads & w.writes} for w in group}
+def _serial(group: Sequence[Write], changed: Mapping[int, set[str]]) -> None:
+    """Who read a table comes before who changed it."""
+    after = {w.id: {r.id for r in group if r is not w and r.reads & changed[w.id]} for w in group}
     try:
         TopologicalSorter(after).prepare()
     except CycleError as e:
