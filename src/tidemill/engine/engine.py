@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from prometheus_client import REGISTRY
 
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
@@ -24,6 +25,7 @@ from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
 from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.session import EngineSession
 from tidemill.engine.system_relations import FrontierRow, SessionRow
 from tidemill.engine.transaction import Transaction
@@ -65,6 +67,8 @@ class TidemillEngine:
         self._write_locks: dict[ShardId, asyncio.Lock] = {}
         self._maintenance = Maintenance(environment, catalog, config.retain_history)
         self._maintenance.start()
+        self._collector = EngineCollector(spark.metrics, lambda: len(self._sessions))
+        REGISTRY.register(self._collector)
         self._closed = False
 
     @classmethod
@@ -196,6 +200,7 @@ class TidemillEngine:
         if self._closed:
             return
         self._closed = True
+        REGISTRY.unregister(self._collector)
         self._maintenance.stop()
         self.workers.shutdown(wait=False, cancel_futures=True)
         self.environment.close()
