@@ -147,15 +147,13 @@ def _holds_jsonb(t: SqlType) -> bool:
     return any(_holds_jsonb(f.type) for f in t.fields)
 
 
-# Slices of these serve most statements: making a column costs more than cutting one off.
-_FEW = 1024
-_DIFFS = {diff: pa.repeat(pa.scalar(diff, pa.int64()), _FEW) for diff in (1, -1)}
+# Most statements write one row; a column made anew each time costs more than the rest of them.
+_ONE = {diff: pa.array([diff], pa.int64()) for diff in (1, -1)}
 
 
 def with_diff(rows: pa.Table, diff: int) -> pa.Table:
-    count = rows.num_rows
-    diffs = _DIFFS[diff].slice(0, count) if count <= _FEW else pa.repeat(pa.scalar(diff, pa.int64()), count)
-    return rows.append_column(DIFF_COLUMN, diffs)
+    one = _ONE[diff]
+    return rows.append_column(DIFF_COLUMN, one if rows.num_rows == 1 else pa.repeat(one[0], rows.num_rows))
 
 
 def check_not_null(table: Table, rows: pa.Table) -> None:

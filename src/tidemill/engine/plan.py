@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.engine.api import Outcome, Param
 from tidemill.errors import TidemillError
 from tidemill.types.model import Column, SqlType
-from tidemill.types.wire import decode_binary, decode_text
+from tidemill.types.wire import decode_binary, decode_text, few_from_binary, few_from_text, utf8
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
@@ -70,7 +70,22 @@ def decode_params(types: Sequence[SqlType], params: Sequence[Param], timezone: s
         )
     values: list[Value] = []
     for t, p in zip(types, params, strict=True):
-        raw = pa.array([p.data], pa.binary())
-        decoded = decode_text(raw, t, timezone=timezone) if p.format == 0 else decode_binary(raw, t)
-        values.append(Value(t, decoded[0]))
+        values.append(Value(t, _scalar(p, t, timezone)))
     return values
+
+
+def _scalar(p: Param, t: SqlType, timezone: str) -> pa.Scalar:
+    plain = _plain(p, t)
+    return (_decoded(p, t, timezone) if plain is None else plain)[0]
+
+
+def _plain(p: Param, t: SqlType) -> pa.Array | None:
+    if p.format == 0:
+        texts = utf8([p.data])
+        return None if texts is None else few_from_text(texts, t)
+    return few_from_binary([p.data], t)
+
+
+def _decoded(p: Param, t: SqlType, timezone: str) -> pa.Array:
+    raw = pa.array([p.data], pa.binary())
+    return decode_text(raw, t, timezone=timezone) if p.format == 0 else decode_binary(raw, t)

@@ -136,7 +136,7 @@ class EngineSession:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        return self.variables.reported()
+        return self._told if self._told_at == self.variables.generation else self.variables.reported()
 
     def setting(self, name: str) -> str | None:
         """A variable's value as SHOW prints it; None if there is none of that name. The server reads the

@@ -78,7 +78,7 @@ class Transaction:
         self.mode = Mode.WRITE
 
     def add_write(self, table: Table, updates: pa.Table, limit: int) -> None:
-        self.write_bytes += updates.nbytes
+        self.write_bytes += updates.get_total_buffer_size()
         if self.write_bytes > limit:
             raise LimitExceeded(
                 f"transaction exceeds max_transaction_size ({limit} bytes)",

@@ -36,7 +36,7 @@ class Request:
     bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bytes = sum(t.nbytes for t in self.writes.values())
+        self.bytes = sum(t.get_total_buffer_size() for t in self.writes.values())
 
 
 @lru_cache(maxsize=1024)

@@ -1,26 +1,17 @@
 """How long a session may rest.
 
-PostgreSQL's `idle_session_timeout` and `idle_in_transaction_session_timeout`, read from a session that offers
-settings. Called by `conduct` whenever it has nothing to do. Promise: no timeout unless the session's setting
-says a positive one.
+PostgreSQL's `idle_session_timeout` and `idle_in_transaction_session_timeout`, read from a session that
+offers settings: a method `setting(name)` that gives a parameter's value as SHOW prints it, or None. Called
+by `conduct` whenever it has nothing to do. Promise: no timeout unless the session's setting says a positive
+one.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Protocol, runtime_checkable
 
 from tidemill.engine.api import Session
 from tidemill.errors import TidemillError
-
-
-@runtime_checkable
-class HasSettings(Protocol):
-    """What a session offers beyond `Session` if its idle timeouts are to be honoured."""
-
-    def setting(self, name: str) -> str | None:
-        """The parameter's value now, as SHOW prints it; None if it does not exist."""
-        ...
 
 
 class IdleTimeout(TidemillError):
@@ -43,7 +34,8 @@ def seconds(text: str) -> float:
 
 def allowance(session: Session) -> tuple[float, IdleTimeout] | None:
     """How long the session may rest in its present state, and what to say when it does so longer."""
-    if not isinstance(session, HasSettings):
+    setting = getattr(session, "setting", None)
+    if setting is None:
         return None
     if session.transaction_status == "I":
         name = "idle_session_timeout"
@@ -51,5 +43,8 @@ def allowance(session: Session) -> tuple[float, IdleTimeout] | None:
     else:
         name = "idle_in_transaction_session_timeout"
         error = IdleTimeout("terminating connection due to idle-in-transaction timeout", sqlstate="25P03")
-    limit = seconds(session.setting(name) or "")
+    text: str | None = setting(name)
+    if text is None or text == "0":
+        return None
+    limit = seconds(text)
     return (limit, error) if limit > 0 else None

@@ -70,8 +70,8 @@ def _cells(cells: Sequence[Node], t: SqlType, session: SessionInfo) -> pa.Array 
         scalar = evaluate_node(cell, session)
         if scalar is None:
             return None
-        arrays.append(pa.repeat(scalar, 1) if scalar.is_valid else pa.nulls(1, want))
-    return pa.concat_arrays(arrays)
+        arrays.append(pa.array([scalar], want) if scalar.is_valid else pa.nulls(1, want))
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def evaluate_node(node: Node, session: SessionInfo) -> pa.Scalar | None:

@@ -26,6 +26,7 @@ from tidemill.sql.functions.lattice import FLOATS, SIGNED
 from tidemill.sql.functions.tree import call
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import INT4, INT8, TEXT, Column, Kind, SqlType
+from tidemill.types.wire.few import FEW, few_from_text
 from tidemill.types.wire.text import decode_text
 
 Cells = Sequence[exp.Expr]
@@ -163,6 +164,9 @@ def _plain_literals(cells: Cells, t: SqlType, zone: str) -> pa.Array | None:
     texts, strings = _texts(cells)
     if strings == "some" or (strings == "none" and not _reads_numbers(texts, t)):
         return None
+    few = few_from_text(texts, t) if len(texts) <= FEW else None
+    if few is not None:
+        return few
     try:
         return decode_text(pa.array(texts, pa.string()), t, timezone=zone)
     except TidemillError:

@@ -1,0 +1,62 @@
+"""Values of a client, a few at a time, in their plainest forms.
+
+A statement with one row has a handful of values; for them the column-wise decoders cost more in calls (each
+gives up the interpreter's lock and waits for it) than in work. What is not surely plain is left to them:
+None means "ask the others".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tidemill.types.model import Kind, SqlType
+
+# Up to this many values are worth looking at one by one.
+FEW = 16
+
+_INTEGERS = {Kind.INT2: (pa.int16(), 2), Kind.INT4: (pa.int32(), 4), Kind.INT8: (pa.int64(), 8)}
+# Longer texts may be out of the type's range, or need PostgreSQL's message for it.
+_SAFE_DIGITS = {Kind.INT2: 4, Kind.INT4: 9, Kind.INT8: 18}
+
+
+def few_from_text(texts: Sequence[str | None], t: SqlType) -> pa.Array | None:
+    """The array that `decode_text` would give, where all values are plain integers or plain text."""
+    if t.kind is Kind.TEXT:
+        return pa.array(texts, pa.string())
+    integer = _INTEGERS.get(t.kind)
+    if integer is None:
+        return None
+    limit = _SAFE_DIGITS[t.kind]
+    numbers: list[int | None] = []
+    for text in texts:
+        if text is None:
+            numbers.append(None)
+            continue
+        digits = text[1:] if text.startswith("-") else text
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= limit):
+            return None
+        numbers.append(int(text))
+    return pa.array(numbers, integer[0])
+
+
+def few_from_binary(values: Sequence[bytes | None], t: SqlType) -> pa.Array | None:
+    """The array that `decode_binary` would give, where all values are integers of the right width or text."""
+    if t.kind is Kind.TEXT:
+        return few_from_text(texts, t) if (texts := utf8(values)) is not None else None
+    integer = _INTEGERS.get(t.kind)
+    if integer is None or any(v is not None and len(v) != integer[1] for v in values):
+        return None
+    return pa.array(
+        [None if v is None else int.from_bytes(v, "big", signed=True) for v in values], integer[0]
+    )
+
+
+def utf8(values: Sequence[bytes | None]) -> list[str | None] | None:
+    """As texts; None if one is no valid text (its error is the column-wise decoder's to tell)."""
+    try:
+        texts = [None if v is None else v.decode() for v in values]
+    except UnicodeDecodeError:
+        return None
+    return None if any(s is not None and "\0" in s for s in texts) else texts
