@@ -8,7 +8,8 @@ held back by the snapshots until the rows are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -167,14 +168,9 @@ async def answer(
     await session.engine.wait_for_spark(session)
     ts = await choose_time(session, as_of)
     bound = bound.with_session(replace(session.info(), mz_now=ts))
-    opened = await session.blocking(_open, session, catalog, bound, ts, own_writes)
-    return await _start(session, bound, opened)
-
-
-def _open(
-    session: EngineSession, catalog: CatalogState, bound: BoundQuery, ts: int, own_writes: bool
-) -> Opened:
-    return open_inputs(session, catalog, bound, ts, own_writes=own_writes)
+    return await _start(
+        session, bound, lambda: open_inputs(session, catalog, bound, ts, own_writes=own_writes)
+    )
 
 
 async def _constant(session: EngineSession, bound: BoundQuery) -> AsyncIterator[pa.RecordBatch]:
@@ -183,7 +179,7 @@ async def _constant(session: EngineSession, bound: BoundQuery) -> AsyncIterator[
     if table is not None:
         return stream(table)
     await session.engine.wait_for_spark(session)
-    return await _start(session, bound, Opened())
+    return await _start(session, bound, Opened)
 
 
 async def _fixed(session: EngineSession, bound: BoundQuery) -> BoundQuery:
@@ -202,21 +198,37 @@ async def _constant_table(session: EngineSession, bound: BoundQuery) -> pa.Table
     return constant_rows(bound) if few else await session.blocking(constant_rows, bound)
 
 
-async def _start(session: EngineSession, bound: BoundQuery, opened: Opened) -> AsyncIterator[pa.RecordBatch]:
+async def _start(
+    session: EngineSession, bound: BoundQuery, open_: Callable[[], Opened]
+) -> AsyncIterator[pa.RecordBatch]:
     host = session.engine.spark
     job = Job(host)
 
-    def begin() -> ResultStream:
-        return run(host, bound.sql(), opened.inputs, bound.columns, job=job)
+    def begin() -> tuple[ResultStream, Opened]:
+        opened = open_()
+        try:
+            return run(host, bound.sql(), opened.inputs, bound.columns, job=job), opened
+        except BaseException:
+            opened.close()
+            raise
 
+    starting = session.engine.workers.submit(begin)
     try:
-        stream = await session.interrupt.guard(session.blocking(begin), stop=job.cancel)
+        return _Batches(
+            session, *await session.interrupt.guard(asyncio.wrap_future(starting), stop=job.cancel)
+        )
     except BaseException:
-        # The thread may still be reading the inputs when a cancel comes: it sees the job's cancellation,
-        # not closed snapshots.
-        opened.close()
+        # A cancel does not stop the thread at once: it goes on until it notices, and may still come back with
+        # rows that nobody waits for.
+        starting.add_done_callback(_abandon)
         raise
-    return _Batches(session, stream, opened)
+
+
+def _abandon(starting: Future[tuple[ResultStream, Opened]]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        stream, opened = starting.result()
+        stream.close()
+        opened.close()
 
 
 class _Batches:
