@@ -23,7 +23,8 @@ def _run(folder: Path, *arguments: str, timeout: float = 170) -> subprocess.Comp
 
 
 def test_killed_at_every_failpoint(tmp_path: Path) -> None:
-    done = _run(tmp_path, "--rounds", "100", "--seed", "7")
+    unreachable = [f"--unreachable={name}" for name in NOT_REACHED]
+    done = _run(tmp_path, "--rounds", "100", "--seed", "7", *unreachable)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
     assert set(summary["never_hit"]) <= NOT_REACHED
