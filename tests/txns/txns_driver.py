@@ -374,7 +374,7 @@ def main() -> int:
             killed[name] += 1
         elif os.waitstatus_to_exitcode(status) != 0:
             return os.waitstatus_to_exitcode(status)
-    summary = {
+    summary: dict[str, object] = {
         "rounds": number,
         "seconds": round(time.monotonic() - began, 1),
         "killed": dict(killed),
