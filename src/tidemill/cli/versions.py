@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
-LIBRARIES = ("pyspark", "deltalake", "pyarrow", "polars", "obstore", "sqlglot")
+LIBRARIES = ("pyspark", "deltalake", "pyarrow", "obstore", "sqlglot")
 
 
 def all_versions() -> dict[str, str]:

@@ -163,8 +163,8 @@ class SparkHost:
         with self._lock:
             self._stopping = True
             process = self._process
-        if process is not None and self._session is None:
-            process.kill()  # still starting: nothing to end in order
+        if process is not None and not self._warm:
+            process.kill()  # still starting or warming up: nothing to end in order
         self._thread.join(START_TIMEOUT)
         self._tear_down()
         with self._lock:
@@ -261,6 +261,7 @@ class SparkHost:
         import pyspark
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
         folder = self.scratch
@@ -302,6 +303,9 @@ class SparkHost:
         with self._lock:
             self._process = gateway.proc
         threading.Thread(target=self._watch, args=(gateway.proc,), name="spark-watch", daemon=True).start()
+        # It would write every failed query's Java stack to standard error; the client gets the error, `job`
+        # counts it.
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         context = SparkContext(gateway=gateway, conf=conf)
         return SparkSession(context)
 
