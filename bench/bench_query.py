@@ -1,6 +1,6 @@
 """What a query costs: a small one, a large scan at a time, a large result.
 
-`python bench/bench_query.py --rows 10000000`. Every figure that is a ratio compares two things in the same
+Every figure that is a ratio compares two things in the same
 run, in turns, so that a busy machine hits both alike; the medians are printed. Aims:
 
 - SELECT over 10M rows (two sums, grouped): at most 1.3 times what Spark needs for the same rows in plain
@@ -11,11 +11,10 @@ run, in turns, so that a busy machine hits both alike; the medians are printed. 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.report import Figure, ms, p50_p99
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.shard import Shard
 from tidemill.query import Input, SparkHost, collect, run
@@ -98,7 +98,7 @@ def in_turns(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
-def bench_scan(host: SparkHost, folder: Path, count: int, repeats: int) -> list[Sequence[object]]:
+def bench_scan(host: SparkHost, folder: Path, count: int, repeats: int) -> list[Figure]:
     shard, files = build(folder, count, count // 100)
 
     def plain() -> object:
@@ -114,24 +114,15 @@ def bench_scan(host: SparkHost, folder: Path, count: int, repeats: int) -> list[
     calls = {"plain": plain, "all +1": lambda: at(1), "1% retracted": lambda: at(2)}
     seconds = in_turns(calls, repeats)
     base = seconds["plain"]
-    return [
-        (f"{count:,} rows, plain Parquet", f"{base:.2f} s", "", ""),
-        (
-            "same rows at a time, all +1",
-            f"{seconds['all +1']:.2f} s",
-            f"{seconds['all +1'] / base:.2f}x",
-            "<= 1.3x",
-        ),
-        (
-            "with 1% retracted",
-            f"{seconds['1% retracted']:.2f} s",
-            f"{seconds['1% retracted'] / base:.2f}x",
-            "<= 3x",
-        ),
-    ]
+    figures = [Figure(f"{count:,} rows, two sums grouped, from plain Parquet", ms(base), "")]
+    for name, aim in (("all +1", 1.3), ("1% retracted", 3.0)):
+        ratio = seconds[name] / base
+        measured = f"{ratio:.2f}x ({ms(seconds[name])})"
+        figures.append(Figure(f"... the same rows at a time, {name}", measured, f"<= {aim}x", ratio <= aim))
+    return figures
 
 
-def bench_small(host: SparkHost, folder: Path, repeats: int) -> list[Sequence[object]]:
+def bench_small(host: SparkHost, folder: Path, repeats: int) -> list[Figure]:
     shard = Shard.create(open_blobs(str(folder / "data")), "u2", DESC, epoch=1)
     for i in range(10):
         part = shard.write_part(updates(rows(i * 100, 100), i, 1), job="bench")
@@ -144,20 +135,19 @@ def bench_small(host: SparkHost, folder: Path, repeats: int) -> list[Sequence[ob
             ["id", "g"],
         ),
     }
-    lines: list[Sequence[object]] = []
+    figures: list[Figure] = []
     for name, (text, columns, used) in texts.items():
         taken: list[float] = []
         for _ in range(repeats):
             with shard.snapshot(9) as snapshot:
                 given = {"t": Input(snapshot, used)}
-                taken.append(timed(lambda g=given, t=text, c=columns: collect(host, t, g, c)) * 1000)
-        taken = sorted(taken[repeats // 4 :])
-        p50, p95 = statistics.median(taken), taken[int(len(taken) * 0.95)]
-        lines.append((name, f"p50 {p50:.0f} ms, p95 {p95:.0f} ms", f"min {taken[0]:.0f} ms", "p50 <= 150 ms"))
-    return lines
+                taken.append(timed(lambda g=given, t=text, c=columns: collect(host, t, g, c)))
+        taken = taken[repeats // 4 :]
+        figures.append(Figure(name, p50_p99(taken), "p50 <= 150 ms", statistics.median(taken) <= 0.15))
+    return figures
 
 
-def bench_result(host: SparkHost, count: int, repeats: int) -> list[Sequence[object]]:
+def bench_result(host: SparkHost, count: int, repeats: int) -> list[Figure]:
     columns = [
         *(Column(f"c{i}", INT8) for i in range(3)),
         Column("f", FLOAT8),
@@ -180,38 +170,25 @@ def bench_result(host: SparkHost, count: int, repeats: int) -> list[Sequence[obj
     rate = count / seconds["stream"]
     ratio = seconds["stream"] / seconds["toArrow"]
     return [
-        (f"{count:,} rows of 6 columns to Python", f"{rate / 1e6:.2f}M rows/s", "", ">= 1M rows/s"),
-        ("  against DataFrame.toArrow", f"{seconds['toArrow']:.2f} s", f"{ratio:.2f}x", ""),
+        Figure(
+            f"{count:,} rows of 6 columns to Python", f"{rate / 1e6:.2f}M rows/s", ">= 1M rows/s", rate >= 1e6
+        ),
+        Figure("... against DataFrame.toArrow", f"{ratio:.2f}x of its time", ""),
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the scan")
-    parser.add_argument("--result-rows", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", choices=["scan", "small", "result"])
-    given = parser.parse_args(argv)
+def measure(*, quick: bool = False) -> list[Figure]:
+    repeats = 2 if quick else 7
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
         host = SparkHost(scratch=Path(folder) / "spark")
         try:
             host.wait(300)
-            lines: list[Sequence[object]] = [
-                ("Spark started / warm", f"{host.started_seconds:.1f} s / {host.ready_seconds:.1f} s", "", "")
+            started = f"{host.started_seconds:.1f} s / {host.ready_seconds:.1f} s"
+            return [
+                Figure("Spark started / warm", started, ""),
+                *bench_small(host, Path(folder), 40 if quick else 200),
+                *bench_scan(host, Path(folder), 200_000 if quick else 10_000_000, repeats),
+                *bench_result(host, 50_000 if quick else 1_000_000, repeats),
             ]
-            if given.only in (None, "small"):
-                lines += bench_small(host, Path(folder), 40 * given.repeats)
-            if given.only in (None, "scan"):
-                lines += bench_scan(host, Path(folder), given.rows, given.repeats)
-            if given.only in (None, "result"):
-                lines += bench_result(host, given.result_rows, given.repeats)
         finally:
             host.stop()
-    for name, figure, ratio, aim in lines:
-        print(f"{name:<40} {figure:>28} {ratio:>12}   {aim}")
-
-
-if __name__ == "__main__":
-    main()
