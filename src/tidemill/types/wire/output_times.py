@@ -3,7 +3,9 @@ to text."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from tidemill.types.wire.calendar import (
     TIMESTAMP_MINUS_INFINITY,
     civil_from_days,
 )
+from tidemill.types.wire.datetime_input import named_zone
 from tidemill.types.wire.interval_input import INFINITY, MINUS_INFINITY
 
 # Years 1 to 9999, the range in which Arrow and PostgreSQL print the same, as days since 1970.
@@ -99,8 +102,32 @@ def _odd_timestamp(micros: int, zone: str) -> str:
 def _offsets(micros: np.ndarray, timezone: str) -> np.ndarray:
     """How far the clock of the zone is ahead of UTC at each instant, in microseconds."""
     instants = pa.array(micros, pa.int64()).cast(pa.timestamp("us", timezone))
-    local = numbers(pc.local_timestamp(instants), np.int64)
-    return local - micros
+    offsets = numbers(pc.local_timestamp(instants), np.int64) - micros
+    late = micros >= _UNKNOWN_FROM
+    if late.any():
+        zone = named_zone(timezone)
+        offsets = offsets.copy()
+        offsets[late] = [_late_offset(int(m), zone) for m in micros[late]]
+    return offsets
+
+
+# Arrow knows the changes of clocks only up to 2037; beyond it zoneinfo follows each zone's last rule. Such
+# times are rare, so they are looked up one by one.
+_UNKNOWN_FROM = int(np.datetime64("2037-01-01", "us").astype(np.int64))
+# What datetime can name; the zone's rule does not change after it.
+_LAST_YEAR_MICROS = int(np.datetime64("9999-01-01", "us").astype(np.int64))
+# The calendar repeats after this long, weekdays included.
+_CYCLE_MICROS = 146_097 * 86_400_000_000
+
+
+def _late_offset(micros: int, zone: ZoneInfo) -> int:
+    if micros >= _LAST_YEAR_MICROS:
+        micros -= -(-(micros - _LAST_YEAR_MICROS + 1) // _CYCLE_MICROS) * _CYCLE_MICROS
+    offset = (_EPOCH + timedelta(microseconds=micros)).astimezone(zone).utcoffset()
+    return 0 if offset is None else offset // timedelta(microseconds=1)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _offset_text(offsets: np.ndarray) -> pa.Array:
