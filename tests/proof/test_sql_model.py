@@ -265,6 +265,103 @@ def test_contended_counters(server: ServerProcess, dsn: str) -> None:
     assert value == sum(sum(w.counts) for w in history.writes) - 1
 
 
+def test_updates_get_through_a_stream_of_inserts(dsn: str) -> None:
+    """Statements that read what they write come to an end although the table never rests, and no insert is
+    lost to them."""
+    suffix = uuid.uuid4().hex[:12]
+    table = sql.Identifier(f"busy_{suffix}")
+    stop = threading.Event()
+    inserted = [0, 0]
+    errors: list[BaseException] = []
+
+    def insert(number: int) -> None:
+        try:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                while not stop.is_set():
+                    connection.execute(sql.SQL("INSERT INTO {} VALUES (0)").format(table))
+                    inserted[number] += 1
+        except BaseException as e:
+            errors.append(e)
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE TABLE {} (n int8)").format(table))
+        threads = [threading.Thread(target=insert, args=(n,), daemon=True) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        touched = 0
+        try:
+            for _ in range(4):
+                touched += connection.execute(
+                    sql.SQL("UPDATE {} SET n = n + 1 WHERE n = 0").format(table)
+                ).rowcount
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+        if errors:
+            raise errors[0]
+        text = sql.SQL("SELECT count(*), sum(n)::int8, max(n) FROM {}").format(table)
+        assert connection.execute(text).fetchone() == (sum(inserted), touched, 1)
+        assert touched > 0
+
+
+def test_a_new_table_is_never_seen_empty(dsn: str) -> None:
+    """CREATE TABLE AS under writers of its source: whoever sees the table sees all its rows, from its first
+    moment on, and they are the source at one time: every transaction there is whole."""
+    suffix = uuid.uuid4().hex[:12]
+    source = sql.Identifier(f"source_{suffix}")
+    copies = [f"copy_{suffix}_{n}" for n in range(5)]
+    stop = threading.Event()
+    errors: list[BaseException] = []
+    counts: list[int] = []
+
+    def write() -> None:
+        try:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                while not stop.wait(0.02):
+                    connection.execute(sql.SQL("INSERT INTO {} VALUES (1), (-1)").format(source))
+        except BaseException as e:
+            errors.append(e)
+
+    def look() -> None:
+        try:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                for name in copies:
+                    text = sql.SQL("SELECT count(*), sum(n)::int8 FROM {}").format(sql.Identifier(name))
+                    while not stop.is_set():
+                        try:
+                            row = connection.execute(text).fetchone()
+                        except psycopg.errors.UndefinedTable:
+                            continue
+                        assert row is not None
+                        assert row[1] == 0
+                        counts.append(row[0])
+                        break
+        except BaseException as e:
+            errors.append(e)
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE TABLE {} (n int8)").format(source))
+        connection.execute(sql.SQL("INSERT INTO {} VALUES (5), (-5)").format(source))
+        threads = [threading.Thread(target=work, daemon=True) for work in (write, look)]
+        for thread in threads:
+            thread.start()
+        made: list[int] = []
+        for name in copies:
+            text = sql.SQL("CREATE TABLE {} AS SELECT n FROM {}").format(sql.Identifier(name), source)
+            made.append(int((connection.execute(text).statusmessage or "").removeprefix("SELECT ")))
+        deadline = time.monotonic() + 60
+        while len(counts) < len(copies) and not errors and time.monotonic() < deadline:
+            time.sleep(0.02)
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    if errors:
+        raise errors[0]
+    assert counts == made
+    assert made == sorted(made)
+
+
 # -- the checker is checked ----------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ from tidemill.persist.log import ShardMissing
 from tidemill.persist.outcome import Fenced
 from tidemill.persist.settle import append_settled, upper_of
 from tidemill.persist.shard import Shard, ShardExists
+from tidemill.persist.txns.request import conflict, merge
 from tidemill.time.bounds import MAX_TIME
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.model import TEXT, Column, RelationDesc
@@ -102,9 +103,16 @@ class Catalog:
         rows = self._read(time, self._environment.txns.readable_upper(CATALOG_SHARD))
         return self._state_of(rows, time)
 
-    def transact(self, ops: Sequence[Op]) -> CatalogState:
-        """Make all of the changes, or none, durably; returns the state after them."""
+    def transact(
+        self, ops: Sequence[Op], *, contents: pa.Table | None = None, reads: Mapping[str, int] | None = None
+    ) -> CatalogState:
+        """Make all of the changes, or none, durably; returns the state after them. `contents` are the updates
+        (physical columns and `mz_diff`) that the one table which `ops` create starts with; `reads` are the
+        shards that they were read from, with the times: SerializationFailure when one has changed since."""
         with self._lock, self._environment.txns.paused():
+            for shard_id, read_at in (reads or {}).items():
+                if (changed_at := self._environment.txns.last_write(shard_id)) > read_at:
+                    raise conflict(shard_id, read_at, changed_at)
             old = self._state
             oracle = self._environment.oracle
             ts = oracle.write_ts()
@@ -112,16 +120,19 @@ class Catalog:
             try:
                 new = apply_all(old, ops, time=ts)
                 self._move_shards(old, new, ts, created)
+                if contents is not None:
+                    self._fill(created, contents, ts)
                 gone = _dropped_tables(old, new)
                 rows = self._rows_of(new) | {r: b for r, b in self._rows.items() if r.startswith(_DROPPED)}
                 rows |= {_DROPPED + t.shard: _dropped_body(t.shard) for t in gone}
                 self._write(rows, ts)
-                self._state = new
             except Exception:
                 self._discard(created)
                 raise
             finally:
                 oracle.complete(ts)
+            # Only now: who sees a new table reads at its time or later, before which it has no contents.
+            self._state = new
             for table in gone:
                 self._dropped_at[table.shard] = time.monotonic()
                 self._environment.txns.forget(table.shard, _dropped_error(table))
@@ -178,6 +189,15 @@ class Catalog:
                 # from an attempt that failed.
                 shard = self._environment.open_shard(item.shard)
                 shard.evolve(storage_desc(item.desc))
+
+    def _fill(self, created: Sequence[str], contents: pa.Table, ts: int) -> None:
+        """What the new table holds from its first moment on; before the entry that names it."""
+        (shard_id,) = created
+        shard = self._environment.open_shard(shard_id)
+        updates = merge([contents], shard.desc, ts)
+        if updates is not None:
+            part = shard.write_part(updates, job=f"catalog-e{self._environment.epoch}")
+            shard.compare_and_append([part], shard.upper, ts + 1)
 
     def _discard(self, created: list[str]) -> None:
         """Shards of a change that surely did not happen. Best effort: what stays takes a little space."""

@@ -7,8 +7,9 @@ committed first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,9 +25,9 @@ from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
 from tidemill.engine.transaction import Mode
+from tidemill.engine.turns import in_turn
 from tidemill.errors import (
     DuplicateObject,
-    Internal,
     InvalidTransactionState,
     Notice,
     NotNullViolation,
@@ -44,8 +45,15 @@ from tidemill.types.model import TEXT, Column, Kind, RelationDesc
 from tidemill.types.names import physical_names
 
 
-async def transact(s: EngineSession, verb: str, changes: Sequence[ops.Op]) -> CatalogState:
-    """Make the changes, after whatever the session's transaction needs before."""
+async def transact(
+    s: EngineSession,
+    verb: str,
+    changes: Sequence[ops.Op],
+    contents: pa.Table | None = None,
+    reads: Mapping[str, int] | None = None,
+) -> CatalogState:
+    """Make the changes, after whatever the session's transaction needs before. `contents` and `reads` as for
+    `Catalog.transact`."""
     transaction = s.current
     if transaction.explicit:
         if transaction.mode is not Mode.OPEN:
@@ -60,7 +68,8 @@ async def transact(s: EngineSession, verb: str, changes: Sequence[ops.Op]) -> Ca
         transaction.writes.clear()
     if transaction.read_only:
         raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
-    return await s.blocking(s.engine.catalog.transact, list(changes))
+    change = partial(s.engine.catalog.transact, list(changes), contents=contents, reads=reads)
+    return await s.blocking(change)
 
 
 def _change(verb: str, changes: Sequence[ops.Op], notices: Sequence[Notice] = ()) -> Action:
@@ -168,20 +177,21 @@ def plan_create_table_as(s: EngineSession, statement: ast.CreateTableAs, catalog
     op = ops.CreateTable(schema.id, name, desc, retain_history_ms=history_ms(statement.retain_history))
 
     async def act(s: EngineSession) -> Outcome:
-        # The rows first: a query that fails leaves no empty table behind.
-        rows = await _rows_for_new_table(s, catalog, bound, desc) if statement.with_data else None
-        state = await transact(s, "CREATE TABLE AS", [op])
-        if rows is None or not rows.num_rows:
+        if not statement.with_data:
+            await transact(s, "CREATE TABLE AS", [op])
             return Complete("SELECT 0")
-        table = state.find_relation(schema.id, name)
-        if not isinstance(table, Table):
-            raise Internal("the table that was just made is gone")
-        try:
-            await s.engine.write({table.shard: rows}, {table.shard: table})
-        except BaseException:
-            await s.blocking(s.engine.catalog.transact, [ops.Drop(table.id)])
-            raise
-        return Complete(f"SELECT {rows.num_rows}")
+        shards = {t.shard for t in reading.table_inputs(catalog, bound)}
+
+        async def attempt(_: bool) -> Outcome:
+            # The rows first: the table is there with them or not at all.
+            rows = await _rows_for_new_table(s, catalog, bound, desc)
+            reads = {} if s.current.read_ts is None else dict.fromkeys(shards, s.current.read_ts)
+            if not s.current.explicit:
+                s.current.read_ts = None  # of the next try, if there must be one
+            await transact(s, "CREATE TABLE AS", [op], contents=rows, reads=reads)
+            return Complete(f"SELECT {rows.num_rows}")
+
+        return await (attempt(False) if s.current.explicit else in_turn(s, shards, attempt))
 
     return Action(act)
 
@@ -365,7 +375,8 @@ async def _fill(s: EngineSession, table: Table, column: Column) -> None:
     """Give the rows that are there the new column's default: from this time on, the old times keep their
     NULLs."""
     limit = system_number(s, "max_transaction_size")
-    for _ in range(s.engine.max_retries):
+
+    async def attempt(_: bool) -> None:
         ts = await s.blocking(s.engine.oracle.read_ts)
         rows = await s.blocking(_read_all, s, table, ts)
         if not rows.num_rows:
@@ -383,13 +394,9 @@ async def _fill(s: EngineSession, table: Table, column: Column) -> None:
                 hint="The column was added; set its value with UPDATEs of a part of the rows each.",
                 sqlstate="54000",
             )
-        try:
-            await s.engine.write({table.shard: updates}, {table.shard: table}, {table.shard: ts})
-            return
-        except TidemillError as e:
-            if e.sqlstate != "40001":
-                raise
-    raise InvalidTransactionState("the table changed too often while the column was filled", sqlstate="40001")
+        await s.engine.write({table.shard: updates}, {table.shard: table}, {table.shard: ts})
+
+    await in_turn(s, [table.shard], attempt)
 
 
 def _read_all(s: EngineSession, table: Table, ts: int) -> pa.Table:

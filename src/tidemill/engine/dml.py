@@ -7,9 +7,7 @@ here and is run again on a conflict, so that its client never sees one.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -27,9 +25,9 @@ from tidemill.engine.returning import Returning, plan_returning
 from tidemill.engine.select import table_tree
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
+from tidemill.engine.turns import in_turn
 from tidemill.errors import (
     NotNullViolation,
-    SerializationFailure,
     SyntaxError_,
     UndefinedObject,
     Unsupported,
@@ -74,6 +72,9 @@ class WritePlan:
             source = await session.blocking(substitute, source, [p.scalar for p in params], session.info())
         if session.alone and self._reads():
             return await self._run_alone(session, source)
+        if session.engine.turns.claimed(self.table.shard):
+            # The commit would wait as well, but could not be cancelled there.
+            await session.interrupt.guard(session.engine.turns.wait([self.table.shard]))
         return await self._run_once(session, source)
 
     def _reads(self) -> list[str]:
@@ -84,27 +85,18 @@ class WritePlan:
 
     async def _run_alone(self, session: EngineSession, source: BoundQuery) -> Outcome:
         """With a commit of its own, again and again until nothing came in between."""
-        async with AsyncExitStack() as locks:
-            for shard in self._reads():
-                await session.interrupt.guard(locks.enter_async_context(session.engine.write_lock(shard)))
-            for attempt in range(session.engine.max_retries):
-                outcome = await self._run_once(session, source)
-                transaction = session.current
-                try:
-                    if transaction.writes:
-                        await session.engine.commit(transaction)
-                    transaction.forget_writes()
-                    return outcome
-                except SerializationFailure:
-                    transaction.forget_writes()
-                    session.interrupt.check()
-                    # Others are busy writing here: let them, a little longer each time.
-                    await asyncio.sleep(min(0.001 * attempt, 0.05))
-        raise SerializationFailure(
-            "could not serialize access due to concurrent update",
-            detail=f"The statement was tried {session.engine.max_retries} times.",
-            hint="Run it again.",
-        )
+
+        async def attempt(claimed: bool) -> Outcome:
+            outcome = await self._run_once(session, source)
+            transaction = session.current
+            try:
+                if transaction.writes:
+                    await session.engine.commit(transaction, claimed=claimed)
+            finally:
+                transaction.forget_writes()
+            return outcome
+
+        return await in_turn(session, self._reads(), attempt)
 
     async def _run_once(self, session: EngineSession, source: BoundQuery) -> Outcome:
         limit = system_number(session, "max_transaction_size")

@@ -29,6 +29,7 @@ from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.session import EngineSession
 from tidemill.engine.system_relations import FrontierRow, SessionRow
 from tidemill.engine.transaction import Transaction
+from tidemill.engine.turns import Turns
 from tidemill.errors import Notice, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
@@ -40,8 +41,6 @@ log = logging.getLogger(__name__)
 # Threads for whatever blocks: reading and writing shards, planning, waiting for Spark. Statements beyond
 # that many wait for a free one; commits do not need any.
 MAX_WORKERS = 64
-# How often a single UPDATE, DELETE or INSERT ... SELECT is run again when what it read was written meanwhile.
-MAX_RETRIES = 100
 # A JVM that dies again and again (no memory) is not started more often than this.
 RESTART_SECONDS = 5.0
 # Statements that wait longer than this for Spark tell their client.
@@ -50,8 +49,6 @@ SPARK_NOTICE_SECONDS = 0.5
 
 class TidemillEngine:
     """Implements `api.Engine`."""
-
-    max_retries = MAX_RETRIES
 
     def __init__(self, config: Config, environment: Environment, catalog: Catalog, spark: SparkHost) -> None:
         self.config = config
@@ -62,9 +59,7 @@ class TidemillEngine:
         self._sessions: set[EngineSession] = set()
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
-        # One at a time per table: statements that read what they write. Conflicts among them would only be
-        # retried.
-        self._write_locks: dict[ShardId, asyncio.Lock] = {}
+        self.turns = Turns()
         self._maintenance = Maintenance(environment, catalog, config.retain_history)
         self._maintenance.start()
         self._collector = EngineCollector(spark.metrics, lambda: len(self._sessions))
@@ -132,9 +127,12 @@ class TidemillEngine:
             session.notice(Notice("Spark is starting; the statement runs as soon as it is there"))
         await session.interrupt.guard(waiting)
 
-    async def commit(self, transaction: Transaction) -> int:
+    async def commit(self, transaction: Transaction, *, claimed: bool = False) -> int:
         """Make the transaction's writes durable; returns their time. Raises `SerializationFailure` when
-        what it read has changed."""
+        what it read has changed. Waits for whoever claims a shard that it writes to, unless it has `claimed`
+        shards itself."""
+        if not claimed:
+            await self.turns.wait(transaction.writes)
         return await self.write(transaction.commit_writes(), transaction.tables, transaction.commit_reads())
 
     async def write(
@@ -174,9 +172,6 @@ class TidemillEngine:
             self.workers.submit(what)
         except RuntimeError:  # the workers are gone
             what()
-
-    def write_lock(self, shard_id: ShardId) -> asyncio.Lock:
-        return self._write_locks.setdefault(shard_id, asyncio.Lock())
 
     def situation(self, session: EngineSession, catalog: CatalogState) -> LiveSituation:
         return LiveSituation(self, session, catalog)
