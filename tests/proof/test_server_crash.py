@@ -58,8 +58,6 @@ WRITERS = 4
 # A life that its failpoint does not end is ended by a signal after so many acknowledgements, or so long.
 ACKS = 40
 SECONDS = 40.0
-# Old times that are looked at again after each death: all the newest, and so many of the others.
-SAMPLE = 40
 
 
 class Rounds:
@@ -115,10 +113,7 @@ class Rounds:
         """Judge what is there; remember what is closed."""
         found = Store(self.server.data_dir).found(sorted(TABLES))
         times = judge(self.ledger.lines(), found)
-        old = list(self.records.seen.items())
-        self.records.seen = dict(self.dice.sample(old, min(SAMPLE, len(old))))
         self.records.check(found)
-        self.records.seen = dict(old)
         self.records.add(
             found, [found.closed - 1, *self.dice.sample(sorted(times.values()), min(3, len(times)))]
         )
