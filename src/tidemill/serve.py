@@ -29,7 +29,8 @@ def main(config: Config) -> int:
     try:
         return asyncio.run(_serve(config, began))
     except TidemillError as e:
-        log.error("%s", e)
+        for line in str(e).splitlines():
+            log.error("%s", line)
         return 1
     except KeyboardInterrupt:
         return 130

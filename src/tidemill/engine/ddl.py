@@ -356,6 +356,12 @@ def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> P
     default = None if definition.default is None else default_text(s, definition.default, column)
 
     async def act(s: EngineSession) -> Outcome:
+        if definition.not_null and default is None and await _has_rows(s, table):
+            # Said before anything is changed: a column cannot be taken away again.
+            raise NotNullViolation(
+                f'column "{column.name}" of relation "{table.name}" contains null values',
+                hint="Give the column a DEFAULT.",
+            )
         state = await transact(s, "ALTER TABLE", [ops.AddColumn(table.id, column, default)])
         try:
             if default is not None:
@@ -383,9 +389,9 @@ async def _fill(s: EngineSession, table: Table, column: Column) -> None:
             return
         at = table.desc.names.index(column.name)
         value = await s.blocking(default_column, s, table, at, rows.num_rows)
-        new = rows.set_column(at, rows.schema.field(at).name, value)
+        new = rows.set_column(at, rows.schema.field(at), value)
         retracted = pc.call_function("negate", [rows.column(DIFF_COLUMN)])
-        old = rows.set_column(rows.schema.get_field_index(DIFF_COLUMN), DIFF_COLUMN, retracted)
+        old = rows.set_column(rows.num_columns - 1, rows.schema.field(DIFF_COLUMN), retracted)
         updates = pa.concat_tables([old, new])
         if updates.nbytes > limit:
             raise Unsupported(
@@ -397,6 +403,11 @@ async def _fill(s: EngineSession, table: Table, column: Column) -> None:
         await s.engine.write({table.shard: updates}, {table.shard: table}, {table.shard: ts})
 
     await in_turn(s, [table.shard], attempt)
+
+
+async def _has_rows(s: EngineSession, table: Table) -> bool:
+    ts = await s.blocking(s.engine.oracle.read_ts)
+    return (await s.blocking(_read_all, s, table, ts)).num_rows > 0
 
 
 def _read_all(s: EngineSession, table: Table, ts: int) -> pa.Table:

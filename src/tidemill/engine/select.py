@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pyarrow as pa
 from sqlglot import exp
@@ -17,6 +18,7 @@ from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.plan import Action, Plan, Value
 from tidemill.engine.reading import AsOfTime
 from tidemill.engine.session import MAX_CURSORS, EngineSession
+from tidemill.engine.watched import close_batches
 from tidemill.errors import (
     DuplicateObject,
     InvalidTransactionState,
@@ -26,10 +28,11 @@ from tidemill.errors import (
     Unsupported,
 )
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, bind_query, bind_scalar, constant_value, substitute
+from tidemill.sql.bind import BoundQuery, bind_query, substitute
 from tidemill.sql.names import quote_ident
 from tidemill.time.bounds import MAX_TIME
-from tidemill.types.model import MZ_TIMESTAMP, Column, SqlType
+from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ, Column, Kind, SqlType
+from tidemill.types.wire import parse_literal
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class QueryPlan:
     async def as_of_time(self, session: EngineSession) -> AsOfTime | None:
         if self.as_of is None:
             return None
-        return AsOfTime(await session.blocking(evaluate_time, session, self.as_of.time), self.as_of.at_least)
+        return AsOfTime(await evaluate_time(session, self.as_of.time, self.catalog), self.as_of.at_least)
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
         return Rows(self.columns, await self.rows(session, params), tag=self.tag)
@@ -74,23 +77,54 @@ def plan_query(
     return QueryPlan(bound, query.as_of, catalog)
 
 
-def evaluate_time(session: EngineSession, time: ast.Expr) -> int:
-    """The time of AS OF: a constant that is an mz_timestamp, or anything that casts to one."""
+async def evaluate_time(session: EngineSession, time: ast.Expr, catalog: CatalogState) -> int:
+    """The time of AS OF in milliseconds: of any expression over no table that is a time of day, a number of
+    milliseconds, or a text of either."""
     bad = InvalidValue(
         "AS OF or UP TO should be castable to a (non-null) mz_timestamp value",
+        hint="Give milliseconds since 1970, as mz_now() shows them, or a timestamp, "
+        "such as now() - interval '1 minute'.",
         sqlstate="22000",
         position=time.offset + 1,
     )
     try:
-        bound = bind_scalar(time.tree, session=session.info(), target=MZ_TIMESTAMP)
-        value = constant_value(bound)
+        select = exp.Select(expressions=[time.tree.copy()])
+        bound = bind_query(select, session.resolver(catalog), session=session.info())
+        if bound.uses_mz_now or bound.inputs or len(bound.columns) != 1:
+            raise bad
+        batches = await reading.answer(session, catalog, bound)
+        batch = await anext(batches)
+        await close_batches(batches)
+        ms = _milliseconds(batch.column(0)[0], bound.columns[0].type, session.variables.get("timezone"))
     except TidemillError as e:
-        bad.detail = e.primary
+        if e is not bad:
+            bad.detail = e.primary
         raise bad from None
-    ms = None if value is None else value.as_py()
-    if not isinstance(ms, int) or not 0 <= ms <= MAX_TIME:
+    if ms is None or not 0 <= ms <= MAX_TIME:
         raise bad
     return ms
+
+
+_DAY_MS = 86_400_000
+
+
+def _milliseconds(value: pa.Scalar, t: SqlType, zone: str) -> int | None:
+    if not value.is_valid:
+        return None
+    if t.kind in (Kind.TEXT, Kind.VARCHAR, Kind.UNKNOWN):
+        text = str(value.as_py()).strip()
+        other = MZ_TIMESTAMP if text.isdigit() else TIMESTAMPTZ
+        return _milliseconds(parse_literal(text, other, timezone=zone), other, zone)
+    if t.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        return int(value.cast(pa.int64()).as_py()) // 1000
+    if t.kind is Kind.DATE:
+        return int(value.cast(pa.int32()).as_py()) * _DAY_MS
+    number = value.as_py()
+    if isinstance(number, int) and not isinstance(number, bool):
+        return number
+    if isinstance(number, Decimal) and number == number.to_integral_value():
+        return int(number)
+    return None
 
 
 # -- COPY ... TO STDOUT ----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,23 @@ _owner_lock = threading.Lock()
 _owner: SparkHost | None = None
 
 
+_SCRATCH_PREFIX = "tidemill-spark-"
+
+
+def _remove_abandoned() -> None:
+    """Delete the folders of hosts whose process was killed: nobody else would."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_SCRATCH_PREFIX).split("-")[0]
+        if not pid.isdigit():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # somebody else's, alive
+
+
 class SparkHost:
     """Starts on construction; see the module's text. `scratch` is a folder that only this host writes to
     (made if absent; a temporary one by default), which holds shuffle files, sockets and Spark's own log."""
@@ -84,8 +102,12 @@ class SparkHost:
         # Called once from a thread of ours when the JVM ends without being asked to.
         self._on_death = on_death
         self._own_scratch = scratch is None
+        if scratch is None:
+            _remove_abandoned()
         self.scratch = (
-            Path(tempfile.mkdtemp(prefix="tidemill-spark-")) if scratch is None else scratch.resolve()
+            Path(tempfile.mkdtemp(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-"))
+            if scratch is None
+            else scratch.resolve()
         )
         # Where Unix sockets live: inside scratch when its path is short enough, else a private temporary
         # folder.
@@ -164,7 +186,9 @@ class SparkHost:
             self._stopping = True
             process = self._process
         if process is not None and not self._warm:
-            process.kill()  # still starting or warming up: nothing to end in order
+            process.kill()  # warming up: nothing to end in order
+        elif process is None and self._thread.is_alive():
+            self._kill_starting()
         self._thread.join(START_TIMEOUT)
         self._tear_down()
         with self._lock:
@@ -177,6 +201,18 @@ class SparkHost:
         with _owner_lock:
             if _owner is self:
                 _owner = None
+
+    def _kill_starting(self) -> None:
+        """PySpark hands its process over only when the JVM has answered, which takes seconds; until then it
+        is a child of ours whose command names our folder. Where the system does not tell, `stop` waits for
+        the JVM."""
+        for task in Path("/proc/self/task").glob("*/children"):
+            for pid in task.read_text().split():
+                try:
+                    if str(self.scratch).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        os.kill(int(pid), signal.SIGKILL)
+                except OSError:
+                    continue  # it has ended meanwhile
 
     def restart(self) -> None:
         """After a death: start a fresh JVM in the background; `wait` waits for it. Temporary views are gone
