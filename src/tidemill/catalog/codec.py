@@ -93,7 +93,7 @@ def _encode(item: Item) -> tuple[str, Json]:
             "sql": item.sql,
             "desc": encode_desc(item.desc),
             "depends_on": list(item.depends_on),
-            "references": [{"name": list(r.name), "id": r.id} for r in item.references],
+            "references": [{"name": list(r.name), "id": r.id, "width": r.width} for r in item.references],
         }
     if isinstance(item, Role):
         return "role", {"name": item.name, "superuser": item.superuser}
@@ -122,7 +122,7 @@ def _table(i: ItemId, b: Json) -> Item:
 
 
 def _view(i: ItemId, b: Json) -> Item:
-    references = tuple(Reference(tuple(r["name"]), r["id"]) for r in b["references"])
+    references = tuple(Reference(tuple(r["name"]), r["id"], r.get("width")) for r in b["references"])
     return View(
         i, b["name"], b["schema"], b["sql"], decode_desc(b["desc"]), tuple(b["depends_on"]), references
     )

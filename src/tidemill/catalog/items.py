@@ -67,6 +67,8 @@ class Reference:
 
     name: tuple[str, ...]
     id: ItemId
+    # How many columns it had then: `*` in the view's text means those, whatever was added since. None: all.
+    width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

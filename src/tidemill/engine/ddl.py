@@ -119,6 +119,8 @@ def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: Cat
     schema, name, existing = _existing(s, statement.name, catalog)
     if existing is not None and statement.if_not_exists:
         return _skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
+    if not statement.columns:
+        raise Unsupported("a table without columns is not supported", hint="Give it one.")
     keys = _keys(statement)
     primary = {c for key in keys if key.primary for c in key.columns}
     columns: list[Column] = []

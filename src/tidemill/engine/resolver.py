@@ -17,6 +17,7 @@ from tidemill.errors import TidemillError, WrongObjectType
 from tidemill.sql import ast
 from tidemill.sql.bind import Relation
 from tidemill.sql.parse import parse
+from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
 
 
@@ -34,14 +35,14 @@ class Resolver:
         self._catalog = catalog
         self._database = database
         self._search_path = list(search_path)
-        self._references = {r.name: r.id for r in references}
+        self._references = {r.name: r for r in references}
         # Every catalog name that was resolved here, as it was written: what a new view refers to.
         self.used: dict[tuple[str, ...], str] = {}
 
     def relation(self, parts: tuple[str, ...], position: int | None = None) -> Relation:
         known = self._references.get(parts)
         if known is not None:
-            return self._bound(self._catalog.relation(known))
+            return self._bound(self._catalog.relation(known.id), known.width)
         system = find_system_relation(parts, self._search_path)
         if system is not None:
             return Relation(
@@ -79,9 +80,12 @@ class Resolver:
         return found
 
     def references(self) -> tuple[Reference, ...]:
-        return tuple(Reference(name, item_id) for name, item_id in self.used.items())
+        return tuple(
+            Reference(name, item_id, len(self._catalog.relation(item_id).desc.columns))
+            for name, item_id in self.used.items()
+        )
 
-    def _bound(self, item: CatalogRelation) -> Relation:
+    def _bound(self, item: CatalogRelation, width: int | None = None) -> Relation:
         name = ".".join(self._catalog.full_name(item))
         physical = tuple(physical_names(item.desc))
         if isinstance(item, View):
@@ -93,7 +97,9 @@ class Resolver:
             return Relation(
                 id=item.id, name=name, desc=item.desc, physical=physical, view=query.tree, view_scope=scope
             )
-        return Relation(id=item.id, name=name, desc=item.desc, physical=physical)
+        # Columns are only ever added behind the others.
+        desc = RelationDesc(item.desc.columns[:width])
+        return Relation(id=item.id, name=name, desc=desc, physical=physical[:width])
 
 
 def find_system_relation(parts: Sequence[str], search_path: Sequence[str]) -> SystemRelation | None:

@@ -28,7 +28,7 @@ def fold(name: str, result: SqlType, args: Sequence[Node]) -> Const | None:
         values.append(arg.value.as_py())
     if len(values) == 1 and name == "-" and result.kind in _SIGNED_NUMBERS:
         return _constant(-values[0], result)
-    if len(values) != 2 or result.kind not in SIGNED:
+    if len(values) != 2 or any(kind not in SIGNED for kind in (result.kind, *(a.type.kind for a in args))):
         return None
     if name == "+":
         return _constant(values[0] + values[1], result)

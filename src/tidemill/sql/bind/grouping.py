@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.errors import GroupingError, unsupported
-from tidemill.sql.bind.ir import Aggregate, Node, Ref, lower, rewrite, walk
+from tidemill.sql.bind.ir import Aggregate, Node, Ref, lower, lower_filter, rewrite, walk
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import aliased, subquery_as
 from tidemill.types.model import Kind
@@ -52,7 +52,7 @@ class Grouping:
         if joins:
             select.set("joins", [j.copy() for j in joins])
         if where is not None:
-            select.set("where", exp.Where(this=lower(where)))
+            select.set("where", exp.Where(this=lower_filter(where)))
         if self._keys:
             keys = [_group_tree(key) for key in self._keys]
             select.set("group", exp.Group(expressions=keys))

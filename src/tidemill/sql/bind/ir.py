@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tidemill.errors import Internal
+from tidemill.errors import Internal, Unsupported
 from tidemill.sql.bind.literal import literal_tree
 from tidemill.sql.functions.casts import cast_tree
 from tidemill.sql.functions.markers import Fixed, fixed, parameter
@@ -225,6 +225,33 @@ def _lower_subquery(node: Subquery) -> Tree:
         return query
     if node.kind == "exists":
         return exp.Exists(this=node.tree.copy())
+    raise Unsupported(
+        "IN (subquery) cannot be used as a value here",
+        detail="Spark would answer false where SQL says NULL.",
+        hint="In WHERE it may stand alone or be joined by AND and OR; elsewhere use EXISTS.",
+    )
+
+
+def lower_filter(node: Node, *, conjunct: bool = True) -> Tree:
+    """A condition of which only true matters. There IN (subquery) is right: Spark makes a join of it, which
+    knows true from not true but not false from NULL. Its negation is right only as a condition of its own
+    (`conjunct`), where Spark makes another join of it."""
+    if isinstance(node, Op) and node.key in ("and", "or"):
+        conjunct = conjunct and node.key == "and"
+        return node.build([lower_filter(a, conjunct=conjunct) for a in node.args])
+    if isinstance(node, Op) and node.key == "not" and conjunct and _is_membership(node.args[0]):
+        return node.build([_lower_membership(node.args[0])])
+    return _lower_membership(node) if _is_membership(node) else lower(node)
+
+
+def _is_membership(node: Node) -> bool:
+    return isinstance(node, Subquery) and node.kind not in ("scalar", "exists")
+
+
+def _lower_membership(node: Node) -> Tree:
+    if not isinstance(node, Subquery):
+        raise Internal("no IN (subquery)")
+    query = exp.Subquery(this=node.tree.copy())
     operands = [lower(o) for o in node.operands]
     left = operands[0] if len(operands) == 1 else exp.Tuple(expressions=operands)
     return exp.Paren(this=exp.In(this=left, query=query))

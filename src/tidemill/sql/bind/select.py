@@ -19,7 +19,7 @@ from tidemill.sql.bind.errors import (
 )
 from tidemill.sql.bind.expr import Binder, Env
 from tidemill.sql.bind.grouping import Grouping, is_grouped
-from tidemill.sql.bind.ir import Aggregate, Node, Window, lower, walk
+from tidemill.sql.bind.ir import Aggregate, Node, Window, lower, lower_filter, walk
 from tidemill.sql.bind.limits import apply_limits
 from tidemill.sql.bind.ordering import Key, Output, find_output, order_output
 from tidemill.sql.bind.query import Bound, constants_of
@@ -186,7 +186,7 @@ def _assemble(
     if joins:
         select.set("joins", [j.copy() for j in joins])
     if condition is not None:
-        select.set("where", exp.Where(this=lower(condition)))
+        select.set("where", exp.Where(this=lower_filter(condition)))
     distinct = query.args.get("distinct")
     if distinct is not None:
         if distinct.args.get("on") is not None:

@@ -16,7 +16,7 @@ from tidemill.sql.bind.constant import Constants, evaluate
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.errors import position_of
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Const, Node, Ref, is_constant, lower
+from tidemill.sql.bind.ir import Const, Node, Ref, is_constant, lower, lower_filter
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
 from tidemill.sql.bind.query import Bound, bind_level
 from tidemill.sql.bind.scope import Item, Scope, columns_of
@@ -295,5 +295,5 @@ def bind_update(
                 new.append(assign(ctx, binder.bind(value), column.type, column.name, position_of(value)))
     tree = select_from(source.tree, [lower(n) for n in (*old, *new)])
     if condition is not None:
-        tree.set("where", exp.Where(this=lower(condition)))
+        tree.set("where", exp.Where(this=lower_filter(condition)))
     return _finished(ctx, Bound(tree, (*columns, *(columns if new else ()))))

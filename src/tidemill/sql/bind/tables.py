@@ -17,7 +17,7 @@ from tidemill.sql.bind.coerce import unify
 from tidemill.sql.bind.context import MAX_VIEW_DEPTH
 from tidemill.sql.bind.errors import AmbiguousColumn, position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Node, Op, Ref, lower, walk
+from tidemill.sql.bind.ir import Node, Op, Ref, lower_filter, walk
 from tidemill.sql.bind.scope import Item, Scope, Visible, columns_of
 from tidemill.sql.bind.special import conjunction
 from tidemill.sql.bind.table_functions import bind_table_function
@@ -315,7 +315,7 @@ def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Se
         )
     tree = exp.Join(this=right.whole())
     if condition is not None:
-        tree.set("on", lower(condition))
+        tree.set("on", lower_filter(condition))
     if side:
         tree.set("side", side)
         if condition is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidemill.sql.functions.lattice import base, can_coerce, category, common_type, is_preferred
 from tidemill.sql.functions.signature import Declared, Fn, Poly, functions_named, operators_named
-from tidemill.types.model import TEXT, Kind, SqlType, array
+from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,20 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> Resolved | None:
         for fn, declared in candidates:
             if all(_exact(d, known) or (d is Poly.ARRAY and known.kind is Kind.ARRAY) for d in declared):
                 return _fill(fn, declared, [known, known])
-    return _choose(candidates, types)
+    return _choose(candidates, _signed(types))
+
+
+# An unsigned number beside a signed one counts as the signed type that holds it; else PostgreSQL's
+# preference for float8 would decide, and lose digits.
+_HOLDS = {Kind.UINT2: INT4, Kind.UINT4: INT8, Kind.UINT8: NUMERIC}
+_EXACT = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.NUMERIC})
+
+
+def _signed(types: Sequence[SqlType]) -> Sequence[SqlType]:
+    kinds = {t.kind for t in types}
+    if not (kinds & _HOLDS.keys() and kinds & _EXACT):
+        return types
+    return [_HOLDS.get(t.kind, t) for t in types]
 
 
 _Candidate = tuple[Fn, tuple[Declared, ...]]
