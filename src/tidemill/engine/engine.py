@@ -24,6 +24,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
+from tidemill.engine.handover import Handover
 from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.session import EngineSession
@@ -57,6 +58,7 @@ class TidemillEngine:
         self.spark = spark
         self.workers = ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="engine")
         self._sessions: set[EngineSession] = set()
+        self._handover = Handover()
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
         self.turns = Turns()
@@ -164,7 +166,7 @@ class TidemillEngine:
             await asyncio.to_thread(self.environment.open_shard, shard_id)
             self._opened.add(shard_id)
         future = self.environment.txns.commit(updates, reads, unchanged)
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await self._handover.result(future)
 
     def release(self, what: Callable[[], None]) -> None:
         """Run it on a worker thread, without waiting; when the server is stopping, at once."""

@@ -106,6 +106,9 @@ class EngineSession:
         # What the client was last told of each reported variable.
         self._told = self.variables.reported()
         self._told_at = self.variables.generation
+        # The last answer of `info`, and the variables it was made from.
+        self._info: SessionInfo | None = None
+        self._info_at = self.variables.generation
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
         self._closed = False
@@ -287,15 +290,19 @@ class EngineSession:
     def info(self) -> SessionInfo:
         """What session functions answer; `now` is the transaction's."""
         started = self.transaction.started if self.transaction is not None else datetime.now(UTC)
-        return SessionInfo(
-            database=self.database,
-            schemas=tuple(self.variables.search_path()),
-            user=self.role,
-            backend_pid=self.process_id,
-            now=started,
-            time_zone=self.variables.get("timezone"),
-            setting=self.setting,
-        )
+        known = self._info
+        if known is None or self._info_at != self.variables.generation or known.now != started:
+            known = self._info = SessionInfo(
+                database=self.database,
+                schemas=tuple(self.variables.search_path()),
+                user=self.role,
+                backend_pid=self.process_id,
+                now=started,
+                time_zone=self.variables.get("timezone"),
+                setting=self.setting,
+            )
+            self._info_at = self.variables.generation
+        return known
 
     @property
     def current(self) -> Transaction:

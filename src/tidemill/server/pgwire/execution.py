@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
+
+from prometheus_client import Counter, Histogram
 
 from tidemill.engine.api import Outcome, Param, Prepared, Session
 from tidemill.errors import QueryCanceled
@@ -21,6 +24,13 @@ from tidemill.server.pgwire.line import Line
 READING_VERBS = frozenset(
     {"SELECT", "VALUES", "TABLE", "WITH", "SUBSCRIBE", "FETCH", "SHOW", "EXPLAIN", "COPY"}
 )
+
+
+@cache
+def _counters(verb: str) -> tuple[Counter, Histogram]:
+    """A verb's own: a look-up by label costs more than counting. The engine's verbs are few and fixed."""
+    and fixed."""
+    return STATEMENTS.labels(verb), STATEMENT_SECONDS.labels(verb)
 
 
 class Execution:
@@ -47,8 +57,9 @@ class Execution:
             yield
         finally:
             self.verb = ""
-            STATEMENTS.labels(prepared.verb).inc()
-            STATEMENT_SECONDS.labels(prepared.verb).observe(time.perf_counter() - started)
+            count, seconds = _counters(prepared.verb)
+            count.inc()
+            seconds.observe(time.perf_counter() - started)
 
     async def start(
         self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False

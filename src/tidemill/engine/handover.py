@@ -1,0 +1,51 @@
+"""Results of another thread, handed to the event loop in batches.
+
+A group commit completes many transactions at once. `asyncio.wrap_future` would wake the loop once for each,
+with a system call and a fight for the interpreter's lock every time; here the first of a batch wakes it,
+and it takes all that are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Handover:
+    """One per event loop. `result` is called on the loop; futures may complete on any thread."""
+
+    def __init__(self) -> None:
+        # Completed and not yet handed over; a wake-up is under way whenever it is not empty.
+        self._done: deque[asyncio.Future[None]] = deque()
+        self._lock = threading.Lock()
+
+    async def result(self, future: Future[T]) -> T:
+        """What the future gives. A caller that is cancelled leaves the work alone."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def completed(_: Future[T]) -> None:
+            with self._lock:
+                first = not self._done
+                self._done.append(waiter)
+            if first:
+                try:
+                    loop.call_soon_threadsafe(self._deliver)
+                except RuntimeError:
+                    pass  # the loop is closed: nobody waits any more
+
+        future.add_done_callback(completed)
+        await waiter
+        return future.result()
+
+    def _deliver(self) -> None:
+        with self._lock:
+            done, self._done = self._done, deque()
+        for waiter in done:
+            if not waiter.done():
+                waiter.set_result(None)
