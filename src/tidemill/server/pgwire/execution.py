@@ -29,7 +29,6 @@ READING_VERBS = frozenset(
 @cache
 def _counters(verb: str) -> tuple[Counter, Histogram]:
     """A verb's own: a look-up by label costs more than counting. The engine's verbs are few and fixed."""
-    and fixed."""
     return STATEMENTS.labels(verb), STATEMENT_SECONDS.labels(verb)
 
 
