@@ -15,6 +15,8 @@ import pytest
 from tidemill import config
 from tidemill.cli import checks
 from tidemill.config import Address, load
+from tidemill.persist.environment import Environment
+from tidemill.persist.lease import Holder
 
 
 def tidemill(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -101,6 +103,39 @@ def test_a_port_in_use_is_found() -> None:
     assert found.status == "fail"
     assert "is in use" in found.found
     assert "--sql-addr" in found.hint
+
+
+def test_doctor_looks_at_the_ports_that_are_asked_for(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        run = tidemill(
+            "doctor",
+            "--json",
+            "--data-dir",
+            str(tmp_path),
+            "--sql-addr",
+            "127.0.0.1:0",
+            "--http-addr",
+            address,
+        )
+    assert run.returncode == 1
+    found = {c["name"]: (c["status"], c["found"]) for c in json.loads(run.stdout)["checks"]}
+    assert found["--sql-addr"] == ("ok", "127.0.0.1:0 is free")
+    assert found["--http-addr"] == ("fail", f"{address} is in use")
+
+
+def test_doctor_names_who_holds_the_directory(tmp_path: Path) -> None:
+    config = load({"data_dir": str(tmp_path / "data")}, {})
+    environment = Environment.open(config.data_dir, holder=Holder.this_process({"SQL": "127.0.0.1:1"}))
+    found = {c.name: c for c in checks.data_dir(config)}["holder"]
+    environment.close()
+    assert found.status == "fail"
+    assert f"held by pid {os.getpid()}" in found.found
+    assert "SQL on 127.0.0.1:1" in found.found
+    assert "--take-over" in found.hint
+    assert "holder" not in {c.name for c in checks.data_dir(config)}, "closed: nobody holds it"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.items import Schema, Table
-from tidemill.catalog.ops import CreateTable
+from tidemill.catalog.ops import CreateTable, Drop
 from tidemill.catalog.store import Catalog
 from tidemill.cli import inspect
 from tidemill.cli.survey import ShardReport, Survey, survey
@@ -110,6 +110,20 @@ def test_a_damaged_catalog_costs_only_the_names(environment: Environment, tmp_pa
     assert found.problems
     table = next(s for s in found.shards if s.id == shard)
     assert (table.name, table.rows, table.problems) == ("", 3, [])
+
+
+def test_a_dropped_table_is_shown_as_such_until_its_files_go(
+    environment: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = Catalog.open(environment)
+    table = next(i for i in catalog.state.items.values() if isinstance(i, Table))
+    catalog.transact([Drop(table.id)])
+    found = look(tmp_path / "data")
+    assert found.healthy
+    report = next(s for s in found.shards if s.id == table.shard)
+    assert (report.name, report.dropped, report.rows) == ("(dropped)", True, 3)
+    inspect.run(load({"data_dir": str(tmp_path / "data")}, {}), as_json=False)
+    assert f"{table.shard}: its table was dropped" in capsys.readouterr().out
 
 
 def test_what_is_no_data_directory_is_said(tmp_path: Path) -> None:

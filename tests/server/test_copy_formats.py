@@ -154,12 +154,27 @@ def test_text_format_out() -> None:
         (b'1,"x"\r2,y\r', [(1, "x"), (2, "y")]),
         (b"1, x \n", [(1, " x ")]),
         (b"1,\\.\n2,\\N\n", [(1, "\\."), (2, "\\N")]),
+        (b'1,x\n\\.\n2,"ignored\n', [(1, "x")]),
+        (b"\\.\n", []),
+        (b"1,x\r\n\\.\r\nignored", [(1, "x")]),
+        (b'1,"\n\\.\n"\n\\.\na', [(1, "\n\\.\n")]),
     ],
 )
 def test_csv_in(data: bytes, rows: Rows) -> None:
     assert decode(AB, data, CSV) == rows
     for cut in range(len(data)):
         assert decode(AB, data, CSV, [cut]) == rows
+
+
+def test_only_a_whole_line_ends_csv_data() -> None:
+    one = (Column("a", model.TEXT),)
+    for data, rows in (
+        (b"x\n\\.", [("x",), ("\\.",)]),
+        (b"x\n\\.\na", [("x",)]),
+        (b'"\\."\n\\.x\n \\.\n', [("\\.",), ("\\.x",), (" \\.",)]),
+    ):
+        for cut in range(len(data)):
+            assert decode(one, data, CSV, [cut]) == rows
 
 
 def test_csv_in_options() -> None:

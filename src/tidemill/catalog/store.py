@@ -49,7 +49,7 @@ CATALOG_DESC = RelationDesc((Column("id", TEXT, nullable=False), Column("body", 
 # The row that holds the next free id, and the prefix of rows that name shards to be deleted. No item's id
 # looks like these.
 _NEXT_ID = "next_id"
-_DROPPED = "dropped:"
+DROPPED = "dropped:"
 
 # How long what the catalog was can be asked for. Its changes are few and small.
 RETAIN_MS = 7 * 24 * 3600 * 1000
@@ -123,8 +123,8 @@ class Catalog:
                 if contents is not None:
                     self._fill(created, contents, ts)
                 gone = _dropped_tables(old, new)
-                rows = self._rows_of(new) | {r: b for r, b in self._rows.items() if r.startswith(_DROPPED)}
-                rows |= {_DROPPED + t.shard: _dropped_body(t.shard) for t in gone}
+                rows = self._rows_of(new) | {r: b for r, b in self._rows.items() if r.startswith(DROPPED)}
+                rows |= {DROPPED + t.shard: _dropped_body(t.shard) for t in gone}
                 self._write(rows, ts)
             except Exception:
                 self._discard(created)
@@ -142,8 +142,8 @@ class Catalog:
         """Delete the files of dropped tables whose time has come; returns how many tables. For the
         maintenance loop."""
         count = 0
-        for row in [r for r in self._rows if r.startswith(_DROPPED)]:
-            shard_id = row.removeprefix(_DROPPED)
+        for row in [r for r in self._rows if r.startswith(DROPPED)]:
+            shard_id = row.removeprefix(DROPPED)
             dropped_at = self._dropped_at.get(shard_id)
             if dropped_at is not None and time.monotonic() - dropped_at < DROP_GRACE_SECONDS:
                 continue
@@ -218,8 +218,8 @@ class Catalog:
         upper = upper_of(self._shard)
         self._rows = self._read(upper - 1, upper) if upper else {}
         for row in self._rows:
-            if row.startswith(_DROPPED):
-                self._environment.txns.forget(row.removeprefix(_DROPPED))
+            if row.startswith(DROPPED):
+                self._environment.txns.forget(row.removeprefix(DROPPED))
         if _NEXT_ID not in self._rows:
             # A new directory, or one whose first server died right here.
             self.transact([CreateDatabase(DEFAULT_DATABASE), CreateRole(DEFAULT_ROLE)])
@@ -242,7 +242,7 @@ class Catalog:
 
     def _state_of(self, rows: Mapping[str, str], time: int) -> CatalogState:
         items: list[Item] = list(self._builtins.items)
-        items += [codec.decode(r, b) for r, b in rows.items() if r != _NEXT_ID and not r.startswith(_DROPPED)]
+        items += [codec.decode(r, b) for r, b in rows.items() if r != _NEXT_ID and not r.startswith(DROPPED)]
         next_id = int(json.loads(rows.get(_NEXT_ID, '{"next": 1}'))["next"])
         return CatalogState(items, next_id=next_id, time=time)
 

@@ -81,16 +81,25 @@ def doctor(
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", metavar="DIR", help="The data directory to look at.")
     ] = None,
+    sql_addr: Annotated[
+        str | None, typer.Option("--sql-addr", metavar="HOST:PORT", help="Where SQL would listen.")
+    ] = None,
+    http_addr: Annotated[
+        str | None, typer.Option("--http-addr", metavar="HOST:PORT", help="Where HTTP would listen.")
+    ] = None,
     config_file: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Check Java, memory, disk, ports, versions and the data directory: what is wrong and how to mend it.
 
+    Other settings are taken from TIDEMILL_* and --config, as the server would take them.
+
     Ends with status 1 if something would keep the server from working, else 0.
     """
     from tidemill.cli import doctor as command
 
-    settings = config.load({"data_dir": data_dir}, config_file=config_file)
+    flags = {"data_dir": data_dir, "sql_addr": sql_addr, "http_addr": http_addr}
+    settings = config.load(flags, config_file=config_file)
     raise typer.Exit(command.run(settings, as_json=as_json))
 
 

@@ -136,7 +136,7 @@ def host_name() -> Check:
 
 def data_dir(config: Config) -> list[Check]:
     if config.on_s3:
-        return [_bucket(config)]
+        return _bucket(config)
     folder = Path(config.data_dir)
     if folder.exists() and not folder.is_dir():
         return [Check("data dir", "fail", f"{folder} is a file", "Name a folder with --data-dir.")]
@@ -153,7 +153,25 @@ def data_dir(config: Config) -> list[Check]:
     if took > SLOW_FSYNC:
         hint = "Commits will be slow: put the data directory on a faster, local disk."
         checks = [Check("data dir", "warn", checks[0].found, hint)]
-    return [*checks, _space("disk", probed, "--data-dir")]
+    return [*checks, *_held(config), _space("disk", probed, "--data-dir")]
+
+
+def _held(config: Config) -> list[Check]:
+    """Who keeps a new server from this folder; nothing where nobody does."""
+    from tidemill.cli.survey import read_holder
+    from tidemill.persist.blob import open_blobs
+    from tidemill.persist.environment import DirectoryHeld
+    from tidemill.persist.lock import DirectoryLock
+
+    blobs = open_blobs(config.data_dir)
+    if not DirectoryLock(blobs).taken():
+        return []
+    try:
+        _, holder = read_holder(blobs)
+    except TidemillError:
+        holder = None
+    error = DirectoryHeld(holder)
+    return [Check("holder", "fail", error.primary, error.hint or "")]
 
 
 def _existing(folder: Path) -> Path:
@@ -196,16 +214,25 @@ def scratch(config: Config) -> Check:
     return _space("scratch dir", folder, "--scratch-dir")
 
 
-def _bucket(config: Config) -> Check:
+def _bucket(config: Config) -> list[Check]:
+    from tidemill.cli.survey import read_holder
     from tidemill.persist.blob import open_blobs
+    from tidemill.persist.environment import DirectoryHeld
 
     try:
-        next(iter(open_blobs(config.data_dir, config.s3_options()).list("")), None)
+        blobs = open_blobs(config.data_dir, config.s3_options())
+        empty = next(iter(blobs.list("")), None) is None
+        holder = None if empty else read_holder(blobs)[1]
     except Exception as e:
         text = " ".join(str(e).split())[:300]
         hint = "Check the bucket's name, --s3-endpoint, --s3-region and the credentials."
-        return Check("data dir", "fail", f"cannot list {config.data_dir}: {text}", hint)
-    return Check("data dir", "ok", f"{config.data_dir} answers")
+        return [Check("data dir", "fail", f"cannot read {config.data_dir}: {text}", hint)]
+    answers = Check("data dir", "ok", f"{config.data_dir} answers")
+    if holder is None or holder.released is not None:
+        return [answers]
+    # A store has no lock that would tell whether the holder lives; a starting server waits for its heartbeat.
+    found = f"{DirectoryHeld(holder).primary}, unless it ended without closing"
+    return [answers, Check("holder", "warn", found, "A second server is refused while that one runs.")]
 
 
 def port(setting: str, address: Address) -> Check:

@@ -8,12 +8,13 @@ are read all the same.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemill.catalog import codec
 from tidemill.catalog.items import Database, Item, Schema, Table
-from tidemill.catalog.store import CATALOG_SHARD
+from tidemill.catalog.store import CATALOG_SHARD, DROPPED
 from tidemill.config import Config, ConfigError
 from tidemill.errors import TidemillError
 from tidemill.persist.blob import Blobs, open_blobs
@@ -53,6 +54,8 @@ class ShardReport:
     bytes: int | None = None
     # Files that are not live: replaced ones in their grace period, and what dead writers left.
     other_files: int | None = None
+    # Its table is no more; its files go when no statement can need them.
+    dropped: bool = False
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -82,18 +85,25 @@ def survey(config: Config) -> Survey:
     if not ids:
         raise ConfigError(f'"{config.data_dir}" holds no shards', hint="Is it a data directory of Tidemill?")
     names = dict(_SYSTEM)
+    dropped = frozenset[str]()
     try:
-        names |= _names(blobs)
+        tables, dropped = _catalog(blobs)
+        names |= tables
     except TidemillError as e:
         found.problems.append(f"the catalog cannot be read, so tables have no names here: {e.primary}")
     for shard_id in ids:
         report = _shard(blobs, shard_id)
         if report is not None:
-            report.name = names.get(shard_id, "")
-            if not report.name:
+            report.dropped = report.dropped or shard_id in dropped
+            report.name = "(dropped)" if report.dropped else names.get(shard_id, "")
+            if report.dropped:
+                report.notes.append("its table was dropped; the server deletes the files a while later")
+            elif not report.name:
                 report.notes.append("no item of the catalog uses it")
             found.shards.append(report)
-    _holder(blobs, found)
+    # Where it fails, the clock shard's own report says what is wrong with it.
+    with contextlib.suppress(TidemillError):
+        found.format, found.holder = read_holder(blobs)
     return found
 
 
@@ -106,7 +116,7 @@ def _shard(blobs: Blobs, shard_id: str) -> ShardReport | None:
         left = len(blobs.list(f"shards/{shard_id}"))
         if not left:
             return None
-        report.notes.append("dropped; its files are still there")
+        report.dropped = True
         report.other_files = left
         return report
     except TidemillError as e:
@@ -149,18 +159,21 @@ def _files(blobs: Blobs, shard_id: str, state: State, report: ShardReport) -> No
     report.other_files = len(there.keys() - state.parts.keys())
 
 
-def _names(blobs: Blobs) -> dict[str, str]:
-    """Shard -> the table's full name, from the catalog as it is now."""
+def _catalog(blobs: Blobs) -> tuple[dict[str, str], frozenset[str]]:
+    """Shard -> the table's full name, from the catalog as it is now; and the shards of dropped tables."""
     shard = Shard.open(blobs, CATALOG_SHARD, epoch=None)
     if not shard.upper:
-        return {}
+        return {}, frozenset()
     with shard.snapshot(shard.upper - 1) as snapshot:
         table = snapshot.read()
     items: dict[str, Item] = {}
-    for item_id, body in zip(table.column("id").to_pylist(), table.column("body").to_pylist(), strict=True):
-        # The catalog's rows that are no items (the next id, dropped shards) have ids that no item has.
-        if item_id[:1] in ("u", "s") and item_id[1:].isdigit():
-            items[item_id] = codec.decode(item_id, body)
+    dropped: set[str] = set()
+    for row_id, body in zip(table.column("id").to_pylist(), table.column("body").to_pylist(), strict=True):
+        # One more row has neither form: the next free id.
+        if row_id.startswith(DROPPED):
+            dropped.add(row_id.removeprefix(DROPPED))
+        elif row_id[:1] in ("u", "s") and row_id[1:].isdigit():
+            items[row_id] = codec.decode(row_id, body)
     names: dict[str, str] = {}
     for item in items.values():
         if isinstance(item, Table):
@@ -168,13 +181,10 @@ def _names(blobs: Blobs) -> dict[str, str]:
             database = items.get(schema.database or "") if isinstance(schema, Schema) else None
             path = [x.name for x in (database, schema) if isinstance(x, Database | Schema)]
             names[item.shard] = ".".join([*path, item.name])
-    return names
+    return names, frozenset(dropped)
 
 
-def _holder(blobs: Blobs, found: Survey) -> None:
-    try:
-        clock = Shard.open(blobs, CLOCK_SHARD, epoch=None)
-        found.format = format_of(clock)
-        found.holder = ClockShard(clock, clock.epoch).holder()
-    except TidemillError:
-        pass  # the clock shard's own report says what is wrong with it
+def read_holder(blobs: Blobs) -> tuple[int | None, Holder | None]:
+    """The directory's format and who opened it last. Raises where the clock shard is missing or damaged."""
+    clock = Shard.open(blobs, CLOCK_SHARD, epoch=None)
+    return format_of(clock), ClockShard(clock, clock.epoch).holder()

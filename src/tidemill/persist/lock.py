@@ -59,6 +59,23 @@ class DirectoryLock:
             self._descriptor = descriptor
             return True
 
+    def taken(self) -> bool:
+        """Whether somebody holds it now; makes nothing. To find out it is held shared for a moment, and a
+        server that starts in that very moment is refused."""
+        if self._path is None:
+            return False
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def release(self) -> None:
         """Idempotent."""
         if self._descriptor is not None:

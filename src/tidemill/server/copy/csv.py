@@ -3,6 +3,9 @@
 With the usual escape (the quote itself) a byte is inside quotes if an odd number of quotes stands before it,
 whatever they mean, and a quote that directly follows a closing one is a quote in the value: so a block is
 understood by counting. With another escape character the marks (not the bytes) are gone through one by one.
+
+A whole line `\\.` outside quotes ends the data, as in PostgreSQL up to 17, as which we report ourselves: psql
+up to 17 sends that line to the server. As a last line without a line end it is data, there as here.
 """
 
 from __future__ import annotations
@@ -105,6 +108,8 @@ class CsvDecoder(LineDecoder):
         names = [c.name for c in values.columns]
         self._force_not_null = _numbers(options.force_not_null, names)
         self._force_null = _numbers(options.force_null, names)
+        # The last line had no end of its own.
+        self._end_added = False
 
     def find_eol(self, pending: bytes, *, final: bool) -> bytes:
         data = np.frombuffer(pending, np.uint8)
@@ -135,7 +140,8 @@ class CsvDecoder(LineDecoder):
 
     def complete(self, pending: bytes) -> bytes:
         # Inside quotes the added line end ends nothing, and `decode_block` sees that a quote is open.
-        return pending if self.last_row_end(pending) == len(pending) else pending + self.eol
+        self._end_added = self.last_row_end(pending) != len(pending)
+        return pending + self.eol if self._end_added else pending
 
     # -- quotes
 
@@ -189,12 +195,16 @@ class CsvDecoder(LineDecoder):
         outside = ~_inside(toggles, len(data))
         row_end, stray = line_ends(data, outside, self.eol)
         unterminated = int(toggles[-1]) if len(toggles) % 2 else len(data)
-        if min(stray, unterminated) == len(data):
+        mark = self._end_mark(block, row_end)
+        if min(stray, unterminated, mark) == len(data):
             return self._rows(data, markup, outside, row_end)
         # Rows before the line in question count, and their errors come first.
-        start = line_start(row_end, min(stray, unterminated))
+        start = line_start(row_end, min(stray, unterminated, mark))
         head = slice(0, start)
-        self._rows(data[head], markup[markup < start], outside[head], row_end[head])
+        batch = self._rows(data[head], markup[markup < start], outside[head], row_end[head])
+        if mark < min(stray, unterminated):
+            self.ended = True
+            return batch
         if stray < unterminated:
             what = "newline" if data[stray] == _LF else "carriage return"
             error = BadCopyData(
@@ -204,6 +214,15 @@ class CsvDecoder(LineDecoder):
         text = block[start:].removesuffix(self.eol)
         error = BadCopyData("unterminated CSV quoted field")
         raise with_context(error, self.values.context(self.lines + 1 + self.count_lines(text), value=text))
+
+    def _end_mark(self, block: bytes, row_end: Mask) -> int:
+        """Where the line that ends the data begins; the block's length if there is none."""
+        line = b"\\." + self.eol
+        end = len(block) - len(self.eol) * self._end_added
+        at = block.find(line, 0, end)
+        while at > 0 and not row_end[at - 1]:
+            at = block.find(line, at + 1, end)
+        return at if at >= 0 else len(block)
 
     def _rows(self, data: Bytes, markup: Places, outside: Mask, row_end: Mask) -> pa.RecordBatch:
         """Decode whole rows whose line ends are known."""
