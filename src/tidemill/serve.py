@@ -68,9 +68,9 @@ async def _serve(config: Config, began: float) -> int:
                 f"cannot listen for SQL on {config.sql_addr}: {e.strerror or e}",
                 hint="Stop the program that uses the port, or choose another with --sql-addr.",
             ) from e
-        http = await serve_http(engine, config.http_addr, hosts=config.http_hosts)
-        lag.start()
         sql = config.sql_addr._replace(port=sql_port)
+        http = await serve_http(engine, config.http_addr, hosts=config.http_hosts, sql=sql)
+        lag.start()
         await asyncio.to_thread(engine.environment.announce, {"SQL": str(sql), "HTTP": str(http.address)})
         log.info(
             "ready for SQL on %s and HTTP on %s after %.1f s; data in %s",

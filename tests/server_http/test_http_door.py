@@ -256,12 +256,13 @@ def test_health_readiness_metrics_and_the_page() -> None:
         assert (await door.client.get("/readyz")).status_code == 200
         page = await door.client.get("/")
         assert "Tidemill" in page.text
+        assert "psql -h localhost -p 7001 -U materialize materialize" in page.text
         assert page.headers["x-content-type-options"] == "nosniff"
         metrics = (await door.client.get("/metrics")).text
         assert 'tidemill_http_requests_total{path="/readyz",status="503"}' in metrics
         assert "python_info" in metrics
 
-    with_door(work)
+    with_door(work, sql=Address("0.0.0.0", 7001))
 
 
 def test_unknown_paths_and_methods_are_errors_in_json() -> None:

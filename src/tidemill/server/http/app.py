@@ -18,12 +18,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemill.config import Address
 from tidemill.engine.api import Engine
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.server.http.guard import Guard
 from tidemill.server.http.limits import BODY_SECONDS, MAX_BODY_BYTES, SHUTDOWN_SECONDS
 from tidemill.server.http.metrics import REQUESTS
-from tidemill.server.http.page import PAGE
+from tidemill.server.http.page import page
 from tidemill.server.http.request import BadRequest, parse_body
 from tidemill.server.http.run import Held, Run, error_json
 
@@ -36,8 +37,10 @@ FIRST_PROCESS_ID = 1 << 30
 class Api:
     """The endpoints and what they share."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, sql: Address | None = None) -> None:
+        """`sql` is where the SQL port listens, for people who open `/`."""
         self._engine = engine
+        self._page = page(sql)
         self._held = Held()
         self._process_ids = itertools.count(FIRST_PROCESS_ID)
         # Requests whose statements run now, so that a shutdown can cancel them.
@@ -83,7 +86,7 @@ class Api:
 
     async def page(self, _request: Request) -> Response:
         return HTMLResponse(
-            PAGE, headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+            self._page, headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
         )
 
 

@@ -1,6 +1,16 @@
 """The page at `/`: for a person who opened the port in a browser and wants to know what it is."""
 
-PAGE = """<!doctype html>
+from __future__ import annotations
+
+import html
+import shlex
+
+from tidemill.config import Address
+
+# Addresses to listen on that are none to connect to.
+_EVERYWHERE = ("0.0.0.0", "::")
+
+_PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>Tidemill</title>
@@ -9,8 +19,8 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 42em; margin: 3em auto; 
 code { background: #8882 }
 </style>
 <h1>Tidemill</h1>
-<p>This is the HTTP port of a Tidemill server. SQL is spoken on its PostgreSQL port; connect with
-<code>psql -h localhost -p 6875 -U materialize materialize</code> if it has the default address.</p>
+<p>This is the HTTP port of a Tidemill server. SQL is spoken on its PostgreSQL port: connect with
+<code>%s</code>.</p>
 <ul>
 <li><code>POST /api/sql</code> with <code>{"query": "SELECT 1"}</code> as <code>application/json</code></li>
 <li><a href="/healthz">/healthz</a>: the server answers</li>
@@ -18,3 +28,12 @@ code { background: #8882 }
 <li><a href="/metrics">/metrics</a>: figures for Prometheus</li>
 </ul>
 """
+
+
+def page(sql: Address | None) -> str:
+    """The page, with the command that connects to the SQL port at `sql`."""
+    where = ""
+    if sql is not None:
+        host = "localhost" if sql.host in _EVERYWHERE else sql.host
+        where = f"-h {shlex.quote(host)} -p {sql.port} "
+    return _PAGE % html.escape(f"psql {where}-U materialize materialize")

@@ -40,13 +40,15 @@ class HttpServer:
             await self._task
 
 
-async def serve_http(engine: Engine, address: Address, *, hosts: Iterable[str] = ()) -> HttpServer:
-    """Listen on `address`; returns when connections are taken. `hosts` are the names of `--http-hosts`.
-    Raises Unavailable when the address cannot be had."""
+async def serve_http(
+    engine: Engine, address: Address, *, hosts: Iterable[str] = (), sql: Address | None = None
+) -> HttpServer:
+    """Listen on `address`; returns when connections are taken. `hosts` are the names of `--http-hosts`, `sql`
+    is where the SQL port listens. Raises Unavailable when the address cannot be had."""
     sock = _listen(address)
     # Bytes that are no HTTP are answered 400; a log line for each would let anybody fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    api = Api(engine)
+    api = Api(engine, sql)
     server = _Server(
         uvicorn.Config(
             build_app(api, hosts),
