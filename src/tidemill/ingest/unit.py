@@ -1,0 +1,118 @@
+"""A unit of work: what one source has to do for one time. Plain values that travel to Spark tasks and back.
+
+Made by `machine`, carried by `runner`, done by `task`. What becomes of a unit is a `Facts` value, also when
+it fails: an exception of one source must not end a job that carries others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidemill.errors import TidemillError
+from tidemill.persist.blob import Blobs
+from tidemill.persist.part import Part
+from tidemill.sources.contract import Piece, Reader
+from tidemill.types.model import RelationDesc
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    """The target's records are upserts: `key` are positions of columns. Its state before the unit is the
+    collection at `upper - 1`, complete before `upper`."""
+
+    key: tuple[int, ...]
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The shard that one output of the source goes to. `skip` says that it has the unit's time already: a
+    crash came between two targets' commits."""
+
+    shard: str
+    desc: RelationDesc
+    upsert: Upsert | None = None
+    skip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Read `pieces`, and write their updates at `time` as parts of the targets, one per output of the
+    source. `job` names the parts for the sweeper; `seconds` is how long the unit may take before it gives
+    up, so that it delays what shares its job by no more."""
+
+    source: str
+    reader: Reader
+    pieces: tuple[Piece, ...]
+    time: int
+    targets: tuple[Target, ...]
+    blobs: Blobs
+    job: str
+    seconds: float
+
+    @property
+    def records(self) -> int:
+        return sum(piece.records for piece in self.pieces)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether its records must meet by key: then it takes a second stage."""
+        return any(t.upsert is not None and not t.skip for t in self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a unit failed, as plain text that can be pickled whatever raised it. `transient`: the same may
+    work later, without anybody doing anything."""
+
+    primary: str
+    detail: str | None = None
+    hint: str | None = None
+    sqlstate: str = "XX000"
+    transient: bool = True
+
+    @staticmethod
+    def of(error: BaseException) -> Failure:
+        if isinstance(error, TidemillError):
+            return Failure(error.primary, error.detail, error.hint, error.sqlstate, error.transient)
+        if isinstance(error, MemoryError):
+            return Failure("out of memory", sqlstate="53200")
+        return Failure(f"{type(error).__name__}: {error}")
+
+    def error(self) -> TidemillError:
+        error = TidemillError(self.primary, detail=self.detail, hint=self.hint, sqlstate=self.sqlstate)
+        error.transient = self.transient
+        return error
+
+
+@dataclass(slots=True)
+class Facts:
+    """What became of a unit, or of one task's share of it; shares are added up."""
+
+    # Per target, by its position: what was written. Invisible until it is appended.
+    parts: dict[int, list[Part]] = field(default_factory=dict[int, list[Part]])
+    records: int = 0
+    bytes: int = 0
+    updates: int = 0
+    # Buckets of the upsert state that were there, and that had to be read from the collection.
+    hits: int = 0
+    misses: int = 0
+    # Seconds in the tasks: reading, the state, writing.
+    read_seconds: float = 0.0
+    state_seconds: float = 0.0
+    write_seconds: float = 0.0
+    # Set when any share failed: then the parts are of no use.
+    failure: Failure | None = None
+
+    def add(self, other: Facts) -> None:
+        for target, parts in other.parts.items():
+            self.parts.setdefault(target, []).extend(parts)
+        self.records += other.records
+        self.bytes += other.bytes
+        self.updates += other.updates
+        self.hits += other.hits
+        self.misses += other.misses
+        self.read_seconds += other.read_seconds
+        self.state_seconds += other.state_seconds
+        self.write_seconds += other.write_seconds
+        self.failure = self.failure or other.failure

@@ -1,0 +1,164 @@
+"""What a source owes to the tick, and what the tick gives it.
+
+A source has two halves. `Source` lives on the driver: it says where the upstream stands and cuts ranges. Its
+`Reader` is pickled into Spark tasks and turns a piece of a range into columns. `tests/sources/conformance.py`
+holds every source to this page.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemill.errors import TidemillError
+from tidemill.sources.offsets import Offsets, PartitionKey
+from tidemill.types.model import UINT8, Column, RelationDesc
+
+# Columns that a reader's batches carry beside the output's own.
+OFFSET_COLUMN = "mz_offset"  # int64: the record's number in its partition (keyed outputs)
+TOMBSTONE_COLUMN = "mz_tombstone"  # bool: the record deletes its key (keyed outputs)
+
+
+class SourceError(TidemillError):
+    """The upstream is not what it should be, or cannot be reached. It stalls this source alone, which is
+    tried again (`transient`) or waits for a person."""
+
+    sqlstate = "58000"
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """How the upstream counts: the columns of the progress relation. `partition` is None for a source that
+    has no partitions."""
+
+    value: Column
+    partition: Column | None = None
+
+    @property
+    def remap_desc(self) -> RelationDesc:
+        """What the remap shard keeps; the value is in its diffs, as increments."""
+        return RelationDesc(() if self.partition is None else (self.partition,))
+
+    @property
+    def progress_desc(self) -> RelationDesc:
+        return RelationDesc((*self.remap_desc.columns, self.value))
+
+
+# Of generators, and of whatever counts events without partitions.
+EVENTS = Gauge(Column("offset", UINT8, nullable=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One relation that the source feeds. With `key` (names of columns of `desc`) its records are upserts:
+    the last one of a key is its row."""
+
+    name: str
+    desc: RelationDesc
+    key: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The records [lower, upper) of one partition: what one task reads in one go."""
+
+    partition: PartitionKey
+    lower: int
+    upper: int
+
+    @property
+    def records(self) -> int:
+        return self.upper - self.lower
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one output, in the order of their records. The columns are those of the output's `desc` under
+    their physical names in the storage types. An output without key may add `mz_diff` (int64; 1 where it is
+    missing); one with a key adds `mz_offset` and `mz_tombstone`. `records` tells how many records of the
+    upstream the rows came from, `bytes` their size there."""
+
+    output: int
+    rows: pa.RecordBatch
+    records: int
+    bytes: int
+
+
+class Reader(Protocol):
+    """The half that travels: picklable, small, without open connections (they are made in the task and may
+    be kept in the worker's module for the next tick)."""
+
+    def read(self, piece: Piece) -> Iterator[Batch]:
+        """Exactly the piece's records, in order. A batch has at most `MAX_BATCH_ROWS` rows, so that a
+        deadline is noticed in time. Raises SourceError."""
+        ...
+
+
+# Rows per batch of a reader: large enough that Python's part per batch does not show, small enough that a
+# batch is some megabytes and some tens of milliseconds.
+MAX_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one binding may cover: what a tick can read, hold and write without missing the next."""
+
+    records: int = 1_000_000
+
+
+class Source(ABC):
+    """One upstream. Obligations:
+
+    - `frontier` is cheap (no data is read) and returns within a second or raises; it never goes back.
+    - A range [lower, upper) names its records exactly: reading it again gives the same rows, in the same
+      order, on any machine, at any later time, until the upstream itself forgets them (which is an error that
+      says so, never fewer rows).
+    - Reading may begin at any frontier that was ever returned or cut; no state but the definition is needed.
+    - Nothing blocks for long: what waits for a network has a deadline.
+    - Memory is bounded by a batch, whatever the range.
+    """
+
+    gauge: Gauge
+    outputs: tuple[Output, ...]
+    # Where reading begins; fixed when the source is made.
+    start: Offsets = Offsets()
+
+    @abstractmethod
+    def frontier(self, now: int) -> Offsets:
+        """Where the upstream stands. `now` is the tick's time, in milliseconds; only sources that are driven
+        by the clock look at it. Raises SourceError."""
+
+    @abstractmethod
+    def reader(self) -> Reader: ...
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go
+        """Let connections go. Nothing is called afterwards."""
+
+    def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
+        """The frontier, at most `upper`, that one binding after `lower` should cover: all of it within the
+        limits, else a fair share of every partition. Greater than `lower` when `upper` is. Sources whose
+        upstream has transactions override it: they never cut inside one."""
+        behind = upper.records_since(lower)
+        if behind <= limits.records:
+            return upper
+        share = {
+            partition: max(1, increment * limits.records // behind)
+            for partition, increment in upper.increments(lower).items()
+        }
+        return lower.plus(share)
+
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+        """The range as pieces for about `ways` tasks of equal work; together exactly the range."""
+        increments = upper.increments(lower)
+        total = sum(increments.values())
+        pieces: list[Piece] = []
+        for partition, increment in increments.items():
+            share = max(1, min(increment, round(ways * increment / total)))
+            edges = [lower[partition] + increment * n // share for n in range(share + 1)]
+            pieces += [Piece(partition, a, b) for a, b in itertools.pairwise(edges)]
+        return pieces
