@@ -324,6 +324,31 @@ def test_what_we_do_not_do_is_refused_by_name(sql: str) -> None:
     assert error.sqlstate == "0A000" and "not supported" in error.primary
 
 
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        ("SELECT to_char(now(), 'YYYY')", "function to_char()"),
+        ("SELECT \"to_char\"(now(), 'YYYY')", "function to_char()"),
+        ("SELECT TO_DATE('a', 'b')", "function to_date()"),
+        ("SELECT json_agg(a) FROM t", "function json_agg()"),
+        ("SELECT json_object_agg(b, a) FROM t", "function json_object_agg()"),
+        ("SELECT overlay('abc' placing 'x' from 1)", "function overlay()"),
+        ("SELECT row(1, 2)", "a row as a value"),
+        ("SELECT (a, b) FROM t", "a row as a value"),
+        ("SELECT a FROM t WHERE a IN (row(1, 2), 3)", "a row in this IN list"),
+    ],
+)
+def test_the_refusal_has_the_name_that_was_written(sql: str, named: str) -> None:
+    assert fails(sql).primary.startswith(f"{named} is not supported")
+
+
+def test_rows_are_compared_however_they_are_written() -> None:
+    plain = bind("SELECT (a, b) = (1, 'x'), (a, b) IN ((1, 'x')) FROM t").sql()
+    assert bind("SELECT row(a, b) = row(1, 'x'), ROW(a, b) IN ((1, 'x')) FROM t").sql() == plain
+    looked_up = "SELECT a FROM t WHERE {} IN (SELECT a, b FROM t)"
+    assert bind(looked_up.format("row(a, b)")).sql() == bind(looked_up.format("(a, b)")).sql()
+
+
 # Expressions by themselves
 
 

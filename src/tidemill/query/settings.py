@@ -1,6 +1,6 @@
 """The settings that every Spark session of Tidemill starts with, and why each.
 
-Used by `SparkHost` only. What a person gives with `--spark-conf` wins over what stands here, except where a
+Used by `SparkHost` only. What its maker gives it as `conf` wins over what stands here, except where a
 promise of the SQL layer hangs on it (`FIXED`).
 """
 

@@ -156,6 +156,15 @@ def call_of(node: exp.Expr) -> FunctionCall | None:
     return _peeled(_spelt(name, node), args)
 
 
+def row_of(node: exp.Expr) -> list[exp.Expr] | None:
+    """The fields of a row constructor, `(a, b)` or `ROW(a, b)`; None for anything else."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if isinstance(node, exp.Tuple) or (isinstance(node, exp.Anonymous) and str(node.this).lower() == "row"):
+        return list(node.expressions)
+    return None
+
+
 # sqlglot gives these functions one class; the length of the name that was written tells them apart.
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "length": ("char_length", "character_length"),

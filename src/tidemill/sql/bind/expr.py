@@ -18,7 +18,7 @@ from sqlglot import exp
 from tidemill.errors import TidemillError, UndefinedObject, Unsupported
 from tidemill.sql.bind import session, special, subquery
 from tidemill.sql.bind.aggregate import bind_aggregate
-from tidemill.sql.bind.calls import FunctionCall, call_of
+from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
@@ -165,7 +165,10 @@ def _joins_text(kinds: Sequence[Kind]) -> bool:
 
 def _shown(node: exp.Expr) -> str:
     if isinstance(node, exp.Func):
-        return f"function {node.sql_name().lower()}()"
+        # The name as it was written, or as PostgreSQL's text has it (forms with a grammar of their own have
+        # no place); sqlglot's own names are nobody's, such as `time_to_str`.
+        name = node.meta.get("function") or node.sql("postgres").split("(")[0].lower()
+        return f"function {name}()"
     return f"this use of {type(node).__name__}"
 
 
@@ -237,7 +240,7 @@ def _binary(b: Binder, node: exp.Expr) -> Node:
         return subquery.bind_quantified(b, name, left, exp.All(this=right.expressions[0]))
     if isinstance(right, exp.JSONPath):
         return b.operator(name, [b.bind(left), _json_key(right)], position_of(node))
-    if isinstance(left, exp.Tuple) or isinstance(right, exp.Tuple):
+    if row_of(left) is not None or row_of(right) is not None:
         return special.compare_rows(b, name, left, right, position_of(node))
     return b.operator(name, [b.bind(left), b.bind(right)], position_of(node))
 

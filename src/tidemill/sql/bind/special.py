@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.bind import subquery
-from tidemill.sql.bind.calls import FunctionCall
+from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import explicit_cast, require_bool, settle, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import Const, Node, Op
@@ -138,13 +138,13 @@ def _in(b: Binder, node: exp.Expr) -> Node:
     if query is not None:
         return subquery.bind_in(b, node.this, query)
     items: list[exp.Expr] = list(node.expressions)
-    if isinstance(node.this, exp.Tuple):
+    if row_of(node.this) is not None:
         rows = [compare_rows(b, "=", node.this, item, position_of(item)) for item in items]
         return disjunction(rows)
+    if any(row_of(i) is not None for i in items):
+        raise unsupported("a row in this IN list", position_of(node))
     value = b.bind(node.this)
     bound = b.bind_all(items)
-    if any(isinstance(i, exp.Tuple) for i in items):
-        raise unsupported("a row in this IN list", position_of(node))
     # One common type if there is one (then Spark can use a set), else item by item.
     from tidemill.sql.functions.lattice import common_type
 
@@ -167,7 +167,7 @@ def _in(b: Binder, node: exp.Expr) -> Node:
 
 def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position: int | None) -> Node:
     """(a, b) = (c, d), column by column."""
-    rows = [_row(side) for side in (left, right)]
+    rows = [row_of(side) for side in (left, right)]
     if rows[0] is None or rows[1] is None or name not in ("=", "<>"):
         raise unsupported("this comparison of rows", position)
     if len(rows[0]) != len(rows[1]):
@@ -175,16 +175,6 @@ def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position
     pairs = [b.operator("=", [b.bind(x), b.bind(y)], position) for x, y in zip(rows[0], rows[1], strict=True)]
     equal = conjunction(pairs)
     return equal if name == "=" else negation(equal)
-
-
-def _row(node: exp.Expr) -> list[exp.Expr] | None:
-    while isinstance(node, exp.Paren):
-        node = node.this
-    if isinstance(node, exp.Tuple):
-        return list(node.expressions)
-    if isinstance(node, exp.Anonymous) and str(node.this).lower() == "row":
-        return list(node.expressions)
-    return None
 
 
 def _case(b: Binder, node: exp.Expr) -> Node:
@@ -411,9 +401,24 @@ def _concat(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return Op(TEXT, "concat", texts, lambda a: call("concat_ws", string(""), *a))
 
 
+def _row_value(_b: Binder, node: exp.Expr) -> Node:
+    raise _no_row_value(position_of(node))
+
+
+def _row_call(_b: Binder, _call: FunctionCall, position: int | None) -> Node:
+    raise _no_row_value(position)
+
+
+def _no_row_value(position: int | None) -> TidemillError:
+    return unsupported(
+        "a row as a value", position, hint="Rows can be compared with = and <>, and looked up with IN."
+    )
+
+
 FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
     "concat": _concat,
     "concat_ws": _concat,
+    "row": _row_call,
 }
 
 HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
@@ -439,4 +444,5 @@ HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
     exp.Extract: _extract,
     exp.TimestampTrunc: _date_trunc,
     exp.AtTimeZone: _at_time_zone,
+    exp.Tuple: _row_value,
 }

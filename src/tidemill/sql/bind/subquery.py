@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import Node, Op, Ref, Subquery, lower
@@ -58,7 +59,7 @@ def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> Node:
     """left IN (query); Spark's IN has SQL's three-valued answer, NOT IN too."""
     inner = query.this if isinstance(query, exp.Subquery) and not query.args.get("alias") else query
     bound = _bind(b, inner)
-    lefts = list(left.expressions) if isinstance(left, exp.Tuple) else [left]
+    lefts = row_of(left) or [left]
     if len(lefts) != len(bound.columns):
         few = "few" if len(bound.columns) < len(lefts) else "many"
         raise SyntaxError_(f"subquery has too {few} columns", position=position_of(left))
