@@ -20,6 +20,9 @@ from tidemill.catalog.items import (
     Reference,
     Role,
     Schema,
+    Source,
+    SourceProgress,
+    SourceTable,
     SystemParameter,
     Table,
     View,
@@ -77,7 +80,9 @@ def _encode(item: Item) -> tuple[str, Json]:
     if isinstance(item, Schema):
         return "schema", {"name": item.name, "database": item.database}
     if isinstance(item, Table):
+        unsettled = {} if item.unsettled_from is None else {"unsettled_from": item.unsettled_from}
         return "table", {
+            **unsettled,
             "name": item.name,
             "schema": item.schema,
             "desc": encode_desc(item.desc),
@@ -94,6 +99,41 @@ def _encode(item: Item) -> tuple[str, Json]:
             "desc": encode_desc(item.desc),
             "depends_on": list(item.depends_on),
             "references": [{"name": list(r.name), "id": r.id, "width": r.width} for r in item.references],
+        }
+    if isinstance(item, Source):
+        return "source", {
+            "name": item.name,
+            "schema": item.schema,
+            "type": item.type,
+            "definition": item.definition,
+            "sql": item.sql,
+            "desc": None if item.desc is None else encode_desc(item.desc),
+            "shard": item.shard,
+            "envelope": item.envelope,
+            "remap_desc": encode_desc(item.remap_desc),
+            "remap_shard": item.remap_shard,
+            "created": item.created,
+            "interval_ms": item.interval_ms,
+            "retain_history_ms": item.retain_history_ms,
+        }
+    if isinstance(item, SourceTable):
+        return "source_table", {
+            "name": item.name,
+            "schema": item.schema,
+            "source": item.source,
+            "output": item.output,
+            "desc": encode_desc(item.desc),
+            "shard": item.shard,
+            "envelope": item.envelope,
+            "created": item.created,
+            "subsource": item.subsource,
+        }
+    if isinstance(item, SourceProgress):
+        return "source_progress", {
+            "name": item.name,
+            "schema": item.schema,
+            "source": item.source,
+            "desc": encode_desc(item.desc),
         }
     if isinstance(item, Role):
         return "role", {"name": item.name, "superuser": item.superuser}
@@ -118,6 +158,7 @@ def _table(i: ItemId, b: Json) -> Item:
         tuple(b["defaults"]),
         tuple(Key(tuple(k["columns"]), k["primary"]) for k in b["keys"]),
         b["retain_history_ms"],
+        b.get("unsettled_from"),
     )
 
 
@@ -126,6 +167,44 @@ def _view(i: ItemId, b: Json) -> Item:
     return View(
         i, b["name"], b["schema"], b["sql"], decode_desc(b["desc"]), tuple(b["depends_on"]), references
     )
+
+
+def _source(i: ItemId, b: Json) -> Item:
+    return Source(
+        i,
+        b["name"],
+        b["schema"],
+        b["type"],
+        b["definition"],
+        b["sql"],
+        None if b["desc"] is None else decode_desc(b["desc"]),
+        b["shard"],
+        b["envelope"],
+        decode_desc(b["remap_desc"]),
+        b["remap_shard"],
+        b["created"],
+        b["interval_ms"],
+        b["retain_history_ms"],
+    )
+
+
+def _source_table(i: ItemId, b: Json) -> Item:
+    return SourceTable(
+        i,
+        b["name"],
+        b["schema"],
+        b["source"],
+        b["output"],
+        decode_desc(b["desc"]),
+        b["shard"],
+        b["envelope"],
+        b["created"],
+        b["subsource"],
+    )
+
+
+def _source_progress(i: ItemId, b: Json) -> Item:
+    return SourceProgress(i, b["name"], b["schema"], b["source"], decode_desc(b["desc"]))
 
 
 def _role(i: ItemId, b: Json) -> Item:
@@ -141,6 +220,9 @@ _DECODERS: dict[str, Callable[[ItemId, Json], Item]] = {
     "schema": _schema,
     "table": _table,
     "view": _view,
+    "source": _source,
+    "source_table": _source_table,
+    "source_progress": _source_progress,
     "role": _role,
     "parameter": _parameter,
 }

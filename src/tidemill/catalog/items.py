@@ -1,9 +1,9 @@
 """The things a catalog holds, as immutable values.
 
 Ids are stable and never used twice: `u1`, `u2`, ... for what users made, `s1`, ... for what the system
-brings. A later kind of item (source, connection, secret, sink, materialized view) is one more dataclass
-here and one more pair of functions in `codec`; an item that stands in a schema has `schema` and
-`depends_on`, and then all of names, dependencies and DROP work for it.
+brings. A later kind of item (connection, secret, sink, materialized view) is one more dataclass here and one
+more pair of functions in `codec`; an item that stands in a schema has `schema`, `depends_on` and `owner`, and
+then all of names, dependencies and DROP work for it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,17 @@ class Table:
     keys: tuple[Key, ...] = ()
     # RETAIN HISTORY FOR, in milliseconds; None follows the system's default.
     retain_history_ms: int | None = None
+    # Set only in the entry of an ADD COLUMN, which stands before the shard's: how many columns there were.
+    # Those behind exist if the shard has them. A server that finds it when it starts looks, and settles it.
+    unsettled_from: int | None = None
 
     @property
     def depends_on(self) -> tuple[ItemId, ...]:
         return ()
+
+    @property
+    def owner(self) -> ItemId | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,99 @@ class View:
     depends_on: tuple[ItemId, ...]
     references: tuple[Reference, ...] = ()
 
+    @property
+    def owner(self) -> ItemId | None:
+        return None
+
+
+# How often a source is bound and read, without TIMESTAMP INTERVAL.
+DEFAULT_INTERVAL_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An upstream that is read for ever. It has a progress relation, and its rows either under its own name
+    or in `SourceTable`s."""
+
+    id: ItemId
+    name: str
+    schema: ItemId
+    # The kind, as mz_sources shows it: `load-generator`.
+    type: str
+    # Everything needed to read it, as `sources.definition` makes it: canonical JSON, a value like the rest.
+    definition: str
+    # The statement that made it. SHOW CREATE puts the names and options of today into it.
+    sql: str
+    # Its own rows, where they are, and how messages become rows (`none`, `upsert`); None where it feeds
+    # tables.
+    desc: RelationDesc | None
+    shard: str | None
+    envelope: str | None
+    # The bindings: the columns that name a partition, and where they are.
+    remap_desc: RelationDesc
+    remap_shard: str
+    # The time at which its shards begin: their first since and upper.
+    created: int
+    # TIMESTAMP INTERVAL, in milliseconds.
+    interval_ms: int = DEFAULT_INTERVAL_MS
+    # Of its rows, its tables' and its bindings alike: they are let go together.
+    retain_history_ms: int | None = None
+
+    @property
+    def depends_on(self) -> tuple[ItemId, ...]:
+        return ()
+
+    @property
+    def owner(self) -> ItemId | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """One output of a source that has several. A subsource (FOR TABLES) belongs to its source; a table
+    (CREATE TABLE ... FROM SOURCE) is dropped by itself."""
+
+    id: ItemId
+    name: str
+    schema: ItemId
+    source: ItemId
+    # The output's name at the source; no two tables of a source have the same.
+    output: str
+    desc: RelationDesc
+    shard: str
+    envelope: str
+    # As for a source. A table made later than its source begins later.
+    created: int
+    subsource: bool
+
+    @property
+    def depends_on(self) -> tuple[ItemId, ...]:
+        return (self.source,)
+
+    @property
+    def owner(self) -> ItemId | None:
+        return self.source if self.subsource else None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """How far a source was read, as a relation: its remap shard under a name. It comes and goes with the
+    source."""
+
+    id: ItemId
+    name: str
+    schema: ItemId
+    source: ItemId
+    desc: RelationDesc
+
+    @property
+    def depends_on(self) -> tuple[ItemId, ...]:
+        return (self.source,)
+
+    @property
+    def owner(self) -> ItemId | None:
+        return self.source
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -101,8 +201,10 @@ class SystemParameter:
     value: str
 
 
-Relation: TypeAlias = Table | View
-Item: TypeAlias = Database | Schema | Table | View | Role | SystemParameter
+# What stands in a schema under a name. All can be read, but for a source that feeds tables.
+Relation: TypeAlias = Table | View | Source | SourceTable | SourceProgress
+RELATIONS = (Table, View, Source, SourceTable, SourceProgress)
+Item: TypeAlias = Database | Schema | Relation | Role | SystemParameter
 
 # How an item's kind is called in messages.
 KIND_NAMES: dict[type[Item], str] = {
@@ -110,13 +212,35 @@ KIND_NAMES: dict[type[Item], str] = {
     Schema: "schema",
     Table: "table",
     View: "view",
+    Source: "source",
+    SourceTable: "table",
+    SourceProgress: "progress relation",
     Role: "role",
     SystemParameter: "parameter",
 }
 
 
 def kind_name(item: Item) -> str:
+    if isinstance(item, SourceTable) and item.subsource:
+        return "subsource"
     return KIND_NAMES[type(item)]
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A shard that the catalog names, and what it is for. Those of sources are written by the tick; only
+    tables' take part in transactions."""
+
+    shard: str
+    item: Table | Source | SourceTable
+    desc: RelationDesc
+    retain_history_ms: int | None
+    # The source's bindings, not its rows.
+    remap: bool = False
+
+    @property
+    def ingested(self) -> bool:
+        return not isinstance(self.item, Table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from tidemill.catalog import source_ops
+from tidemill.catalog.columns import check_columns
 from tidemill.catalog.items import (
     DEFAULT_SCHEMA,
+    RELATIONS,
     Database,
     Item,
     ItemId,
@@ -27,12 +30,16 @@ from tidemill.catalog.items import (
     kind_name,
 )
 from tidemill.catalog.names import check_identifier
+from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, SetSourceHistory, SetSourceInterval
 from tidemill.catalog.state import CatalogState
-from tidemill.errors import DuplicateObject, InvalidValue, LimitExceeded, UndefinedObject, Unsupported
+from tidemill.errors import (
+    DependentObjects,
+    DuplicateObject,
+    InvalidValue,
+    UndefinedObject,
+    Unsupported,
+)
 from tidemill.types.model import Column, RelationDesc
-
-# As PostgreSQL's; a row of this many columns still fits a message.
-MAX_COLUMNS = 1600
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class CreateRole:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A database, schema, table, view or role."""
+    """A database, schema, relation or role. What belongs to a source goes with the source alone."""
 
     id: ItemId
     cascade: bool = False
@@ -88,7 +95,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A database, schema, table or view. `rewrites` are new texts of dependent views, for those who like
+    """A database, schema or relation. `rewrites` are new texts of dependent views, for those who like
     SHOW CREATE to show the new name; what a view reads does not hang on its text (`items.Reference`)."""
 
     id: ItemId
@@ -141,12 +148,16 @@ Op: TypeAlias = (
     | CreateTable
     | CreateView
     | CreateRole
+    | CreateSource
+    | CreateSourceTable
     | Drop
     | Rename
     | AddColumn
     | SetDefault
     | SetNotNull
     | SetRetainHistory
+    | SetSourceHistory
+    | SetSourceInterval
     | AlterSystem
 )
 
@@ -188,6 +199,12 @@ class _Draft:
                 self.create_view(op)
             case CreateRole():
                 self.create_role(op)
+            case CreateSource():
+                source_ops.create_source(self, op)
+            case CreateSourceTable():
+                source_ops.create_source_table(self, op)
+            case SetSourceHistory() | SetSourceInterval():
+                self.put(source_ops.altered(self.state, op))
             case Drop():
                 self.drop(op)
             case Rename():
@@ -233,7 +250,7 @@ class _Draft:
 
     def create_table(self, op: CreateTable) -> None:
         self.check_relation_name(op.schema, op.name)
-        _check_columns(op.desc)
+        check_columns(op.desc)
         defaults = op.defaults or (None,) * len(op.desc.columns)
         if len(defaults) != len(op.desc.columns):
             raise InvalidValue("one default per column is needed", sqlstate="42601")
@@ -246,7 +263,7 @@ class _Draft:
         self.put(Table(item_id, op.name, op.schema, op.desc, shard, defaults, op.keys, op.retain_history_ms))
 
     def create_view(self, op: CreateView) -> None:
-        _check_columns(op.desc)
+        check_columns(op.desc)
         depends_on = tuple(dict.fromkeys((*op.depends_on, *(r.id for r in op.references))))
         for needed in depends_on:
             self.state.relation(needed)
@@ -290,7 +307,12 @@ class _Draft:
         return item
 
     def drop(self, op: Drop) -> None:
-        self.changeable(op.id)
+        item = self.changeable(op.id)
+        if isinstance(item, RELATIONS) and item.owner is not None:
+            shown, owner = self.state.describe(item), self.state.describe(self.items[item.owner])
+            raise DependentObjects(
+                f"cannot drop {shown} because {owner} requires it", hint=f"You can drop {owner} instead."
+            )
         if not op.cascade:
             contents = self.state.contents(op.id)
             # A new database's schema `public` does not stand in the way of dropping the database again.
@@ -305,7 +327,7 @@ class _Draft:
 
     def rename(self, op: Rename) -> None:
         item = self.changeable(op.id)
-        if isinstance(item, Table | View):
+        if isinstance(item, RELATIONS):
             self.check_relation_name(item.schema, op.name)
         elif isinstance(item, Schema) and item.database is not None:
             self.check_schema_name(item.database, op.name)
@@ -337,7 +359,7 @@ def _alter_table(table: Table, op: AddColumn | SetDefault | SetNotNull | SetReta
                 f'column "{op.column.name}" of relation "{table.name}" already exists', sqlstate="42701"
             )
         desc = RelationDesc((*table.desc.columns, op.column))
-        _check_columns(desc)
+        check_columns(desc)
         return replace(table, desc=desc, defaults=(*table.defaults, op.default))
     if isinstance(op, SetRetainHistory):
         return replace(table, retain_history_ms=op.milliseconds)
@@ -355,14 +377,3 @@ def _index(desc: RelationDesc, column: str, relation: str) -> int:
     if column not in desc.names:
         raise UndefinedObject(f'column "{column}" of relation "{relation}" does not exist', sqlstate="42703")
     return desc.names.index(column)
-
-
-def _check_columns(desc: RelationDesc) -> None:
-    if len(desc.columns) > MAX_COLUMNS:
-        raise LimitExceeded(f"relations can have at most {MAX_COLUMNS} columns", sqlstate="54011")
-    seen: set[str] = set()
-    for column in desc.columns:
-        check_identifier(column.name)
-        if column.name in seen:
-            raise DuplicateObject(f'column "{column.name}" specified more than once', sqlstate="42701")
-        seen.add(column.name)

@@ -6,21 +6,25 @@ are PostgreSQL's, with its SQLSTATEs, so that clients and their libraries recogn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import TypeVar
 
 from tidemill.catalog.items import (
     IMPLICIT_SCHEMAS,
+    RELATIONS,
+    Collection,
     Database,
     Item,
     ItemId,
     Relation,
     Role,
     Schema,
+    Source,
+    SourceProgress,
+    SourceTable,
     SystemParameter,
     Table,
-    View,
     kind_name,
 )
 from tidemill.catalog.names import dotted, similar
@@ -93,7 +97,7 @@ class CatalogState:
 
     def relation(self, item_id: ItemId) -> Relation:
         item = self._items.get(item_id)
-        if not isinstance(item, Table | View):
+        if not isinstance(item, RELATIONS):
             raise UndefinedObject(
                 f"relation {item_id} does not exist", detail="It was dropped meanwhile.", sqlstate="42P01"
             )
@@ -101,6 +105,40 @@ class CatalogState:
 
     def tables(self) -> list[Table]:
         return [i for i in self._items.values() if isinstance(i, Table)]
+
+    def sources(self) -> list[Source]:
+        return [i for i in self._items.values() if isinstance(i, Source)]
+
+    def source_tables(self, source: ItemId) -> list[SourceTable]:
+        """The subsources and tables of a source, in the order they were made."""
+        found = [self._items[i] for i in self.dependants(source)]
+        return [i for i in found if isinstance(i, SourceTable)]
+
+    def progress(self, source: ItemId) -> SourceProgress:
+        """The progress relation of a source."""
+        for item_id in self.dependants(source):
+            if isinstance(item := self._items[item_id], SourceProgress):
+                return item
+        raise Internal(f"source {source} has no progress relation")
+
+    def collections(self) -> list[Collection]:
+        """Everything that has a shard."""
+        found: list[Collection] = []
+        for item in self._items.values():
+            match item:
+                case Table():
+                    found.append(Collection(item.shard, item, item.desc, item.retain_history_ms))
+                case Source():
+                    retain = item.retain_history_ms
+                    found.append(Collection(item.remap_shard, item, item.remap_desc, retain, remap=True))
+                    if item.shard is not None and item.desc is not None:
+                        found.append(Collection(item.shard, item, item.desc, retain))
+                case SourceTable():
+                    retain = self.get(item.source, Source).retain_history_ms
+                    found.append(Collection(item.shard, item, item.desc, retain))
+                case _:
+                    pass
+        return found
 
     def databases(self) -> list[Database]:
         return [self.get(i, Database) for i in self._databases.values()]
@@ -139,25 +177,27 @@ class CatalogState:
         return [self._items[i] for i in order]
 
     def check_droppable(self, item_id: ItemId) -> None:
-        """Refuses, as RESTRICT does, when anything else would go with it."""
+        """Refuses, as RESTRICT does, when anything else would go with it. What belongs to something that goes
+        does not count."""
         item = self._items[item_id]
         others = [i for i in self.drop_order(item_id) if i.id != item_id]
+        going = {item_id, *(i.id for i in others)}
+        others = [i for i in others if not (isinstance(i, RELATIONS) and i.owner in going)]
         if others:
             shown = self.describe(item)
             raise DependentObjects(
                 f"cannot drop {shown} because other objects depend on it",
-                detail="\n".join(self._dependency_lines(item, others)),
+                detail="\n".join(self._dependency_lines(item, others, going)),
                 hint="Use DROP ... CASCADE to drop the dependent objects too.",
             )
 
-    def _dependency_lines(self, item: Item, others: Sequence[Item]) -> list[str]:
-        going = {item.id, *(o.id for o in others)}
+    def _dependency_lines(self, item: Item, others: Sequence[Item], going: Set[ItemId]) -> list[str]:
         lines: list[str] = []
         for other in sorted(others, key=lambda i: id_order(i.id)):
             causes: list[ItemId | None] = [other.database] if isinstance(other, Schema) else []
-            if isinstance(other, Table | View):
+            if isinstance(other, RELATIONS):
                 causes = [*other.depends_on, other.schema]
-            cause = next((c for c in causes if c in going), item.id)
+            cause = next((c for c in causes if c is not None and c in going), item.id)
             lines.append(f"{self.describe(other)} depends on {self.describe(self._items[cause])}")
         return lines
 
@@ -256,13 +296,13 @@ class CatalogState:
         """All parts of the name that `resolve` finds the item by from anywhere."""
         if isinstance(item, Schema):
             return (item.name,) if item.database is None else (self._items[item.database].name, item.name)
-        if isinstance(item, Table | View):
+        if isinstance(item, RELATIONS):
             return (*self.full_name(self._items[item.schema]), item.name)
         return (item.name,)
 
     def describe(self, item: Item) -> str:
         """As in PostgreSQL's messages: `table t`, `view other.v`; the default schema is not shown."""
-        if isinstance(item, Table | View):
+        if isinstance(item, RELATIONS):
             schema = self._items[item.schema]
             shown = item.name if schema.name == "public" else f"{schema.name}.{item.name}"
             return f"{kind_name(item)} {shown}"

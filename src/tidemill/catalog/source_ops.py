@@ -1,0 +1,172 @@
+"""Changes of the catalog that make and alter sources; `ops` applies them.
+
+A source comes with its progress relation and its subsources in one change, and they go with it. Names that
+the statement did not give are found here, against the very state that the change is made to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tidemill.catalog.columns import check_columns
+from tidemill.catalog.items import DEFAULT_INTERVAL_MS, Item, ItemId, Source, SourceProgress, SourceTable
+from tidemill.catalog.names import MAX_IDENTIFIER_BYTES, check_identifier
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import DuplicateObject
+from tidemill.types.model import RelationDesc
+
+
+@dataclass(frozen=True, slots=True)
+class NewSubsource:
+    """A subsource of a source in the making."""
+
+    name: str
+    output: str
+    desc: RelationDesc
+    envelope: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSource:
+    """Either `desc` and `envelope` are given, or the source feeds tables. `progress` is the name of its
+    progress relation; None makes one up."""
+
+    schema: ItemId
+    name: str
+    type: str
+    definition: str
+    sql: str
+    desc: RelationDesc | None
+    envelope: str | None
+    remap_desc: RelationDesc
+    progress_desc: RelationDesc
+    progress: str | None = None
+    subsources: tuple[NewSubsource, ...] = ()
+    interval_ms: int = DEFAULT_INTERVAL_MS
+    retain_history_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSourceTable:
+    """CREATE TABLE ... FROM SOURCE."""
+
+    schema: ItemId
+    name: str
+    source: ItemId
+    output: str
+    desc: RelationDesc
+    envelope: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetSourceHistory:
+    """RESET is None."""
+
+    source: ItemId
+    milliseconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSourceInterval:
+    source: ItemId
+    milliseconds: int
+
+
+class Draft(Protocol):
+    """What `ops` gives: the next state in the making."""
+
+    @property
+    def state(self) -> CatalogState: ...
+
+    @property
+    def time(self) -> int: ...
+
+    @property
+    def items(self) -> dict[ItemId, Item]: ...
+
+    def new_id(self) -> ItemId: ...
+
+    def put(self, item: Item) -> None: ...
+
+    def check_relation_name(self, schema: ItemId, name: str) -> None: ...
+
+
+def create_source(draft: Draft, op: CreateSource) -> None:
+    taken: set[str] = set()
+    for name in (op.name, *(s.name for s in op.subsources), *([op.progress] if op.progress else ())):
+        draft.check_relation_name(op.schema, name)
+        if name in taken:
+            raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
+        taken.add(name)
+    for desc in (op.desc, op.progress_desc, *(s.desc for s in op.subsources)):
+        if desc is not None:
+            check_columns(desc)
+    source_id = draft.new_id()
+    shard = f"{source_id}-{draft.time}"
+    draft.put(
+        Source(
+            source_id,
+            op.name,
+            op.schema,
+            op.type,
+            op.definition,
+            op.sql,
+            op.desc,
+            None if op.desc is None else shard,
+            op.envelope,
+            op.remap_desc,
+            f"{shard}-remap",
+            draft.time,
+            op.interval_ms,
+            op.retain_history_ms,
+        )
+    )
+    progress = op.progress or _progress_name(draft.state, op.schema, op.name, taken)
+    draft.put(SourceProgress(draft.new_id(), progress, op.schema, source_id, op.progress_desc))
+    for new in op.subsources:
+        _put_table(draft, op.schema, source_id, new, subsource=True)
+
+
+def create_source_table(draft: Draft, op: CreateSourceTable) -> None:
+    source = draft.state.get(op.source, Source)
+    draft.check_relation_name(op.schema, op.name)
+    check_columns(op.desc)
+    for other in draft.state.source_tables(source.id):
+        if other.output == op.output:
+            raise DuplicateObject(
+                f'"{op.output}" of source "{source.name}" already has a table',
+                detail=f"It is {draft.state.describe(other)}.",
+            )
+    new = NewSubsource(op.name, op.output, op.desc, op.envelope)
+    _put_table(draft, op.schema, source.id, new, subsource=False)
+
+
+def _put_table(draft: Draft, schema: ItemId, source: ItemId, new: NewSubsource, *, subsource: bool) -> None:
+    item_id, time = draft.new_id(), draft.time
+    shard = f"{item_id}-{time}"
+    draft.put(
+        SourceTable(
+            item_id, new.name, schema, source, new.output, new.desc, shard, new.envelope, time, subsource
+        )
+    )
+
+
+def _progress_name(state: CatalogState, schema: ItemId, source: str, taken: set[str]) -> str:
+    """`<source>_progress`, else with the first number that is free. A source's name that leaves no room is
+    cut."""
+    for number in itertools.count():
+        suffix = f"_progress{number or ''}"
+        room = MAX_IDENTIFIER_BYTES - len(suffix)
+        name = check_identifier(source.encode()[:room].decode(errors="ignore") + suffix)
+        if name not in taken and state.find_relation(schema, name) is None:
+            return name
+    raise AssertionError("there is always a free number")
+
+
+def altered(state: CatalogState, op: SetSourceHistory | SetSourceInterval) -> Source:
+    source = state.get(op.source, Source)
+    if isinstance(op, SetSourceHistory):
+        return replace(source, retain_history_ms=op.milliseconds)
+    return replace(source, interval_ms=op.milliseconds)
