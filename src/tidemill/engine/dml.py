@@ -239,7 +239,7 @@ def plan_update(
 ) -> Plan:
     table = s.resolver(catalog).table(statement.table)
     if statement.from_ is not None:
-        raise Unsupported("UPDATE ... FROM is not supported", hint="Use subqueries in SET and WHERE.")
+        _refuse_returning("UPDATE ... FROM", statement.returning)
     assigned: dict[str, exp.Expr | None] = {}
     for assignment in statement.assignments:
         name, *others = assignment.columns
@@ -261,6 +261,7 @@ def plan_update(
         None if statement.where is None else statement.where.tree,
         s.resolver(catalog),
         session=s.info(),
+        others=None if statement.from_ is None else statement.from_.tree,
         defaults=default_trees(table),
         param_types=types,
     )
@@ -277,8 +278,14 @@ def plan_delete(
     s: EngineSession, statement: ast.Delete, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
     if statement.using is not None:
-        raise Unsupported("DELETE ... USING is not supported", hint="Use a subquery in WHERE.")
+        _refuse_returning("DELETE ... USING", statement.returning)
     return _removal(s, statement, types, catalog)
+
+
+def _refuse_returning(what: str, items: Sequence[ast.Expr]) -> None:
+    """There RETURNING may name the joined columns (and * means them too), which are not kept."""
+    if items:
+        raise Unsupported(f"RETURNING of {what} is not supported", position=items[0].offset + 1)
 
 
 def _removal(
@@ -291,6 +298,7 @@ def _removal(
         None if statement.where is None else statement.where.tree,
         s.resolver(catalog),
         session=s.info(),
+        others=None if statement.using is None else statement.using.tree,
         param_types=types,
     )
 

@@ -11,11 +11,9 @@ from sqlglot import exp
 
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.over_rows import over_rows
 from tidemill.engine.select import table_tree
 from tidemill.errors import Unsupported
-from tidemill.query.job import Job
-from tidemill.query.read import Constant
-from tidemill.query.run import collect
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.types.model import Column
@@ -42,16 +40,7 @@ class Returning:
         if self.plain is not None:
             names = [f"c{n}" for n in range(len(self.plain))]
             return pa.Table.from_arrays([written.column(i) for i in self.plain], names=names)
-        await session.engine.wait_for_spark(session)
-        bound = self.bound.with_session(session.info())
-        host = session.engine.spark
-        job = Job(host)
-        inputs = {placeholder: Constant(written) for placeholder in bound.inputs}
-
-        def run() -> pa.Table:
-            return collect(host, bound.sql(), inputs, bound.columns, job=job)
-
-        return await session.interrupt.guard(session.blocking(run), stop=job.cancel)
+        return await over_rows(session, self.bound, written)
 
 
 def plan_returning(

@@ -1,24 +1,30 @@
 """SHOW: variables, objects, and how things were created. Answered from the catalog and the session, without
-Spark."""
+Spark (but for the condition of SHOW ... WHERE)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlglot import exp
 
 from tidemill.catalog.items import Table, View
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.local_rows import stream, text_columns, text_rows, text_table
+from tidemill.engine.over_rows import over_rows
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.resolver import find_system_relation
+from tidemill.engine.select import table_tree
 from tidemill.engine.session import EngineSession
 from tidemill.engine.system_relations import SYSTEM_RELATIONS
 from tidemill.engine.variables import REPORTED_NAMES, SYSTEM_PARAMETERS, Variable, unknown_parameter
 from tidemill.errors import Unsupported, WrongObjectType
 from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, Relation, bind_query
 from tidemill.sql.names import quote_ident
-from tidemill.types.model import BOOL, INT4, TEXT, Column, type_name
+from tidemill.types.model import BOOL, INT4, TEXT, Column, RelationDesc, type_name
 
 Rowset = list[tuple[object, ...]]
 
@@ -74,29 +80,56 @@ _COLUMNS = {
 
 
 def plan_show_objects(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Plan:
-    if statement.where is not None:
-        raise Unsupported(
-            f"SHOW {statement.listing.value} ... WHERE is not supported",
-            hint="Use LIKE, or query mz_catalog.mz_objects and mz_catalog.mz_columns.",
-        )
     columns = _COLUMNS[statement.listing]
     rows = sorted(_LISTINGS[statement.listing](session, statement, catalog), key=_order(statement.listing))
     if statement.like is not None:
         pattern = like_pattern(statement.like)
         rows = [r for r in rows if pattern.fullmatch(str(r[0]))]
     table = text_table(columns, rows)
+    where = None if statement.where is None else _filter(session, statement.listing, statement.where)
 
     async def act(s: EngineSession) -> Outcome:
-        del s
-        return Rows(columns, stream(table), tag="SHOW", counted=False)
+        shown = table if where is None else await over_rows(s, where, table)
+        return Rows(columns, stream(shown), tag="SHOW", counted=False)
 
     return Action(act, columns)
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The one relation that the condition of SHOW ... WHERE knows."""
+
+    listing: ast.Listing
+
+    def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
+        columns = _COLUMNS[self.listing]
+        if parts != (self.listing.value.lower(),):
+            raise Unsupported(
+                f"SHOW {self.listing.value} ... WHERE can only ask about the columns that it shows",
+                hint=f"They are {', '.join(c.name for c in columns)}.",
+                position=position,
+            )
+        return Relation("show", parts[0], RelationDesc(columns), tuple(c.name for c in columns))
+
+
+def _filter(session: EngineSession, listing: ast.Listing, where: ast.Expr) -> BoundQuery:
+    """SELECT * FROM the listing WHERE the condition holds, in the listing's order."""
+    tree = exp.Select(
+        expressions=[exp.Star()],
+        from_=exp.From(this=table_tree(ast.Name((listing.value.lower(),)))),
+        where=exp.Where(this=where.tree.copy()),
+        order=exp.Order(expressions=[exp.Ordered(this=exp.column(_sort_column(listing), quoted=True))]),
+    )
+    return bind_query(tree, _Listed(listing), session=session.info())
+
+
+def _sort_column(listing: ast.Listing) -> str:
+    return "position" if listing is ast.Listing.COLUMNS else "name"
+
+
 def _order(listing: ast.Listing) -> Callable[[tuple[object, ...]], tuple[object, ...]]:
-    if listing is ast.Listing.COLUMNS:
-        return lambda row: (row[1],)
-    return lambda row: (str(row[0]),)
+    at = [c.name for c in _COLUMNS[listing]].index(_sort_column(listing))
+    return lambda row: (row[at],)
 
 
 def _relations(

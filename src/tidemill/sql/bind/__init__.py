@@ -7,6 +7,7 @@ anything else is refused here by name. Composition is by tree; no SQL text is ev
 
 from __future__ import annotations
 
+from tidemill.sql.bind.changes import bind_update
 from tidemill.sql.bind.constant import constant_rows
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
 from tidemill.sql.bind.spark_errors import map_spark_error
@@ -14,7 +15,6 @@ from tidemill.sql.bind.statements import (
     bind_insert_source,
     bind_query,
     bind_scalar,
-    bind_update,
     constant_value,
 )
 from tidemill.sql.bind.substitute import substitute, substitute_expr

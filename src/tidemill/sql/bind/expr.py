@@ -22,7 +22,7 @@ from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
-from tidemill.sql.bind.errors import position_of, undefined_column, unsupported
+from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.fold import fold
 from tidemill.sql.bind.ir import Const, Node, Op, Param
 from tidemill.sql.bind.operators import BINARY, UNARY
@@ -223,7 +223,7 @@ def _column(b: Binder, node: exp.Expr) -> Node:
         return found
     if b.scope.is_item(name):
         raise unsupported(f'whole-row reference to "{name}"', position)
-    raise undefined_column(name, position)
+    raise b.scope.no_column(name, position)
 
 
 def _paren(b: Binder, node: exp.Expr) -> Node:

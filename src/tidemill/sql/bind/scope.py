@@ -3,7 +3,7 @@ queries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidemill.errors import UndefinedObject
@@ -16,6 +16,7 @@ from tidemill.sql.bind.errors import (
     unsupported,
 )
 from tidemill.sql.bind.ir import Node, Ref, walk
+from tidemill.sql.bind.suggest import column_hint
 from tidemill.types.model import SqlType
 
 
@@ -72,8 +73,23 @@ class Scope:
         if len(found) > 1:
             raise AmbiguousColumn(f'column reference "{name}" is ambiguous', position=position)
         if not found:
-            raise undefined_column(name, position, item.name)
+            error = undefined_column(name, position, item.name)
+            error.hint = column_hint(name, [(item.name, v.name) for v in item.columns])
+            raise error
         return self._used(found[0].node)
+
+    def no_column(self, name: str, position: int | None) -> UndefinedObject:
+        """The error about an unqualified name that no scope has."""
+        error = undefined_column(name, position)
+        error.hint = column_hint(name, self._all_columns())
+        return error
+
+    def _all_columns(self) -> Iterator[tuple[str, str]]:
+        """(item, column), here and further out."""
+        for item in self.items:
+            yield from ((item.name, v.name) for v in item.columns)
+        if self.parent is not None:
+            yield from self.parent._all_columns()
 
     def reaches(self, parts: Sequence[str]) -> bool:
         """Is there such an item here or further out?"""

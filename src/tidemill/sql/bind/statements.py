@@ -1,5 +1,5 @@
-"""The binder's entry points: whole queries, scalar expressions, and the sources of INSERT, UPDATE and
-DELETE."""
+"""The binder's entry points: whole queries, scalar expressions, and the source of INSERT. (UPDATE and DELETE
+are in `changes`.)"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidemill.sql.bind.constant import Constants, evaluate
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.errors import position_of
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Const, Node, Ref, is_constant, lower, lower_filter
+from tidemill.sql.bind.ir import Const, Node, Ref, is_constant, lower
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
 from tidemill.sql.bind.query import Bound, bind_level
 from tidemill.sql.bind.scope import Item, Scope, columns_of
-from tidemill.sql.bind.tables import bind_from, select_from, subquery_as
+from tidemill.sql.bind.tables import select_from, subquery_as
 from tidemill.sql.bind.values import assigned_column, bound_rows
 from tidemill.types.model import BOOL, Column, Kind, SqlType
 
@@ -37,10 +37,11 @@ def bind_query(
     """A whole query. Types that the client left open in `param_types` are found (42P18 if they cannot be)."""
     ctx = Context(session, param_types)
     bound = bind_level(Env(ctx, names, {}), query, None)
-    return _finished(ctx, bound)
+    return finished(ctx, bound)
 
 
-def _finished(ctx: Context, bound: Bound) -> BoundQuery:
+def finished(ctx: Context, bound: Bound) -> BoundQuery:
+    """What was bound, with all that the context found out on the way."""
     return BoundQuery(
         bound.columns,
         lambda: bound.tree,
@@ -145,7 +146,7 @@ def bind_insert_source(
     else:
         tree = source.tree if isinstance(source, Query) else source
         bound = _insert_query(env, tree, targets, listed, default, explicit=columns is not None)
-    return _finished(ctx, bound)
+    return finished(ctx, bound)
 
 
 def _listed(targets: Sequence[Column], columns: Sequence[str] | None) -> list[Column]:
@@ -249,51 +250,3 @@ def _assigned_constants(
     rows = bound.constants.rows
     columns = tuple(found.get(c.name) or (default(c),) * rows for c in targets)
     return Constants(columns, tuple(c.type for c in targets), rows)
-
-
-def bind_update(
-    table: exp.Table,
-    assignments: Mapping[str, exp.Expr | None],
-    where: exp.Expr | None,
-    names: NameResolver,
-    *,
-    session: SessionInfo,
-    defaults: Mapping[str, exp.Expr] | None = None,
-    param_types: Sequence[SqlType | None] = (),
-) -> BoundQuery:
-    """The rows that an UPDATE changes: the table's columns as they are, then all of them as they will be
-    (None assigns the default). A DELETE is an UPDATE without assignments: then there are only the old
-    ones."""
-    ctx = Context(session, param_types)
-    env = Env(ctx, names, {})
-    select = exp.Select(expressions=[exp.Star()])
-    select.set("from_", exp.From(this=table))
-    if where is not None:
-        select.set("where", exp.Where(this=where.copy()))
-    source, scope = bind_from(env, select, None)
-    assert source is not None
-    condition = Binder(env, scope, "WHERE").boolean(where, "WHERE") if where is not None else None
-    old = [scope.use(v) for v in scope.columns]
-    columns = [Column(v.name, n.type) for v, n in zip(scope.columns, old, strict=True)]
-    known = {c.name for c in columns}
-    for name in assignments:
-        if name not in known:
-            raise UndefinedObject(f'column "{name}" of relation does not exist', sqlstate="42703")
-    new: list[Node] = []
-    if assignments:
-        binder = Binder(env, scope, "UPDATE")
-        given = defaults or {}
-        for column, current in zip(columns, old, strict=True):
-            if column.name not in assignments:
-                new.append(current)
-                continue
-            value = assignments[column.name]
-            value = given.get(column.name) if value is None else value
-            if value is None:
-                new.append(Const(column.type, None))
-            else:
-                new.append(assign(ctx, binder.bind(value), column.type, column.name, position_of(value)))
-    tree = select_from(source.tree, [lower(n) for n in (*old, *new)])
-    if condition is not None:
-        tree.set("where", exp.Where(this=lower_filter(condition)))
-    return _finished(ctx, Bound(tree, (*columns, *(columns if new else ()))))
