@@ -17,6 +17,11 @@ from sqlglot.errors import ErrorLevel, UnsupportedError
 from tidemill.errors import Internal, Unsupported
 from tidemill.sql import ast
 from tidemill.sql.names import quote_ident, quote_literal
+from tidemill.sql.render_sources import (
+    alter_source_sql,
+    create_source_sql,
+    create_table_from_source_sql,
+)
 
 _DIALECT = Postgres()
 
@@ -184,6 +189,21 @@ def _(s: ast.Rename) -> str:
 def _(s: ast.CommentOn) -> str:
     what = f"COLUMN {s.name}.{s.column}" if s.column else f"{s.kind.value} {s.name}"
     return f"COMMENT ON {what} IS {'NULL' if s.text is None else quote_literal(s.text)}"
+
+
+@to_sql.register
+def _(s: ast.CreateSource) -> str:
+    return create_source_sql(s)
+
+
+@to_sql.register
+def _(s: ast.CreateTableFromSource) -> str:
+    return create_table_from_source_sql(s)
+
+
+@to_sql.register
+def _(s: ast.AlterSource) -> str:
+    return alter_source_sql(s)
 
 
 # -- rows
@@ -386,6 +406,7 @@ def _(s: ast.Discard) -> str:
 @to_sql.register
 def _(s: ast.ShowObjects) -> str:
     within = f" FROM {s.within}" if s.within else ""
+    within += f" ON {s.on}" if s.on else ""
     like = "" if s.like is None else f" LIKE {quote_literal(s.like)}"
     return f"SHOW {s.listing.value}{within}{like}{_where(s.where)}"
 

@@ -133,22 +133,26 @@ class Listing(Enum):
     DATABASES = "DATABASES"
     OBJECTS = "OBJECTS"
     COLUMNS = "COLUMNS"
+    SOURCES = "SOURCES"
+    SUBSOURCES = "SUBSOURCES"
 
 
 @dataclass(frozen=True, slots=True)
 class ShowObjects(Statement):
     """SHOW listing [FROM within] [LIKE 'pattern' | WHERE e]. For COLUMNS `within` is the relation and
-    always there."""
+    always there; SUBSOURCES may be those ON a source."""
 
     listing: Listing
-    within: Name | None = None  # schema (TABLES, VIEWS, OBJECTS), database (SCHEMAS) or relation (COLUMNS)
+    # schema (TABLES, VIEWS, OBJECTS, SOURCES, SUBSOURCES), database (SCHEMAS) or relation (COLUMNS)
+    within: Name | None = None
     like: str | None = None
     where: Expr | None = None
+    on: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate(Statement):
-    kind: ObjectKind  # TABLE or VIEW
+    kind: ObjectKind  # TABLE, VIEW or SOURCE
     name: Name
 
 

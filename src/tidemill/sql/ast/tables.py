@@ -15,6 +15,7 @@ class ObjectKind(Enum):
     VIEW = "VIEW"
     SCHEMA = "SCHEMA"
     DATABASE = "DATABASE"
+    SOURCE = "SOURCE"
 
 
 class ConstraintKind(Enum):

@@ -20,8 +20,15 @@ from tidemill.sql.ast import (
 )
 from tidemill.sql.parser.columns import column_def, default_expression, retain_history_option
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.sources import alter_source
 
-_MAX_PARTS = {ObjectKind.TABLE: 3, ObjectKind.VIEW: 3, ObjectKind.SCHEMA: 2, ObjectKind.DATABASE: 1}
+_MAX_PARTS = {
+    ObjectKind.TABLE: 3,
+    ObjectKind.VIEW: 3,
+    ObjectKind.SCHEMA: 2,
+    ObjectKind.DATABASE: 1,
+    ObjectKind.SOURCE: 3,
+}
 
 
 def drop(cursor: Cursor, kind: ObjectKind) -> Statement:
@@ -44,6 +51,8 @@ def alter(cursor: Cursor, kind: ObjectKind) -> Statement:
     name = cursor.name(_MAX_PARTS[kind])
     if cursor.accept("rename", "to"):
         return Rename(kind, name, cursor.ident(), if_exists)
+    if kind is ObjectKind.SOURCE:
+        return alter_source(cursor, name, if_exists)
     if kind is not ObjectKind.TABLE:
         if cursor.peek_any("owner", "set", "alter", "reset"):
             raise cursor.unsupported(f"ALTER {kind.value} ... {cursor.token.value.upper()}")

@@ -14,6 +14,7 @@ from tidemill.sql.ast import (
 from tidemill.sql.parser.columns import retain_history, table_elements
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import query_to_end
+from tidemill.sql.parser.sources import create_table_from_source
 from tidemill.sql.tokens import Kind
 
 
@@ -21,11 +22,13 @@ def create_table(cursor: Cursor) -> Statement:
     """After CREATE TABLE."""
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.name()
-    if cursor.peek_any("from"):
-        raise cursor.unsupported("CREATE TABLE ... FROM SOURCE")
+    if cursor.accept("from"):
+        return create_table_from_source(cursor, name, (), if_not_exists)
     if cursor.peek_any("of", "partition"):
         raise cursor.unsupported(f"CREATE TABLE ... {cursor.token.value.upper()}")
     names = _column_names(cursor)
+    if names is not None and cursor.accept("from"):
+        return create_table_from_source(cursor, name, names, if_not_exists)
     if names is None and cursor.peek_symbol("("):
         columns, constraints = table_elements(cursor)
         if cursor.peek_any("inherits", "partition", "on", "tablespace"):
@@ -45,7 +48,8 @@ def create_table(cursor: Cursor) -> Statement:
 
 
 def _column_names(cursor: Cursor) -> tuple[Ident, ...] | None:
-    """(a, b) before AS or WITH (...) AS; None, without moving, where it is a list of definitions or none."""
+    """(a, b) before AS, WITH (...) AS or FROM SOURCE; None, without moving, where it is a list of definitions
+    or none."""
     if not cursor.peek_symbol("("):
         return None
     probe = cursor.fork()

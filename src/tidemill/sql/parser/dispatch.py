@@ -18,6 +18,7 @@ from tidemill.sql.parser import (
     prepared,
     settings,
     show,
+    sources,
     transactions,
     writes,
 )
@@ -86,6 +87,7 @@ _CREATE: dict[str, Parser] = {
     "view": create.create_view,
     "schema": create.create_schema,
     "database": create.create_database,
+    "source": sources.create_source,
 }
 _STATEMENTS: dict[str, Parser] = {
     "abort": transactions.rollback,

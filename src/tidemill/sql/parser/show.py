@@ -10,7 +10,7 @@ from tidemill.sql.parser.settings import show_variable
 
 _NOT_YET = words(
     """
-    sources subsources connections secrets sinks materialized indexes clusters subscriptions roles types
+    connections secrets sinks materialized indexes clusters subscriptions roles types
     functions privileges
     """
 )
@@ -20,6 +20,8 @@ _WITHIN_PARTS = {
     Listing.OBJECTS: 2,
     Listing.SCHEMAS: 1,
     Listing.COLUMNS: 3,
+    Listing.SOURCES: 2,
+    Listing.SUBSOURCES: 2,
 }
 
 
@@ -41,7 +43,7 @@ def show(cursor: Cursor) -> Statement:
 
 
 def _show_create(cursor: Cursor) -> Statement:
-    for kind in (ObjectKind.TABLE, ObjectKind.VIEW):
+    for kind in (ObjectKind.TABLE, ObjectKind.VIEW, ObjectKind.SOURCE):
         if cursor.accept(kind.value.lower()):
             return ShowCreate(kind, cursor.name())
     if cursor.at_end:
@@ -59,9 +61,10 @@ def _show_objects(cursor: Cursor, listing: Listing) -> Statement:
         within = cursor.name()
     elif listing in _WITHIN_PARTS and (cursor.accept("from") or cursor.accept("in")):
         within = cursor.name(_WITHIN_PARTS[listing])
+    on = cursor.name() if listing is Listing.SUBSOURCES and cursor.accept("on") else None
     like = where = None
     if cursor.accept("like"):
         like = cursor.string()
     elif cursor.accept("where"):
         where = cursor.expression()
-    return ShowObjects(listing, within, like, where)
+    return ShowObjects(listing, within, like, where, on)

@@ -1,0 +1,67 @@
+"""Options in parentheses: (NAME [=] value, ...), as sources and connections have them."""
+
+from __future__ import annotations
+
+from tidemill.errors import SyntaxError_
+from tidemill.sql.ast import Option
+from tidemill.sql.ast.sources import OptionValue
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.tokens import Kind
+
+_BOOLEANS = {"true": True, "false": False}
+# More digits than any 64-bit number has are kept as text.
+_MAX_DIGITS = 18
+
+
+def options(cursor: Cursor) -> tuple[Option, ...]:
+    """( NAME [=] value, ... ), or nothing. Which names and values are good is for whoever knows the object;
+    only a name that comes twice is wrong whatever it is."""
+    if not cursor.accept_symbol("("):
+        return ()
+    found: list[Option] = []
+    while True:
+        option = _option(cursor)
+        if any(o.name == option.name for o in found):
+            raise SyntaxError_(f"{option.name} specified more than once", position=option.offset + 1)
+        found.append(option)
+        if cursor.accept_symbol(")"):
+            return tuple(found)
+        cursor.expect_symbol(",")
+
+
+def _option(cursor: Cursor) -> Option:
+    offset = cursor.offset
+    words: list[str] = []
+    while cursor.token.kind is Kind.WORD:
+        words.append(cursor.word())
+    if not words:
+        raise cursor.error()
+    if cursor.accept_symbol("="):
+        return Option(_name(words), value(cursor), offset)
+    if cursor.peek_symbol(",") or cursor.peek_symbol(")"):
+        if len(words) > 1 and words[-1] in _BOOLEANS:
+            return Option(_name(words[:-1]), _BOOLEANS[words[-1]], offset)
+        return Option(_name(words), None, offset)
+    return Option(_name(words), value(cursor), offset)
+
+
+def _name(words: list[str]) -> str:
+    return " ".join(words).upper()
+
+
+def value(cursor: Cursor) -> OptionValue:
+    """A string, a number with its sign, true, false, or another word."""
+    sign = ""
+    if cursor.peek_symbol("-") or cursor.peek_symbol("+"):
+        sign = cursor.advance().value.replace("+", "")
+        if cursor.token.kind is not Kind.NUMBER:
+            raise cursor.error()
+    token = cursor.token
+    if token.kind not in (Kind.STRING, Kind.WORD, Kind.QUOTED, Kind.NUMBER):
+        raise cursor.error()
+    cursor.advance()
+    if token.kind is Kind.NUMBER and token.value.isdigit() and len(token.value) <= _MAX_DIGITS:
+        return int(sign + token.value)
+    if token.kind is Kind.WORD and token.value in _BOOLEANS:
+        return _BOOLEANS[token.value]
+    return sign + token.value

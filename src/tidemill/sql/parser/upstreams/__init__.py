@@ -1,0 +1,55 @@
+"""What a source can be made FROM: one file per kind of upstream, and one line in `UPSTREAMS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.sql.ast import Upstream
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.upstreams.load_generator import load_generator
+from tidemill.sql.tokens import Kind
+
+# The words after FROM, and who reads what follows them.
+UPSTREAMS: dict[tuple[str, ...], Callable[[Cursor], Upstream]] = {
+    ("load", "generator"): load_generator,
+}
+# Kinds that later work brings.
+_NOT_YET = (
+    ("kafka",),
+    ("postgres",),
+    ("mysql",),
+    ("sql", "server"),
+    ("kinesis",),
+    ("pubnub",),
+    ("s3",),
+    ("files",),
+    ("file",),
+    ("webhook",),
+    ("cdc",),
+)
+
+
+def upstream(cursor: Cursor) -> Upstream:
+    """After FROM."""
+    for words, parser in UPSTREAMS.items():
+        if cursor.accept(*words):
+            return parser(cursor)
+    raise _refused(cursor)
+
+
+def _refused(cursor: Cursor) -> TidemillError:
+    known = " or ".join(" ".join(words).upper() for words in UPSTREAMS)
+    hint = f"A source can be made FROM {known}."
+    for words in _NOT_YET:
+        if cursor.peek_words(*words):
+            return Unsupported(
+                f"CREATE SOURCE ... FROM {' '.join(words).upper()} is not supported yet",
+                hint=hint,
+                position=cursor.offset + 1,
+            )
+    if cursor.token.kind is not Kind.WORD:
+        return cursor.error()
+    return SyntaxError_(
+        f"unknown kind of source: {cursor.token.value.upper()}", hint=hint, position=cursor.offset + 1
+    )
