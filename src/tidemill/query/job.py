@@ -39,13 +39,20 @@ class Job:
     """The Spark jobs of one query. Made by `run`, or by the caller who wants to be able to cancel before
     `run` returns."""
 
-    def __init__(self, host: SparkHost, description: str = "query", parent: Job | None = None) -> None:
+    def __init__(
+        self,
+        host: SparkHost,
+        description: str = "query",
+        parent: Job | None = None,
+        pool: str | None = None,
+    ) -> None:
+        """`pool` is a scheduling pool by name; without it one of those that queries share."""
         self._host = host
         self._description = description
         number = next(_ids)
         # Unique over restarts of the JVM and over servers that share a cluster.
         self.group = f"tidemill-{os.getpid()}-{number}"
-        self._pool = f"q{number % POOLS}"
+        self._pool = pool or f"q{number % POOLS}"
         self._cancelled = threading.Event()
         self._parent = parent
         self._lock = threading.Lock()

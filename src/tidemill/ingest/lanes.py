@@ -1,0 +1,39 @@
+"""How units become tasks: few enough to start at once, small enough that a core is free soon.
+
+A shared job carries the small units of many sources: each unit stays whole, so that a source's tick is one
+part, and the units are spread over as many tasks as run at once (one more would be another wave). A unit of
+its own is cut finely: Spark does not interrupt a task for another, so the length of a task is what a shared
+job may have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.ingest.unit import Unit
+from tidemill.sources.contract import Piece
+
+# Records that a task of a large unit reads: some 100 to 300 ms.
+TASK_RECORDS = 100_000
+
+# (position of the unit, the pieces of it that the task reads)
+Share = tuple[int, tuple[Piece, ...]]
+
+
+def ways(records: int, cores: int) -> int:
+    """Into how many pieces a unit of its own is cut."""
+    return max(cores, -(-records // TASK_RECORDS))
+
+
+def shares(units: Sequence[Unit], cores: int) -> list[list[Share]]:
+    """What each task does."""
+    if len(units) == 1:
+        return [[(0, (piece,))] for piece in units[0].pieces]
+    tasks: list[list[Share]] = [[] for _ in range(min(cores, len(units)))]
+    loads = [0] * len(tasks)
+    for index in sorted(range(len(units)), key=lambda i: -units[i].records):
+        least = loads.index(min(loads))
+        tasks[least].append((index, units[index].pieces))
+        # Every unit costs something, however small: a file, and what it takes to start reading.
+        loads[least] += units[index].records + 1000
+    return tasks

@@ -1,0 +1,50 @@
+"""Carries units to where they run, and brings back what became of them.
+
+`Runner` is what `ticker` needs; `SparkRunner` does it with one Spark job for all the units it is given,
+`LocalRunner` in this process, for tests of everything around it. Promises: one `Facts` per unit, in order;
+`JobFailed` only when the job itself failed, so that nobody knows which unit was to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidemill.errors import TidemillError
+from tidemill.ingest import task
+from tidemill.ingest.unit import Facts, Unit
+
+
+class JobFailed(TidemillError):
+    """The job that carried the units failed as a whole: a worker died, Spark is gone, it took too long. Any
+    of them may be the cause, or none."""
+
+    sqlstate = "58000"
+    transient = True
+
+
+class Runner(Protocol):
+    @property
+    def ready(self) -> bool:
+        """Whether a job would run now."""
+        ...
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+        """Do the units in one job of the lane (a scheduling pool); it is cancelled after `seconds`. Raises
+        JobFailed. Blocks."""
+        ...
+
+
+class LocalRunner:
+    """One unit after the other, in this process."""
+
+    ready = True
+    cores = 1
+
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+        return [task.ingest(unit, unit.pieces) for unit in units]

@@ -1,0 +1,67 @@
+"""A source's place in the ticker: its machine, whether it is at work, when it is due, and how it is.
+
+A slot is busy from the moment the ticker takes it until it is released, and only its holder steps the machine
+or changes the fields below `busy`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from tidemill.errors import TidemillError
+from tidemill.ingest.machine import Machine
+from tidemill.ingest.status import Report, State
+from tidemill.reclock.boundaries import boundary
+
+# After a failure a source waits this long, twice as long after the next, and so on: an upstream that is down
+# is asked twice a minute, one that hiccuped is back within a second.
+FIRST_RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Slot:
+    id: str
+    name: str
+    machine: Machine
+    report: Report = field(default_factory=Report)
+    # Somebody steps the machine.
+    busy: bool = False
+    # It was dropped: whoever holds it commits no more.
+    removed: bool = False
+    # The boundary at which it is next looked at; milliseconds.
+    due: int = 0
+    # It has jobs of its own: it has much to read, was too slow, or was in a job that failed.
+    alone: bool = False
+    # How often it failed in a row, and when (monotonic) it is tried again.
+    failures: int = 0
+    retry_at: float = 0.0
+
+    def ready(self, now: int) -> bool:
+        return not self.busy and now >= self.due and time.monotonic() >= self.retry_at
+
+    def succeeded(self) -> None:
+        self.failures = 0
+        self.retry_at = 0.0
+        self.report.become(State.RUNNING if self.machine.hydrated else State.HYDRATING)
+        statistics = self.report.statistics
+        if statistics.rehydration_ms is None and self.machine.hydrated:
+            statistics.rehydration_ms = int((time.monotonic() - self.report.began) * 1000)
+
+    def failed(self, error: TidemillError) -> None:
+        self.report.statistics.jobs_failed += 1
+        wait = min(FIRST_RETRY_SECONDS * 2**self.failures, LAST_RETRY_SECONDS)
+        self.failures += 1
+        self.retry_at = time.monotonic() + wait
+        self.report.become(State.STALLED, error)
+
+    def next_due(self, now: int) -> None:
+        """The boundary after the one it was due at; or, when it comes late, the latest."""
+        interval = self.machine.timing.interval
+        latest = boundary(now, interval)
+        following = self.due + interval if self.due else latest + interval
+        if following < latest:
+            self.report.statistics.ticks_skipped += (latest - following) // interval
+            following = latest
+        self.due = boundary(following, interval)

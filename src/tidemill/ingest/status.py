@@ -1,0 +1,94 @@
+"""What is told of a source: how it is, what it has done, how long its ticks take.
+
+Written by `ticker`, read by the system relations and metrics, from any thread: each value is replaced whole
+or is a number of its own. Not durable: after a start it is found out anew.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tidemill.errors import TidemillError
+
+
+class State(Enum):
+    """As `mz_source_statuses` shows it."""
+
+    STARTING = "starting"  # its shards are being opened, or Spark is not there yet
+    HYDRATING = "hydrating"  # it has not yet caught up for the first time, and cannot be read
+    RUNNING = "running"
+    STALLED = "stalled"  # the last attempt failed; it is tried again
+    CEASED = "ceased"  # the upstream said that there is no more
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    state: State
+    # When it became so; milliseconds of the wall clock.
+    since: int
+    error: str | None = None
+    detail: str | None = None
+    hint: str | None = None
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counted from the start of this process."""
+
+    messages_received: int = 0
+    bytes_received: int = 0
+    updates_staged: int = 0
+    updates_committed: int = 0
+    ticks: int = 0
+    # Boundaries at which the source was still busy with an earlier one.
+    ticks_skipped: int = 0
+    jobs_failed: int = 0
+    state_hits: int = 0
+    state_misses: int = 0
+    # Milliseconds from the start of this process to the first tick with everything caught up.
+    rehydration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TickTimes:
+    """Seconds of one tick, by phase. `visible` is what a reader notices: from the durable binding to the
+    committed data."""
+
+    bind: float
+    job: float
+    commit: float
+
+    @property
+    def visible(self) -> float:
+        return self.job + self.commit
+
+    @property
+    def slowest(self) -> str:
+        return max((self.bind, "bind"), (self.job, "job"), (self.commit, "commit"))[1]
+
+
+@dataclass(slots=True)
+class Report:
+    """All that is told of one source."""
+
+    status: Status = field(default_factory=lambda: Status(State.STARTING, wall_ms()))
+    statistics: Statistics = field(default_factory=Statistics)
+    last: TickTimes | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    def become(self, state: State, error: TidemillError | None = None) -> None:
+        primary = None if error is None else error.primary
+        if (state, primary) != (self.status.state, self.status.error):
+            self.status = Status(
+                state,
+                wall_ms(),
+                primary,
+                None if error is None else error.detail,
+                None if error is None else error.hint,
+            )
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000

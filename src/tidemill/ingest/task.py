@@ -1,0 +1,136 @@
+"""What a task does for a unit: read its pieces, make updates, write parts.
+
+Runs inside Spark's Python workers, and in this process for tests without Spark. Nothing here raises for a
+reason that belongs to one source: what happened is in the `Facts`. What is written is invisible until the
+driver appends it, so a task may be killed, retried or run twice at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.errors import TidemillError
+from tidemill.ingest.unit import Facts, Failure, Target, Unit
+from tidemill.persist.part import write_part
+from tidemill.sources.contract import Batch, Piece
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
+
+FP_READ = failpoints.register("tick.task.read", "a task has read its records, no part is written")
+FP_WRITTEN = failpoints.register("tick.task.written", "a task's parts are durable, the driver does not know")
+
+# A part is written when so much has gathered: it bounds the task's memory, and parts of this size need little
+# compaction.
+PART_ROWS = 1 << 20
+PART_BYTES = 64 << 20
+
+
+class TooSlow(TidemillError):
+    """The unit used up its time; what shares its job must not wait for it."""
+
+    sqlstate = "57014"
+    transient = True
+
+
+class Deadline:
+    """When a unit must give up. Looked at between batches."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._at = time.monotonic() + seconds
+
+    def check(self) -> None:
+        if time.monotonic() > self._at:
+            raise TooSlow(
+                f"reading took longer than {self._seconds:g} s", hint="It goes on in a job of its own."
+            )
+
+
+def ingest(unit: Unit, pieces: Sequence[Piece]) -> Facts:
+    """Read the pieces of a unit without keys and write their updates."""
+    facts = Facts()
+    try:
+        writers = [
+            None if target.skip else PartWriter(unit, index, target, facts)
+            for index, target in enumerate(unit.targets)
+        ]
+        for batch in read(unit, pieces, facts):
+            writer = writers[batch.output]
+            if writer is not None:
+                writer.add(stamped(batch.rows, unit.time))
+        failpoints.hit(FP_READ)
+        for writer in writers:
+            if writer is not None:
+                writer.flush()
+        failpoints.hit(FP_WRITTEN)
+    except Exception as e:
+        facts.failure = Failure.of(e)
+    return facts
+
+
+def read(unit: Unit, pieces: Sequence[Piece], facts: Facts) -> Iterator[Batch]:
+    """The batches of the pieces, counted and timed, until the deadline."""
+    deadline = Deadline(unit.seconds)
+    began = time.monotonic()
+    for piece in pieces:
+        for batch in unit.reader.read(piece):
+            facts.records += batch.records
+            facts.bytes += batch.bytes
+            facts.read_seconds += time.monotonic() - began
+            yield batch
+            deadline.check()
+            began = time.monotonic()
+    facts.read_seconds += time.monotonic() - began
+
+
+def stamped(rows: pa.RecordBatch, at: int) -> pa.RecordBatch:
+    """The rows as updates at a time; a reader may have given diffs."""
+    names, columns = list(rows.schema.names), list(rows.columns)
+    if DIFF_COLUMN in names:
+        diffs = columns.pop(names.index(DIFF_COLUMN))
+        names.remove(DIFF_COLUMN)
+    else:
+        diffs = pa.array(np.ones(rows.num_rows, np.int64))
+    times = pa.array(np.full(rows.num_rows, at, np.int64))
+    nulls = pa.nulls(rows.num_rows, pa.string())
+    return pa.RecordBatch.from_arrays(
+        [*columns, times, diffs, nulls], names=[*names, TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN]
+    )
+
+
+class PartWriter:
+    """Gathers one target's updates and writes them as parts of bounded size."""
+
+    def __init__(self, unit: Unit, index: int, target: Target, facts: Facts) -> None:
+        self._unit = unit
+        self._index = index
+        self._target = target
+        self._facts = facts
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, updates: pa.RecordBatch) -> None:
+        if updates.num_rows == 0:
+            return
+        self._batches.append(updates)
+        self._rows += updates.num_rows
+        self._bytes += updates.nbytes
+        if self._rows >= PART_ROWS or self._bytes >= PART_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._batches:
+            return
+        began = time.monotonic()
+        table = pa.Table.from_batches(self._batches)
+        target = self._target
+        part = write_part(self._unit.blobs, target.shard, target.desc, table, self._unit.job)
+        self._facts.parts.setdefault(self._index, []).append(part)
+        self._facts.updates += part.rows
+        self._batches, self._rows, self._bytes = [], 0, 0
+        self._facts.write_seconds += time.monotonic() - began

@@ -1,0 +1,332 @@
+"""Moves all sources along the clock.
+
+At each boundary the sources that are due are asked where they stand and bound, all at once; what is small
+goes into one Spark job for all of them, and each is committed by itself. A source that has much to read, is
+slow to answer, or was in a job that failed goes on alone, in jobs of its own, while the others keep their
+boundaries (I5). Whatever fails is that source's: its status says so, it waits, and is tried again.
+
+One thread looks at the clock and does nothing that blocks; the steps run on a pool.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from tidemill.errors import TidemillError
+from tidemill.ingest.lanes import ways
+from tidemill.ingest.runner import JobFailed, Runner
+from tidemill.ingest.slot import Slot
+from tidemill.ingest.status import State, TickTimes
+from tidemill.ingest.task import TooSlow
+from tidemill.ingest.unit import Facts, Unit
+from tidemill.persist.outcome import Fenced
+from tidemill.time.oracle import Oracle
+
+log = logging.getLogger(__name__)
+
+# Threads, apart by what they wait for, so that one kind never waits for another's: rounds and jobs (one per
+# source that goes alone; more of them take turns), upstreams, and the store.
+JOB_THREADS = 64
+BIND_THREADS = 32
+COMMIT_THREADS = 16
+# What a binding may hold to go into the shared job: some 50 ms of a core.
+SHARED_RECORDS = 50_000
+# How long a boundary waits for slow upstreams to say where they stand; later ones go alone.
+GATHER_SECONDS = 0.1
+# A unit in a shared job that takes longer gives up, and goes on alone. Several of them in one task may.
+SHARED_UNIT_SECONDS = 1.0
+# A shared job that takes longer is stopped: a reader in it hangs.
+SHARED_JOB_SECONDS = 15.0
+# The same for a source that goes alone: one binding is at most `Limits.records`, seconds of work.
+ALONE_SECONDS = 300.0
+# A tick that takes longer is told in the log, with its slowest phase.
+SLOW_SECONDS = 1.0
+# How long a stop waits for the steps at work.
+STOP_SECONDS = 5.0
+# How long the thread sleeps at most: what was added meanwhile is noticed then.
+LOOK_SECONDS = 0.5
+
+SHARED_LANE = "tick"
+ALONE_LANE = "alone"
+
+
+class Ticker:
+    """Thread-safe. `start` begins, `stop` ends after the steps at work."""
+
+    def __init__(
+        self, oracle: Oracle, runner: Runner, *, on_lost: Callable[[TidemillError], None] | None = None
+    ) -> None:
+        self._oracle = oracle
+        self._runner = runner
+        self._on_lost = on_lost
+        # Guards `_slots` and `busy` of each; notified when a slot is released.
+        self._changed = threading.Condition()
+        self._slots: dict[str, Slot] = {}
+        self._stopping = threading.Event()
+        self._jobs = ThreadPoolExecutor(JOB_THREADS, thread_name_prefix="tick-job")
+        self._binds = ThreadPoolExecutor(BIND_THREADS, thread_name_prefix="tick-bind")
+        self._commits = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="tick-commit")
+        self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """No new steps begin; those at work come to their end, unless that takes longer than `seconds`: what
+        they do then is as good as what a killed process does."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not any(s.busy for s in self._slots.values()), seconds)
+        for pool in (self._jobs, self._binds, self._commits):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def add(self, slot: Slot) -> None:
+        with self._changed:
+            self._slots[slot.id] = slot
+            self._changed.notify_all()
+
+    def remove(self, source_id: str) -> Slot | None:
+        """It is not stepped any more; what is at work for it is not committed. The caller may drop its
+        shards."""
+        with self._changed:
+            slot = self._slots.pop(source_id, None)
+            if slot is not None:
+                slot.removed = True
+            return slot
+
+    def slot(self, source_id: str) -> Slot | None:
+        with self._changed:
+            return self._slots.get(source_id)
+
+    def slots(self) -> list[Slot]:
+        with self._changed:
+            return list(self._slots.values())
+
+    # -- the clock
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                pause = self._look()
+            except TidemillError as e:
+                log.warning("the ticker stumbled, it goes on: %s", e)
+                pause = LOOK_SECONDS
+            with self._changed:
+                self._changed.wait(pause)
+
+    def _look(self) -> float:
+        """Take what is due; returns how long nothing will be."""
+        now = self._oracle.now()
+        with self._changed:
+            due = [s for s in self._slots.values() if s.ready(now)] if self._runner.ready else []
+            for slot in due:
+                slot.busy = True
+            waiting = [s.due for s in self._slots.values() if not s.busy]
+        if due:
+            self._jobs.submit(self._guarded, due, self._round, now)
+        return min([LOOK_SECONDS, *(max(0.0, at - now) / 1000 for at in waiting if at > now)])
+
+    def _guarded(self, slots: Sequence[Slot], step: Callable[[Sequence[Slot], int], None], now: int) -> None:
+        """A bug in a step must not leave slots busy for ever."""
+        try:
+            step(slots, now)
+        except BaseException as e:
+            log.exception("a tick failed for an unforeseen reason")
+            for slot in slots:
+                if slot.busy:
+                    slot.failed(e if isinstance(e, TidemillError) else TidemillError(str(e)))
+                    self._release(slot)
+
+    def _release(self, slot: Slot) -> None:
+        slot.next_due(self._oracle.now())
+        with self._changed:
+            slot.busy = False
+            self._changed.notify_all()
+
+    # -- a round: all that is due at one boundary
+
+    def _round(self, slots: Sequence[Slot], now: int) -> None:
+        binding = {self._binds.submit(self._bind, slot, now): slot for slot in slots}
+        done, late = wait(binding, GATHER_SECONDS)
+        for future in late:
+            future.add_done_callback(lambda f, s=binding[future]: self._came_late(f, s))
+        together: list[Slot] = []
+        seconds: dict[str, float] = {}
+        for future in done:
+            slot = binding[future]
+            found = future.result()
+            if found is None:
+                self._release(slot)
+            elif slot.alone or slot.machine.pending[0].records > SHARED_RECORDS:
+                self._go_alone(slot)
+            else:
+                seconds[slot.id] = found
+                together.append(slot)
+        if together:
+            self._shared(together, seconds)
+
+    def _bind(self, slot: Slot, now: int) -> float | None:
+        """Seconds that it took; None when there is nothing to read, now or because it failed."""
+        began = time.monotonic()
+        try:
+            binding = slot.machine.bind(now)
+        except Exception as e:
+            self._fail(slot, e)
+            return None
+        if binding is None:
+            slot.succeeded()
+            return None
+        return time.monotonic() - began
+
+    def _came_late(self, future: Future[float | None], slot: Slot) -> None:
+        if future.cancelled() or future.exception() is not None or future.result() is None:
+            self._release(slot)
+        else:
+            self._go_alone(slot)
+
+    def _shared(self, slots: Sequence[Slot], bind_seconds: dict[str, float]) -> None:
+        units = [slot.machine.unit(1, SHARED_UNIT_SECONDS) for slot in slots]
+        # Those without keys need one stage, the others two: they do not wait for each other.
+        groups = [
+            [(s, u) for s, u in zip(slots, units, strict=True) if u.keyed is keyed] for keyed in (False, True)
+        ]
+        for group in [g for g in groups if g]:
+            self._jobs.submit(self._shared_job, group, bind_seconds)
+
+    def _shared_job(self, group: Sequence[tuple[Slot, Unit]], bind_seconds: dict[str, float]) -> None:
+        def work(slots: Sequence[Slot], _: int) -> None:
+            began = time.monotonic()
+            try:
+                found = self._runner.run([u for _, u in group], lane=SHARED_LANE, seconds=SHARED_JOB_SECONDS)
+            except JobFailed as e:
+                self._blame(group, e)
+                return
+            job_seconds = time.monotonic() - began
+            commits = [
+                self._commits.submit(self._finish, slot, unit, facts, bind_seconds[slot.id], job_seconds)
+                for (slot, unit), facts in zip(group, found, strict=True)
+            ]
+            wait(commits)
+            for slot in slots:
+                if slot.alone and not slot.failures:
+                    self._go_alone(slot)
+                else:
+                    self._release(slot)
+
+        self._guarded([slot for slot, _ in group], work, 0)
+
+    def _blame(self, group: Sequence[tuple[Slot, Unit]], error: JobFailed) -> None:
+        """A job failed as a whole. When Spark itself is there, one of its units may be to blame: each is
+        tried alone, at once."""
+        for slot, unit in group:
+            slot.machine.abandon(unit)
+            if self._runner.ready and len(group) > 1:
+                slot.alone = True
+                slot.report.statistics.jobs_failed += 1
+            else:
+                slot.failed(error)
+                slot.alone = True
+            self._release_now(slot)
+
+    def _release_now(self, slot: Slot) -> None:
+        """It is due at once, but for what a failure makes it wait."""
+        with self._changed:
+            slot.due = 0
+            slot.busy = False
+            self._changed.notify_all()
+
+    # -- a source that goes alone
+
+    def _go_alone(self, slot: Slot) -> None:
+        slot.alone = True
+        self._jobs.submit(self._guarded, [slot], self._alone, 0)
+
+    def _alone(self, slots: Sequence[Slot], _: int) -> None:
+        """Bind, read and commit until it has caught up. The first binding is there already."""
+        (slot,) = slots
+        bind_seconds: float | None = 0.0
+        while bind_seconds is not None and not self._stopping.is_set() and not slot.removed:
+            machine = slot.machine
+            records = machine.pending[0].records
+            unit = machine.unit(ways(records, self._runner.cores), ALONE_SECONDS)
+            began = time.monotonic()
+            try:
+                (facts,) = self._runner.run([unit], lane=ALONE_LANE, seconds=ALONE_SECONDS)
+            except JobFailed as e:
+                machine.abandon(unit)
+                slot.failed(e)
+                break
+            if not self._finish(slot, unit, facts, bind_seconds, time.monotonic() - began):
+                break
+            if not machine.catching_up:
+                slot.alone = False
+                break
+            bind_seconds = self._bind(slot, self._oracle.now())
+        self._release(slot)
+
+    # -- the end of a tick
+
+    def _finish(self, slot: Slot, unit: Unit, facts: Facts, bind: float, job: float) -> bool:
+        """Commit, or take note of why not; True when it is committed."""
+        if slot.removed:
+            slot.machine.abandon(unit)
+            return False
+        if facts.failure is not None:
+            slot.machine.abandon(unit)
+            error = facts.failure.error()
+            if facts.failure.sqlstate == TooSlow.sqlstate and not slot.alone:
+                slot.alone = True  # no failure: it goes on by itself
+                log.info("source %s goes on in jobs of its own: %s", slot.name, error.primary)
+            else:
+                self._fail(slot, error)
+            return False
+        began = time.monotonic()
+        statistics = slot.report.statistics
+        statistics.messages_received += facts.records
+        statistics.bytes_received += facts.bytes
+        statistics.updates_staged += facts.updates
+        statistics.state_hits += facts.hits
+        statistics.state_misses += facts.misses
+        try:
+            slot.machine.commit(unit, facts)
+        except Exception as e:
+            self._fail(slot, e)
+            return False
+        statistics.updates_committed += facts.updates
+        statistics.ticks += 1
+        times = TickTimes(bind, job, time.monotonic() - began)
+        slot.report.last = times
+        slot.succeeded()
+        if (
+            times.visible + bind > SLOW_SECONDS
+            and slot.report.status.state is State.RUNNING
+            and not slot.alone
+        ):
+            log.warning(
+                "slow tick of source %s: %.0f ms, most of it in %s (bind %.0f, job %.0f, commit %.0f)",
+                slot.name,
+                (times.visible + bind) * 1000,
+                times.slowest,
+                bind * 1000,
+                job * 1000,
+                times.commit * 1000,
+            )
+        return True
+
+    def _fail(self, slot: Slot, error: Exception) -> None:
+        if isinstance(error, Fenced) and self._on_lost is not None:
+            self._on_lost(error)
+        if not isinstance(error, TidemillError):
+            log.exception("source %s failed for an unforeseen reason", slot.name, exc_info=error)
+            error = TidemillError(f"{type(error).__name__}: {error}")
+        elif slot.report.status.error != error.primary:
+            log.warning("source %s is stalled: %s", slot.name, error)
+        slot.failed(error)

@@ -1,0 +1,23 @@
+"""The times at which sources tick: common to all of them, so that one time is a consistent cut.
+
+A source with interval `i` binds at multiples of `i` of the one clock. Sources of equal interval share every
+boundary; those of another share the common multiples.
+"""
+
+from __future__ import annotations
+
+# What a source that says nothing itself waits between two bindings.
+DEFAULT_INTERVAL_MS = 1000
+# A tick costs a job and two commits; more often than this it would do nothing else.
+MIN_INTERVAL_MS = 100
+MAX_INTERVAL_MS = 24 * 3600 * 1000
+
+
+def boundary(now: int, interval: int) -> int:
+    """The latest boundary at or before `now`."""
+    return now - now % interval
+
+
+def next_boundary(now: int, interval: int) -> int:
+    """The first boundary after `now`."""
+    return boundary(now, interval) + interval

@@ -1,0 +1,51 @@
+"""What people see of a source's bindings: the progress relation and the list of all bindings.
+
+Read straight from the remap shard with Arrow: it has a row per partition and retained time, so no Spark job
+is worth its while. Called by the engine.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+
+from tidemill.errors import Internal
+from tidemill.persist.shard import Shard
+from tidemill.reclock.remap import cumulated, increments_by_time, retained
+from tidemill.sources.contract import Gauge
+from tidemill.types.arrow import TIME_COLUMN, storage_schema
+from tidemill.types.model import Kind
+
+
+def progress_at(shard: Shard, gauge: Gauge, as_of: int, readable: int) -> pa.Table:
+    """One row per partition with the number of its next record at `as_of`, and that time as the hidden
+    column `mz_timestamp`. `readable` is up to where the bindings are known to be complete."""
+    with shard.snapshot(as_of, readable=readable) as snapshot:
+        tables = [snapshot.read_part(part) for part in snapshot.parts]
+    frontiers = cumulated(increments_by_time(pa.concat_tables(tables), gauge)) if tables else []
+    rows = sorted(frontiers[-1][1].items(), key=lambda r: (str(type(r[0])), r[0])) if frontiers else []
+    *partition, value = storage_schema(gauge.progress_desc)
+    columns = [pa.array([p for p, _ in rows], field.type) for field in partition]
+    columns.append(pa.array([_stored(v, gauge) for _, v in rows], value.type))
+    names = [field.name for field in (*partition, value)]
+    return pa.table([*columns, pa.array([as_of] * len(rows), pa.int64())], names=[*names, TIME_COLUMN])
+
+
+def _stored(value: int, gauge: Gauge) -> int | Decimal:
+    kind = gauge.value.type.kind
+    if kind is Kind.UINT8 or kind is Kind.NUMERIC:
+        return Decimal(value)
+    if kind is Kind.INT8:
+        return value
+    raise Internal(f"a source's progress cannot be shown as {gauge.value.type}")
+
+
+def all_bindings(shard: Shard, gauge: Gauge) -> list[tuple[int, str | None, int]]:
+    """(time, partition, next record) of every retained binding: at which time a record became visible is the
+    first whose value is above its number."""
+    return [
+        (time, None if partition is None else str(partition), value)
+        for time, frontier in cumulated(retained(shard, gauge))
+        for partition, value in frontier.items()
+    ]
