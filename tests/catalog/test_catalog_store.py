@@ -20,7 +20,7 @@ from tidemill.catalog.items import Table
 from tidemill.catalog.ops import AddColumn, AlterSystem, CreateTable, CreateView, Drop, Op, Rename
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import CATALOG_SHARD, Catalog
-from tidemill.errors import TidemillError, UndefinedObject, Unsupported
+from tidemill.errors import SerializationFailure, TidemillError, UndefinedObject, Unsupported
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
 from tidemill.persist.outcome import Fenced
@@ -193,6 +193,67 @@ def test_a_full_disk(env: Environment, where: str) -> None:
     assert {i.path.split("/")[1] for i in env.blobs.list("shards")} == {"catalog", "clock", "txns"}
     catalog.transact([CreateTable(public(catalog), "t", DESC)])
     assert Catalog.open(env).state.items == catalog.state.items
+
+
+@pytest.mark.parametrize(
+    ("where", "written"),
+    [
+        ("persist.part.before_fsync=enospc", False),  # the rows' new values
+        ("catalog.before_put=enospc", False),
+        ("persist.entry.temp_written=enospc@1", False),  # the catalog's entry
+        ("persist.entry.temp_written=enospc@2", False),  # the shard's: the catalog's is taken back
+        ("persist.entry.temp_written=enospc@2;catalog.before_put=enospc@2", False),  # and that fails too
+        ("catalog.put=eio", True),
+        ("catalog.widened=eio", True),
+    ],
+)
+def test_a_column_is_added_whole_or_not_at_all(env: Environment, where: str, written: bool) -> None:
+    catalog = Catalog.open(env)
+    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    t = table(catalog, "t")
+    old = {"a": pa.array([1], pa.int32()), "b": ["x"]}
+    env.txns.commit({t.shard: pa.table({**old, "mz_diff": pa.array([1], pa.int64())})}).result()
+    env.txns.apply_until(t.shard, env.oracle.read_ts())
+    contents = pa.table(
+        {
+            "a": pa.array([1, 1], pa.int32()),
+            "b": ["x", "x"],
+            "c": pa.array([None, "new"], pa.string()),
+            "mz_diff": pa.array([-1, 1], pa.int64()),
+        }
+    )
+    add = AddColumn(t.id, Column("c", TEXT), "'new'")
+    failpoints.arm(where)
+    if written:
+        catalog.transact([add], contents=contents)
+    else:
+        with pytest.raises((TidemillError, OSError)):
+            catalog.transact([add], contents=contents)
+        assert table(catalog, "t") == t
+        # A server that begins here finds the same.
+        items, catalog = dict(catalog.state.items), Catalog.open(env)
+        assert dict(catalog.state.items) == items
+        catalog.transact([add], contents=contents)
+    failpoints.arm("")
+    shard = env.open_shard(t.shard)
+    assert shard.desc.names == table(catalog, "t").desc.names == ["a", "b", "c"]
+    with shard.snapshot(env.oracle.read_ts(), readable=env.oracle.read_ts() + 1) as snapshot:
+        rows = snapshot.read().to_pylist()
+    assert rows == [{"a": 1, "b": "x", "c": "new", "mz_diff": 1, "mz_error": None}]
+    # Nothing is left of what failed, but for the catalog's own.
+    parts = {i.path for i in env.blobs.list(f"shards/{t.shard}/parts")}
+    assert parts == {f"shards/{t.shard}/{part.path}" for part in shard.parts}
+    assert Catalog.open(env).state.items == catalog.state.items
+
+
+def test_what_a_change_was_worked_out_from_must_not_have_changed(env: Environment) -> None:
+    catalog = Catalog.open(env)
+    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    t = table(catalog, "t")
+    catalog.transact([AddColumn(t.id, Column("c", TEXT))])
+    with pytest.raises(SerializationFailure, match='"t" was altered meanwhile'):
+        catalog.transact([AddColumn(t.id, Column("d", TEXT))], unaltered=t)
+    catalog.transact([AddColumn(t.id, Column("d", TEXT))], unaltered=table(catalog, "t"))
 
 
 def test_an_error_behind_the_commit_point_is_no_failure(env: Environment) -> None:

@@ -45,10 +45,14 @@ class Ledger:
     which things happened: a line comes before whatever follows from it."""
 
     def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._lock = threading.Lock()
-        self._path = path
         self._last = 0
+        # How many lines say what; so that nobody reads the file only to count.
+        self._counts: Counter[str] = Counter()
+        # What was read of the file so far: it only grows, and lines are whole.
+        self._lines: list[dict[str, Any]] = []
+        self._read = 0
 
     def next_id(self) -> int:
         with self._lock:
@@ -56,12 +60,26 @@ class Ledger:
             return self._last
 
     def write(self, what: str, **fields: object) -> None:
+        line = (json.dumps({"what": what, **fields}) + "\n").encode()
         with self._lock:
-            os.write(self._file, (json.dumps({"what": what, **fields}) + "\n").encode())
+            os.write(self._file, line)
+            self._counts[what] += 1
+
+    def count(self, what: str) -> int:
+        with self._lock:
+            return self._counts[what]
 
     def lines(self) -> list[dict[str, Any]]:
-        with open(self._path) as file:
-            return [json.loads(line) for line in file]
+        """All of them, as the file has them; only what is new is read."""
+        with self._lock:
+            size = os.fstat(self._file).st_size
+            data = os.pread(self._file, size - self._read, self._read)
+            self._read += len(data)
+            self._lines += [json.loads(line) for line in data.splitlines()]
+            return list(self._lines)
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 def transfer(txn: int, dice: random.Random) -> Rows:

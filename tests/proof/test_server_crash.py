@@ -91,7 +91,7 @@ class Rounds:
 
     def _write_until_death(self, failpoint: str | None) -> bool:
         """Whether it died by itself."""
-        begun = len(self.ledger.lines())
+        enough = self.ledger.count("ack") + ACKS
         stop = threading.Event()
         definer = threading.Thread(target=define, args=(self.server.sql_dsn, stop), daemon=True)
         definer.start()
@@ -99,8 +99,7 @@ class Rounds:
         deadline = time.monotonic() + SECONDS
         while self.server.returncode is None and time.monotonic() < deadline:
             time.sleep(0.02)
-            acks = sum(line["what"] == "ack" for line in self.ledger.lines()[begun:])
-            if failpoint is None and acks >= ACKS:
+            if failpoint is None and self.ledger.count("ack") >= enough:
                 break
         by_itself = self.server.returncode is not None
         self.server.kill9()
@@ -228,7 +227,7 @@ def update_until_death(lives: Rounds) -> None:
     for mover in movers:
         mover.start()
     deadline = time.monotonic() + 180
-    while sum(line["what"] == "ack" for line in ledger.lines()) < MOVES and time.monotonic() < deadline:
+    while ledger.count("ack") < MOVES and time.monotonic() < deadline:
         time.sleep(0.02)
     lives.server.kill9()
     stop.set()

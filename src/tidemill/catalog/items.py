@@ -94,10 +94,6 @@ class View:
         return None
 
 
-# How often a source is bound and read, without TIMESTAMP INTERVAL.
-DEFAULT_INTERVAL_MS = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """An upstream that is read for ever. It has a progress relation, and its rows either under its own name
@@ -122,8 +118,8 @@ class Source:
     remap_shard: str
     # The time at which its shards begin: their first since and upper.
     created: int
-    # TIMESTAMP INTERVAL, in milliseconds.
-    interval_ms: int = DEFAULT_INTERVAL_MS
+    # TIMESTAMP INTERVAL, in milliseconds: how often it is bound and read.
+    interval_ms: int
     # Of its rows, its tables' and its bindings alike: they are let go together.
     retain_history_ms: int | None = None
 

@@ -4,7 +4,7 @@ Opened by a server after its environment, before it serves. Promises: `transact`
 is seen; changes happen one at a time, each at a time of its own on the one clock, and never in the middle of
 a transaction's commit; what was acknowledged is there after a crash. A table's shard exists before the entry
 that names it, and goes after the entry that retracts it: a crash in between leaves files that nobody refers
-to, never a name without its shard.
+to, never a name without its shard. How a table gets another column is told in `widen`.
 
 The shard's rows are (id, body): one per item (`codec`), one that holds the next free id, and one per dropped
 shard whose files are still there.
@@ -14,29 +14,47 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from tidemill import failpoints
 from tidemill.catalog import codec
-from tidemill.catalog.items import BUILTINS, DEFAULT_DATABASE, DEFAULT_ROLE, Builtins, Item, Table, is_system
+from tidemill.catalog.items import (
+    BUILTINS,
+    DEFAULT_DATABASE,
+    DEFAULT_ROLE,
+    Builtins,
+    Collection,
+    Item,
+    Table,
+    is_system,
+)
 from tidemill.catalog.ops import CreateDatabase, CreateRole, Op, apply_all
+from tidemill.catalog.retention import follow, read_to
 from tidemill.catalog.state import CatalogState
-from tidemill.errors import DataCorrupted, TidemillError, UndefinedObject
+from tidemill.catalog.widen import Widening, prepare, settled, storage_desc
+from tidemill.errors import DataCorrupted, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
 from tidemill.persist.outcome import Fenced
 from tidemill.persist.settle import append_settled, upper_of
 from tidemill.persist.shard import Shard, ShardExists
+from tidemill.persist.sweep import never_used
 from tidemill.persist.txns.request import conflict, merge
 from tidemill.time.bounds import MAX_TIME
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.model import TEXT, Column, RelationDesc
 
 log = logging.getLogger(__name__)
+
+Listener: TypeAlias = Callable[[CatalogState, CatalogState], None]
 
 FP_BEFORE_PUT = failpoints.register(
     "catalog.before_put", "shards of new tables exist, the catalog does not know them"
@@ -51,13 +69,13 @@ CATALOG_DESC = RelationDesc((Column("id", TEXT, nullable=False), Column("body", 
 _NEXT_ID = "next_id"
 DROPPED = "dropped:"
 
+# The shards that are made here (`ops`).
+_OURS = re.compile(r"u\d+-\d+")
+
 # How long what the catalog was can be asked for. Its changes are few and small.
 RETAIN_MS = 7 * 24 * 3600 * 1000
 # What a table keeps without RETAIN HISTORY FOR: an hour, so that AS OF works for what one has just seen.
 DEFAULT_RETAIN_MS = 3600 * 1000
-# Since moves when this share of the retention has passed, and not more often than this.
-SINCE_STEPS = 10
-SINCE_STEP_MS = 1000
 # Files of a dropped table stay this long: a statement that was planned before the drop may be about to open
 # them.
 DROP_GRACE_SECONDS = 60.0
@@ -75,8 +93,11 @@ class Catalog:
         # Row id -> body as it stands in the shard: a row is retracted by value.
         self._rows: dict[str, str] = {}
         self._state = CatalogState(builtins.items, next_id=1, time=0)
+        # Shards of tables that an earlier server made and died before it named them here.
+        self._strays: list[str] = []
         # Shard -> when (monotonic) its table was dropped here; those of earlier processes may go at once.
         self._dropped_at: dict[str, float] = {}
+        self._listeners: list[Listener] = []
 
     @staticmethod
     def open(environment: Environment, builtins: Builtins = BUILTINS) -> Catalog:
@@ -90,6 +111,7 @@ class Catalog:
                 shard = environment.open_shard(CATALOG_SHARD)
         catalog = Catalog(environment, shard, builtins)
         catalog._load()
+        catalog._find_strays()
         return catalog
 
     @property
@@ -97,45 +119,74 @@ class Catalog:
         """What exists now."""
         return self._state
 
+    def on_change(self, listener: Listener) -> None:
+        """`listener` is called with the states before and after every change, in order, when the change is
+        durable and seen. It must return at once, and not change the catalog."""
+        self._listeners.append(listener)
+
     def state_as_of(self, time: int) -> CatalogState:
         """What existed at `time`; raises InvalidAsOf when that is forgotten, NotYetReadable when it is to
-        come."""
+        come. A column that a crash kept from being added shows from its entry until it was taken back."""
         rows = self._read(time, self._environment.txns.readable_upper(CATALOG_SHARD))
-        return self._state_of(rows, time)
+        return self._state_of(rows, time, lambda table: replace(table, unsettled_from=None))
 
     def transact(
-        self, ops: Sequence[Op], *, contents: pa.Table | None = None, reads: Mapping[str, int] | None = None
+        self,
+        ops: Sequence[Op],
+        *,
+        contents: pa.Table | None = None,
+        reads: Mapping[str, int] | None = None,
+        unaltered: Table | None = None,
     ) -> CatalogState:
         """Make all of the changes, or none, durably; returns the state after them. `contents` are the updates
-        (physical columns and `mz_diff`) that the one table which `ops` create starts with; `reads` are the
-        shards that they were read from, with the times: SerializationFailure when one has changed since."""
+        (physical columns and `mz_diff`) that come with the change: what the one table which `ops` create
+        starts with, or what the rows get in the columns which `ops` add to one table. `reads` are the shards
+        that the change was worked out from, with the times, and `unaltered` the table as it was then:
+        SerializationFailure when one has changed since."""
         with self._lock, self._environment.txns.paused():
             for shard_id, read_at in (reads or {}).items():
                 if (changed_at := self._environment.txns.last_write(shard_id)) > read_at:
                     raise conflict(shard_id, read_at, changed_at)
             old = self._state
+            if unaltered is not None and old.get(unaltered.id, Table) != unaltered:
+                raise SerializationFailure(
+                    f'relation "{unaltered.name}" was altered meanwhile', hint="Run the statement again."
+                )
             oracle = self._environment.oracle
             ts = oracle.write_ts()
             created: list[str] = []
+            widening: Widening | None = None
             try:
                 new = apply_all(old, ops, time=ts)
-                self._move_shards(old, new, ts, created)
-                if contents is not None:
+                self._create_shards(old, new, ts, created)
+                widening = prepare(self._environment, old, new, contents, ts)
+                if contents is not None and widening is None:
                     self._fill(created, contents, ts)
-                gone = _dropped_tables(old, new)
-                rows = self._rows_of(new) | {r: b for r, b in self._rows.items() if r.startswith(DROPPED)}
-                rows |= {DROPPED + t.shard: _dropped_body(t.shard) for t in gone}
+                gone = _dropped(old, new)
+                before = {r: b for r, b in self._rows.items() if r.startswith(DROPPED)}
+                rows = self._rows_of(new) | before
+                rows |= {DROPPED + c.shard: _dropped_body(c.shard) for c in gone}
+                if widening is not None:
+                    rows[widening.table.id] = codec.encode(widening.entry)
                 self._write(rows, ts)
+                if widening is not None:
+                    self._widen(widening, self._rows_of(old) | before)
             except Exception:
                 self._discard(created)
+                if widening is not None:
+                    widening.discard()
                 raise
             finally:
                 oracle.complete(ts)
             # Only now: who sees a new table reads at its time or later, before which it has no contents.
             self._state = new
-            for table in gone:
-                self._dropped_at[table.shard] = time.monotonic()
-                self._environment.txns.forget(table.shard, _dropped_error(table))
+            for collection in gone:
+                self._dropped_at[collection.shard] = time.monotonic()
+                self._environment.txns.forget(collection.shard, _dropped_error(collection))
+            for listener in self._listeners:
+                listener(old, new)
+            changed = [t.shard for t in new.tables() if t is not old.items.get(t.id)]
+            self._environment.txns.note([CATALOG_SHARD, *changed])
             return new
 
     def sweep(self) -> int:
@@ -156,39 +207,51 @@ class Catalog:
                     self._write({r: b for r, b in self._rows.items() if r != row}, ts)
                 finally:
                     self._environment.oracle.complete(ts)
+                self._environment.txns.note([CATALOG_SHARD])
             self._dropped_at.pop(shard_id, None)
             count += 1
+        while self._strays:
+            self._drop_stray(self._strays[-1])
+            self._strays.pop()
         return count
 
     def maintain(self, default_retain_ms: int = DEFAULT_RETAIN_MS) -> None:
         """Let history go that nobody asked to keep, of the tables and of the catalog itself, and sweep
         dropped tables. Compaction of what became equal is the environment's."""
         now = self._environment.oracle.now()
-        retained = {
-            t.shard: default_retain_ms if t.retain_history_ms is None else t.retain_history_ms
-            for t in self._state.tables()
-        }
-        retained[CATALOG_SHARD] = RETAIN_MS
-        for shard in self._environment.open_shards():
-            if (retain := retained.get(shard.id)) is not None:
-                _follow(shard, now, retain)
+        shards = {s.id: s for s in self._environment.open_shards()}
+        ends = read_to(self._state, shards)
+        follow(self._shard, now - RETAIN_MS, RETAIN_MS)
+        for c in self._state.collections():
+            if (shard := shards.get(c.shard)) is not None:
+                retain = default_retain_ms if c.retain_history_ms is None else c.retain_history_ms
+                follow(shard, min(now - retain, ends.get(c.shard, now)), retain)
         self.sweep()
 
     # -- shards of tables
 
-    def _move_shards(self, old: CatalogState, new: CatalogState, ts: int, created: list[str]) -> None:
-        for item in new.items.values():
-            if not isinstance(item, Table):
-                continue
-            before = old.items.get(item.id)
-            if not isinstance(before, Table):
-                created.append(item.shard)
-                self._environment.create_shard(item.shard, storage_desc(item.desc), since=ts)
-            elif len(before.desc.columns) != len(item.desc.columns):
-                # Before the entry: a column that the catalog does not know yet hurts nobody. It may be there
-                # from an attempt that failed.
-                shard = self._environment.open_shard(item.shard)
-                shard.evolve(storage_desc(item.desc))
+    def _create_shards(self, old: CatalogState, new: CatalogState, ts: int, created: list[str]) -> None:
+        known = {c.shard for c in old.collections()}
+        for collection in new.collections():
+            if collection.shard not in known:
+                created.append(collection.shard)
+                self._environment.create_shard(collection.shard, storage_desc(collection.desc), since=ts)
+
+    def _widen(self, widening: Widening, before: dict[str, str]) -> None:
+        """The catalog's entry is there: the shard's, or the catalog's as it was `before`."""
+        try:
+            widening.commit()
+        except Exception as e:
+            log.error("a column could not be added, it is taken back: %s", e)
+            ts = self._environment.oracle.write_ts()
+            try:
+                self._write(before, ts)
+            except (TidemillError, OSError, failpoints.FailpointError) as again:
+                # The next change writes what the state says, and the next server looks at the shard.
+                log.error("the column stands in the catalog until its next change: %s", again)
+            finally:
+                self._environment.oracle.complete(ts)
+            raise
 
     def _fill(self, created: Sequence[str], contents: pa.Table, ts: int) -> None:
         """What the new table holds from its first moment on; before the entry that names it."""
@@ -207,6 +270,20 @@ class Catalog:
             except (TidemillError, OSError) as e:
                 log.warning("the shard %s of a table that was not created stays behind: %s", shard_id, e)
 
+    def _find_strays(self) -> None:
+        """Before anything is created here; the catalog is at our epoch, so nobody before us can name them any
+        more."""
+        known = {t.shard for t in self._state.tables()}
+        known |= {r.removeprefix(DROPPED) for r in self._rows if r.startswith(DROPPED)}
+        self._strays = [s for s in self._environment.shard_ids() if _OURS.fullmatch(s) and s not in known]
+
+    def _drop_stray(self, shard_id: str) -> None:
+        if never_used(self._environment.blobs, shard_id, creator="catalog-e"):
+            log.info("deleting shard %s of a table that was never created", shard_id)
+            self._environment.drop_shard(shard_id)
+        else:
+            log.warning("shard %s holds rows, but no table: it is left alone", shard_id)
+
     def _is_read(self, shard_id: str) -> bool:
         """Whether somebody in this process holds a time of the shard."""
         shard = next((s for s in self._environment.open_shards() if s.id == shard_id), None)
@@ -224,9 +301,9 @@ class Catalog:
             # A new directory, or one whose first server died right here.
             self.transact([CreateDatabase(DEFAULT_DATABASE), CreateRole(DEFAULT_ROLE)])
             return
-        self._state = self._state_of(self._rows, upper - 1)
+        self._state = self._state_of(self._rows, upper - 1, partial(settled, self._environment))
         if self._rows_of(self._state).items() - self._rows.items():
-            log.info("rewriting catalog items of an older format")
+            log.info("rewriting catalog items of an older format or an unfinished change")
             self.transact([])
 
     def _read(self, as_of: int, readable: int) -> dict[str, str]:
@@ -240,9 +317,10 @@ class Catalog:
             rows[row] = body
         return rows
 
-    def _state_of(self, rows: Mapping[str, str], time: int) -> CatalogState:
+    def _state_of(self, rows: Mapping[str, str], time: int, settle: Callable[[Table], Table]) -> CatalogState:
         items: list[Item] = list(self._builtins.items)
-        items += [codec.decode(r, b) for r, b in rows.items() if r != _NEXT_ID and not r.startswith(DROPPED)]
+        found = [codec.decode(r, b) for r, b in rows.items() if r != _NEXT_ID and not r.startswith(DROPPED)]
+        items += [settle(item) if isinstance(item, Table) else item for item in found]
         next_id = int(json.loads(rows.get(_NEXT_ID, '{"next": 1}'))["next"])
         return CatalogState(items, next_id=next_id, time=time)
 
@@ -275,32 +353,17 @@ class Catalog:
         self._rows = rows
 
 
-def _follow(shard: Shard, now: int, retain_ms: int) -> None:
-    """Move since to the retention's distance, in steps, and only where there is history to let go: every move
-    is an entry of the log sooner or later, and an idle shard should have none."""
-    target = now - retain_ms
-    if (
-        target - shard.since >= max(retain_ms // SINCE_STEPS, SINCE_STEP_MS)
-        and upper_of(shard) > shard.since + 1
-    ):
-        shard.downgrade_since(target)
-
-
-def storage_desc(desc: RelationDesc) -> RelationDesc:
-    """The relation as its shard keeps it: whether a column may be null is the catalog's to say, and
-    changes."""
-    return RelationDesc(tuple(Column(c.name, c.type) for c in desc.columns))
-
-
-def _dropped_tables(old: CatalogState, new: CatalogState) -> list[Table]:
-    return [t for t in old.tables() if t.id not in new.items and not is_system(t.id)]
+def _dropped(old: CatalogState, new: CatalogState) -> list[Collection]:
+    return [c for c in old.collections() if c.item.id not in new.items and not is_system(c.item.id)]
 
 
 def _dropped_body(shard_id: str) -> str:
     return json.dumps({"format": codec.FORMAT, "kind": "dropped", "shard": shard_id})
 
 
-def _dropped_error(table: Table) -> TidemillError:
+def _dropped_error(collection: Collection) -> TidemillError:
     return UndefinedObject(
-        f'relation "{table.name}" does not exist', detail="It was dropped meanwhile.", sqlstate="42P01"
+        f'relation "{collection.item.name}" does not exist',
+        detail="It was dropped meanwhile.",
+        sqlstate="42P01",
     )

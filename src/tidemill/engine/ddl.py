@@ -7,7 +7,7 @@ committed first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from tidemill.catalog.items import Database, Item, Key, Schema, Table, View
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.defaults import default_column, default_text
+from tidemill.engine.defaults import default_text, default_value
 from tidemill.engine.durations import history_ms
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
@@ -54,6 +54,14 @@ async def transact(
 ) -> CatalogState:
     """Make the changes, after whatever the session's transaction needs before. `contents` and `reads` as for
     `Catalog.transact`."""
+    await _by_itself(s, verb)
+    change = partial(s.engine.catalog.transact, list(changes), contents=contents, reads=reads)
+    return await s.blocking(change)
+
+
+async def _by_itself(s: EngineSession, verb: str) -> None:
+    """What comes before a change that commits at once: nothing in a transaction block, else the commit of
+    what was written."""
     transaction = s.current
     if transaction.explicit:
         if transaction.mode is not Mode.OPEN:
@@ -68,8 +76,27 @@ async def transact(
         transaction.writes.clear()
     if transaction.read_only:
         raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
-    change = partial(s.engine.catalog.transact, list(changes), contents=contents, reads=reads)
-    return await s.blocking(change)
+
+
+async def _alter_as_read(
+    s: EngineSession, planned: Table, work_out: Callable[[Table, int], tuple[ops.Op, pa.Table | None]]
+) -> Outcome:
+    """A change of a table that depends on its rows, in one commit: `work_out` reads the table as it is now at
+    a time, off the event loop, and gives the change and the updates that come with it; it is asked again when
+    the table was written or altered meanwhile."""
+    await _by_itself(s, "ALTER TABLE")
+
+    async def attempt(_: bool) -> Outcome:
+        # First the table, then the time: what the table was given when it was last altered is there by then.
+        table = s.engine.catalog.state.get(planned.id, Table)
+        ts = await s.blocking(s.engine.oracle.read_ts)
+        op, contents = await s.blocking(work_out, table, ts)
+        reads = {table.shard: ts}
+        change = partial(s.engine.catalog.transact, [op], contents=contents, reads=reads, unaltered=table)
+        await s.blocking(change)
+        return Complete("ALTER TABLE")
+
+    return await in_turn(s, [planned.shard], attempt)
 
 
 def _change(verb: str, changes: Sequence[ops.Op], notices: Sequence[Notice] = ()) -> Action:
@@ -314,7 +341,7 @@ def plan_alter_table(s: EngineSession, statement: ast.AlterTable, catalog: Catal
     if isinstance(action, ast.AddColumn):
         return _plan_add_column(s, table, action)
     if isinstance(action, ast.SetNotNull) and action.not_null:
-        return _plan_set_not_null(table, action.column.value)
+        return _plan_set_not_null(table, _find_column(table, action.column))
     return _change("ALTER TABLE", [_alter_op(s, table, action)])
 
 
@@ -354,91 +381,70 @@ def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> P
     if action.if_not_exists and definition.name.value in table.desc.names:
         text = f'column "{definition.name.value}" of relation "{table.name}" already exists, skipping'
         return _skip("ALTER TABLE", text, "42701")
-    column = _column(definition, nullable=True)
+    column = _column(definition, nullable=not definition.not_null)
     default = None if definition.default is None else default_text(s, definition.default, column)
+    op = ops.AddColumn(table.id, column, default)
+    if default is None and column.nullable:
+        return _change("ALTER TABLE", [op])
+    limit = system_number(s, "max_transaction_size")
 
-    async def act(s: EngineSession) -> Outcome:
-        if definition.not_null and default is None and await _has_rows(s, table):
-            # Said before anything is changed: a column cannot be taken away again.
+    def work_out(table: Table, ts: int) -> tuple[ops.Op, pa.Table | None]:
+        rows = _read(s, table, ts, physical_names(table.desc))
+        value = default_value(s, column, default, rows.num_rows)
+        if value.null_count and not column.nullable:
             raise NotNullViolation(
                 f'column "{column.name}" of relation "{table.name}" contains null values',
                 hint="Give the column a DEFAULT.",
             )
-        state = await transact(s, "ALTER TABLE", [ops.AddColumn(table.id, column, default)])
-        try:
-            if default is not None:
-                await _fill(s, state.get(table.id, Table), column)
-            if definition.not_null:
-                await _set_not_null(s, table.id, column.name)
-        except NotNullViolation:
-            # The column is there, as history cannot be taken back, but not as was asked for.
-            s.notice(Notice(f'column "{column.name}" was added without NOT NULL', "WARNING"))
-            raise
-        return Complete("ALTER TABLE")
+        if value.null_count == rows.num_rows:
+            return op, None
+        return op, _given(rows, physical_names(RelationDesc((*table.desc.columns, column)))[-1], value, limit)
 
-    return Action(act)
-
-
-async def _fill(s: EngineSession, table: Table, column: Column) -> None:
-    """Give the rows that are there the new column's default: from this time on, the old times keep their
-    NULLs."""
-    limit = system_number(s, "max_transaction_size")
-
-    async def attempt(_: bool) -> None:
-        ts = await s.blocking(s.engine.oracle.read_ts)
-        rows = await s.blocking(_read_all, s, table, ts)
-        if not rows.num_rows:
-            return
-        at = table.desc.names.index(column.name)
-        value = await s.blocking(default_column, s, table, at, rows.num_rows)
-        new = rows.set_column(at, rows.schema.field(at), value)
-        retracted = pc.call_function("negate", [rows.column(DIFF_COLUMN)])
-        old = rows.set_column(rows.num_columns - 1, rows.schema.field(DIFF_COLUMN), retracted)
-        updates = pa.concat_tables([old, new])
-        if updates.nbytes > limit:
-            raise Unsupported(
-                "the table is too large to be given a default",
-                detail=f"It takes {updates.nbytes} bytes, max_transaction_size is {limit}.",
-                hint="The column was added; set its value with UPDATEs of a part of the rows each.",
-                sqlstate="54000",
-            )
-        await s.engine.write({table.shard: updates}, {table.shard: table}, {table.shard: ts})
-
-    await in_turn(s, [table.shard], attempt)
-
-
-async def _has_rows(s: EngineSession, table: Table) -> bool:
-    ts = await s.blocking(s.engine.oracle.read_ts)
-    return (await s.blocking(_read_all, s, table, ts)).num_rows > 0
-
-
-def _read_all(s: EngineSession, table: Table, ts: int) -> pa.Table:
-    with reading.snapshot_of(s, table, ts) as snapshot:
-        return snapshot.read().select([*physical_names(table.desc), DIFF_COLUMN])
-
-
-def _plan_set_not_null(table: Table, column: str) -> Plan:
     async def act(s: EngineSession) -> Outcome:
-        if column not in table.desc.names:
-            raise UndefinedObject(
-                f'column "{column}" of relation "{table.name}" does not exist', sqlstate="42703"
-            )
-        await _set_not_null(s, table.id, column)
-        return Complete("ALTER TABLE")
+        return await _alter_as_read(s, table, work_out)
 
     return Action(act)
 
 
-async def _set_not_null(s: EngineSession, table_id: str, column: str) -> None:
-    """First the rule, which no later write can pass, then the look at what is there: no NULL slips in
-    between."""
-    state = await transact(s, "ALTER TABLE", [ops.SetNotNull(table_id, column, True)])
-    table = state.get(table_id, Table)
-    ts = await s.blocking(s.engine.oracle.read_ts)
-    rows = await s.blocking(_read_all, s, table, ts)
-    if rows.column(table.desc.names.index(column)).null_count:
-        await s.blocking(s.engine.catalog.transact, [ops.SetNotNull(table_id, column, False)])
-        raise NotNullViolation(f'column "{column}" of relation "{table.name}" contains null values')
+def _given(rows: pa.Table, name: str, value: pa.Array, limit: int) -> pa.Table:
+    """The updates that give `rows` (with `mz_diff` behind) a value in a new column: until now it is null."""
+    at = rows.num_columns - 1
+    new = rows.add_column(at, name, value)
+    old = rows.add_column(at, name, pa.nulls(rows.num_rows, value.type))
+    retracted = pc.call_function("negate", [rows.column(DIFF_COLUMN)])
+    updates = pa.concat_tables([old.set_column(at + 1, new.schema.field(at + 1), retracted), new])
+    if updates.nbytes > limit:
+        raise Unsupported(
+            "the table is too large to be given a default",
+            detail=f"It takes {updates.nbytes} bytes, max_transaction_size is {limit}.",
+            hint="Add the column without one, set its value with UPDATEs of a part of the rows each, "
+            "and then its default.",
+            sqlstate="54000",
+        )
+    return updates
+
+
+def _read(s: EngineSession, table: Table, ts: int, columns: Sequence[str]) -> pa.Table:
+    """Those columns and `mz_diff`."""
+    with reading.snapshot_of(s, table, ts) as snapshot:
+        return snapshot.read(columns).select([*columns, DIFF_COLUMN])
+
+
+def _plan_set_not_null(table: Table, column: Column) -> Plan:
+    op = ops.SetNotNull(table.id, column.name, True)
+
+    async def act(s: EngineSession) -> Outcome:
+        def work_out(table: Table, ts: int) -> tuple[ops.Op, None]:
+            name = physical_names(table.desc)[table.desc.names.index(column.name)]
+            if _read(s, table, ts, [name]).column(0).null_count:
+                raise NotNullViolation(
+                    f'column "{column.name}" of relation "{table.name}" contains null values'
+                )
+            return op, None
+
+        return await _alter_as_read(s, table, work_out)
+
+    return Action(act)
 
 
 def plan_comment(statement: ast.CommentOn) -> Plan:

@@ -52,7 +52,11 @@ def _value(session: EngineSession, tree: exp.Expr, column: Column) -> pa.Scalar 
 
 def default_column(session: EngineSession, table: Table, index: int, rows: int) -> pa.Array:
     """The column's default for each of `rows` rows that are written now; NULLs if it has none."""
-    column, text = table.desc.columns[index], table.defaults[index]
+    return default_value(session, table.desc.columns[index], table.defaults[index], rows)
+
+
+def default_value(session: EngineSession, column: Column, text: str | None, rows: int) -> pa.Array:
+    """What the default makes now, `rows` times."""
     scalar = None if text is None else _value(session, _tree(text), column)
     t = arrow_type(column.type)
     return pa.nulls(rows, t) if scalar is None or not scalar.is_valid else pa.repeat(scalar, rows).cast(t)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidemill import failpoints
 from tidemill.errors import TidemillError
 from tidemill.persist.outcome import CommitFailed, CommitUnknown, Fenced, UpperMismatch
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
+from tidemill.types.model import RelationDesc
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,22 @@ def append_settled(
     except (CommitUnknown, OSError, failpoints.FailpointError) as cause:
         log.error("the outcome of a commit to shard %s is unknown, waiting for it: %s", shard.id, cause)
         _resolve(shard, part, lower, upper, on_unknown, cause)
+
+
+def evolve_settled(
+    shard: Shard, desc: RelationDesc, parts: Sequence[Part], upper: int, *, after_put: str
+) -> None:
+    """`Shard.evolve` to the same certainty: returns when the columns are there with the parts, raises when
+    surely nothing happened."""
+    while True:
+        try:
+            shard.evolve(desc, parts, upper)
+            failpoints.hit(after_put)
+            return
+        except (CommitUnknown, OSError, failpoints.FailpointError) as e:
+            # Doing it again settles it: nothing is written when the columns turn out to be there.
+            log.error("the outcome of a change of shard %s is unknown, waiting for it: %s", shard.id, e)
+        time.sleep(RETRY_SECONDS)
 
 
 def _resolve(

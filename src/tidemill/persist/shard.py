@@ -263,11 +263,15 @@ class Shard:
         self._ours = epoch
         failpoints.hit(FP_FENCED)
 
-    def evolve(self, desc: RelationDesc) -> None:
-        """Add columns behind the others; parts written before read back with nulls there."""
+    def evolve(self, desc: RelationDesc, parts: Iterable[Part] = (), upper: int | None = None) -> None:
+        """Add columns behind the others; parts written before read back with nulls there. With `parts`
+        (updates that know the new columns, at times from the shard's upper on) the same entry appends them
+        and moves upper to `upper`: nobody sees the columns without what they hold. Idempotent: nothing is
+        written when the columns are there."""
         now = self.desc
         if desc.columns[: len(now.columns)] != now.columns:
             raise Internal(f"shard {self.id} can only get new columns behind the others")
+        adds = tuple(parts)
 
         def propose(state: State) -> Draft | None:
             epoch = check_epoch(self.id, state, self._ours)
@@ -275,7 +279,10 @@ class Shard:
                 return None
             if state.metadata.desc != now:
                 raise Internal(f"shard {self.id} was evolved by another writer")
-            return Draft(Operation.EVOLVE, epoch=epoch, metadata=replace(state.metadata, desc=desc))
+            metadata = replace(state.metadata, desc=desc)
+            if not adds:
+                return Draft(Operation.EVOLVE, epoch=epoch, metadata=metadata)
+            return Draft(Operation.APPEND, adds=adds, upper=upper, epoch=epoch, metadata=metadata)
 
         self._committer.commit(propose)
 
