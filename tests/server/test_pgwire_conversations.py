@@ -395,6 +395,19 @@ def test_a_client_that_vanishes_releases_everything(served: Served) -> None:
     assert (session.open_streams, session.closed) == (0, 1)
 
 
+def test_a_client_that_vanishes_does_not_fill_the_log(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    c = served.raw(login=False)
+    # Gone while five thousand answers are being written.
+    c.send(f.startup(), f.SYNC * 5000)
+    c.socket.recv(1)
+    c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    c.close()
+    eventually(lambda: served.listener.connections == 0)
+    assert [r.getMessage() for r in caplog.records if r.name == "asyncio"] == []
+
+
 @pytest.mark.parametrize("goodbye", [b"", f.TERMINATE])
 def test_leaving_breaks_off_reading_but_not_writing(served: Served, goodbye: bytes) -> None:
     c = served.raw()

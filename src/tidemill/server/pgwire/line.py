@@ -38,12 +38,12 @@ class ConnectionEnds(Exception):
 
 def _cost(event: Event) -> int:
     match event:
+        case m.Bind():
+            return _EVENT_COST + sum([_EVENT_COST + len(p or b"") for p in event.params])
         case m.CopyData():
             return _EVENT_COST + len(event.data)
         case m.Query() | m.Parse():
             return _EVENT_COST + len(event.text)
-        case m.Bind():
-            return _EVENT_COST + sum(_EVENT_COST + len(p or b"") for p in event.params)
         case _:
             return _EVENT_COST
 
@@ -56,7 +56,8 @@ class Inbox:
     def __init__(self, reading: Callable[[bool], None]) -> None:
         # Called with False when the transport should stop to read, with True when it may go on.
         self._reading = reading
-        self._events: deque[Event] = deque()
+        # Each with its cost; and the cost of all.
+        self._events: deque[tuple[Event, int]] = deque()
         self._cost = 0
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
@@ -66,8 +67,9 @@ class Inbox:
         self.departed = False
 
     def put(self, event: Event) -> None:
-        self._events.append(event)
-        self._cost += _cost(event)
+        cost = _cost(event)
+        self._events.append((event, cost))
+        self._cost += cost
         if self._cost > limits.INBOX_BYTES and not self._paused:
             self._paused = True
             self._reading(False)
@@ -101,28 +103,31 @@ class Inbox:
 
     def next_is(self, kind: type[object]) -> bool:
         """Whether a message of that kind is what comes next, as far as the client has sent it."""
-        return bool(self._events) and isinstance(self._events[0], kind)
+        return bool(self._events) and isinstance(self._events[0][0], kind)
 
     @property
     def ending(self) -> ConnectionEnds | None:
         return self._ending
 
-    async def get(self) -> Event:
-        """The next event; raises ConnectionEnds when there will be none."""
-        while True:
-            if self._ending is not None:
-                raise self._ending
-            if self._events:
-                break
-            if self.departed:
-                raise ConnectionEnds(None)
+    async def wait(self) -> None:
+        """Until there is an event, or none will come any more."""
+        while not self._events and self._ending is None and not self.departed:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
-        event = self._events.popleft()
-        self._cost -= _cost(event)
+
+    async def get(self) -> Event:
+        """The next event; raises ConnectionEnds when there will be none."""
+        if not self._events:
+            await self.wait()
+        if self._ending is not None:
+            raise self._ending
+        if not self._events:
+            raise ConnectionEnds(None)
+        event, cost = self._events.popleft()
+        self._cost -= cost
         if self._paused and self._cost <= limits.INBOX_BYTES // 2:
             self._paused = False
             self._reading(True)
@@ -153,7 +158,8 @@ class Outbox:
     def flush(self) -> None:
         parts, size = self._parts, self._size
         self._parts, self._size = [], 0
-        if self._lost or not parts:
+        # Between a write that failed and `lose` many messages may be answered, and asyncio logs each write.
+        if self._lost or not parts or self._transport.is_closing():
             return
         BYTES_SENT.inc(size)
         if size < 2 * limits.GATHER_BYTES:
