@@ -71,18 +71,18 @@ def _plain_floats(column: pa.Array) -> pa.Array:
     return pa.array(values, column.type, mask=~valid_mask(column), from_pandas=False)
 
 
-def _comparable(column: pa.Array) -> pa.Array:
+def comparable(column: pa.Array) -> pa.Array:
     """What `same_rows` needs: maps in order, at any depth. (jsonb in storage is canonical.)"""
     t = column.type
     valid = valid_mask(column)
     if pa.types.is_map(t):
         offsets, keys, values = sorted_map_parts(column)
-        return map_array(keys, _comparable(values), offsets, valid, t)
+        return map_array(keys, comparable(values), offsets, valid, t)
     if pa.types.is_list(t) and pa.types.is_nested(t.value_type):
         offsets, elements = list_parts(column)
-        return list_array(_comparable(elements), offsets, valid, t)
+        return list_array(comparable(elements), offsets, valid, t)
     if pa.types.is_struct(t) and any(pa.types.is_nested(t.field(i).type) for i in range(t.num_fields)):
-        return struct_array([_comparable(field) for field in struct_parts(column)], valid, t)
+        return struct_array([comparable(field) for field in struct_parts(column)], valid, t)
     return column
 
 
@@ -111,7 +111,7 @@ def consolidate(table: pa.Table, desc: RelationDesc, *, time: bool = True) -> pa
     if len(diffs) == 0:
         return table
     keys = [contiguous(table.column(n)) for n in table.column_names if n != DIFF_COLUMN]
-    leaders = _leaders([_comparable(key) for key in keys], len(diffs))
+    leaders = _leaders([comparable(key) for key in keys], len(diffs))
     sums = _sums(diffs, leaders)
     kept = np.flatnonzero(sums)
     result = table if len(kept) == len(diffs) else table.take(pa.array(kept))

@@ -1,0 +1,128 @@
+"""Keys: which rows of an upsert collection belong together.
+
+Shared by the envelope and by the state that it looks into. Everything goes by row identity
+(`types.identity`): NULL is a key like any other, NaN = NaN, -0.0 = 0.0, jsonb by its canonical text, in which
+storage keeps it. A hash only suggests that two keys are equal; keys are always compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.errors import Internal
+from tidemill.types.arrow import storage_schema
+from tidemill.types.columns import contiguous, valid_mask
+from tidemill.types.hash import SEED, fold, hash_column
+from tidemill.types.identity import comparable
+from tidemill.types.kernels import pc
+from tidemill.types.model import RelationDesc
+from tidemill.types.same import same_rows
+
+# uint64: the hash of a record's key, added where records part by key, so that it is computed once.
+HASH_COLUMN = "mz_key_hash"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The rows of an upsert collection: the columns of its shard without time and diff, and the positions of
+    its key among them. Hidden columns (their names start with `mz_`) stand behind the relation's own and may
+    be part of the key."""
+
+    schema: pa.Schema
+    key: tuple[int, ...]
+
+    @staticmethod
+    def of(desc: RelationDesc, key: Sequence[int], hidden: Sequence[pa.Field] = ()) -> Shape:
+        if not all(0 <= i < len(desc.columns) + len(hidden) for i in key):
+            raise Internal(f"key {tuple(key)} of a relation of {len(desc.columns)} columns")
+        fields = [f.with_nullable(True) for f in (*storage_schema(desc), *hidden)]
+        return Shape(pa.schema(fields), tuple(key))
+
+    @property
+    def names(self) -> list[str]:
+        return self.schema.names
+
+    @property
+    def key_names(self) -> list[str]:
+        return [self.schema.names[i] for i in self.key]
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal shapes, on every machine: names what was kept for rows of this shape."""
+        told = f"{[(f.name, str(f.type)) for f in self.schema]} {self.key}"
+        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+
+
+def key_hash(rows: pa.Table | pa.RecordBatch, key: Sequence[int]) -> np.ndarray:
+    """One uint64 per row over the columns at `key`: `types.identity.row_hash` of the key."""
+    if not key:
+        return np.full(rows.num_rows, SEED, dtype=np.uint64)
+    return fold([hash_column(rows.column(i)) for i in key])
+
+
+def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array], count: int) -> np.ndarray:
+    """For each row whether all columns on the left equal those on the right."""
+    result: np.ndarray | None = None
+    for a, b in zip(left, right, strict=True):
+        same = _equal(a, b)
+        result = same if result is None else result & same
+    return np.ones(count, dtype=np.bool_) if result is None else result
+
+
+def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
+    t = a.type
+    if pa.types.is_nested(t):
+        both = comparable(pa.concat_arrays([a, b]))
+        first = np.arange(len(a))
+        return same_rows(both, first, first + len(a))
+    equal = pc.equal(a, b)
+    if pa.types.is_floating(t):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
+    if not (a.null_count or b.null_count):
+        return equal.to_numpy(zero_copy_only=False)
+    left, right = valid_mask(a), valid_mask(b)
+    return np.where(left & right, pc.fill_null(equal, False).to_numpy(zero_copy_only=False), left == right)
+
+
+def first_of_each_key(hashes: np.ndarray, keys: Sequence[pa.Array]) -> np.ndarray:
+    """The positions of the first row of each key, in the order of their hashes. Fast where rows of a hash
+    follow each other already in sorted runs."""
+    return _chosen(hashes, keys, np.argsort(hashes, kind="stable"))
+
+
+def last_of_each_key(hashes: np.ndarray, keys: Sequence[pa.Array]) -> np.ndarray:
+    """As `first_of_each_key`, but the last row counts."""
+    backwards = np.argsort(hashes[::-1], kind="stable")
+    return _chosen(hashes, keys, len(hashes) - 1 - backwards)
+
+
+def _chosen(hashes: np.ndarray, keys: Sequence[pa.Array], order: np.ndarray) -> np.ndarray:
+    """`order` sorts by hash, the row that wins first. Of each run of one hash the first row stays and those
+    of its key go; what is left of the run (other keys of the same hash) is looked at in another round."""
+    stays = np.ones(len(hashes), dtype=np.bool_)
+    left = order
+    while left.size:
+        ordered = hashes[left]
+        first = np.empty(len(left), dtype=np.bool_)
+        first[0] = True
+        np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+        followers = np.flatnonzero(~first)
+        if not followers.size:
+            break
+        heads = left[first][np.cumsum(first)[followers] - 1]
+        rows = left[followers]
+        at, head = pa.array(rows), pa.array(heads)
+        same = rows_equal([k.take(at) for k in keys], [k.take(head) for k in keys], len(rows))
+        stays[rows[same]] = False
+        left = rows[~same]
+    return order[stays[order]]
+
+
+def key_columns(rows: pa.Table | pa.RecordBatch, key: Sequence[int]) -> list[pa.Array]:
+    """The columns at `key`, each as one array."""
+    return [contiguous(rows.column(i)) for i in key]

@@ -1,0 +1,220 @@
+"""A run: rows of distinct keys in the order of their key hashes, as one Arrow IPC file, mapped into memory.
+
+Its columns are `mz_key_hash`, those of the state's shape, and `mz_tombstone` (the key has no row, whatever an
+older run says). Files never change: they are written under a temporary name and renamed to one that tells
+their size and checksum, so that a name never stands for two contents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.envelope.keys import HASH_COLUMN, Shape, rows_equal
+from tidemill.sources.contract import TOMBSTONE_COLUMN
+from tidemill.types.columns import contiguous
+
+FP_RUN_WRITTEN = failpoints.register("ingest.state.run_written", "a run's temporary file was written")
+FP_RUN_NAMED = failpoints.register("ingest.state.run_named", "a run got its name, no manifest names it yet")
+
+RUN_SUFFIX = ".run"
+TEMPORARY_SUFFIX = ".tmp"
+
+# Rows of one Arrow batch take about so much: far below the 2 GB that a string column of a batch can hold, and
+# what a merge holds in memory a few times over.
+BATCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a manifest says of a run."""
+
+    name: str
+    rows: int
+    bytes: int
+    crc: int
+
+
+class Run:
+    """In memory or mapped; never changes. `facts` is None until it has a file."""
+
+    __slots__ = ("_hashes", "_starts", "batches", "facts")
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], facts: RunFacts | None = None) -> None:
+        self.batches = batches
+        self.facts = facts
+        self._starts = np.cumsum([0, *(b.num_rows for b in batches)])
+        # One array; a copy only where there are several batches.
+        columns = [b.column(0).to_numpy() for b in batches]
+        if len(columns) == 1:
+            self._hashes = columns[0]
+        else:
+            self._hashes = np.concatenate([np.zeros(0, np.uint64), *columns])
+
+    @staticmethod
+    def of(rows: pa.Table, hashes: np.ndarray, deleted: np.ndarray) -> Run:
+        """From rows of a state's shape, in the order of the hashes."""
+        table = rows.add_column(0, HASH_COLUMN, pa.array(hashes)).append_column(
+            TOMBSTONE_COLUMN, pa.array(deleted)
+        )
+        return Run(cut(table))
+
+    @property
+    def rows(self) -> int:
+        return len(self._hashes)
+
+    @property
+    def hashes(self) -> np.ndarray:
+        return self._hashes
+
+    @property
+    def bytes(self) -> int:
+        return sum(batch.nbytes for batch in self.batches)
+
+    def take(self, positions: np.ndarray) -> pa.RecordBatch:
+        """The rows at ascending positions."""
+        if len(self.batches) == 1:
+            return self.batches[0].take(pa.array(positions))
+        edges = np.searchsorted(positions, self._starts)
+        pieces = [
+            batch.take(pa.array(positions[a:b] - start))
+            for batch, start, (a, b) in zip(
+                self.batches, self._starts[:-1], itertools.pairwise(edges), strict=True
+            )
+            if a < b
+        ]
+        return pa.concat_batches(pieces)
+
+    def slice(self, lower: int, upper: int) -> list[pa.RecordBatch]:
+        """The rows at [lower, upper)."""
+        return [
+            batch.slice(max(0, lower - start), min(upper, end) - max(lower, start))
+            for batch, (start, end) in zip(
+                self.batches, itertools.pairwise(self._starts.tolist()), strict=True
+            )
+            if start < upper and lower < end
+        ]
+
+    def find(
+        self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: Shape
+    ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+        """Of the keys at the ascending positions `among` those that are here: their positions, and the run's
+        rows for them. More than one answer only where different keys have one hash."""
+        if not self.rows or not len(among):
+            return
+        wanted = hashes[among]
+        at = np.searchsorted(self._hashes, wanted)
+        hit = np.flatnonzero(self._hashes[np.minimum(at, self.rows - 1)] == wanted)
+        while hit.size:
+            rows = self.take(at[hit])
+            where = among[hit]
+            chosen = [k if len(where) == len(k) else k.take(pa.array(where)) for k in keys]
+            same = rows_equal([rows.column(1 + i) for i in shape.key], chosen, len(where))
+            if same.all():
+                yield where, rows
+                return
+            if same.any():
+                yield where[same], rows.filter(pa.array(same))
+            # Another key of the same hash: the next row may be the one.
+            hit = hit[~same]
+            at[hit] += 1
+            hit = hit[at[hit] < self.rows]
+            hit = hit[self._hashes[at[hit]] == wanted[hit]]
+
+
+def cut(table: pa.Table) -> list[pa.RecordBatch]:
+    """The table as batches of about BATCH_BYTES, each in one piece."""
+    if not table.num_rows:
+        return []
+    rows = max(1, BATCH_BYTES * table.num_rows // max(table.nbytes, 1))
+    if rows >= table.num_rows:
+        return [_one_batch(table)]
+    return [_one_batch(table.slice(at, rows)) for at in range(0, table.num_rows, rows)]
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    return pa.record_batch([contiguous(column) for column in table.columns], schema=table.schema)
+
+
+def run_schema(shape: Shape) -> pa.Schema:
+    fields = [pa.field(HASH_COLUMN, pa.uint64()), *shape.schema, pa.field(TOMBSTONE_COLUMN, pa.bool_())]
+    return pa.schema(fields)
+
+
+class _Checked:
+    """A file that keeps the checksum of what is written, as pyarrow wants files."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self.crc = 0
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        view = memoryview(data)
+        self.crc = zlib.crc32(view, self.crc)
+        self.bytes += view.nbytes
+        while view.nbytes:
+            view = view[os.write(self._fd, view) :]
+        return self.bytes
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self._fd)
+
+
+def write_run(folder: str, label: str, shape: Shape, batches: Iterable[pa.RecordBatch]) -> RunFacts:
+    """Write a run; `label` begins its name. Raises OSError; a crash leaves a temporary file."""
+    temporary = os.path.join(folder, f"{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    file = _Checked(temporary)
+    rows = 0
+    try:
+        try:
+            with pa.ipc.new_file(pa.PythonFile(file, "w"), run_schema(shape)) as writer:
+                for batch in batches:
+                    rows += batch.num_rows
+                    writer.write_batch(batch)
+        finally:
+            file.close()
+        failpoints.hit(FP_RUN_WRITTEN)
+        name = f"{label}-{file.bytes}-{file.crc:08x}{RUN_SUFFIX}"
+        os.rename(temporary, os.path.join(folder, name))
+    except OSError:
+        remove(temporary)
+        raise
+    failpoints.hit(FP_RUN_NAMED)
+    return RunFacts(name, rows, file.bytes, file.crc)
+
+
+def open_run(folder: str, facts: RunFacts, shape: Shape, *, trusted: bool = False) -> Run | None:
+    """The run that the facts tell of; None when the file is missing or anything else. `trusted`: this process
+    has just written it."""
+    try:
+        buffer = pa.memory_map(os.path.join(folder, facts.name)).read_buffer()
+        if buffer.size != facts.bytes or not (trusted or zlib.crc32(buffer) == facts.crc):
+            return None
+        table = pa.ipc.open_file(buffer).read_all()
+    except (OSError, pa.ArrowException):
+        return None
+    if table.num_rows != facts.rows or not table.schema.equals(run_schema(shape)):
+        return None
+    return Run(table.to_batches(), facts)
+
+
+def remove(path: str) -> None:
+    """Somebody else may have been faster, and what cannot be removed is swept later."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,239 @@
+"""The folder of cached upsert states on one machine: finding, merging in the background, cleaning up.
+
+    <folder>/<boot>/<shard>.<shape>/<bucket>/<upper>.state     a manifest
+                                            /<label>-<size>-<checksum>.run
+                                            /<digest>.merged    a merge that a later commit may take up
+                                            /<digest>.claim     somebody is merging
+
+Nothing is synced to the disk: what `kill -9` leaves is whole, and after a power cut the boot is another one,
+whose folder starts empty. Several processes share the folder without locks: names never stand for two
+contents, and whoever misses a file reads the collection. Only truncating a file in place is not provided for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import queue
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from tidemill import failpoints
+from tidemill.envelope.keys import Shape
+from tidemill.ingest.state.bucket import BucketState, write_merged
+from tidemill.ingest.state.manifest import get_small, put_small, read_manifest, upper_of
+from tidemill.ingest.state.merge import merged_name
+from tidemill.ingest.state.run import Run, RunFacts, open_run, remove
+from tidemill.ingest.state.sweep import sweep
+
+log = logging.getLogger(__name__)
+
+FP_MERGED = failpoints.register("ingest.state.merged", "the background merged runs, nobody knows yet")
+
+# Bytes of all states in the folder. A row of six columns takes about 100 bytes with its hash, and old runs up
+# to a third more: enough for some 150 million keys. Beyond it the buckets that were used longest ago go.
+STATE_BYTES_LIMIT = 20 << 30
+
+# How often a process looks whether the folder is over its limit or has leftovers of crashes: the walk takes
+# some milliseconds, in the background.
+SWEEP_SECONDS = 60.0
+
+# Buckets whose runs stay open in a process: 64 collections. A bucket has a handful of maps of the 65,530 that
+# Linux allows.
+OPEN_BUCKETS = 1024
+
+# A claim older than this is of a process that died: the longest merge (a bucket of 10 million rows) takes 10
+# s.
+CLAIM_SECONDS = 120.0
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+class StateStore:
+    """See the module. One per process and folder (`shared`); thread-safe."""
+
+    def __init__(self, folder: str, limit: int = STATE_BYTES_LIMIT) -> None:
+        self.root = os.path.abspath(folder)
+        self.folder = os.path.join(self.root, _boot())
+        self.limit = limit
+        # Per bucket's folder the runs of its newest state by name, least recently used first: what was opened
+        # and verified once stays so, since files never change.
+        self._open: OrderedDict[str, dict[str, Run]] = OrderedDict()
+        self._lock = threading.Lock()
+        # Merges that this process has in hand.
+        self._merging: set[str] = set()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        # The first sweep comes with the first commit: it also removes folders of earlier boots.
+        self._swept = -SWEEP_SECONDS
+
+    def open(self, shard: str, bucket: int, shape: Shape, upper: int) -> BucketState | None:
+        """The newest state at or before `upper` that is whole; the caller brings it up from its `upper`. None
+        when there is none. `shard` must be unique among all that share the folder: two data directories may
+        have equal ids."""
+        folder = self._place(shard, bucket, shape)
+        state = self._at(folder, shape, upper)
+        if state is not None:
+            return state
+        try:
+            uppers = [u for name in os.listdir(folder) if (u := upper_of(name)) is not None and u < upper]
+        except OSError:
+            return None
+        for earlier in sorted(uppers, reverse=True):
+            state = self._at(folder, shape, earlier)
+            if state is not None:
+                return state
+        return None
+
+    def _at(self, folder: str, shape: Shape, upper: int) -> BucketState | None:
+        manifest = read_manifest(folder, upper)
+        if manifest is None:
+            return None
+        with self._lock:
+            known = self._open.get(folder, {})
+        runs: list[Run] = []
+        for facts in manifest.runs:
+            run = known.get(facts.name) or open_run(folder, facts, shape)
+            if run is None:
+                return None
+            runs.append(run)
+        self._remember(folder, runs)
+        return BucketState(self, folder, shape, upper, runs, manifest)
+
+    def empty(self, shard: str, bucket: int, shape: Shape, upper: int) -> BucketState:
+        """A state without rows, to be filled; nothing is written."""
+        return BucketState(self, self._place(shard, bucket, shape), shape, upper, [], None)
+
+    def _place(self, shard: str, bucket: int, shape: Shape) -> str:
+        name = shard
+        if _PLAIN.fullmatch(shard) is None:
+            name = hashlib.blake2b(shard.encode(), digest_size=16).hexdigest()
+        return os.path.join(self.folder, f"{name}.{shape.fingerprint}", str(bucket))
+
+    def _remember(self, folder: str, runs: list[Run]) -> None:
+        with self._lock:
+            self._open[folder] = {run.facts.name: run for run in runs if run.facts is not None}
+            self._open.move_to_end(folder)
+            while len(self._open) > OPEN_BUCKETS:
+                self._open.popitem(last=False)
+
+    def committed(self, folder: str, runs: list[Run]) -> None:
+        self._remember(folder, runs)
+        now = time.monotonic()
+        if now - self._swept >= SWEEP_SECONDS:
+            self._swept = now
+            self._later(self.sweep)
+
+    def sweep(self) -> None:
+        """Remove what nobody needs, and what is over the limit."""
+        for folder in sweep(self.root, self.folder, self.limit):
+            with self._lock:
+                self._open.pop(folder, None)
+
+    # Merging in the background
+
+    def adopt(self, folder: str, shape: Shape, runs: list[Run]) -> list[Run] | None:
+        found = get_small(folder, f"{merged_name(runs)}.merged")
+        if found is None:
+            return None
+        result = [open_run(folder, RunFacts(*facts), shape) for facts in found]
+        return None if None in result else [run for run in result if run is not None]
+
+    def merge_later(self, folder: str, shape: Shape, runs: list[Run], *, oldest: bool) -> None:
+        name = os.path.join(folder, merged_name(runs))
+        with self._lock:
+            if name in self._merging:
+                return
+            self._merging.add(name)
+
+        def work() -> None:
+            try:
+                self._merge(folder, name, shape, runs, oldest=oldest)
+            finally:
+                with self._lock:
+                    self._merging.discard(name)
+
+        self._later(work)
+
+    def _merge(self, folder: str, name: str, shape: Shape, runs: list[Run], *, oldest: bool) -> None:
+        if os.path.exists(f"{name}.merged") or not _claim(f"{name}.claim"):
+            return
+        try:
+            run = write_merged(folder, "merged", shape, runs, oldest=oldest)
+            failpoints.hit(FP_MERGED)
+            facts = None if run is None else run.facts
+            told = [] if facts is None else [[facts.name, facts.rows, facts.bytes, facts.crc]]
+            put_small(folder, f"{os.path.basename(name)}.merged", told)
+        finally:
+            remove(f"{name}.claim")
+
+    def settle(self) -> None:
+        """Wait until the background has done all that it was given."""
+        done = threading.Event()
+        self._later(done.set)
+        done.wait()
+
+    def _later(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self._worker is None or not self._worker.is_alive():
+                # A daemon: a worker process must not outlive its task for a cache's sake.
+                self._worker = threading.Thread(target=self._run, name="tidemill-state", daemon=True)
+                self._worker.start()
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception as error:
+                # The cache works without; a commit that finds too many runs merges them itself.
+                log.warning("upsert state: %s", error)
+
+    def close(self) -> None:
+        """Let the background end after what it has in hand."""
+        self._work.put(None)
+
+
+def _claim(path: str) -> bool:
+    for _ in range(2):
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            return True
+        except FileExistsError:
+            try:
+                if time.time() - os.stat(path).st_mtime < CLAIM_SECONDS:
+                    return False
+            except FileNotFoundError:
+                continue
+            remove(path)
+        except OSError:
+            return False
+    return False
+
+
+def _boot() -> str:
+    """What changes when the machine starts anew."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"boot-{file.read().strip()}"
+    except OSError:
+        # Not Linux: the boot's time to within the clock's steering.
+        return f"boot-{round((time.time() - time.monotonic()) / 600)}"
+
+
+_shared: dict[tuple[int, str], StateStore] = {}
+_shared_lock = threading.Lock()
+
+
+def shared(folder: str, limit: int = STATE_BYTES_LIMIT) -> StateStore:
+    """The process's store of a folder. (By process: threads do not survive a fork.)"""
+    with _shared_lock:
+        key = (os.getpid(), os.path.abspath(folder))
+        store = _shared.get(key)
+        if store is None:
+            store = _shared[key] = StateStore(folder, limit)
+        return store

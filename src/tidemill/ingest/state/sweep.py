@@ -1,0 +1,92 @@
+"""Cleaning of the state folder: folders of earlier boots, leftovers of crashes, buckets over the limit.
+
+Called by `store` in the background, and by as many processes as share the folder, at any time: everything
+removed here is read again from the collection if it was needed after all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+
+from tidemill.ingest.state.manifest import get_small, read_manifest, upper_of
+from tidemill.ingest.state.run import RUN_SUFFIX, remove
+
+# Younger files may be of a commit or merge that is under way.
+GRACE_SECONDS = 600.0
+
+# States of a bucket that stay: the newest, the one that a failed tick is redone from, and one more for a
+# commit that is under way. Commits remove older ones themselves; this is for those that nobody came back to.
+KEEP_UPPERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    folder: str
+    bytes: int
+    used: float  # when its newest manifest was written
+
+
+def sweep(root: str, current: str, limit: int) -> list[str]:
+    """Clean `root`, whose live folder is `current`; returns the folders of buckets that were removed."""
+    for entry in _entries(root):
+        if entry.name.startswith("boot-") and entry.path != current:
+            shutil.rmtree(entry.path, ignore_errors=True)
+    buckets = [_sweep_bucket(bucket.path) for shard in _entries(current) for bucket in _entries(shard.path)]
+    total = sum(bucket.bytes for bucket in buckets)
+    removed: list[str] = []
+    for bucket in sorted(buckets, key=lambda b: b.used):
+        if total <= limit:
+            break
+        shutil.rmtree(bucket.folder, ignore_errors=True)
+        removed.append(bucket.folder)
+        total -= bucket.bytes
+    return removed
+
+
+def _sweep_bucket(folder: str) -> _Bucket:
+    """Remove what no manifest names; tell what is left."""
+    now = time.time()
+    size, used = 0, 0.0
+    needed: set[str] = set()
+    loose: list[tuple[str, int, float]] = []
+    entries = _entries(folder)
+    uppers = sorted((u for entry in entries if (u := upper_of(entry.name)) is not None), reverse=True)
+    for entry in entries:
+        try:
+            stat = entry.stat()
+        except OSError:
+            continue
+        upper = upper_of(entry.name)
+        if upper is not None:
+            used = max(used, stat.st_mtime)
+            manifest = read_manifest(folder, upper)
+            if manifest is None or (
+                upper not in uppers[:KEEP_UPPERS] and now - stat.st_mtime >= GRACE_SECONDS
+            ):
+                remove(entry.path)
+            else:
+                size += stat.st_size
+                needed.update(run.name for run in manifest.runs)
+            continue
+        if entry.name.endswith(".merged"):
+            facts = get_small(folder, entry.name)
+            if facts is not None and now - stat.st_mtime < GRACE_SECONDS:
+                needed.update(run[0] for run in facts)
+        loose.append((entry.name, stat.st_size, stat.st_mtime))
+    for name, file_size, modified in loose:
+        if not (name.endswith(RUN_SUFFIX) and name in needed) and now - modified >= GRACE_SECONDS:
+            remove(os.path.join(folder, name))
+        else:
+            size += file_size
+    return _Bucket(folder, size, used)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
