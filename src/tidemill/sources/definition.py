@@ -12,14 +12,14 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from tidemill.errors import UndefinedObject
+from tidemill.errors import InvalidValue, UndefinedObject
 from tidemill.sources.contract import Source, SourceError
 from tidemill.sources.generators.auction import AUCTION
 from tidemill.sources.generators.counter import COUNTER
 from tidemill.sources.generators.key_value import KEY_VALUE
 from tidemill.sources.generators.load import GeneratorKind
 from tidemill.sources.generators.options import OptionKind, checked
-from tidemill.time.bounds import check_time
+from tidemill.time.bounds import MAX_TIME, check_time
 
 Definition: TypeAlias = dict[str, Any]
 
@@ -45,7 +45,7 @@ def normalise(generator: str, options: Mapping[str, Any], started: int) -> Defin
         "started": check_time(started),
     }
     # Options that do not go together are found when it is opened.
-    open_source(definition)
+    kind.open(definition)
     return definition
 
 
@@ -58,7 +58,10 @@ def open_source(definition: Mapping[str, Any]) -> Source:
     generator = _GENERATORS.get(str(definition.get("generator")).upper())
     if generator is None:
         raise _unreadable(f"There is no load generator {definition.get('generator')!r}.")
-    return generator.open(_complete(generator, definition))
+    try:
+        return generator.open(_complete(generator, definition))
+    except InvalidValue as error:
+        raise _unreadable(f"It says what cannot be: {error.primary}.") from error
 
 
 def _complete(generator: GeneratorKind, definition: Mapping[str, Any]) -> Definition:
@@ -67,8 +70,9 @@ def _complete(generator: GeneratorKind, definition: Mapping[str, Any]) -> Defini
     unknown = definition.keys() - options.keys() - {"kind", "generator", "started"}
     if unknown:
         raise _unreadable(f"It has the field {min(unknown)!r}.")
-    if type(definition.get("started")) is not int:
-        raise _unreadable(f"It was started at {definition.get('started')!r}.")
+    started = definition.get("started")
+    if type(started) is not int or not 0 <= started <= MAX_TIME:
+        raise _unreadable(f"It was started at {started!r}.")
     complete = dict(definition)
     for field, option in options.items():
         value = definition.get(field)
