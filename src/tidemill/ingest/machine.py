@@ -21,6 +21,7 @@ from tidemill import failpoints
 from tidemill.errors import Internal, TidemillError
 from tidemill.ingest.unit import Facts, Target, Unit, Upsert
 from tidemill.persist.outcome import UpperMismatch
+from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.reclock.boundaries import boundary
@@ -62,6 +63,24 @@ class Timing:
     interval: int
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A binding that is to be read, and for which outputs."""
+
+    binding: Binding
+    outputs: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One output of the source that somebody wants: its position among the outputs, where its rows go, and
+    the time at which the shard begins, which is later than the source's for a table that was made later."""
+
+    output: int
+    shard: Shard
+    created: int
+
+
 class Machine:
     """See the module. Every field is what the next step needs; all of it comes back from the shards."""
 
@@ -70,34 +89,70 @@ class Machine:
         source_id: str,
         source: Source,
         remap: Remap,
-        shards: Sequence[Shard],
+        feeds: Sequence[Feed],
         timing: Timing,
         *,
         home: Home,
         clock: Clock,
         limits: Limits | None = None,
     ) -> None:
-        """The shards are fenced by us, in the order of the source's outputs."""
+        """The shards are fenced by us."""
         self.id = source_id
         self.source = source
         self.remap = remap
-        self.shards = list(shards)
         self.timing = timing
         self._home = home
         self._clock = clock
         self._limits = limits or Limits()
+        self.feeds: tuple[Feed, ...] = ()
         # Per output: complete before this time, by the log or because a binding gave it nothing.
-        self._complete = [upper_of(shard) for shard in shards]
+        self._complete: dict[int, int] = {}
         # Bound, and not yet in every shard; in order. More than one only after a crash.
-        self.pending: list[Binding] = remap.bindings(min(self._complete))
+        self.pending: list[Work] = []
         # No binding will be made below it.
-        self.promised = max(remap.upper, *self._complete)
+        self.promised = remap.upper
         # Where the upstream stood when it was last asked, and what must be reached before the source is
         # readable for the first time.
         self.upstream: Offsets | None = None
         self._first: Offsets | None = None
-        # A source is readable from the time at which it had first caught up: its since moves there.
-        self.hydrated = all(shard.since > timing.created for shard in shards)
+        self.set_feeds(feeds)
+        # A source is readable from the time at which it had first caught up: since moves there.
+        self.hydrated = all(f.shard.since > timing.created for f in self._original())
+
+    def set_feeds(self, feeds: Sequence[Feed]) -> None:
+        """What is wanted of the source from now on. One that is new gets all that was bound before."""
+        for feed in feeds:
+            self._complete.setdefault(feed.output, upper_of(feed.shard))
+        self.feeds = tuple(feeds)
+        self._complete = {f.output: self._complete[f.output] for f in feeds}
+        self.promised = max(self.promised, self.remap.upper, *self._complete.values(), 0)
+        self.pending = self._not_done()
+
+    def _original(self) -> list[Feed]:
+        return [f for f in self.feeds if f.created == self.timing.created]
+
+    def _not_done(self) -> list[Work]:
+        """What the bindings say and the shards lack."""
+        if not self.feeds:
+            return []
+        bindings = self.remap.bindings(0)
+        work: list[Work] = []
+        for feed in self.feeds:
+            if feed.created == self.timing.created or self._complete[feed.output] > feed.created:
+                continue
+            # All that was bound before the table was made is there at its first moment.
+            earlier = [b.upper for b in bindings if b.time <= feed.created]
+            if earlier:
+                first = Binding(feed.created, self.source.start, earlier[-1])
+                work.append(Work(first, frozenset({feed.output})))
+        least = min(self._complete.values())
+        every = frozenset(f.output for f in self.feeds)
+        for binding in bindings:
+            late = {f.output for f in self.feeds if f.created >= binding.time > self.timing.created}
+            outputs = every - late
+            if binding.time >= least and outputs:
+                work.append(Work(binding, outputs))
+        return sorted(work, key=lambda w: w.binding.time)
 
     # -- what others ask
 
@@ -106,28 +161,28 @@ class Machine:
         """All outputs are complete before it; 0 before the source has first caught up."""
         if not self.hydrated:
             return 0
-        return self.pending[0].time if self.pending else self.promised
+        return self.pending[0].binding.time if self.pending else self.promised
 
     @property
     def ingested(self) -> Offsets:
         """What is in the collections."""
-        return self.pending[0].lower if self.pending else self.remap.frontier
+        return self.pending[0].binding.lower if self.pending else self.remap.frontier
 
     @property
     def behind(self) -> int | None:
         """Records that are upstream and not in the collections; None when the upstream was never asked."""
         if self.upstream is None:
             return None
-        return max(0, self.upstream.records_since(self.ingested)) if self.ingested <= self.upstream else 0
+        return self.upstream.records_since(self.ingested) if self.ingested <= self.upstream else 0
 
     @property
     def catching_up(self) -> bool:
-        """There is more to read than one binding covers."""
+        """There is more to read than is bound."""
         return self.upstream is not None and not self.upstream <= self.remap.frontier
 
     # -- bind
 
-    def bind(self, now: int) -> Binding | None:
+    def bind(self, now: int) -> Work | None:
         """Ask the upstream, and bind what is new; None when there is nothing, or it is not time yet. What was
         bound before is to be done first. Raises SourceError and the outcomes of a commit."""
         if self.pending:
@@ -161,41 +216,48 @@ class Machine:
             binding = self.remap.bind(time, upper, job)
         finally:
             self._home.end_job(job)
-        self.pending.append(binding)
+        work = Work(binding, frozenset(f.output for f in self.feeds))
+        self.pending.append(work)
         self._promise(max(time + 1, at + self.timing.interval if caught_up else 0))
-        return binding
+        return work
 
     def _promise(self, until: int) -> None:
         """Never beyond the lease: a successor begins where it ends."""
         self.promised = max(self.promised, min(until, self._clock.leased))
         if self.pending:
-            self.promised = max(self.promised, self.pending[-1].time + 1)
+            self.promised = max(self.promised, self.pending[-1].binding.time + 1)
 
     # -- read
 
     def unit(self, ways: int, seconds: float) -> Unit:
-        """The work of the oldest binding that is not done. The caller ends its job when it is committed or
-        given up."""
-        binding = self.pending[0]
-        targets = tuple(self._target(index, shard, binding.time) for index, shard in enumerate(self.shards))
+        """The work of the oldest binding that is not done. The caller ends its job: by `commit`, or by
+        `abandon`."""
+        work = self.pending[0]
         return Unit(
             source=self.id,
             reader=self.source.reader(),
-            pieces=tuple(self.source.split(binding.lower, binding.upper, ways)),
-            time=binding.time,
-            targets=targets,
-            blobs=self.shards[0].blobs,
+            pieces=tuple(self.source.split(work.binding.lower, work.binding.upper, ways)),
+            time=work.binding.time,
+            targets=tuple(self._target(index, work) for index in range(len(self.source.outputs))),
+            blobs=self.remap.shard.blobs,
             job=self._home.begin_job(),
             seconds=seconds,
         )
 
-    def _target(self, index: int, shard: Shard, time: int) -> Target:
+    def _target(self, index: int, work: Work) -> Target | None:
+        feed = next((f for f in self.feeds if f.output == index), None)
+        if feed is None or not self._wants(feed, work):
+            return None
         output = self.source.outputs[index]
         upsert = None
         if output.key is not None:
             names = output.desc.names
-            upsert = Upsert(tuple(names.index(name) for name in output.key), upper_of(shard))
-        return Target(shard.id, shard.desc, upsert, skip=self._complete[index] > time)
+            upsert = Upsert(tuple(names.index(name) for name in output.key), upper_of(feed.shard))
+        return Target(feed.shard.id, feed.shard.desc, upsert)
+
+    def _wants(self, feed: Feed, work: Work) -> bool:
+        """Whether the work is for the feed, and its shard lacks it: a crash may have come between two."""
+        return feed.output in work.outputs and self._complete[feed.output] <= work.binding.time
 
     def abandon(self, unit: Unit) -> None:
         """The unit's parts will never be appended."""
@@ -208,17 +270,16 @@ class Machine:
         be done again; what one shard has already taken is left out then."""
         if facts.failure is not None:
             raise Internal("a unit that failed cannot be committed")
-        binding = self.pending[0]
-        if binding.time != unit.time:
-            raise Internal(f"the unit is for {unit.time}, the next binding for {binding.time}")
+        work = self.pending[0]
+        if work.binding.time != unit.time:
+            raise Internal(f"the unit is for {unit.time}, the next binding for {work.binding.time}")
         failpoints.hit(FP_BEFORE_COMMIT)
         try:
-            for index, shard in enumerate(self.shards):
-                if self._complete[index] > unit.time:
-                    continue
-                self._append(shard, facts, index, unit.time)
-                self._complete[index] = unit.time + 1
-                failpoints.hit(FP_BETWEEN)
+            for feed in self.feeds:
+                if self._wants(feed, work):
+                    self._append(feed.shard, facts.parts.get(feed.output, []), unit.time)
+                    self._complete[feed.output] = unit.time + 1
+                    failpoints.hit(FP_BETWEEN)
         except TidemillError:
             self._look_again()
             raise
@@ -227,10 +288,9 @@ class Machine:
         self.pending.pop(0)
         self._hydrate()
 
-    def _append(self, shard: Shard, facts: Facts, index: int, time: int) -> None:
-        parts = facts.parts.get(index, [])
+    def _append(self, shard: Shard, parts: Sequence[Part], time: int) -> None:
         lower = upper_of(shard)
-        if not parts and len(self.shards) > 1 and time - lower < IDLE_APPEND_MS:
+        if not parts and len(self.feeds) > 1 and time - lower < IDLE_APPEND_MS:
             return
         try:
             shard.compare_and_append(parts, lower, time + 1)
@@ -242,21 +302,22 @@ class Machine:
 
     def _look_again(self) -> None:
         """After an append that may or may not have happened."""
-        for index, shard in enumerate(self.shards):
+        for feed in self.feeds:
             try:
-                shard.refresh()
+                feed.shard.refresh()
             except (TidemillError, OSError) as e:
-                log.warning("shard %s could not be read: %s", shard.id, e)
-            self._complete[index] = max(self._complete[index], upper_of(shard))
+                log.warning("shard %s could not be read: %s", feed.shard.id, e)
+            self._complete[feed.output] = max(self._complete[feed.output], upper_of(feed.shard))
 
     def _hydrate(self) -> None:
         """The first time that all that was upstream is here: from now on the source can be read."""
         if self.hydrated or self.pending or self._first is None or not self._first <= self.remap.frontier:
             return
-        since = max(self.timing.created + 1, *(upper_of(shard) - 1 for shard in self.shards))
+        original = self._original()
+        since = max(self.timing.created + 1, *(upper_of(f.shard) - 1 for f in original))
         self._promise(since + 1)
-        for shard in self.shards:
-            shard.downgrade_since(since, record=True)
+        for feed in original:
+            feed.shard.downgrade_since(since, record=True)
         self.hydrated = True
 
     # -- history
@@ -264,12 +325,12 @@ class Machine:
     def retain(self, now: int, milliseconds: int, step: int) -> None:
         """Let history go that is older than asked for, when that is at least `step` long. Bindings go with
         the data, but those that a crash would need stay."""
-        if not self.hydrated:
+        if not self.hydrated or not self.feeds:
             return
         target = min(now - milliseconds, self.readable - 1)
-        for shard in self.shards:
-            if target - shard.since >= step and upper_of(shard) > shard.since + 1:
-                shard.downgrade_since(target)
-        needed = min(*(upper_of(shard) - 1 for shard in self.shards), *(shard.since for shard in self.shards))
+        for feed in self.feeds:
+            if target - feed.shard.since >= step and upper_of(feed.shard) > feed.shard.since + 1:
+                feed.shard.downgrade_since(target)
+        needed = min(min(upper_of(f.shard) - 1, f.shard.since) for f in self.feeds)
         if needed - self.remap.shard.since >= step:
             self.remap.allow_compaction(needed)

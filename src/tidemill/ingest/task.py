@@ -55,7 +55,7 @@ def ingest(unit: Unit, pieces: Sequence[Piece]) -> Facts:
     facts = Facts()
     try:
         writers = [
-            None if target.skip else PartWriter(unit, index, target, facts)
+            None if target is None else PartWriter(unit, index, target, facts)
             for index, target in enumerate(unit.targets)
         ]
         for batch in read(unit, pieces, facts):

@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 
 from tidemill.errors import TidemillError
 from tidemill.ingest.lanes import ways
@@ -110,6 +111,28 @@ class Ticker:
         with self._changed:
             return list(self._slots.values())
 
+    @contextmanager
+    def held(self, slot: Slot) -> Generator[None]:
+        """The slot's machine is the caller's inside the `with`. Waits for the step at work."""
+        with self._changed:
+            self._changed.wait_for(lambda: not slot.busy or self._stopping.is_set())
+            slot.busy = True
+        try:
+            yield
+        finally:
+            self._release_now(slot)
+
+    def wait_for(self, what: Callable[[], bool], deadline: float | None) -> bool:
+        """Wait until `what` holds, which is asked whenever a source has moved; False at the (monotonic)
+        deadline, or when the ticker stops."""
+        with self._changed:
+            while not what():
+                left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
+                if left <= 0 or self._stopping.is_set():
+                    return False
+                self._changed.wait(left)
+            return True
+
     # -- the clock
 
     def _run(self) -> None:
@@ -165,7 +188,7 @@ class Ticker:
             found = future.result()
             if found is None:
                 self._release(slot)
-            elif slot.alone or slot.machine.pending[0].records > SHARED_RECORDS:
+            elif slot.alone or slot.machine.pending[0].binding.records > SHARED_RECORDS:
                 self._go_alone(slot)
             else:
                 seconds[slot.id] = found
@@ -255,7 +278,7 @@ class Ticker:
         bind_seconds: float | None = 0.0
         while bind_seconds is not None and not self._stopping.is_set() and not slot.removed:
             machine = slot.machine
-            records = machine.pending[0].records
+            records = machine.pending[0].binding.records
             unit = machine.unit(ways(records, self._runner.cores), ALONE_SECONDS)
             began = time.monotonic()
             try:

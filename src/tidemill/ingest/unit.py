@@ -26,26 +26,24 @@ class Upsert:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The shard that one output of the source goes to. `skip` says that it has the unit's time already: a
-    crash came between two targets' commits."""
+    """The shard that one output of the source goes to."""
 
     shard: str
     desc: RelationDesc
     upsert: Upsert | None = None
-    skip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Read `pieces`, and write their updates at `time` as parts of the targets, one per output of the
-    source. `job` names the parts for the sweeper; `seconds` is how long the unit may take before it gives
+    source: None where nobody wants it, or has it already (a crash came between two commits). `job` names the parts for the sweeper; `seconds` is how long the unit may take before it gives
     up, so that it delays what shares its job by no more."""
 
     source: str
     reader: Reader
     pieces: tuple[Piece, ...]
     time: int
-    targets: tuple[Target, ...]
+    targets: tuple[Target | None, ...]
     blobs: Blobs
     job: str
     seconds: float
@@ -57,7 +55,7 @@ class Unit:
     @property
     def keyed(self) -> bool:
         """Whether its records must meet by key: then it takes a second stage."""
-        return any(t.upsert is not None and not t.skip for t in self.targets)
+        return any(t is not None and t.upsert is not None for t in self.targets)
 
 
 @dataclass(frozen=True, slots=True)

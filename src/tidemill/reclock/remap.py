@@ -24,6 +24,7 @@ from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, storage_schema
 from tidemill.types.names import physical_names
 
 FP_BEFORE_BIND = failpoints.register("tick.before_bind", "a frontier is known, no binding is written")
+FP_PUT = failpoints.register("tick.bind_put", "a binding is durable, its writer does not know")
 FP_BOUND = failpoints.register("tick.bound", "a binding is durable, nothing of it was read")
 
 
@@ -75,8 +76,9 @@ class Remap:
             increments = upper.increments(Offsets())
         failpoints.hit(FP_BEFORE_BIND)
         part = self._shard.write_part(self._updates(time, increments), job=job)
-        append_settled(self._shard, part, self.upper, time + 1, after_put=FP_BOUND)
+        append_settled(self._shard, part, self.upper, time + 1, after_put=FP_PUT)
         self.frontier = upper
+        failpoints.hit(FP_BOUND)
         return binding
 
     def bindings(self, from_: int) -> list[Binding]:

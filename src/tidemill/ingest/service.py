@@ -1,0 +1,225 @@
+"""All sources of a server, from the catalog to their ticks.
+
+Opened by the engine beside the catalog, whose changes it follows: a source that is created is opened and
+ticks, one that is dropped stops. A source that cannot be opened (its definition is of a newer version, a
+shard is damaged) is stalled, is tried again, and stops nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from tidemill.catalog.items import ItemId, Source, SourceProgress, SourceTable
+from tidemill.catalog.state import CatalogState
+from tidemill.catalog.store import Catalog
+from tidemill.errors import Internal, TidemillError, UndefinedObject
+from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.runner import Runner
+from tidemill.ingest.slot import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, Slot
+from tidemill.ingest.status import Report, State
+from tidemill.ingest.ticker import Ticker
+from tidemill.persist.environment import Environment
+from tidemill.persist.shard import Shard
+from tidemill.reclock.remap import Remap
+from tidemill.sources.definition import open_source
+
+log = logging.getLogger(__name__)
+
+# Sources that are opened at the same time: each reads the logs of its shards.
+OPEN_THREADS = 8
+# since follows at the retention's distance in steps of this share of it, and not more often than this.
+SINCE_STEPS = 10
+SINCE_STEP_MS = 1000
+
+
+@dataclass(slots=True)
+class _Source:
+    """A source of the catalog and how it is here; `slot` once it is open."""
+
+    item: Source
+    tables: tuple[SourceTable, ...]
+    report: Report
+    slot: Slot | None = None
+    # Set when it was dropped while it was being opened.
+    gone: bool = False
+
+
+class Ingestion:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        catalog: Catalog,
+        runner: Runner,
+        *,
+        on_lost: Callable[[TidemillError], None] | None = None,
+    ) -> None:
+        self._environment = environment
+        self._lock = threading.Lock()
+        self._sources: dict[ItemId, _Source] = {}
+        self._stopping = threading.Event()
+        self._opening = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="source-open")
+        self.ticker = Ticker(environment.oracle, runner, on_lost=on_lost)
+        catalog.on_change(self._changed)
+        self._changed(None, catalog.state)
+        self.ticker.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._opening.shutdown(wait=False, cancel_futures=True)
+        self.ticker.stop()
+        for source in self._all():
+            if source.slot is not None:
+                source.slot.machine.source.close()
+
+    # -- following the catalog
+
+    def _changed(self, old: CatalogState | None, new: CatalogState) -> None:
+        """Called under the catalog's lock: nothing here waits."""
+        wanted = {item.id: item for item in new.sources()}
+        with self._lock:
+            gone = [self._sources.pop(i) for i in self._sources.keys() - wanted.keys()]
+            for source_id, item in wanted.items():
+                tables = tuple(new.source_tables(source_id))
+                known = self._sources.get(source_id)
+                if known is None:
+                    known = self._sources[source_id] = _Source(item, tables, Report())
+                    self._opening.submit(self._open, known)
+                elif (known.item, known.tables) != (item, tables):
+                    known.item, known.tables = item, tables
+                    if known.slot is not None:
+                        self._opening.submit(self._alter, known)
+        # The ticker's lock is never taken under ours: it asks us under its own.
+        for source in gone:
+            source.gone = True
+            slot = self.ticker.remove(source.item.id)
+            if slot is not None:
+                self._opening.submit(self._close, slot)
+
+    def _open(self, source: _Source) -> None:
+        wait = FIRST_RETRY_SECONDS
+        while not self._stopping.is_set() and not source.gone:
+            try:
+                machine = self._machine(source)
+            except TidemillError as e:
+                log.warning("source %s cannot be opened, it is tried again: %s", source.item.name, e)
+                source.report.become(State.STALLED, e)
+            except Exception as e:
+                log.exception("source %s cannot be opened for an unforeseen reason", source.item.name)
+                source.report.become(State.STALLED, TidemillError(str(e)))
+            else:
+                source.slot = Slot(source.item.id, source.item.name, machine, source.report)
+                self.ticker.add(source.slot)
+                if source.gone:
+                    self.ticker.remove(source.item.id)
+                return
+            self._stopping.wait(wait)
+            wait = min(2 * wait, LAST_RETRY_SECONDS)
+
+    def _machine(self, source: _Source) -> Machine:
+        item = source.item
+        upstream = open_source(json.loads(item.definition))
+        # The bindings first: fencing them says which there are, and that no other server adds any.
+        remap = Remap(self._environment.open_shard(item.remap_shard), upstream.gauge, upstream.start)
+        return Machine(
+            item.id,
+            upstream,
+            remap,
+            self._feeds(source, [o.name for o in upstream.outputs]),
+            Timing(item.created, item.interval_ms),
+            home=self._environment,
+            clock=self._environment.oracle,
+        )
+
+    def _feeds(self, source: _Source, outputs: list[str]) -> list[Feed]:
+        item = source.item
+        feeds: list[Feed] = []
+        if item.shard is not None:
+            feeds.append(Feed(0, self._environment.open_ingested(item.shard), item.created))
+        for table in source.tables:
+            if table.output not in outputs:
+                raise Internal(f"source {item.name} has no output {table.output}")
+            shard = self._environment.open_ingested(table.shard)
+            feeds.append(Feed(outputs.index(table.output), shard, table.created))
+        return feeds
+
+    def _alter(self, source: _Source) -> None:
+        """The interval, the name or the tables have changed. The machine is ours once nobody steps it."""
+        slot = source.slot
+        if slot is None:
+            return
+        with self.ticker.held(slot):
+            machine = slot.machine
+            slot.name = source.item.name
+            machine.timing = replace(machine.timing, interval=source.item.interval_ms)
+            try:
+                machine.set_feeds(self._feeds(source, [o.name for o in machine.source.outputs]))
+            except TidemillError as e:
+                log.warning("source %s could not follow a change: %s", source.item.name, e)
+                source.report.become(State.STALLED, e)
+
+    def _close(self, slot: Slot) -> None:
+        with self.ticker.held(slot):
+            slot.machine.source.close()
+
+    # -- what the engine asks
+
+    def _all(self) -> list[_Source]:
+        with self._lock:
+            return list(self._sources.values())
+
+    def _source(self, item: Source | SourceTable | SourceProgress) -> _Source:
+        source_id = item.id if isinstance(item, Source) else item.source
+        with self._lock:
+            source = self._sources.get(source_id)
+        if source is None:
+            raise UndefinedObject(
+                f'relation "{item.name}" does not exist', detail="It was dropped meanwhile.", sqlstate="42P01"
+            )
+        return source
+
+    def readable(self, item: Source | SourceTable | SourceProgress) -> int:
+        """The relation is complete before it; 0 when it cannot be read at all yet."""
+        slot = self._source(item).slot
+        return 0 if slot is None else slot.machine.readable
+
+    def report(self, item: Source | SourceTable | SourceProgress) -> Report:
+        return self._source(item).report
+
+    def machine(self, item: Source | SourceTable | SourceProgress) -> Machine | None:
+        """None while it is being opened."""
+        slot = self._source(item).slot
+        return None if slot is None else slot.machine
+
+    def shard(self, item: Source | SourceTable) -> Shard:
+        """Where the relation's rows are. Only for one that is readable."""
+        if item.shard is None:
+            raise Internal(f"source {item.name} has no rows of its own")
+        return self._environment.open_ingested(item.shard)
+
+    def all(self) -> list[tuple[Source, Report, Machine | None]]:
+        return [(s.item, s.report, None if s.slot is None else s.slot.machine) for s in self._all()]
+
+    def retain(self, default_ms: int) -> None:
+        """Let history go that nobody asked to keep. For the maintenance loop."""
+        now = self._environment.oracle.now()
+        for source in self._all():
+            if source.slot is not None:
+                keep = source.item.retain_history_ms
+                keep = default_ms if keep is None else keep
+                step = max(keep // SINCE_STEPS, SINCE_STEP_MS)
+                source.slot.machine.retain(now, keep, step)
+
+    def wait_readable(
+        self, item: Source | SourceTable | SourceProgress, at: int, timeout: float | None = None
+    ) -> bool:
+        """Wait until the relation is complete at a time. For callers with a thread to spare."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self.ticker.wait_for(lambda: self.readable(item) > at, deadline)

@@ -1,0 +1,176 @@
+"""One source's steps without Spark: what is bound is there once, at its time, whatever fails in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.scripted import House
+from tidemill import failpoints
+from tidemill.errors import TidemillError
+from tidemill.ingest import machine as machine_module
+from tidemill.sources.contract import Limits, SourceError
+from tidemill.sources.offsets import Offsets
+
+STEPS = [
+    "tick.before_bind",
+    "tick.bound",
+    "tick.task.read",
+    "tick.task.written",
+    "tick.before_commit",
+    "tick.committed",
+    "tick.between_commits",
+]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path / "data")
+    yield house
+    failpoints.arm("")
+    house.close()
+
+
+def now(house: House) -> int:
+    return house.environment.oracle.now()
+
+
+def test_records_are_there_once_at_the_first_time_that_covers_them(house: House) -> None:
+    at = now(house)
+    for n in range(5):
+        house.source.produce(p0=n, p1=2)
+        assert house.tick(at + 100 * n)
+    house.check()
+    assert house.machine.ingested == Offsets({0: 10, 1: 10})
+    # On boundaries, so that sources share their times.
+    assert all(time % 100 == 0 for time, _ in house.bindings()[1:])
+
+
+def test_nothing_new_writes_nothing_and_moves_what_is_readable(house: House) -> None:
+    house.source.produce(p0=1)
+    at = now(house)
+    assert house.tick(at)
+    versions = [house.machine.remap.shard.version, *(f.shard.version for f in house.machine.feeds)]
+    for n in range(1, 20):
+        assert not house.tick(at + 100 * n)
+        assert house.machine.readable > at + 100 * n
+    assert versions == [house.machine.remap.shard.version, *(f.shard.version for f in house.machine.feeds)]
+
+
+def test_a_promise_never_goes_beyond_the_lease(house: House) -> None:
+    far = house.environment.oracle.leased + 5_000
+    assert not house.tick(far)
+    assert house.machine.readable <= house.environment.oracle.leased
+
+
+def test_no_binding_below_what_was_promised(house: House) -> None:
+    at = now(house)
+    assert not house.tick(at)
+    promised = house.machine.readable
+    house.source.produce(p0=1)
+    house.tick(at + 50)
+    house.tick(at + 250)
+    assert all(time >= promised for time, _ in house.bindings())
+    house.check()
+
+
+def test_a_catch_up_binds_at_successive_times_within_its_limit(tmp_path: Path) -> None:
+    house = House(tmp_path / "data", limits=Limits(records=100))
+    house.source.produce(p0=350, p1=700)
+    at = now(house) + 1000
+    while house.tick(at):
+        assert house.machine.readable == 0 or not house.machine.catching_up
+    assert house.machine.ingested == house.source.stands
+    bindings = house.machine.remap.bindings(0)
+    assert len(bindings) >= 11
+    assert all(b.records <= 101 for b in bindings)
+    # Readable from the moment at which all that there was at first is there, and not before.
+    (since,) = {f.shard.since for f in house.machine.feeds}
+    assert since == bindings[-1].time
+    house.check()
+    house.close()
+
+
+def test_a_source_that_goes_back_is_told_and_loses_nothing(house: House) -> None:
+    house.source.produce(p0=10)
+    house.tick(now(house))
+    house.source.stands = Offsets({0: 7})
+    with pytest.raises(SourceError, match="went back"):
+        house.tick(now(house) + 100)
+    house.source.stands = Offsets({0: 12})
+    assert house.tick(now(house) + 200)
+    house.check()
+
+
+def test_a_table_made_later_gets_all_that_was_bound_before(house: House) -> None:
+    events, tenths = house.machine.feeds
+    house.machine.set_feeds([events])
+    house.source.produce(p0=25)
+    at = now(house)
+    house.tick(at)
+    house.source.produce(p0=25)
+    house.tick(at + 100)
+    created = house.environment.oracle.write_ts()
+    house.environment.oracle.complete(created)
+    shard = house.environment.create_shard("later", tenths.shard.desc, since=created)
+    house.machine.set_feeds([events, machine_module.Feed(1, shard, created)])
+    while house.tick(at + 100):
+        pass
+    house.source.produce(p0=25)
+    assert house.tick(house.machine.promised + 100)
+    found = house.updates(1)
+    assert [row for row, _, _ in found] == sorted([(f"0/{n}",) for n in range(0, 75, 10)], key=str)
+    assert {time for row, time, _ in found if int(str(row[0]).split("/")[1]) < 50} == {created}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path, step: str) -> None:
+    house = House(tmp_path / "data")
+    house.source.produce(p0=15, p1=3)
+    house.tick(now(house))
+    house.source.produce(p0=20, p2=10)
+    failpoints.arm(f"{step}=error")
+    with pytest.raises((failpoints.FailpointError, TidemillError)):
+        house.tick(now(house) + 100)
+    failpoints.arm("")
+    house.close()
+    house.open()
+    # More has come meanwhile; what was bound before the crash stays as it was.
+    before = house.bindings()
+    house.source.produce(p0=5)
+    while house.tick(max(now(house), house.machine.promised) + 100):
+        pass
+    assert house.bindings()[: len(before)] == before
+    assert house.machine.ingested == house.source.stands
+    house.check()
+    house.close()
+
+
+def test_many_crashes(tmp_path: Path) -> None:
+    """Random steps fail, in random order, over one history."""
+    rng = random.Random(7)
+    house = House(tmp_path / "data", limits=Limits(records=40))
+    closed: dict[int, list[object]] = {}
+    for _ in range(120):
+        house.source.produce(p0=rng.randrange(30), p1=rng.randrange(4))
+        step = rng.choice([*STEPS, ""])
+        failpoints.arm(f"{step}=error@{rng.randrange(1, 4)}" if step else "")
+        try:
+            house.tick(max(now(house), house.machine.promised) + rng.randrange(150))
+        except (failpoints.FailpointError, TidemillError):
+            failpoints.arm("")
+            house.close()
+            house.open()
+        # What was readable never changes.
+        rows = [u for u in house.updates(0) if u[1] < house.machine.readable]
+        for time in {t for _, t, _ in rows}:
+            at_time: list[object] = [u for u in rows if u[1] == time]
+            assert closed.setdefault(time, at_time) == at_time
+    failpoints.arm("")
+    while house.tick(max(now(house), house.machine.promised) + 100):
+        pass
+    house.check()
+    house.close()
