@@ -25,7 +25,7 @@ def test_definitions_have_every_default_written_out() -> None:
         "envelope": "NONE",
         "started": STARTED,
     }
-    given = {"KEYS": 5, "TOMBSTONES": "0.25 %", "UP TO": 7, "ENVELOPE": "upsert", "PARTITIONS": None}
+    given = {"KEYS": 5, "TOMBSTONES": "0.25 %", "UP TO": 7, "ENVELOPE": "upsert"}
     assert normalise("KEY VALUE", given, STARTED) == {
         "kind": "load generator",
         "generator": "key value",
@@ -71,6 +71,11 @@ def test_definitions_survive_json_and_open(
     source.close()
 
 
+def test_an_option_without_value_is_true() -> None:
+    definition = normalise("COUNTER", {"FAIL AT": 3, "FAIL TRANSIENT": None}, STARTED)
+    assert definition["fail_transient"] is True
+
+
 def test_key_value_columns_follow_the_options() -> None:
     def columns(**options: Any) -> list[str]:
         source = open_source(normalise("KEY VALUE", {"KEYS": 5, **options}, STARTED))
@@ -102,6 +107,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("COUNTER", {"UP TO": True}, "option UP TO must be an integer"),
     ("COUNTER", {"UP TO": 1.5}, "option UP TO must be an integer"),
     ("COUNTER", {"MAX CARDINALITY": 0}, "option MAX CARDINALITY must be between 1 and 4611686018427387904"),
+    ("COUNTER", {"UP TO": None}, "option UP TO needs a value"),
     ("COUNTER", {"FAIL TRANSIENT": 1}, "option FAIL TRANSIENT must be true or false"),
     ("COUNTER", {"FAIL TRANSIENT": True}, "option FAIL TRANSIENT needs the option FAIL AT"),
     ("COUNTER", {"ENVELOPE": "UPSERT"}, "option ENVELOPE must be NONE"),

@@ -35,8 +35,8 @@ def option_kinds(generator: str) -> dict[str, OptionKind]:
 
 def normalise(generator: str, options: Mapping[str, Any], started: int) -> Definition:
     """The definition of a load generator that begins at the time `started`. `options` are by their names in
-    upper case: integers, intervals as microseconds, booleans, text; None is as if it were not given. Raises
-    UndefinedObject, SyntaxError_ or InvalidValue."""
+    upper case: integers, intervals as microseconds, booleans, text; None where an option was named without a
+    value. Raises UndefinedObject, SyntaxError_ or InvalidValue."""
     kind = _generator(generator)
     definition: Definition = {
         "kind": LOAD_GENERATOR,

@@ -54,7 +54,11 @@ class Option:
         return self.name.lower().replace(" ", "_")
 
     def accept(self, value: object) -> OptionValue:
-        """The value as the definition keeps it."""
+        """The value as the definition keeps it. None is an option that was named without a value."""
+        if value is None:
+            if self.kind is OptionKind.BOOLEAN:
+                return True
+            raise invalid(f"option {self.name} needs a value", detail=f"It must be {self.kind.value}.")
         if self.kind is OptionKind.BOOLEAN:
             if isinstance(value, bool):
                 return value
@@ -124,9 +128,8 @@ def checked(generator: str, options: Sequence[Option], given: Mapping[str, Any])
             raise _unknown(generator, name, list(by_name))
     values: dict[str, OptionValue] = {}
     for option in options:
-        value = given.get(option.name)
-        if value is not None:
-            values[option.field] = option.accept(value)
+        if option.name in given:
+            values[option.field] = option.accept(given[option.name])
         elif option.required:
             raise invalid(
                 f"the {generator} load generator needs the option {option.name}",
