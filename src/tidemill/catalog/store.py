@@ -273,7 +273,7 @@ class Catalog:
     def _find_strays(self) -> None:
         """Before anything is created here; the catalog is at our epoch, so nobody before us can name them any
         more."""
-        known = {t.shard for t in self._state.tables()}
+        known = {c.shard for c in self._state.collections()}
         known |= {r.removeprefix(DROPPED) for r in self._rows if r.startswith(DROPPED)}
         self._strays = [s for s in self._environment.shard_ids() if _OURS.fullmatch(s) and s not in known]
 
