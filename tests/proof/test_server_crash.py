@@ -188,7 +188,7 @@ def test_five_restarts(tmp_path: Path, record_property: Callable[[str, object], 
 @pytest.mark.server
 @pytest.mark.chaos
 @pytest.mark.parametrize("count", [200])
-def test_many_restarts(tmp_path: Path, count: int) -> None:
+def test_many_restarts(tmp_path: Path, count: int, record_property: Callable[[str, object], None]) -> None:
     names = sorted(FAILPOINTS)
     with rounds(tmp_path, seed=2) as lives:
         for number in range(count):
@@ -202,6 +202,9 @@ def test_many_restarts(tmp_path: Path, count: int) -> None:
             lives.look()
         assert len(set(lives.killed) - {"signal"}) >= 12, lives.killed
         assert lives.killed["signal"] >= count // 10
+        record_property("killed at", dict(lives.killed))
+        record_property("acknowledged transactions", lives.ledger.count("ack"))
+        record_property("old times looked at after the last death", len(lives.records.seen))
         lives.server.env = {}
         lives.server.start(wait_ready=True)
         ask(lives, lives.look())
