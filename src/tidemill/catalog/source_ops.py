@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tidemill.catalog.columns import check_columns
-from tidemill.catalog.items import DEFAULT_INTERVAL_MS, Item, ItemId, Source, SourceProgress, SourceTable
+from tidemill.catalog.items import Item, ItemId, Source, SourceProgress, SourceTable
 from tidemill.catalog.names import MAX_IDENTIFIER_BYTES, check_identifier
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import DuplicateObject
@@ -42,9 +42,9 @@ class CreateSource:
     envelope: str | None
     remap_desc: RelationDesc
     progress_desc: RelationDesc
+    interval_ms: int
     progress: str | None = None
     subsources: tuple[NewSubsource, ...] = ()
-    interval_ms: int = DEFAULT_INTERVAL_MS
     retain_history_ms: int | None = None
 
 

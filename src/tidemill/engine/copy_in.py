@@ -47,7 +47,7 @@ class TableSink:
 
 
 def plan_copy_from(s: EngineSession, statement: ast.CopyFrom, catalog: CatalogState) -> Plan:
-    table = s.resolver(catalog).table(statement.table)
+    table = s.resolver(catalog).table(statement.table, "copy to")
     at = target_columns(table, statement.columns)
     options = copy_options(statement.options)
     columns = tuple(table.desc.columns[i] for i in at)

@@ -1,30 +1,24 @@
-"""CREATE, ALTER and DROP: changes of the catalog.
-
-DDL commits by itself, at once. Inside a transaction block it is allowed only before the block has read or
-written, with a warning that it cannot be rolled back; what an implicit transaction has written before it is
-committed first.
-"""
+"""CREATE, ALTER and DROP of databases, schemas, tables and views; `sources_ddl` has those of sources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.catalog import ops
-from tidemill.catalog.items import Database, Item, Key, Schema, Table, View
+from tidemill.catalog.items import RELATIONS, Database, Item, Key, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.changes import by_itself, change, existing_at, find_or_none, renamed, skip, transact
 from tidemill.engine.defaults import default_text, default_value
 from tidemill.engine.durations import history_ms
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
-from tidemill.engine.transaction import Mode
 from tidemill.engine.turns import in_turn
 from tidemill.errors import (
     DuplicateObject,
@@ -45,46 +39,13 @@ from tidemill.types.model import TEXT, Column, Kind, RelationDesc
 from tidemill.types.names import physical_names
 
 
-async def transact(
-    s: EngineSession,
-    verb: str,
-    changes: Sequence[ops.Op],
-    contents: pa.Table | None = None,
-    reads: Mapping[str, int] | None = None,
-) -> CatalogState:
-    """Make the changes, after whatever the session's transaction needs before. `contents` and `reads` as for
-    `Catalog.transact`."""
-    await _by_itself(s, verb)
-    change = partial(s.engine.catalog.transact, list(changes), contents=contents, reads=reads)
-    return await s.blocking(change)
-
-
-async def _by_itself(s: EngineSession, verb: str) -> None:
-    """What comes before a change that commits at once: nothing in a transaction block, else the commit of
-    what was written."""
-    transaction = s.current
-    if transaction.explicit:
-        if transaction.mode is not Mode.OPEN:
-            raise InvalidTransactionState(
-                f"{verb} cannot run in a transaction block that has already read or written",
-                hint="COMMIT first, and run it by itself.",
-                sqlstate="25001",
-            )
-        s.notice(Notice(f"{verb} takes effect at once and cannot be rolled back", "WARNING"))
-    elif transaction.writes:
-        await s.engine.commit(transaction)
-        transaction.writes.clear()
-    if transaction.read_only:
-        raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
-
-
 async def _alter_as_read(
     s: EngineSession, planned: Table, work_out: Callable[[Table, int], tuple[ops.Op, pa.Table | None]]
 ) -> Outcome:
     """A change of a table that depends on its rows, in one commit: `work_out` reads the table as it is now at
     a time, off the event loop, and gives the change and the updates that come with it; it is asked again when
     the table was written or altered meanwhile."""
-    await _by_itself(s, "ALTER TABLE")
+    await by_itself(s, "ALTER TABLE")
 
     async def attempt(_: bool) -> Outcome:
         # First the table, then the time: what the table was given when it was last altered is there by then.
@@ -99,29 +60,14 @@ async def _alter_as_read(
     return await in_turn(s, [planned.shard], attempt)
 
 
-def _change(verb: str, changes: Sequence[ops.Op], notices: Sequence[Notice] = ()) -> Action:
-    async def act(s: EngineSession) -> Outcome:
-        for notice in notices:
-            s.notice(notice)
-        if changes:
-            await transact(s, verb, changes)
-        return Complete(verb)
-
-    return Action(act)
-
-
-def _skip(verb: str, text: str, sqlstate: str) -> Action:
-    return _change(verb, (), [Notice(text, sqlstate=sqlstate)])
-
-
 # -- databases, schemas ----------------------------------------------------------------------------
 
 
 def plan_create_database(statement: ast.CreateDatabase, catalog: CatalogState) -> Plan:
     name = statement.name.value
     if statement.if_not_exists and any(d.name == name for d in catalog.databases()):
-        return _skip("CREATE DATABASE", f'database "{name}" already exists, skipping', "42P04")
-    return _change("CREATE DATABASE", [ops.CreateDatabase(name)])
+        return skip("CREATE DATABASE", f'database "{name}" already exists, skipping', "42P04")
+    return change("CREATE DATABASE", [ops.CreateDatabase(name)])
 
 
 def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: CatalogState) -> Plan:
@@ -130,22 +76,17 @@ def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: C
         raise UndefinedObject(f'improper schema name "{statement.name}"', sqlstate="42602")
     database = catalog.database(qualifier[0] if qualifier else s.database)
     if statement.if_not_exists and catalog.find_schema(database.id, name) is not None:
-        return _skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
-    return _change("CREATE SCHEMA", [ops.CreateSchema(database.id, name)])
+        return skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
+    return change("CREATE SCHEMA", [ops.CreateSchema(database.id, name)])
 
 
 # -- tables and views ------------------------------------------------------------------------------
 
 
-def _existing(s: EngineSession, name: ast.Name, catalog: CatalogState) -> tuple[Schema, str, Item | None]:
-    schema, item = catalog.resolve_new(name.parts, s.database, s.variables.search_path())
-    return schema, item, catalog.find_relation(schema.id, item)
-
-
 def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: CatalogState) -> Plan:
-    schema, name, existing = _existing(s, statement.name, catalog)
+    schema, name, existing = existing_at(s, statement.name, catalog)
     if existing is not None and statement.if_not_exists:
-        return _skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
+        return skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
     if not statement.columns:
         raise Unsupported("a table without columns is not supported", hint="Give it one.")
     keys = _keys(statement)
@@ -166,7 +107,7 @@ def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: Cat
         keys,
         history_ms(statement.retain_history),
     )
-    return _change("CREATE TABLE", [op], notices)
+    return change("CREATE TABLE", [op], notices)
 
 
 def _column(definition: ast.ColumnDef, *, nullable: bool) -> Column:
@@ -194,11 +135,11 @@ def _keys(statement: ast.CreateTable) -> tuple[Key, ...]:
 
 
 def plan_create_table_as(s: EngineSession, statement: ast.CreateTableAs, catalog: CatalogState) -> Plan:
-    schema, name, existing = _existing(s, statement.name, catalog)
+    schema, name, existing = existing_at(s, statement.name, catalog)
     if existing is not None and statement.if_not_exists:
-        return _skip("CREATE TABLE AS", f'relation "{name}" already exists, skipping', "42P07")
+        return skip("CREATE TABLE AS", f'relation "{name}" already exists, skipping', "42P07")
     bound = bind_query(statement.query.tree, s.resolver(catalog), session=s.info())
-    columns = _renamed(bound.columns, statement.columns)
+    columns = renamed(bound.columns, statement.columns)
     # What a query returns may be null whatever its inputs say; PostgreSQL does the same.
     desc = RelationDesc(
         tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
@@ -233,18 +174,10 @@ async def _rows_for_new_table(
     return rows.append_column(DIFF_COLUMN, pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
 
 
-def _renamed(columns: Sequence[Column], names: Sequence[ast.Ident]) -> list[Column]:
-    """The query's columns under the names that the statement gives the first of them."""
-    if len(names) > len(columns):
-        raise WrongObjectType("too many column names were specified", sqlstate="42601")
-    out = [replace(c, name=n.value) for c, n in zip(columns, names, strict=False)]
-    return [*out, *columns[len(names) :]]
-
-
 def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: CatalogState) -> Plan:
-    schema, name, existing = _existing(s, statement.name, catalog)
+    schema, name, existing = existing_at(s, statement.name, catalog)
     if existing is not None and statement.if_not_exists:
-        return _skip("CREATE VIEW", f'relation "{name}" already exists, skipping', "42P07")
+        return skip("CREATE VIEW", f'relation "{name}" already exists, skipping', "42P07")
     if statement.query.as_of is not None:
         raise Unsupported("a view cannot have AS OF", hint="Give AS OF in the query that reads the view.")
     resolver = s.resolver(catalog)
@@ -255,50 +188,14 @@ def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: Catal
         schema.id,
         name,
         to_sql(statement.query),
-        RelationDesc(tuple(_renamed(bound.columns, statement.columns))),
+        RelationDesc(tuple(renamed(bound.columns, statement.columns))),
         references=resolver.references(),
         replace=statement.or_replace,
     )
-    return _change("CREATE VIEW", [op])
+    return change("CREATE VIEW", [op])
 
 
 # -- dropping, renaming ----------------------------------------------------------------------------
-
-_KINDS: dict[ast.ObjectKind, type[Item]] = {
-    ast.ObjectKind.TABLE: Table,
-    ast.ObjectKind.VIEW: View,
-    ast.ObjectKind.SCHEMA: Schema,
-    ast.ObjectKind.DATABASE: Database,
-}
-
-
-def _find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState) -> Item:
-    if kind is ast.ObjectKind.DATABASE:
-        return catalog.database(name.item)
-    if kind is ast.ObjectKind.SCHEMA:
-        return catalog.resolve_schema(name.parts, s.database)
-    item = s.resolver(catalog).item(name)
-    if not isinstance(item, _KINDS[kind]):
-        other = "view" if isinstance(item, View) else "table"
-        raise WrongObjectType(
-            f'"{item.name}" is not a {kind.value.lower()}',
-            hint=f"Use the statement for a {other}.",
-            position=name.offset + 1,
-        )
-    return item
-
-
-def _find_or_none(
-    s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState, *, if_exists: bool
-) -> tuple[Item | None, Notice | None]:
-    try:
-        return _find(s, kind, name, catalog), None
-    except UndefinedObject as e:
-        if not if_exists:
-            if kind is ast.ObjectKind.TABLE or kind is ast.ObjectKind.VIEW:
-                e.primary = e.primary.replace("relation ", f"{kind.value.lower()} ", 1)
-            raise
-        return None, Notice(f'{kind.value.lower()} "{name.item}" does not exist, skipping')
 
 
 def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> Plan:
@@ -306,7 +203,7 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
     notices: list[Notice] = []
     gone: set[str] = set()
     for name in statement.names:
-        item, notice = _find_or_none(s, statement.kind, name, catalog, if_exists=statement.if_exists)
+        item, notice = find_or_none(s, statement.kind, name, catalog, if_exists=statement.if_exists)
         if notice is not None:
             notices.append(notice)
         if item is None or item.id in gone:
@@ -315,34 +212,45 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
             raise InvalidTransactionState("cannot drop the currently open database", sqlstate="55006")
         changes.append(ops.Drop(item.id, statement.cascade))
         # With CASCADE an earlier name may take a later one with it.
-        gone |= {i.id for i in catalog.drop_order(item.id)} if statement.cascade else {item.id}
-    return _change(f"DROP {statement.kind.value}", changes, notices)
+        gone |= {i.id for i in catalog.drop_order(item.id) if statement.cascade or _goes_with(i, item)}
+    return change(f"DROP {statement.kind.value}", changes, notices)
+
+
+def _goes_with(item: Item, dropped: Item) -> bool:
+    return item.id == dropped.id or (isinstance(item, RELATIONS) and item.owner == dropped.id)
 
 
 def plan_rename(s: EngineSession, statement: ast.Rename, catalog: CatalogState) -> Plan:
-    item, notice = _find_or_none(s, statement.kind, statement.name, catalog, if_exists=statement.if_exists)
+    item, notice = find_or_none(s, statement.kind, statement.name, catalog, if_exists=statement.if_exists)
     verb = f"ALTER {statement.kind.value}"
     if item is None:
-        return _change(verb, (), [notice] if notice else [])
-    return _change(verb, [ops.Rename(item.id, statement.new_name.value)])
+        return change(verb, (), [notice] if notice else [])
+    return change(verb, [ops.Rename(item.id, statement.new_name.value)])
 
 
 # -- ALTER TABLE -----------------------------------------------------------------------------------
 
 
 def plan_alter_table(s: EngineSession, statement: ast.AlterTable, catalog: CatalogState) -> Plan:
-    item, notice = _find_or_none(
+    item, notice = find_or_none(
         s, ast.ObjectKind.TABLE, statement.name, catalog, if_exists=statement.if_exists
     )
     if item is None:
-        return _change("ALTER TABLE", (), [notice] if notice else [])
-    table = catalog.get(item.id, Table)
+        return change("ALTER TABLE", (), [notice] if notice else [])
+    if not isinstance(item, Table):
+        raise WrongObjectType(
+            f'cannot alter table "{item.name}"',
+            detail="It is fed by a source: its columns and its history are as the source has them.",
+            hint="ALTER SOURCE changes how long history is kept.",
+            position=statement.name.offset + 1,
+        )
+    table = item
     action = statement.action
     if isinstance(action, ast.AddColumn):
         return _plan_add_column(s, table, action)
     if isinstance(action, ast.SetNotNull) and action.not_null:
         return _plan_set_not_null(table, _find_column(table, action.column))
-    return _change("ALTER TABLE", [_alter_op(s, table, action)])
+    return change("ALTER TABLE", [_alter_op(s, table, action)])
 
 
 def _alter_op(s: EngineSession, table: Table, action: ast.TableAction) -> ops.Op:
@@ -380,12 +288,12 @@ def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> P
         raise Unsupported("ADD COLUMN cannot declare a key", hint="Declare keys when the table is created.")
     if action.if_not_exists and definition.name.value in table.desc.names:
         text = f'column "{definition.name.value}" of relation "{table.name}" already exists, skipping'
-        return _skip("ALTER TABLE", text, "42701")
+        return skip("ALTER TABLE", text, "42701")
     column = _column(definition, nullable=not definition.not_null)
     default = None if definition.default is None else default_text(s, definition.default, column)
     op = ops.AddColumn(table.id, column, default)
     if default is None and column.nullable:
-        return _change("ALTER TABLE", [op])
+        return change("ALTER TABLE", [op])
     limit = system_number(s, "max_transaction_size")
 
     def work_out(table: Table, ts: int) -> tuple[ops.Op, pa.Table | None]:

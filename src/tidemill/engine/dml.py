@@ -172,7 +172,7 @@ def check_not_null(table: Table, rows: pa.Table) -> None:
 def plan_insert(
     s: EngineSession, statement: ast.Insert, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
-    table = s.resolver(catalog).table(statement.table)
+    table = s.resolver(catalog).table(statement.table, "insert into")
     target_columns(table, statement.columns)
     if isinstance(statement.source, ast.Query) and statement.source.as_of is not None:
         raise Unsupported(
@@ -237,7 +237,7 @@ def complete_rows(session: EngineSession, table: Table, at: Sequence[int], rows:
 def plan_update(
     s: EngineSession, statement: ast.Update, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
-    table = s.resolver(catalog).table(statement.table)
+    table = s.resolver(catalog).table(statement.table, "update")
     if statement.from_ is not None:
         _refuse_returning("UPDATE ... FROM", statement.returning)
     assigned: dict[str, exp.Expr | None] = {}
@@ -291,7 +291,7 @@ def _refuse_returning(what: str, items: Sequence[ast.Expr]) -> None:
 def _removal(
     s: EngineSession, statement: ast.Delete, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> WritePlan:
-    table = s.resolver(catalog).table(statement.table)
+    table = s.resolver(catalog).table(statement.table, "delete from")
     source = bind_update(
         table_tree(statement.table, statement.alias),
         {},

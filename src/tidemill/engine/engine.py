@@ -28,7 +28,9 @@ from tidemill.engine.handover import Handover
 from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.session import EngineSession
-from tidemill.engine.system_relations import FrontierRow, SessionRow
+from tidemill.engine.source_relations import FrontierRow, NoSources, SourcesView
+from tidemill.engine.sources_ddl import Ingestion, tell
+from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
 from tidemill.errors import Notice, SerializationFailure, TidemillError, UndefinedObject
@@ -62,6 +64,10 @@ class TidemillEngine:
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
         self.turns = Turns()
+        # Who runs the sources, and what is told of them; none until they are set.
+        self.ingestion: Ingestion | None = None
+        self.sources: SourcesView = NoSources()
+        catalog.on_change(lambda old, new: tell(self.ingestion, old, new))
         self._maintenance = Maintenance(environment, catalog, config.retain_history)
         self._maintenance.start()
         self._collector = EngineCollector(spark.metrics, lambda: len(self._sessions))
@@ -218,6 +224,10 @@ class LiveSituation:
 
     def sessions(self) -> Sequence[SessionRow]:
         return self.engine.session_rows()
+
+    @property
+    def sources(self) -> SourcesView:
+        return self.engine.sources
 
     def frontiers(self) -> Sequence[FrontierRow]:
         now = self.engine.oracle.read_ts()

@@ -30,7 +30,17 @@ def plan(
 def plan_statement(
     s: EngineSession, statement: ast.Statement, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
-    from tidemill.engine import controls, copy_in, ddl, dml, prepared, select, show
+    from tidemill.engine import (
+        controls,
+        copy_in,
+        ddl,
+        dml,
+        prepared,
+        select,
+        show,
+        show_create,
+        sources_ddl,
+    )
 
     match statement:
         case ast.Query():
@@ -70,7 +80,7 @@ def plan_statement(
         case ast.ShowObjects():
             return show.plan_show_objects(s, statement, catalog)
         case ast.ShowCreate():
-            return show.plan_show_create(s, statement, catalog)
+            return show_create.plan_show_create(s, statement, catalog)
         case ast.Explain():
             return select.plan_explain(s, statement, types, catalog)
         case ast.ExplainTimestamp():
@@ -95,6 +105,12 @@ def plan_statement(
             return ddl.plan_create_table_as(s, statement, catalog)
         case ast.CreateView():
             return ddl.plan_create_view(s, statement, catalog)
+        case ast.CreateSource():
+            return sources_ddl.plan_create_source(s, statement, catalog)
+        case ast.CreateTableFromSource():
+            return sources_ddl.plan_create_table_from_source(s, statement, catalog)
+        case ast.AlterSource():
+            return sources_ddl.plan_alter_source(s, statement, catalog)
         case ast.CreateSchema():
             return ddl.plan_create_schema(s, statement, catalog)
         case ast.CreateDatabase():
@@ -123,6 +139,7 @@ _VERBS: dict[type[ast.Statement], str] = {
     ast.ResetVariable: "RESET",
     ast.CreateTableAs: "CREATE",
     ast.AlterTable: "ALTER",
+    ast.AlterSource: "ALTER",
     ast.Rename: "ALTER",
     ast.AlterSystem: "ALTER",
     ast.CommentOn: "COMMENT",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.catalog.items import IMPLICIT_SCHEMAS, Reference, Table, View
+from tidemill.catalog.items import IMPLICIT_SCHEMAS, Reference, SourceProgress, Table, View, kind_name
 from tidemill.catalog.items import Relation as CatalogRelation
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_SCHEMAS, SystemRelation
@@ -17,8 +17,12 @@ from tidemill.errors import TidemillError, WrongObjectType
 from tidemill.sql import ast
 from tidemill.sql.bind import Relation
 from tidemill.sql.parse import parse
-from tidemill.types.model import RelationDesc
+from tidemill.types.arrow import TIME_COLUMN
+from tidemill.types.model import MZ_TIMESTAMP, Column, RelationDesc
 from tidemill.types.names import physical_names
+
+# The time that a progress relation is read at; whoever gives its rows gives this column with them.
+PROGRESS_HIDDEN = ((Column(TIME_COLUMN, MZ_TIMESTAMP, nullable=False), TIME_COLUMN),)
 
 
 class Resolver:
@@ -42,7 +46,7 @@ class Resolver:
     def relation(self, parts: tuple[str, ...], position: int | None = None) -> Relation:
         known = self._references.get(parts)
         if known is not None:
-            return self._bound(self._catalog.relation(known.id), known.width)
+            return self._bound(self._catalog.relation(known.id), position, known.width)
         system = find_system_relation(parts, self._search_path)
         if system is not None:
             return Relation(
@@ -57,7 +61,7 @@ class Resolver:
             e.position = position
             raise
         self.used[parts] = found.id
-        return self._bound(found)
+        return self._bound(found, position)
 
     def item(self, name: ast.Name) -> CatalogRelation:
         """The catalog's relation of that name."""
@@ -70,24 +74,43 @@ class Resolver:
             e.position = name.offset + 1
             raise
 
-    def table(self, name: ast.Name) -> Table:
-        """A table that can be written; a view is an error that says so."""
+    def table(self, name: ast.Name, verb: str) -> Table:
+        """A table that can be written; anything else is an error that says so. `verb` is what the statement
+        wants to do, as in `insert into`."""
         found = self.item(name)
         if not isinstance(found, Table):
+            kind = "source" if kind_name(found) == "subsource" else kind_name(found)
             raise WrongObjectType(
-                f'"{found.name}" is not a table', detail="It is a view.", position=name.offset + 1
+                f'cannot {verb} {kind} "{found.name}"',
+                detail=None if isinstance(found, View) else "Only its upstream writes to it.",
+                position=name.offset + 1,
             )
         return found
 
     def references(self) -> tuple[Reference, ...]:
         return tuple(
-            Reference(name, item_id, len(self._catalog.relation(item_id).desc.columns))
+            Reference(name, item_id, len(self.desc(self._catalog.relation(item_id)).columns))
             for name, item_id in self.used.items()
         )
 
-    def _bound(self, item: CatalogRelation, width: int | None = None) -> Relation:
+    def desc(self, item: CatalogRelation, position: int | None = None) -> RelationDesc:
+        """Its columns; a source whose rows are in tables has none."""
+        if item.desc is not None:
+            return item.desc
+        tables = ", ".join(t.name for t in self._catalog.source_tables(item.id))
+        raise WrongObjectType(
+            f'source "{item.name}" has no rows of its own',
+            detail="Its rows are in the tables that it feeds.",
+            hint=f"Read from {tables}." if tables else f"CREATE TABLE ... FROM SOURCE {item.name} makes one.",
+            position=position,
+        )
+
+    def _bound(
+        self, item: CatalogRelation, position: int | None = None, width: int | None = None
+    ) -> Relation:
         name = ".".join(self._catalog.full_name(item))
-        physical = tuple(physical_names(item.desc))
+        shown = self.desc(item, position)
+        physical = tuple(physical_names(shown))
         if isinstance(item, View):
             (parsed,) = parse(item.sql)
             query = parsed.statement
@@ -98,8 +121,9 @@ class Resolver:
                 id=item.id, name=name, desc=item.desc, physical=physical, view=query.tree, view_scope=scope
             )
         # Columns are only ever added behind the others.
-        desc = RelationDesc(item.desc.columns[:width])
-        return Relation(id=item.id, name=name, desc=desc, physical=physical[:width])
+        desc = RelationDesc(shown.columns[:width])
+        hidden = PROGRESS_HIDDEN if isinstance(item, SourceProgress) else ()
+        return Relation(id=item.id, name=name, desc=desc, physical=physical[:width], hidden=hidden)
 
 
 def find_system_relation(parts: Sequence[str], search_path: Sequence[str]) -> SystemRelation | None:

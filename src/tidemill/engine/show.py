@@ -1,4 +1,4 @@
-"""SHOW: variables, objects, and how things were created. Answered from the catalog and the session, without
+"""SHOW: variables and objects. Answered from the catalog and the session, without
 Spark (but for the condition of SHOW ... WHERE)."""
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidemill.catalog.items import Table, View
+from tidemill.catalog.items import Schema, Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.kinds import object_type, source_type
 from tidemill.engine.local_rows import stream, text_columns, text_rows, text_table
 from tidemill.engine.over_rows import over_rows
 from tidemill.engine.plan import Action, Plan
@@ -23,7 +24,6 @@ from tidemill.engine.variables import REPORTED_NAMES, SYSTEM_PARAMETERS, Variabl
 from tidemill.errors import Unsupported, WrongObjectType
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, Relation, bind_query
-from tidemill.sql.names import quote_ident
 from tidemill.types.model import BOOL, INT4, TEXT, Column, RelationDesc, type_name
 
 Rowset = list[tuple[object, ...]]
@@ -69,6 +69,8 @@ _COLUMNS = {
     ast.Listing.SCHEMAS: (Column("name", TEXT),),
     ast.Listing.DATABASES: (Column("name", TEXT),),
     ast.Listing.OBJECTS: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.SOURCES: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.SUBSOURCES: (Column("name", TEXT), Column("type", TEXT)),
     ast.Listing.COLUMNS: (
         Column("name", TEXT),
         Column("position", INT4),
@@ -132,19 +134,23 @@ def _order(listing: ast.Listing) -> Callable[[tuple[object, ...]], tuple[object,
     return lambda row: (row[at],)
 
 
+def _schema(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Schema | None:
+    """The schema that is asked about, the first of the search path by default."""
+    if statement.within is not None:
+        return catalog.resolve_schema(statement.within.parts, session.database)
+    database = catalog.database(session.database)
+    found = [s for n in session.variables.search_path() if (s := catalog.find_schema(database.id, n))]
+    return found[0] if found else None
+
+
 def _relations(
     session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState
 ) -> list[tuple[str, str]]:
-    """(name, type) of what stands in the schema, the first of the search path by default."""
-    if statement.within is not None:
-        schema = catalog.resolve_schema(statement.within.parts, session.database)
-    else:
-        database = catalog.database(session.database)
-        found = [s for n in session.variables.search_path() if (s := catalog.find_schema(database.id, n))]
-        if not found:
-            return []
-        schema = found[0]
-    rows = [(r.name, "table" if isinstance(r, Table) else "view") for r in catalog.relations(schema.id)]
+    """(name, type) of what stands in the schema."""
+    schema = _schema(session, statement, catalog)
+    if schema is None:
+        return []
+    rows = [(r.name, object_type(r)) for r in catalog.relations(schema.id)]
     if schema.database is None:
         rows += [(r.name, "view") for r in SYSTEM_RELATIONS.values() if r.schema == schema.name]
     return rows
@@ -156,6 +162,26 @@ def _named(kind: str) -> Callable[[EngineSession, ast.ShowObjects, CatalogState]
 
 def _objects(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
     return [*_relations(session, statement, catalog)]
+
+
+def _sources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    schema = _schema(session, statement, catalog)
+    found = [] if schema is None else catalog.relations(schema.id)
+    return [(r.name, source_type(r)) for r in found if isinstance(r, Source)]
+
+
+def _subsources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    """Of one source or of all in the schema; with the progress relations, which are made the same way."""
+    if statement.on is not None:
+        source = session.resolver(catalog).item(statement.on)
+        if not isinstance(source, Source):
+            raise WrongObjectType(f'"{source.name}" is not a source', position=statement.on.offset + 1)
+        found = [catalog.relation(i) for i in catalog.dependants(source.id)]
+    else:
+        schema = _schema(session, statement, catalog)
+        found = [] if schema is None else catalog.relations(schema.id)
+    belonging = [r for r in found if isinstance(r, SourceTable | SourceProgress) and r.owner is not None]
+    return [(r.name, source_type(r)) for r in belonging]
 
 
 def _schemas(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
@@ -175,8 +201,9 @@ def _columns(session: EngineSession, statement: ast.ShowObjects, catalog: Catalo
     if system is not None:
         desc, defaults = system.desc, (None,) * len(system.desc.columns)
     else:
-        item = session.resolver(catalog).item(statement.within)
-        desc = item.desc
+        resolver = session.resolver(catalog)
+        item = resolver.item(statement.within)
+        desc = resolver.desc(item, statement.within.offset + 1)
         defaults = item.defaults if isinstance(item, Table) else (None,) * len(desc.columns)
     return [
         (c.name, n, c.nullable, type_name(c.type), default)
@@ -188,6 +215,8 @@ _LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogSt
     ast.Listing.TABLES: _named("table"),
     ast.Listing.VIEWS: _named("view"),
     ast.Listing.OBJECTS: _objects,
+    ast.Listing.SOURCES: _sources,
+    ast.Listing.SUBSOURCES: _subsources,
     ast.Listing.SCHEMAS: _schemas,
     ast.Listing.DATABASES: _databases,
     ast.Listing.COLUMNS: _columns,
@@ -208,44 +237,3 @@ def like_pattern(pattern: str) -> re.Pattern[str]:
         else:
             out.append(re.escape(c))
     return re.compile("".join(out), re.DOTALL)
-
-
-def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog: CatalogState) -> Plan:
-    item = session.resolver(catalog).item(statement.name)
-    if isinstance(item, Table) is not (statement.kind is ast.ObjectKind.TABLE):
-        raise WrongObjectType(
-            f'"{item.name}" is not a {statement.kind.value.lower()}', position=statement.name.offset + 1
-        )
-    name = ast.Name(catalog.full_name(item))
-    create = create_table_sql(name, item) if isinstance(item, Table) else create_view_sql(name, item)
-    columns = text_columns("name", "create_sql")
-
-    async def act(s: EngineSession) -> Outcome:
-        del s
-        return text_rows([c.name for c in columns], [(".".join(name.parts), create)])
-
-    return Action(act, columns)
-
-
-def create_table_sql(name: ast.Name, table: Table) -> str:
-    """The statement that would make the table anew."""
-    lines: list[str] = []
-    for column, default in zip(table.desc.columns, table.defaults, strict=True):
-        line = f"{quote_ident(column.name)} {type_name(column.type)}"
-        if not column.nullable:
-            line += " NOT NULL"
-        if default is not None:
-            line += f" DEFAULT {default}"
-        lines.append(line)
-    for key in table.keys:
-        kind = "PRIMARY KEY" if key.primary else "UNIQUE"
-        lines.append(f"{kind} ({', '.join(quote_ident(c) for c in key.columns)})")
-    text = f"CREATE TABLE {name} (" + ", ".join(lines) + ")"
-    if table.retain_history_ms is not None:
-        text += f" WITH (RETAIN HISTORY FOR '{table.retain_history_ms}ms')"
-    return text
-
-
-def create_view_sql(name: ast.Name, view: View) -> str:
-    columns = ", ".join(quote_ident(c) for c in view.desc.names)
-    return f"CREATE VIEW {name} ({columns}) AS {view.sql}"

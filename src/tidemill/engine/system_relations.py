@@ -10,12 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
-from tidemill.catalog.items import Database, Role, Schema, Table, View, is_system
+from tidemill.catalog.items import (
+    RELATIONS,
+    Database,
+    Relation,
+    Role,
+    Schema,
+    Source,
+    SourceTable,
+    Table,
+    View,
+)
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.kinds import object_type
+from tidemill.engine.oids import item_oid
+from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import (
@@ -28,15 +41,12 @@ from tidemill.types.model import (
     TIMESTAMPTZ,
     Column,
     RelationDesc,
-    SqlType,
     type_name,
 )
 from tidemill.types.wire import oid
 
 # Ids of system relations start here, beyond those that the catalog's own builtins use.
 FIRST_SYSTEM_RELATION_ID = 1000
-# Object ids of user items on the wire: PostgreSQL's first normal OID, plus the item's number.
-FIRST_NORMAL_OID = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +61,6 @@ class SessionRow:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class FrontierRow:
-    """How far a collection reaches, for mz_frontiers."""
-
-    object_id: str
-    since: int
-    upper: int | None
-
-
 class Situation(Protocol):
     """What the rows are made from."""
 
@@ -71,14 +72,16 @@ class Situation(Protocol):
 
     def sessions(self) -> Sequence[SessionRow]: ...
 
-    def frontiers(self) -> Sequence[FrontierRow]: ...
+    def frontiers(self) -> Sequence[FrontierRow]:
+        """Of the tables."""
+        ...
+
+    @property
+    def sources(self) -> SourcesView: ...
 
     def variables(self) -> Iterable[tuple[str, str, str]]:
         """(name, setting, description)."""
         ...
-
-
-Rows = list[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +103,11 @@ class SystemRelation:
         return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def item_oid(item_id: str) -> int:
-    """The OID of a catalog item: stable, as its id is."""
-    number = int(item_id[1:])
-    return number if is_system(item_id) else FIRST_NORMAL_OID + number
-
-
 def _objects(s: Situation) -> Rows:
     rows: Rows = []
     for item in s.catalog.items.values():
-        if isinstance(item, Table | View):
-            kind = "table" if isinstance(item, Table) else "view"
-            rows.append((item.id, item_oid(item.id), item.schema, item.name, kind))
+        if isinstance(item, RELATIONS):
+            rows.append((item.id, item_oid(item.id), item.schema, item.name, object_type(item)))
     schemas = _system_schema_ids(s)
     for relation in SYSTEM_RELATIONS.values():
         rows.append((relation.id, item_oid(relation.id), schemas[relation.schema], relation.name, "view"))
@@ -132,9 +128,14 @@ def _schemas(s: Situation) -> Rows:
 
 
 def _tables(s: Situation) -> Rows:
-    return [
-        (t.id, item_oid(t.id), t.schema, t.name, t.shard, t.retain_history_ms) for t in s.catalog.tables()
-    ]
+    rows: Rows = []
+    for t in s.catalog.items.values():
+        if isinstance(t, Table):
+            rows.append((t.id, item_oid(t.id), t.schema, t.name, t.shard, t.retain_history_ms, None))
+        elif isinstance(t, SourceTable) and not t.subsource:
+            retain = s.catalog.get(t.source, Source).retain_history_ms
+            rows.append((t.id, item_oid(t.id), t.schema, t.name, t.shard, retain, t.source))
+    return rows
 
 
 def _views(s: Situation) -> Rows:
@@ -147,12 +148,16 @@ def _roles(s: Situation) -> Rows:
     return [(r.id, item_oid(r.id), r.name, r.superuser) for r in found]
 
 
+def _shown(item: Relation) -> tuple[RelationDesc, tuple[str | None, ...]]:
+    """Its columns and their defaults; a source whose rows are in tables has none."""
+    desc = item.desc or RelationDesc(())
+    return desc, item.defaults if isinstance(item, Table) else (None,) * len(desc.columns)
+
+
 def _described(s: Situation) -> Iterable[tuple[str, RelationDesc, tuple[str | None, ...]]]:
     for item in s.catalog.items.values():
-        if isinstance(item, Table):
-            yield item.id, item.desc, item.defaults
-        elif isinstance(item, View):
-            yield item.id, item.desc, (None,) * len(item.desc.columns)
+        if isinstance(item, RELATIONS):
+            yield item.id, *_shown(item)
     for relation in SYSTEM_RELATIONS.values():
         yield relation.id, relation.desc, (None,) * len(relation.desc.columns)
 
@@ -166,8 +171,8 @@ def _columns(s: Situation) -> Rows:
 
 
 def _dependencies(s: Situation) -> Rows:
-    views = [i for i in s.catalog.items.values() if isinstance(i, View)]
-    return [(v.id, needed) for v in views for needed in v.depends_on]
+    relations = [i for i in s.catalog.items.values() if isinstance(i, RELATIONS)]
+    return [(r.id, needed) for r in relations for needed in r.depends_on]
 
 
 def _sessions(s: Situation) -> Rows:
@@ -177,7 +182,7 @@ def _sessions(s: Situation) -> Rows:
 
 
 def _frontiers(s: Situation) -> Rows:
-    return [(r.object_id, r.since, r.upper) for r in s.frontiers()]
+    return [(r.object_id, r.since, r.upper) for r in (*s.frontiers(), *s.sources.frontiers())]
 
 
 def _system_parameters(s: Situation) -> Rows:
@@ -198,11 +203,8 @@ def _placed(s: Situation) -> Iterable[tuple[str, str, str, str, RelationDesc, tu
     database = s.catalog.database(s.database)
     for schema in s.catalog.schemas(database.id):
         for item in s.catalog.relations(schema.id):
-            if isinstance(item, Table):
-                yield s.database, schema.name, item.name, item.id, item.desc, item.defaults, "BASE TABLE"
-            else:
-                none = (None,) * len(item.desc.columns)
-                yield s.database, schema.name, item.name, item.id, item.desc, none, "VIEW"
+            kind = {"table": "BASE TABLE", "view": "VIEW"}.get(object_type(item), "SOURCE")
+            yield s.database, schema.name, item.name, item.id, *_shown(item), kind
     for r in SYSTEM_RELATIONS.values():
         yield s.database, r.schema, r.name, r.id, r.desc, (None,) * len(r.desc.columns), "VIEW"
 
@@ -224,9 +226,7 @@ def _info_columns(s: Situation) -> Rows:
     ]
 
 
-_Spec = tuple[str, str, list[tuple[str, SqlType]], Callable[[Situation], Rows]]
-
-_SPECS: list[_Spec] = [
+_SPECS: list[Spec] = [
     (
         "mz_catalog",
         "mz_objects",
@@ -250,6 +250,7 @@ _SPECS: list[_Spec] = [
             ("name", TEXT),
             ("shard_id", TEXT),
             ("retain_history_ms", INT8),
+            ("source_id", TEXT),
         ],
         _tables,
     ),
@@ -328,6 +329,8 @@ _SPECS: list[_Spec] = [
         ],
         _info_columns,
     ),
+    # Behind the others: ids follow the order.
+    *SOURCE_SPECS,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

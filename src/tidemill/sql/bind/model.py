@@ -39,6 +39,8 @@ class Relation:
     physical: tuple[str, ...] = ()  # the columns' names in the Spark view, in order
     view: exp.Expr | None = None  # the query of a view
     view_scope: NameResolver | None = None  # how that query's names resolve
+    # Columns that can be named and are no part of *, with the names that the Spark view has them under.
+    hidden: tuple[tuple[Column, str], ...] = ()
 
 
 def _no_setting(_name: str) -> str | None:

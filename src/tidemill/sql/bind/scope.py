@@ -27,6 +27,8 @@ class Visible:
 
     name: str
     node: Node
+    # It must be asked for by name: neither * nor NATURAL knows it.
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +147,16 @@ def _answers(item: Item, parts: Sequence[str]) -> bool:
 
 
 def columns_of(
-    alias: str, label: str, names: Sequence[str], physical: Sequence[str], types: Sequence[SqlType]
+    alias: str,
+    label: str,
+    names: Sequence[str],
+    physical: Sequence[str],
+    types: Sequence[SqlType],
+    *,
+    hidden: bool = False,
 ) -> tuple[Visible, ...]:
     """The columns of a FROM item whose Spark alias is `alias`."""
     return tuple(
-        Visible(name, Ref(t, alias, spark_name, f"{label}.{name}" if label else name))
+        Visible(name, Ref(t, alias, spark_name, f"{label}.{name}" if label else name), hidden)
         for name, spark_name, t in zip(names, physical, types, strict=True)
     )

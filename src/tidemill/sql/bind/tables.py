@@ -154,8 +154,9 @@ def _parenthesised(env: Env, inner: From, node: exp.Subquery) -> From:
     alias = _alias(node)
     if alias is None:
         return From(inner.whole(), inner.items, inner.columns, outer=inner.outer)
-    names = _renamed([v.name for v in inner.columns], alias, node)
-    columns = tuple(Visible(n, v.node) for n, v in zip(names, inner.columns, strict=True))
+    shown = [v for v in inner.columns if not v.hidden]
+    names = _renamed([v.name for v in shown], alias, node)
+    columns = tuple(Visible(n, v.node) for n, v in zip(names, shown, strict=True))
     return From(inner.whole(), [Item(alias.name, columns)], list(columns), outer=inner.outer)
 
 
@@ -205,6 +206,8 @@ def _relation(env: Env, node: exp.Table) -> From:
     label = alias_node.name if alias_node is not None else parts[-1]
     names = _renamed(relation.desc.names, alias_node, node)
     columns = columns_of(alias, label, names, relation.physical, relation.desc.types)
+    for column, physical in relation.hidden:
+        columns += columns_of(alias, label, [column.name], [physical], [column.type], hidden=True)
     tree = exp.Table(
         this=exp.to_identifier(placeholder, quoted=True),
         alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
@@ -294,8 +297,8 @@ def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Se
     using = [i.name for i in (join.args.get("using") or ())]
     on = join.args.get("on")
     if natural:
-        right_names = {v.name for v in right.columns}
-        using = [v.name for v in left.columns if v.name in right_names]
+        right_names = {v.name for v in right.columns if not v.hidden}
+        using = [v.name for v in left.columns if v.name in right_names and not v.hidden]
     items = [*left.items, *right.items]
     _check_names(items)
     condition: Node | None = None
@@ -368,4 +371,4 @@ def _single(side: From, name: str, where: str, position: int | None) -> Visible:
 
 def star_columns(scope: Scope, columns: Sequence[Visible]) -> list[tuple[str, Node]]:
     """What `*` or `t.*` stands for."""
-    return [(v.name, scope.use(v)) for v in columns]
+    return [(v.name, scope.use(v)) for v in columns if not v.hidden]

@@ -1,0 +1,122 @@
+"""What every statement that changes the catalog needs: to find what it names, and to make the change.
+
+DDL commits by itself, at once. Inside a transaction block it is allowed only before the block has read or
+written, with a warning that it cannot be rolled back; what an implicit transaction has written before it is
+committed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from tidemill.catalog import ops
+from tidemill.catalog.items import Item, Relation, Schema
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.kinds import statement_kind
+from tidemill.engine.plan import Action
+from tidemill.engine.session import EngineSession
+from tidemill.engine.transaction import Mode
+from tidemill.errors import InvalidTransactionState, Notice, UndefinedObject, WrongObjectType
+from tidemill.sql import ast
+from tidemill.types.model import Column
+
+
+async def transact(
+    s: EngineSession,
+    verb: str,
+    changes: Sequence[ops.Op],
+    contents: pa.Table | None = None,
+    reads: Mapping[str, int] | None = None,
+) -> CatalogState:
+    """Make the changes, after whatever the session's transaction needs before. `contents` and `reads` as for
+    `Catalog.transact`."""
+    await by_itself(s, verb)
+    make = partial(s.engine.catalog.transact, list(changes), contents=contents, reads=reads)
+    return await s.blocking(make)
+
+
+async def by_itself(s: EngineSession, verb: str) -> None:
+    """What comes before a change that commits at once: nothing in a transaction block, else the commit of
+    what was written."""
+    transaction = s.current
+    if transaction.explicit:
+        if transaction.mode is not Mode.OPEN:
+            raise InvalidTransactionState(
+                f"{verb} cannot run in a transaction block that has already read or written",
+                hint="COMMIT first, and run it by itself.",
+                sqlstate="25001",
+            )
+        s.notice(Notice(f"{verb} takes effect at once and cannot be rolled back", "WARNING"))
+    elif transaction.writes:
+        await s.engine.commit(transaction)
+        transaction.writes.clear()
+    if transaction.read_only:
+        raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
+
+
+def change(verb: str, changes: Sequence[ops.Op], notices: Sequence[Notice] = ()) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        for notice in notices:
+            s.notice(notice)
+        if changes:
+            await transact(s, verb, changes)
+        return Complete(verb)
+
+    return Action(act)
+
+
+def skip(verb: str, text: str, sqlstate: str) -> Action:
+    return change(verb, (), [Notice(text, sqlstate=sqlstate)])
+
+
+def existing_at(
+    s: EngineSession, name: ast.Name, catalog: CatalogState
+) -> tuple[Schema, str, Relation | None]:
+    schema, item = catalog.resolve_new(name.parts, s.database, s.variables.search_path())
+    return schema, item, catalog.find_relation(schema.id, item)
+
+
+def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState) -> Item:
+    """What the statement names; WrongObjectType if it is another kind of thing."""
+    if kind is ast.ObjectKind.DATABASE:
+        return catalog.database(name.item)
+    if kind is ast.ObjectKind.SCHEMA:
+        return catalog.resolve_schema(name.parts, s.database)
+    item = s.resolver(catalog).item(name)
+    if statement_kind(item) is not kind:
+        raise wrong_kind(item, kind, name)
+    return item
+
+
+def wrong_kind(item: Relation, kind: ast.ObjectKind, name: ast.Name) -> WrongObjectType:
+    return WrongObjectType(
+        f'"{item.name}" is not a {kind.value.lower()}',
+        hint=f"Use the statement for a {statement_kind(item).value.lower()}.",
+        position=name.offset + 1,
+    )
+
+
+def find_or_none(
+    s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState, *, if_exists: bool
+) -> tuple[Item | None, Notice | None]:
+    try:
+        return find(s, kind, name, catalog), None
+    except UndefinedObject as e:
+        if not if_exists:
+            if kind not in (ast.ObjectKind.DATABASE, ast.ObjectKind.SCHEMA):
+                e.primary = e.primary.replace("relation ", f"{kind.value.lower()} ", 1)
+            raise
+        return None, Notice(f'{kind.value.lower()} "{name.item}" does not exist, skipping')
+
+
+def renamed(columns: Sequence[Column], names: Sequence[ast.Ident]) -> list[Column]:
+    """The query's columns under the names that the statement gives the first of them."""
+    if len(names) > len(columns):
+        raise WrongObjectType("too many column names were specified", sqlstate="42601")
+    out = [replace(c, name=n.value) for c, n in zip(columns, names, strict=False)]
+    return [*out, *columns[len(names) :]]

@@ -1,0 +1,29 @@
+"""What the catalog's relations are called: in statements, and in the system relations."""
+
+from __future__ import annotations
+
+from tidemill.catalog.items import Relation, Source, SourceProgress, SourceTable, Table, View
+from tidemill.sql.ast import ObjectKind
+
+
+def statement_kind(item: Relation) -> ObjectKind:
+    """The word of DROP, ALTER and SHOW CREATE for it."""
+    if isinstance(item, View):
+        return ObjectKind.VIEW
+    if isinstance(item, Table) or (isinstance(item, SourceTable) and not item.subsource):
+        return ObjectKind.TABLE
+    return ObjectKind.SOURCE
+
+
+def object_type(item: Relation) -> str:
+    """As mz_objects and SHOW OBJECTS have it."""
+    if isinstance(item, SourceProgress):
+        return "source_progress"
+    return statement_kind(item).value.lower()
+
+
+def source_type(item: Source | SourceTable | SourceProgress) -> str:
+    """As mz_sources and SHOW SOURCES have it."""
+    if isinstance(item, Source):
+        return item.type
+    return "progress" if isinstance(item, SourceProgress) else "subsource"

@@ -1,0 +1,239 @@
+"""CREATE SOURCE, CREATE TABLE ... FROM SOURCE, ALTER SOURCE, and telling those who run sources.
+
+The catalog's change makes the shards and the items; whoever runs sources hears of it afterwards, through
+`Ingestion`. A server that dies in between finds the source in the catalog when it starts again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from tidemill.catalog import source_ops
+from tidemill.catalog.items import Schema, Source, SourceProgress, SourceTable
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.changes import change, existing_at, find_or_none, renamed, skip, transact
+from tidemill.engine.durations import history_ms, interval_ms
+from tidemill.engine.plan import Action, Plan
+from tidemill.engine.session import EngineSession
+from tidemill.engine.upstreams import Described, describe
+from tidemill.errors import (
+    DuplicateObject,
+    Notice,
+    SyntaxError_,
+    UndefinedObject,
+    Unsupported,
+    WrongObjectType,
+)
+from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
+from tidemill.sources.contract import Output
+from tidemill.sources.definition import open_source
+from tidemill.sql import ast
+from tidemill.sql.render import to_sql
+from tidemill.types.model import RelationDesc
+
+
+class Ingestion(Protocol):
+    """Whoever runs the sources. Each call tells of a change that is durable, in the order of the changes and
+    one at a time; it takes note and returns at once."""
+
+    def added(self, source: Source) -> None:
+        """A source was made, with its progress relation and its subsources."""
+        ...
+
+    def altered(self, source: Source) -> None:
+        """Its name, its options or its tables are others now."""
+        ...
+
+    def removed(self, source: Source) -> None:
+        """It was dropped; its shards go a little later."""
+        ...
+
+
+def tell(ingestion: Ingestion | None, old: CatalogState, new: CatalogState) -> None:
+    """What a change of the catalog means for sources, however it came about (DROP SCHEMA takes them too)."""
+    if ingestion is None:
+        return
+    before, after = {s.id: s for s in old.sources()}, {s.id: s for s in new.sources()}
+    for source in before.values():
+        if source.id not in after:
+            ingestion.removed(source)
+    for source in after.values():
+        if source.id not in before:
+            ingestion.added(source)
+        elif source != before[source.id] or old.source_tables(source.id) != new.source_tables(source.id):
+            ingestion.altered(source)
+
+
+# -- CREATE SOURCE ---------------------------------------------------------------------------------
+
+
+def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: CatalogState) -> Plan:
+    schema, name, existing = existing_at(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return skip("CREATE SOURCE", f'relation "{name}" already exists, skipping', "42P07")
+    if existing is not None:
+        raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
+    progress = None if statement.progress is None else _beside(s, schema, statement.progress, catalog)
+    history = history_ms(statement.retain_history)
+    interval = DEFAULT_INTERVAL_MS if statement.interval is None else interval_ms(statement.interval)
+
+    def work_out() -> source_ops.CreateSource:
+        described = describe(statement, s.engine.oracle.now())
+        only = None if described.several else described.outputs[0]
+        return source_ops.CreateSource(
+            schema.id,
+            name,
+            described.type,
+            json.dumps(described.definition, sort_keys=True, separators=(",", ":")),
+            to_sql(replace(statement, if_not_exists=False, cluster=None)),
+            _own_desc(statement, only),
+            None if only is None else _envelope(only),
+            described.gauge.remap_desc,
+            described.gauge.progress_desc,
+            interval,
+            progress,
+            _subsources(s, statement, described, schema, catalog),
+            history,
+        )
+
+    async def act(s: EngineSession) -> Outcome:
+        op = await s.blocking(work_out)
+        await transact(s, "CREATE SOURCE", [op])
+        if op.desc is None and not op.subsources:
+            s.notice(
+                Notice(
+                    f'source "{name}" has no tables yet',
+                    hint=f"Make them with CREATE TABLE ... FROM SOURCE {ast.Ident(name)} (REFERENCE ...).",
+                )
+            )
+        return Complete("CREATE SOURCE")
+
+    return Action(act)
+
+
+def _envelope(output: Output) -> str:
+    return "none" if output.key is None else "upsert"
+
+
+def _own_desc(statement: ast.CreateSource, output: Output | None) -> RelationDesc | None:
+    if output is None:
+        if statement.columns:
+            raise SyntaxError_(
+                "columns can be named only where the source is a relation itself",
+                hint="Name the columns of a table with CREATE TABLE t (...) FROM SOURCE.",
+                position=statement.columns[0].offset + 1,
+            )
+        return None
+    return RelationDesc(tuple(renamed(output.desc.columns, statement.columns)))
+
+
+def _subsources(
+    s: EngineSession,
+    statement: ast.CreateSource,
+    described: Described,
+    schema: Schema,
+    catalog: CatalogState,
+) -> tuple[source_ops.NewSubsource, ...]:
+    if statement.tables is None:
+        return ()
+    if not described.several:
+        raise SyntaxError_(
+            f"FOR TABLES is not possible: the {described.label} gives one relation, which is the source",
+            position=statement.name.offset + 1,
+        )
+    if statement.tables.tables is None:
+        chosen = [(output, output.name) for output in described.outputs]
+    else:
+        chosen = [
+            (
+                _output(described.outputs, asked.output, f"the {described.label}"),
+                asked.output.item if asked.alias is None else _beside(s, schema, asked.alias, catalog),
+            )
+            for asked in statement.tables.tables
+        ]
+    names = [output.name for output, _ in chosen]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise DuplicateObject(f'"{twice}" is named more than once in FOR TABLES', sqlstate="42712")
+    return tuple(source_ops.NewSubsource(n, o.name, o.desc, _envelope(o)) for o, n in chosen)
+
+
+def _output(outputs: Sequence[Output], name: ast.Name, label: str) -> Output:
+    for output in outputs:
+        if output.name == name.item:
+            return output
+    raise UndefinedObject(
+        f'{label} has no table "{name.item}"',
+        hint=f"It has {', '.join(o.name for o in outputs)}.",
+        sqlstate="42P01",
+        position=name.offset + 1,
+    )
+
+
+def _beside(s: EngineSession, schema: Schema, name: ast.Name, catalog: CatalogState) -> str:
+    """The name of something that belongs to a source and stands in its schema."""
+    if len(name.parts) > 1 and catalog.resolve_schema(name.parts[:-1], s.database).id != schema.id:
+        raise Unsupported(
+            f'"{name.item}" must be in the schema of its source, "{schema.name}"', position=name.offset + 1
+        )
+    return name.item
+
+
+# -- CREATE TABLE ... FROM SOURCE ------------------------------------------------------------------
+
+
+def plan_create_table_from_source(
+    s: EngineSession, statement: ast.CreateTableFromSource, catalog: CatalogState
+) -> Plan:
+    schema, name, existing = existing_at(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
+    source = s.resolver(catalog).item(statement.source)
+    if not isinstance(source, Source):
+        raise WrongObjectType(f'"{source.name}" is not a source', position=statement.source.offset + 1)
+    if source.desc is not None:
+        raise WrongObjectType(
+            f'source "{source.name}" gives one relation, which is the source itself',
+            hint=f"Read from {source.name}, or make a view over it.",
+            position=statement.source.offset + 1,
+        )
+    opened = open_source(json.loads(source.definition))
+    try:
+        output = _output(opened.outputs, statement.reference, f'source "{source.name}"')
+    finally:
+        opened.close()
+    desc = RelationDesc(tuple(renamed(output.desc.columns, statement.columns)))
+    op = source_ops.CreateSourceTable(schema.id, name, source.id, output.name, desc, _envelope(output))
+    return change("CREATE TABLE", [op])
+
+
+# -- ALTER SOURCE ----------------------------------------------------------------------------------
+
+
+def plan_alter_source(s: EngineSession, statement: ast.AlterSource, catalog: CatalogState) -> Plan:
+    kind = ast.ObjectKind.SOURCE
+    item, notice = find_or_none(s, kind, statement.name, catalog, if_exists=statement.if_exists)
+    if item is None:
+        return change("ALTER SOURCE", (), [notice] if notice else [])
+    if not isinstance(item, Source):
+        belongs = isinstance(item, SourceTable | SourceProgress)
+        owner = catalog.get(item.source, Source).name if belongs else item.name
+        raise WrongObjectType(
+            f'"{item.name}" has no options of its own',
+            hint=f'Alter the source that it belongs to, "{owner}".',
+            position=statement.name.offset + 1,
+        )
+    return change("ALTER SOURCE", [_alter_op(item.id, action) for action in statement.actions])
+
+
+def _alter_op(
+    source: str, action: ast.SourceAction
+) -> source_ops.SetSourceHistory | source_ops.SetSourceInterval:
+    if isinstance(action, ast.SetRetainHistory):
+        return source_ops.SetSourceHistory(source, history_ms(action.duration))
+    interval = DEFAULT_INTERVAL_MS if action.duration is None else interval_ms(action.duration)
+    return source_ops.SetSourceInterval(source, interval)
