@@ -292,17 +292,17 @@ def plant(name: str) -> None:
     elif name == "ack-early":  # callers hear of the commit before it is durable
         put = txns_module.Txns._put  # pyright: ignore[reportPrivateUsage]
 
-        def early(self: Any, unapplied: Any, retracting: Any, ts: int, futures: Any) -> None:
+        def early(self: Any, unapplied: Any, retracting: Any, moves: Any, ts: int, futures: Any) -> None:
             for future in futures:
                 future.set_result(ts)
             time.sleep(0.002)
-            put(self, unapplied, retracting, ts, futures)
+            put(self, unapplied, retracting, moves, ts, futures)
 
         txns_module.Txns._put = early  # pyright: ignore[reportPrivateUsage]
     elif name == "half":  # one entry per table instead of one for all
         put = txns_module.Txns._put  # pyright: ignore[reportPrivateUsage]
 
-        def halves(self: Any, unapplied: Any, retracting: Any, ts: int, futures: Any) -> None:
+        def halves(self: Any, unapplied: Any, retracting: Any, moves: Any, ts: int, futures: Any) -> None:
             for one in unapplied[:-1]:
                 extra = self._oracle.write_ts()
                 self._oracle.complete(extra)
@@ -312,7 +312,7 @@ def plant(name: str) -> None:
                 at = max(shard.upper, ts)
                 moved = table.set_column(index, table.schema.field(index), pa.array([at] * table.num_rows))
                 shard.compare_and_append([shard.write_part(moved, job="half")], shard.upper, at + 1)
-            put(self, unapplied[-1:], retracting, ts, futures)
+            put(self, unapplied[-1:], retracting, moves, ts, futures)
 
         txns_module.Txns._put = halves  # pyright: ignore[reportPrivateUsage]
     else:

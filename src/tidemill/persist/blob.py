@@ -97,6 +97,10 @@ class Blobs(Protocol):
         out."""
         ...
 
+    def folders(self, prefix: str) -> list[str]:
+        """The names of the folders right under a folder, sorted; none where it is not there."""
+        ...
+
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects; one that is not there is no error."""
         ...

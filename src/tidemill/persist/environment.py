@@ -5,15 +5,17 @@ believe; a second one is told who holds the directory; a server that was taken o
 and its writes are refused at once; no time that an earlier holder may have used is handed out again.
 
 Order of opening, and why:
-1. The LOCK file (a folder) or the lease's heartbeat (s3) tells whether a holder lives.
+1. The LOCK file (a folder) or the lease's heartbeat (s3) tells whether a holder lives. The clock's and the
+   txns shard's logs are checked against each other (`tails`), before anything is written to them.
 2. The clock shard is fenced: from here on nobody before us can lease more time. Its upper is now the end of
    all time that was ever leased (`start`). Its rows name us as the holder.
 3. A holder that was taken over is given a moment to notice and to let the LOCK go.
 4. The txns shard is fenced at `start` or later: from here on nobody before us can commit.
 5. The oracle starts at `start`; what txns left unapplied is applied in the background.
 
-Every other shard, the catalog's included, is fenced when it is first opened here, after what is committed to
-it in txns was applied. A crash at any point leaves a directory that the next server opens the same way.
+Every other shard, the catalog's included, is checked against its mark in txns when it is first opened here,
+and fenced after what is committed to it in txns was applied. A crash at any point leaves a directory that the
+next server opens the same way.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ from tidemill.persist import formats
 from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.lease import CLOCK_DESC, CLOCK_SHARD, ClockShard, Holder
 from tidemill.persist.lock import DirectoryLock
-from tidemill.persist.log import ShardMissing
+from tidemill.persist.log import ShardMissing, check_reached
 from tidemill.persist.outcome import CommitUnknown, Fenced
 from tidemill.persist.settings import DEFAULT_SETTINGS, Ages, Settings
 from tidemill.persist.shard import Shard, ShardExists
+from tidemill.persist.sweep import drop_shard
+from tidemill.persist.tails import check_clock_gone, check_system
 from tidemill.persist.txns import Txns
 from tidemill.persist.txns.record import TXNS_DESC, TXNS_SHARD
 from tidemill.time.clock import Clock, SystemClock
@@ -57,6 +61,11 @@ TAKE_OVER_WAIT_SECONDS = 10.0
 # request, and the lease's renewal finds out as well.
 WATCH_SECONDS = 0.5
 WATCH_SECONDS_REMOTE = 5.0
+# How often the logs that grow otherwise than through txns are marked there (`txns.marks`), and the txns
+# shard's own in the clock shard: a row of some 200 bytes each.
+MARK_SECONDS = 60.0
+# How the ids of jobs on Spark begin.
+JOB_KIND = "ingest"
 # A heartbeat this far in the past needs no watching: three leases.
 HEARTBEAT_STALE_MS = 3 * LEASE_MS
 _HEARTBEAT_POLL_SECONDS = 0.5
@@ -112,9 +121,15 @@ class Environment:
         # own lock.
         self._shards: dict[str, Shard] = {}
         self._opening: dict[str, threading.Lock] = {}
+        self._jobs_lock = threading.Lock()
+        # Jobs of this process that may still write parts or append them, and the number of the last one.
+        self._jobs: set[str] = set()
+        self._last_job = 0
+        # When (monotonic) all logs were last marked in txns, and the txns shard's own in the clock shard.
+        self._marked = self._recorded = time.monotonic()
         # Every time below it may have been used by an earlier holder; shards are fenced here.
         self.start = clock_shard.leased
-        txns = _fenced(blobs, TXNS_SHARD, TXNS_DESC, epoch, self.start, settings)
+        self._txns_shard = txns = _fenced(blobs, TXNS_SHARD, TXNS_DESC, epoch, self.start, settings)
         self.oracle = Oracle(clock_shard, clock, on_jump=on_jump, on_lost=self._lose)
         self.txns = Txns(txns, self.oracle, self.open_shard, on_lost=self._lose)
         self.txns.start()
@@ -148,6 +163,7 @@ class Environment:
                 raise DirectoryHeld(ClockShard(shard, 0).holder())
             if not lock.supported and not take_over:
                 _wait_for_heartbeat(shard, clock)
+            check_system(blobs, shard)
             failpoints.hit(FP_BEFORE_FENCE)
             epoch = shard.epoch + 1
             shard.fence(epoch)
@@ -169,7 +185,15 @@ class Environment:
 
     def open_shard(self, shard_id: str) -> Shard:
         """The shard, ours to write: fenced, complete up to our start, the same object for everybody in this
-        process."""
+        process. Raises DataCorrupted when its log is shorter than its mark says."""
+        return self._open(shard_id, self._take)
+
+    def open_ingested(self, shard_id: str) -> Shard:
+        """A shard that a source's ticks write to: fenced, but its upper stays where it is, for what is bound
+        at later times is read again and must find its place."""
+        return self._open(shard_id, lambda shard: shard.fence(self.epoch), transactions=False)
+
+    def _open(self, shard_id: str, take: Callable[[Shard], None], *, transactions: bool = True) -> Shard:
         with self._shards_lock:
             shard = self._shards.get(shard_id)
             if shard is not None:
@@ -180,9 +204,15 @@ class Environment:
                 shard = self._shards.get(shard_id)
             if shard is not None:
                 return shard
-            shard = Shard.open(self.blobs, shard_id, epoch=self.epoch, settings=self.settings)
-            self._take(shard)
-            return self._publish(shard)
+            expected = self.txns.marks.expected(shard_id)
+            try:
+                shard = Shard.open(self.blobs, shard_id, epoch=self.epoch, settings=self.settings)
+            except ShardMissing:
+                check_reached(shard_id, -1, expected)
+                raise
+            check_reached(shard_id, shard.version, expected)
+            take(shard)
+            return self._publish(shard, transactions=transactions)
 
     def create_shard(
         self,
@@ -209,11 +239,13 @@ class Environment:
         """Nothing writes to it any more, and its files go. Commits that come too late fail with `error`."""
         self.txns.forget(shard_id, error)
         with self._shards_lock:
-            shard = self._shards.pop(shard_id, None)
-        try:
-            (shard or Shard.open(self.blobs, shard_id, epoch=None)).drop()
-        except ShardMissing:
-            pass
+            self._shards.pop(shard_id, None)
+        # Not through the shard: one that cannot be opened can be dropped all the same.
+        drop_shard(self.blobs, shard_id)
+
+    def shard_ids(self) -> list[str]:
+        """All that have a folder, or had one and left a mark."""
+        return sorted({*self.blobs.folders("shards"), *self.txns.marks.shards()})
 
     def open_shards(self) -> list[Shard]:
         """Those that are open in this process."""
@@ -229,11 +261,13 @@ class Environment:
             shard.fence(self.epoch)
             self.txns.pending.apply_to(shard, upper=self.start)
 
-    def _publish(self, shard: Shard) -> Shard:
+    def _publish(self, shard: Shard, *, transactions: bool = True) -> Shard:
         with self._shards_lock:
             self._shards[shard.id] = shard
             self._opening.pop(shard.id, None)
-        self.txns.register(shard)
+        self.txns.marks.reach(shard.id, shard.version)
+        if transactions:
+            self.txns.register(shard)
         return shard
 
     # -- looking after it
@@ -241,6 +275,8 @@ class Environment:
     def maintain(self) -> None:
         """One round: the txns and clock shards, then every open shard. Errors of one shard are logged and do
         not stop the others."""
+        if time.monotonic() - self._marked >= MARK_SECONDS:
+            self._mark_all()
         shards = [self._maintainer(s) for s in self.open_shards()]
         for what in (lambda: self.txns.maintain(self.job_finished), self._maintain_clock, *shards):
             try:
@@ -251,7 +287,15 @@ class Environment:
             except (TidemillError, OSError) as e:
                 log.warning("maintenance failed, it is tried again: %s", e)
 
+    def _mark_all(self) -> None:
+        """Have the next entry of txns tell how far every log has come, whoever wrote to it."""
+        self._marked = time.monotonic()
+        for shard in self.open_shards():
+            self.txns.marks.reach(shard.id, shard.version)
+
     def _maintain_clock(self) -> None:
+        if time.monotonic() - self._recorded >= MARK_SECONDS and self._txns_shard.version != self.holder.txns:
+            self._record(self.holder)
         self._clock.shard.downgrade_since(max(0, self._clock.leased - 1))
         self._clock.shard.maintain(self.job_finished)
 
@@ -261,26 +305,52 @@ class Environment:
     def job_finished(self, job: str) -> bool:
         """Whether the writer of a part is surely gone: `txns-e7` and `clock-e7` are, in epoch 8. What such a
         writer committed was applied before the shard was opened here."""
-        kind, _, epoch = job.partition("-e")
-        return kind in ("txns", "clock", "catalog") and epoch.isdigit() and int(epoch) < self.epoch
+        kind, _, rest = job.partition("-e")
+        epoch, _, number = rest.partition("-")
+        if not epoch.isdigit():
+            return False
+        if kind == JOB_KIND and int(epoch) == self.epoch and number.isdigit():
+            with self._jobs_lock:
+                return int(number) <= self._last_job and job not in self._jobs
+        return kind in ("txns", "clock", "catalog", JOB_KIND) and int(epoch) < self.epoch
+
+    def begin_job(self) -> str:
+        """The id of a new job whose parts are written elsewhere (Spark's tasks): they are not swept while it
+        runs."""
+        with self._jobs_lock:
+            self._last_job += 1
+            job = f"{JOB_KIND}-e{self.epoch}-{self._last_job}"
+            self._jobs.add(job)
+            return job
+
+    def end_job(self, job: str) -> None:
+        """Its parts are appended, or never will be."""
+        with self._jobs_lock:
+            self._jobs.discard(job)
 
     def announce(self, addresses: Mapping[str, str]) -> None:
         """Tell a second server where this one answers."""
-        self.holder = replace(self.holder, addresses=tuple(addresses.items()))
+        self._record(replace(self.holder, addresses=tuple(addresses.items())))
+
+    def _record(self, holder: Holder) -> None:
+        """Name us as the holder, with how far the txns shard's log has come."""
         with self.oracle.exclusive():
+            self.holder = replace(holder, txns=self._txns_shard.version)
             self._clock.record(self.holder)
+            self._recorded = time.monotonic()
 
     def close(self) -> None:
         """Commit and apply what is queued, and mark the directory as released. Idempotent."""
         if self._closed.is_set():
             return
+        self._mark_all()
         self.txns.close()
         self._closed.set()
         self.oracle.close()
         self._watcher.join()
         if self.lost is None:
             try:
-                self._clock.record(replace(self.holder, released=time.time_ns() // 1_000_000))
+                self._record(replace(self.holder, released=time.time_ns() // 1_000_000))
             except (TidemillError, OSError) as e:
                 log.warning("the data directory could not be marked as released: %s", e)
         self._lock_file.release()
@@ -316,6 +386,7 @@ def _open_clock(blobs: Blobs, settings: Settings) -> Shard:
         try:
             return Shard.open(blobs, CLOCK_SHARD, epoch=None, settings=settings)
         except ShardMissing:
+            check_clock_gone(blobs)
             try:
                 Shard.create(
                     blobs, CLOCK_SHARD, CLOCK_DESC, epoch=0, properties=formats.PROPERTIES, ages=SYSTEM_AGES

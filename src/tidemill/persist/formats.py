@@ -13,8 +13,8 @@ from tidemill.errors import DataCorrupted, Unsupported
 from tidemill.persist.blob import Blobs
 from tidemill.persist.shard import Shard
 
-# What this version writes.
-FORMAT = 1
+# What this version writes. 2: the txns shard marks how far each log has come.
+FORMAT = 2
 _KEY = "format"
 PROPERTIES = {_KEY: str(FORMAT)}
 
@@ -25,8 +25,14 @@ def _from_0(blobs: Blobs, clock: Shard) -> None:
     del blobs, clock
 
 
+def _from_1(blobs: Blobs, clock: Shard) -> None:
+    """Nothing is there to be changed: a shard without a mark is not checked, and gets its mark when it is
+    first used. The number keeps out versions that do not know marks."""
+    del blobs, clock
+
+
 # Step n makes format n + 1 out of n; the clock shard is at our epoch, no other shard is open.
-MIGRATIONS: dict[int, Callable[[Blobs, Shard], None]] = {0: _from_0}
+MIGRATIONS: dict[int, Callable[[Blobs, Shard], None]] = {0: _from_0, 1: _from_1}
 
 
 def format_of(clock: Shard) -> int:

@@ -44,6 +44,9 @@ class Holder:
     started: int = 0
     # When it closed the directory in order; None while it holds it, or after it crashed.
     released: int | None = None
+    # The version that the log of the txns shard had durably reached; None in format 1. The txns shard does
+    # this for the others (`txns.marks`).
+    txns: int | None = None
 
     @staticmethod
     def this_process(addresses: dict[str, str] | None = None) -> Holder:

@@ -167,6 +167,15 @@ class LocalBlobs:
         found.sort(key=lambda info: info.path)
         return found
 
+    def folders(self, prefix: str) -> list[str]:
+        try:
+            with os.scandir(self._path(prefix)) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _read_error(self._path(prefix), error) from error
+
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             try:

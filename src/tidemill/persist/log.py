@@ -58,6 +58,10 @@ class Listing:
     entries: dict[int, BlobInfo] = field(default_factory=dict[int, BlobInfo])
     checkpoints: dict[int, BlobInfo] = field(default_factory=dict[int, BlobInfo])
 
+    @property
+    def empty(self) -> bool:
+        return not self.entries and not self.checkpoints
+
 
 def list_log(blobs: Blobs, shard_id: str) -> Listing:
     listing = Listing()
@@ -92,7 +96,7 @@ def load(blobs: Blobs, shard_id: str) -> Loaded:
 
 
 def _load(blobs: Blobs, shard_id: str, listing: Listing) -> Loaded:
-    if not listing.entries and not listing.checkpoints:
+    if listing.empty:
         raise ShardMissing(f'shard "{shard_id}" does not exist')
     last = max([*listing.entries, *listing.checkpoints])
     broken: list[int] = []
@@ -180,7 +184,20 @@ def read_checkpoint(blobs: Blobs, shard_id: str, version: int) -> State:
         ) from error
 
 
-def _missing(path: str) -> DataCorrupted:
+def check_reached(shard_id: str, version: int, expected: int | None) -> None:
+    """Raises where a log that ends at `version` (-1: is not there) is known to have come further: its newest
+    entries are missing, which shows nowhere else. Ask before anything is written: a new entry would take the
+    name of a missing one."""
+    if expected is not None and version < expected:
+        path = entry_path(shard_id, version + 1)
+        raise _missing(
+            path, f"The log of shard {shard_id} ends at version {version}; it had reached {expected}."
+        )
+
+
+def _missing(path: str, detail: str | None = None) -> DataCorrupted:
     return DataCorrupted(
-        f'log entry "{path}" is missing', hint="The data directory is damaged: restore the file."
+        f'log entry "{path}" is missing',
+        detail=detail,
+        hint="The data directory is damaged: restore the file, or the whole directory from a backup.",
     )

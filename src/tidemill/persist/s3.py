@@ -154,6 +154,13 @@ class S3Blobs:
         found.sort(key=lambda info: info.path)
         return found
 
+    def folders(self, prefix: str) -> list[str]:
+        try:
+            found = obstore.list_with_delimiter(self._store, prefix + "/")["common_prefixes"]
+        except (exceptions.BaseError, OSError) as error:
+            raise self._read_error(prefix, error) from error
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
     def delete(self, paths: Sequence[str]) -> None:
         try:
             for start in range(0, len(paths), _DELETE_BATCH):

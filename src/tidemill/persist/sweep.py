@@ -81,6 +81,14 @@ def _over(job: str, finished: Callable[[str], bool], epoch: int, writer: str) ->
     return int(match[1]) < epoch or match[2] == writer
 
 
+def never_used(blobs: Blobs, shard_id: str, creator: str) -> bool:
+    """Whether all that a shard's folder holds is its log and parts of its creator's job (`creator` is how
+    those begin): then it may go when nothing refers to it. Anything else was somebody's data once."""
+    parts = f"shards/{shard_id}/parts/"
+    paths = [info.path for info in blobs.list(f"shards/{shard_id}")]
+    return all(not path.startswith(parts) or path.startswith(parts + creator) for path in paths)
+
+
 def drop_shard(blobs: Blobs, shard_id: str) -> None:
     """Delete a shard whole; idempotent. The log goes first: what cannot be opened cannot be half read."""
     blobs.delete_prefix(log_folder(shard_id))

@@ -17,6 +17,7 @@ from tidemill.errors import Internal
 from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
+from tidemill.persist.txns.marks import Marks
 from tidemill.persist.txns.record import Unapplied
 
 FP_BEFORE = failpoints.register(
@@ -40,8 +41,9 @@ class Pending:
     """Thread-safe. Memory: one small value per part that is not yet applied or retracted; `Txns` bounds how
     many."""
 
-    def __init__(self, open_shard: Callable[[str], Shard]) -> None:
+    def __init__(self, open_shard: Callable[[str], Shard], marks: Marks) -> None:
         self._open_shard = open_shard
+        self._marks = marks
         self._lock = threading.Lock()
         self._queues: dict[str, _ShardQueue] = {}
         # Applied durably: their rows go with the next entry of the txns shard.
@@ -139,6 +141,9 @@ class Pending:
                         # An append of ours whose outcome was unknown has turned up: look again.
                         continue
                     failpoints.hit(FP_AFTER)
+                # Before the parts count as applied: the entry that retracts them carries the mark.
+                if todo:
+                    self._marks.reach(shard.id, shard.version)
                 with self._lock:
                     for unapplied in todo:
                         # `forget` may have emptied the queue meanwhile.

@@ -1,9 +1,9 @@
 """The rows of the txns shard: one per part of a committed transaction that is not yet known to be in its data
-shard.
+shard, and one per shard that tells how far its log has come.
 
 A row (shard, part) with diff +1 at T says: the part belongs to the transaction at T. It is retracted at a
 later time, once the data shard's own log names the part. What remains at the latest time is the work of a
-recovery.
+recovery. A mark (`marks`) stands in the same columns; its text tells it from a part.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -24,6 +24,17 @@ TXNS_SHARD = "txns"
 TXNS_DESC = RelationDesc((Column("shard", TEXT, nullable=False), Column("part", TEXT, nullable=False)))
 
 _FIELDS = tuple(field.name for field in fields(Part))
+_MARK = '{"reached":'
+
+
+class Row(Protocol):
+    """What a row holds."""
+
+    @property
+    def shard_id(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +57,26 @@ class Unapplied:
         return self.part.max_time
 
 
-def rows(added: Iterable[Unapplied], retracted: Iterable[Unapplied], time: int) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The shard's log had reached `version`."""
+
+    shard_id: str
+    version: int
+    text: str
+
+    @staticmethod
+    def of(shard_id: str, version: int) -> Mark:
+        return Mark(shard_id, version, f"{_MARK}{version}}}")
+
+
+def rows(added: Iterable[Row], retracted: Iterable[Row], time: int) -> pa.Table:
     """The updates of one txns entry."""
-    both = [(u, 1) for u in added] + [(u, -1) for u in retracted]
+    both = [(r, 1) for r in added] + [(r, -1) for r in retracted]
     return pa.table(
         {
-            "shard": pa.array([u.shard_id for u, _ in both], pa.string()),
-            "part": pa.array([u.text for u, _ in both], pa.string()),
+            "shard": pa.array([r.shard_id for r, _ in both], pa.string()),
+            "part": pa.array([r.text for r, _ in both], pa.string()),
             TIME_COLUMN: pa.array([time] * len(both), pa.int64()),
             DIFF_COLUMN: pa.array([d for _, d in both], pa.int64()),
         }
@@ -61,17 +85,33 @@ def rows(added: Iterable[Unapplied], retracted: Iterable[Unapplied], time: int) 
 
 def unapplied(snapshot: pa.Table) -> list[Unapplied]:
     """What a snapshot of the txns shard leaves to be done, in the order of times."""
-    found: list[Unapplied] = []
-    shards, parts, diffs = (snapshot.column(n).to_pylist() for n in ("shard", "part", DIFF_COLUMN))
-    for shard_id, part, diff in zip(shards, parts, diffs, strict=True):
-        if diff != 1:
-            raise DataCorrupted(
-                "the txns shard names a part other than once",
-                detail=f"{part} of shard {shard_id}: {diff} times.",
-            )
-        found.append(Unapplied(shard_id, _decode(part), part))
+    found = [Unapplied(s, _decode(text), text) for s, text in _once(snapshot) if not text.startswith(_MARK)]
     found.sort(key=lambda u: u.time)
     return found
+
+
+def marks(snapshot: pa.Table) -> dict[str, Mark]:
+    """The marks in a snapshot of the txns shard, by shard."""
+    found: dict[str, Mark] = {}
+    for shard_id, text in _once(snapshot):
+        if not text.startswith(_MARK):
+            continue
+        number = text.removeprefix(_MARK).removesuffix("}").strip()
+        if not number.isdigit() or shard_id in found:
+            raise DataCorrupted("a mark of the txns shard cannot be read", detail=f"{shard_id}: {text[:200]}")
+        found[shard_id] = Mark(shard_id, int(number), text)
+    return found
+
+
+def _once(snapshot: pa.Table) -> list[tuple[str, str]]:
+    shards, texts, diffs = (snapshot.column(n).to_pylist() for n in ("shard", "part", DIFF_COLUMN))
+    for shard_id, text, diff in zip(shards, texts, diffs, strict=True):
+        if diff != 1:
+            raise DataCorrupted(
+                "the txns shard has a row other than once",
+                detail=f"{text[:200]} of shard {shard_id}: {diff} times.",
+            )
+    return list(zip(shards, texts, strict=True))
 
 
 def _encode(part: Part) -> str:

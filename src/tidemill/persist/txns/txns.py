@@ -6,7 +6,7 @@ Order of one group, and why:
 2. Requests whose reads changed are refused, also by an earlier request of the same group.
 3. One part per data shard is written: durable, invisible.
 4. One entry of the txns shard names them all: the commit point. It also retracts rows that are applied by
-   now.
+   now, and marks how far the logs of their shards have come.
 5. The parts are queued for their data shards, then T is complete, then the callers hear of it: a caller that
    knows of its commit reads at or after T, and whoever reads at or after T first applies what is queued.
 6. In the background the parts go into their data shards.
@@ -22,7 +22,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -35,6 +35,7 @@ from tidemill.persist.part import Part, part_path
 from tidemill.persist.settle import append_settled, upper_of
 from tidemill.persist.shard import Shard
 from tidemill.persist.txns import record
+from tidemill.persist.txns.marks import Marks, Moves
 from tidemill.persist.txns.pending import Pending
 from tidemill.persist.txns.record import Unapplied
 from tidemill.persist.txns.request import Request, ShardId, changed_meanwhile, check_updates, conflict, merge
@@ -89,7 +90,8 @@ class Txns:
         self._open_shard = open_shard
         self._on_lost = on_lost
         self._job = f"txns-e{shard.epoch}"
-        self.pending = Pending(open_shard)
+        self.marks = Marks()
+        self.pending = Pending(open_shard, self.marks)
         # Whatever earlier processes wrote is before it: the shard was fenced there.
         self._start = upper_of(shard)
         # Shard -> the time of the last transaction that wrote it. Forgotten shards are taken out.
@@ -125,7 +127,9 @@ class Txns:
         if not upper:
             return
         with self._shard.snapshot(upper - 1) as snapshot:
-            self.pending.add(record.unapplied(snapshot.read()))
+            rows = snapshot.read()
+        self.pending.add(record.unapplied(rows))
+        self.marks.recover(record.marks(rows))
 
     # -- shards
 
@@ -144,6 +148,7 @@ class Txns:
             self._registered.pop(shard_id, None)
             self._last_write.pop(shard_id, None)
         self.pending.forget(shard_id)
+        self.marks.forget(shard_id)
 
     def last_write(self, shard_id: ShardId) -> int:
         """The time of the last transaction that wrote to the shard, or one before anything of this
@@ -201,6 +206,27 @@ class Txns:
         with self._serial:
             yield
 
+    def note(self, shards: Iterable[ShardId]) -> None:
+        """Mark how far the logs of these shards have come, now: for what is written to them without us.
+        Call it under `paused`, after the fact. A failure is logged and the mark comes with a later entry: the
+        fact stands."""
+        self._reach(shards)
+        try:
+            self._retract_all()
+        except (TidemillError, OSError) as e:
+            log.warning("could not note how far the logs have come, trying again later: %s", e)
+
+    def _reach(self, shards: Iterable[ShardId]) -> None:
+        with self._cond:
+            known = [shard for s in shards if (shard := self._registered.get(s)) is not None]
+        for shard in known:
+            self.marks.reach(shard.id, shard.version)
+
+    def _retract_all(self) -> None:
+        """Write what is known of applied parts and of marks. `_serial` is held."""
+        while self.pending.applied_count() or self.marks.moves():
+            self._commit_parts([], [])
+
     # -- reading
 
     def apply_until(self, shard_id: ShardId, time: int) -> None:
@@ -223,21 +249,27 @@ class Txns:
         for shard_id in self.pending.shards():
             self.pending.apply(shard_id)
         with self._serial:
-            while self.pending.applied_count():
-                self._commit_parts([], [])
+            self._retract_all()
         if self._shard.upper:
             self._shard.downgrade_since(self._shard.upper - 1)
         self._shard.maintain(finished)
 
     def close(self) -> None:
-        """Commit what is queued, apply what is committed, stop. Idempotent."""
+        """Commit what is queued, apply what is committed, mark how far every log has come, stop.
+        Idempotent."""
         with self._cond:
+            if self._closing:
+                return
             self._closing = True
             self._cond.notify_all()
         self._hurry.set()
         self._committer.join()
         self._apply_wake.set()
         self._applier.join()
+        with self._serial:
+            with self._cond:
+                shards = list(self._registered)
+            self.note(shards)
         self._writers.shutdown()
 
     # -- the committer's thread
@@ -303,11 +335,13 @@ class Txns:
             accepted, tables = self._admit(group, ts)
             unapplied = self._write_parts(tables, ts)
             retracting = self.pending.take_applied(MAX_RETRACT)
-            if unapplied or retracting:
+            # After the taking: what counts as applied has told the marks before.
+            moves = self.marks.moves()
+            if unapplied or retracting or moves:
                 failpoints.hit(FP_PART_WRITTEN)
                 if retracting:
                     failpoints.hit(FP_RETRACT)
-                self._put(unapplied, retracting, ts, futures)
+                self._put(unapplied, retracting, moves, ts, futures)
         except BaseException as e:
             self.pending.put_back(retracting)
             self._oracle.complete(ts)
@@ -315,6 +349,7 @@ class Txns:
             if isinstance(e, TidemillError):
                 raise
             raise CommitFailed("could not commit", detail=f"{type(e).__name__}: {e}") from e
+        self.marks.wrote(moves)
         self.pending.add(unapplied)
         with self._cond:
             for shard_id in tables:
@@ -387,11 +422,13 @@ class Txns:
         self,
         unapplied: Sequence[Unapplied],
         retracting: Sequence[Unapplied],
+        moves: Moves,
         ts: int,
         futures: Sequence[Future[int]],
     ) -> None:
         """The commit point. Returns when it is durable, raises when surely nothing happened."""
-        part = self._shard.write_part(record.rows(unapplied, retracting, ts), job=self._job)
+        rows = record.rows([*unapplied, *moves.added], [*retracting, *moves.retracted], ts)
+        part = self._shard.write_part(rows, job=self._job)
         failpoints.hit(FP_BEFORE_PUT)
 
         def tell(unknown: CommitUnknown) -> None:

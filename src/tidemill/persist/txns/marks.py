@@ -1,0 +1,103 @@
+"""Marks: how far each shard's log is known to have come, so that a log whose newest entries are gone is told
+from one that never had them.
+
+A gap in the middle of a log shows by itself; a missing end does not. So the txns shard keeps one row per
+shard, (shard, version): the log had durably reached that version before the row was written. The entry that
+retracts the rows of applied parts also moves the mark of their shards. Hence an applied part is always
+covered, by its row (recovery applies it again) or by the mark (`Environment.open_shard` refuses the shard),
+and a crash at any point leaves a mark at or below what was written, never above. What is not written through
+txns (the catalog, a new table's contents) is marked by its writer, with `Txns.note`.
+
+Owned by `Txns`; thread-safe. Memory: a number or two per shard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemill.persist.txns.record import Mark
+
+ShardId = str
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What the next entry of the txns shard does to the marks."""
+
+    added: list[Mark] = field(default_factory=list[Mark])
+    retracted: list[Mark] = field(default_factory=list[Mark])
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.retracted)
+
+
+class Marks:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # As the txns shard has them.
+        self._written: dict[ShardId, Mark] = {}
+        # Shard -> the version that its log has durably reached, where that is to be written.
+        self._reached: dict[ShardId, int] = {}
+        # Dropped: nothing is expected of them any more.
+        self._forgotten: set[ShardId] = set()
+        # Those of them whose marks are still there: they go with the next entry.
+        self._doomed: set[ShardId] = set()
+
+    def recover(self, written: Mapping[ShardId, Mark]) -> None:
+        with self._lock:
+            self._written = dict(written)
+
+    def expected(self, shard_id: ShardId) -> int | None:
+        """The version that the shard's log must have; None where nothing is known."""
+        with self._lock:
+            mark = None if shard_id in self._forgotten else self._written.get(shard_id)
+            return None if mark is None else mark.version
+
+    def reach(self, shard_id: ShardId, version: int) -> None:
+        """The shard's log is durable up to `version`, all of it: the caller has put an entry at or behind
+        it, or read it after such a put of this process."""
+        with self._lock:
+            if shard_id not in self._forgotten and version > self._reached.get(shard_id, -1):
+                self._reached[shard_id] = version
+
+    def forget(self, shard_id: ShardId) -> None:
+        with self._lock:
+            self._forgotten.add(shard_id)
+            self._reached.pop(shard_id, None)
+            if shard_id in self._written:
+                self._doomed.add(shard_id)
+
+    def shards(self) -> list[ShardId]:
+        """Those with a mark."""
+        with self._lock:
+            return list(self._written.keys() - self._forgotten)
+
+    def moves(self) -> Moves:
+        """What is to be written. Tell with `wrote` that it was; else it comes again."""
+        moves = Moves()
+        with self._lock:
+            for shard_id, version in self._reached.items():
+                old = self._written.get(shard_id)
+                if old is not None and old.version >= version:
+                    continue
+                moves.added.append(Mark.of(shard_id, version))
+                if old is not None:
+                    moves.retracted.append(old)
+            moves.retracted.extend(self._written[shard_id] for shard_id in self._doomed)
+        return moves
+
+    def wrote(self, moves: Moves) -> None:
+        """The entry with these moves is durable."""
+        with self._lock:
+            for mark in moves.retracted:
+                del self._written[mark.shard_id]
+                self._doomed.discard(mark.shard_id)
+            for mark in moves.added:
+                self._written[mark.shard_id] = mark
+                if self._reached.get(mark.shard_id) == mark.version:
+                    del self._reached[mark.shard_id]
+                if mark.shard_id in self._forgotten:
+                    # Dropped while the entry was on its way.
+                    self._doomed.add(mark.shard_id)
