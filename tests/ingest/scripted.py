@@ -116,7 +116,7 @@ class House:
         if self.machine.bind(now) is None:
             return False
         unit = self.machine.unit(2, 60.0)
-        (facts,) = LocalRunner().run([unit], lane="test", seconds=60.0)
+        (facts,) = LocalRunner(str(self.folder / "state")).run([unit], lane="test", seconds=60.0)
         if facts.failure is not None:
             self.machine.abandon(unit)
             raise facts.failure.error()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidemill.errors import TidemillError
-from tidemill.ingest import task
+from tidemill.ingest import keyed, task
 from tidemill.ingest.unit import Facts, Unit
 
 
@@ -41,10 +41,16 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """One unit after the other, in this process."""
+    """One unit after the other, in this process. `folder` is for states of keyed units."""
 
     ready = True
     cores = 1
 
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
     def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
-        return [task.ingest(unit, unit.pieces) for unit in units]
+        return [
+            keyed.run_here(unit, self._folder) if unit.keyed else task.ingest(unit, unit.pieces)
+            for unit in units
+        ]

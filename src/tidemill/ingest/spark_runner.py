@@ -11,9 +11,11 @@ import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tidemill.errors import QueryCanceled, TidemillError
-from tidemill.ingest import task
+from tidemill.ingest import keyed, task
+from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.lanes import Share, shares
 from tidemill.ingest.runner import JobFailed
 from tidemill.ingest.unit import Facts, Unit
@@ -21,13 +23,18 @@ from tidemill.query.job import Job
 from tidemill.query.settings import cores
 from tidemill.query.spark import SparkHost
 
+# The second stage of a unit of its own has this many tasks per core: short ones, so that a core is free soon.
+ALONE_SHARES = 4
+
 
 class SparkRunner:
     """`runner.Runner` on the server's Spark session. Thread-safe: jobs of several threads run at once."""
 
-    def __init__(self, host: SparkHost) -> None:
+    def __init__(self, host: SparkHost, state_folder: str) -> None:
+        """`state_folder` is where workers keep upsert states: a folder of each machine's own."""
         self._host = host
         self._cores = cores(host.master)
+        self._folder = state_folder
 
     @property
     def ready(self) -> bool:
@@ -56,8 +63,15 @@ class SparkRunner:
         payloads = [_pack(units, share) for share in shares(units, self._cores)]
         with job.running() as session:
             tasks = session.sparkContext.parallelize(payloads, len(payloads))
-            for index, found in tasks.mapPartitions(_ingest).collect():
-                facts[index].add(found)
+            if any(unit.keyed for unit in units):
+                ways = self._cores if len(units) > 1 else min(ALONE_SHARES * self._cores, BUCKETS)
+                apply = partial(_apply, _without_pieces(units), ways, self._folder)
+                parted = tasks.mapPartitions(partial(_part, ways))
+                found = parted.partitionBy(ways, _itself).mapPartitionsWithIndex(apply).collect()
+            else:
+                found = tasks.mapPartitions(_ingest).collect()
+            for index, share in found:
+                facts[index].add(share)
         return facts
 
 
@@ -67,8 +81,55 @@ def _pack(units: Sequence[Unit], share: Sequence[Share]) -> bytes:
     return pickle.dumps([(index, replace(units[index], pieces=pieces)) for index, pieces in share])
 
 
+def _without_pieces(units: Sequence[Unit]) -> bytes:
+    """What the second stage needs to know; its records come through the shuffle."""
+    return pickle.dumps([replace(unit, pieces=()) for unit in units])
+
+
 def _ingest(payloads: Iterator[bytes]) -> Iterator[tuple[int, Facts]]:
     for payload in payloads:
         units: list[tuple[int, Unit]] = pickle.loads(payload)
         for index, unit in units:
             yield index, task.ingest(unit, unit.pieces)
+
+
+# What goes through the shuffle: (the task that gets it, (unit, slice or facts)).
+Carried = tuple[int, tuple[int, keyed.Slice | Facts]]
+
+
+def _part(ways: int, payloads: Iterator[bytes]) -> Iterator[Carried]:
+    for payload in payloads:
+        units: list[tuple[int, Unit]] = pickle.loads(payload)
+        for index, unit in units:
+            for item in keyed.sent(unit, unit.pieces):
+                if not isinstance(item, Facts):
+                    yield item[1] % ways, (index, item)
+                    continue
+                yield 0, (index, item)
+                if item.failure is not None:
+                    # Everybody must know: nothing of the unit is to be applied.
+                    for way in range(1, ways):
+                        yield way, (index, Facts(failure=item.failure))
+
+
+def _apply(
+    packed: bytes, ways: int, folder: str, way: int, items: Iterator[Carried]
+) -> Iterator[tuple[int, Facts]]:
+    units: list[Unit] = pickle.loads(packed)
+    slices: list[tuple[int, keyed.Slice]] = []
+    failed: set[int] = set()
+    for _, (index, item) in items:
+        if isinstance(item, Facts):
+            yield index, item
+            if item.failure is not None:
+                failed.add(index)
+        else:
+            slices.append((index, item))
+    by_unit = keyed.grouped(slices)
+    for index, unit in enumerate(units):
+        if index not in failed:
+            yield index, keyed.apply_buckets(unit, way, ways, by_unit.get(index, {}), folder)
+
+
+def _itself(way: int) -> int:
+    return way

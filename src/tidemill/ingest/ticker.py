@@ -41,7 +41,7 @@ GATHER_SECONDS = 0.1
 # A unit in a shared job that takes longer gives up, and goes on alone. Several of them in one task may.
 SHARED_UNIT_SECONDS = 1.0
 # A shared job that takes longer is stopped: a reader in it hangs.
-SHARED_JOB_SECONDS = 15.0
+SHARED_JOB_SECONDS = 30.0
 # The same for a source that goes alone: one binding is at most `Limits.records`, seconds of work.
 ALONE_SECONDS = 300.0
 # A tick that takes longer is told in the log, with its slowest phase.

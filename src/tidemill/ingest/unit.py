@@ -36,8 +36,9 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Read `pieces`, and write their updates at `time` as parts of the targets, one per output of the
-    source: None where nobody wants it, or has it already (a crash came between two commits). `job` names the parts for the sweeper; `seconds` is how long the unit may take before it gives
-    up, so that it delays what shares its job by no more."""
+    source: None where nobody wants it, or has it already (a crash came between two commits). `job` names the
+    parts for the sweeper; `seconds` is how long the unit may take before it gives up, so that it delays what
+    shares its job by no more."""
 
     source: str
     reader: Reader

@@ -1,0 +1,174 @@
+"""The two halves of a unit whose records must meet by key.
+
+`part_by_key` reads and hands on each record under its key's bucket; `apply_buckets` gets all records of some
+buckets, asks the state for the rows that the keys have, and writes what changes. Between them stands Spark's
+shuffle, or a dictionary. A unit of which any reader failed is applied by nobody: half of a time's records
+would give a state that never was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.envelope.keys import Shape
+from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
+from tidemill.ingest.history import CollectionHistory
+from tidemill.ingest.state import prepare, shared
+from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, read, stamped
+from tidemill.ingest.unit import Facts, Failure, Target, Unit
+from tidemill.sources.contract import OFFSET_COLUMN, Batch, Piece
+
+# Records of one target that are parted at once: fewer and larger slices through the shuffle.
+EXCHANGE_ROWS = 262_144
+
+# (position of the target, bucket, the slice as bytes)
+Slice = tuple[int, int, bytes]
+# Of one unit: (position of the target, bucket) -> slices.
+Slices = Mapping[tuple[int, int], Sequence[bytes]]
+
+
+def part_by_key(unit: Unit, pieces: Sequence[Piece], send: Callable[[Slice], None]) -> Facts:
+    """Read the pieces, `send` the slices of keyed targets, and write the parts of the others."""
+    facts = Facts()
+    try:
+        writers = {
+            index: PartWriter(unit, index, target, facts)
+            for index, target in enumerate(unit.targets)
+            if target is not None and target.upsert is None
+        }
+        for piece in pieces:
+            gathered: dict[int, list[pa.RecordBatch]] = {}
+            for batch in read(unit, [piece], facts):
+                target = unit.targets[batch.output]
+                if target is None:
+                    continue
+                if target.upsert is None:
+                    writers[batch.output].add(stamped(batch.rows, unit.time))
+                else:
+                    _gather(batch, gathered, target, piece, send)
+            for output, batches in gathered.items():
+                target = unit.targets[output]
+                if target is not None:
+                    _send(output, batches, target, piece, send)
+        failpoints.hit(FP_READ)
+        for writer in writers.values():
+            writer.flush()
+    except Exception as e:
+        facts.failure = Failure.of(e)
+    return facts
+
+
+def _gather(
+    batch: Batch,
+    gathered: dict[int, list[pa.RecordBatch]],
+    target: Target,
+    piece: Piece,
+    send: Callable[[Slice], None],
+) -> None:
+    batches = gathered.setdefault(batch.output, [])
+    if batch.rows.num_rows:
+        batches.append(batch.rows)
+    if sum(b.num_rows for b in batches) >= EXCHANGE_ROWS:
+        _send(batch.output, batches, target, piece, send)
+        batches.clear()
+
+
+def _send(
+    output: int, batches: list[pa.RecordBatch], target: Target, piece: Piece, send: Callable[[Slice], None]
+) -> None:
+    if not batches or target.upsert is None:
+        return
+    table = pa.Table.from_batches(batches).combine_chunks()
+    # What a source promises never to be null may be null in its collection: an error has no values.
+    table = pa.table(table.columns, schema=pa.schema([f.with_nullable(True) for f in table.schema]))
+    rank = piece.partition if isinstance(piece.partition, int) else 0
+    order = (rank, int(table.column(OFFSET_COLUMN)[0].as_py()))
+    for bucket, rows in partition_by_key(table, target.upsert.key).items():
+        send((output, bucket, encode(rows, order)))
+
+
+def buckets_of(share: int, shares: int) -> list[int]:
+    """The buckets that one of `shares` tasks takes care of. All of them, in every unit: a state that is not
+    carried along would have to be brought up from the collection later."""
+    return [bucket for bucket in range(BUCKETS) if bucket % shares == share]
+
+
+def apply_buckets(unit: Unit, share: int, shares: int, slices: Slices, folder: str) -> Facts:
+    """The changes that the records of some buckets make, written as parts; `folder` holds the worker's
+    states."""
+    facts = Facts()
+    try:
+        for index, target in enumerate(unit.targets):
+            if target is not None and target.upsert is not None:
+                _apply(unit, index, target, buckets_of(share, shares), slices, folder, facts)
+        failpoints.hit(FP_WRITTEN)
+    except Exception as e:
+        facts.failure = Failure.of(e)
+    return facts
+
+
+def _apply(
+    unit: Unit,
+    index: int,
+    target: Target,
+    buckets: Sequence[int],
+    slices: Slices,
+    folder: str,
+    facts: Facts,
+) -> None:
+    if target.upsert is None:
+        return
+    began = time.monotonic()
+    shape = Shape.of(target.desc, target.upsert.key)
+    history = CollectionHistory(unit.blobs, target.shard)
+    prepared = prepare(shared(folder), target.shard, shape, buckets, target.upsert.upper, history)
+    facts.hits += prepared.hits
+    facts.misses += prepared.misses + prepared.behind
+    writer = PartWriter(unit, index, target, facts)
+    for bucket in buckets:
+        state = prepared.states[bucket]
+        own = slices.get((index, bucket))
+        if own:
+            for batch in state.apply(gather(own), unit.time).to_batches():
+                writer.add(batch)
+        state.commit(unit.time + 1)
+    facts.state_seconds += time.monotonic() - began
+    writer.flush()
+
+
+def run_here(unit: Unit, folder: str) -> Facts:
+    """Both halves in this process."""
+    slices: dict[tuple[int, int], list[bytes]] = {}
+
+    def send(item: Slice) -> None:
+        slices.setdefault(item[:2], []).append(item[2])
+
+    facts = part_by_key(unit, unit.pieces, send)
+    if facts.failure is None:
+        facts.add(apply_buckets(unit, 0, 1, slices, folder))
+    return facts
+
+
+def grouped(items: Iterable[tuple[int, Slice]]) -> dict[int, dict[tuple[int, int], list[bytes]]]:
+    """Slices of several units, by unit."""
+    found: dict[int, dict[tuple[int, int], list[bytes]]] = {}
+    for unit, (target, bucket, data) in items:
+        found.setdefault(unit, {}).setdefault((target, bucket), []).append(data)
+    return found
+
+
+def sent(unit: Unit, pieces: Sequence[Piece]) -> Iterator[Slice | Facts]:
+    """`part_by_key` as a stream: slices as they come, and the facts at the end."""
+    waiting: list[Slice] = []
+    facts = Facts()
+    for piece in pieces:
+        facts.add(part_by_key(unit, [piece], waiting.append))
+        yield from waiting
+        waiting.clear()
+        if facts.failure is not None:
+            break
+    yield facts
