@@ -230,13 +230,8 @@ class Collection:
     shard: str
     item: Table | Source | SourceTable
     desc: RelationDesc
-    retain_history_ms: int | None
     # The source's bindings, not its rows.
     remap: bool = False
-
-    @property
-    def ingested(self) -> bool:
-        return not isinstance(self.item, Table)
 
 
 @dataclass(frozen=True, slots=True)

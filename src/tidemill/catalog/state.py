@@ -127,15 +127,13 @@ class CatalogState:
         for item in self._items.values():
             match item:
                 case Table():
-                    found.append(Collection(item.shard, item, item.desc, item.retain_history_ms))
+                    found.append(Collection(item.shard, item, item.desc))
                 case Source():
-                    retain = item.retain_history_ms
-                    found.append(Collection(item.remap_shard, item, item.remap_desc, retain, remap=True))
+                    found.append(Collection(item.remap_shard, item, item.remap_desc, remap=True))
                     if item.shard is not None and item.desc is not None:
-                        found.append(Collection(item.shard, item, item.desc, retain))
+                        found.append(Collection(item.shard, item, item.desc))
                 case SourceTable():
-                    retain = self.get(item.source, Source).retain_history_ms
-                    found.append(Collection(item.shard, item, item.desc, retain))
+                    found.append(Collection(item.shard, item, item.desc))
                 case _:
                     pass
         return found

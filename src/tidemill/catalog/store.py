@@ -37,7 +37,7 @@ from tidemill.catalog.items import (
     is_system,
 )
 from tidemill.catalog.ops import CreateDatabase, CreateRole, Op, apply_all
-from tidemill.catalog.retention import follow, read_to
+from tidemill.catalog.retention import follow
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.widen import Widening, prepare, settled, storage_desc
 from tidemill.errors import DataCorrupted, SerializationFailure, TidemillError, UndefinedObject
@@ -70,7 +70,7 @@ _NEXT_ID = "next_id"
 DROPPED = "dropped:"
 
 # The shards that are made here (`ops`).
-_OURS = re.compile(r"u\d+-\d+")
+_OURS = re.compile(r"u\d+-\d+(-remap)?")
 
 # How long what the catalog was can be asked for. Its changes are few and small.
 RETAIN_MS = 7 * 24 * 3600 * 1000
@@ -219,13 +219,13 @@ class Catalog:
         """Let history go that nobody asked to keep, of the tables and of the catalog itself, and sweep
         dropped tables. Compaction of what became equal is the environment's."""
         now = self._environment.oracle.now()
-        shards = {s.id: s for s in self._environment.open_shards()}
-        ends = read_to(self._state, shards)
-        follow(self._shard, now - RETAIN_MS, RETAIN_MS)
-        for c in self._state.collections():
-            if (shard := shards.get(c.shard)) is not None:
-                retain = default_retain_ms if c.retain_history_ms is None else c.retain_history_ms
-                follow(shard, min(now - retain, ends.get(c.shard, now)), retain)
+        retained = {CATALOG_SHARD: RETAIN_MS}
+        for table in self._state.tables():
+            own = table.retain_history_ms
+            retained[table.shard] = default_retain_ms if own is None else own
+        for shard in self._environment.open_shards():
+            if (retain := retained.get(shard.id)) is not None:
+                follow(shard, now, retain)
         self.sweep()
 
     # -- shards of tables

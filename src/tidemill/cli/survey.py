@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemill.catalog import codec
-from tidemill.catalog.items import Database, Item, Schema, Table
+from tidemill.catalog.items import Database, Item, Schema, Source, SourceTable, Table
 from tidemill.catalog.store import CATALOG_SHARD, DROPPED
 from tidemill.config import Config, ConfigError
 from tidemill.errors import TidemillError
@@ -160,7 +160,8 @@ def _files(blobs: Blobs, shard_id: str, state: State, report: ShardReport) -> No
 
 
 def _catalog(blobs: Blobs) -> tuple[dict[str, str], frozenset[str]]:
-    """Shard -> the table's full name, from the catalog as it is now; and the shards of dropped tables."""
+    """Shard -> the full name of what it holds, from the catalog as it is now; and the shards of what was
+    dropped."""
     shard = Shard.open(blobs, CATALOG_SHARD, epoch=None)
     if not shard.upper:
         return {}, frozenset()
@@ -176,11 +177,15 @@ def _catalog(blobs: Blobs) -> tuple[dict[str, str], frozenset[str]]:
             items[row_id] = codec.decode(row_id, body)
     names: dict[str, str] = {}
     for item in items.values():
-        if isinstance(item, Table):
+        if isinstance(item, Table | Source | SourceTable):
             schema = items.get(item.schema)
             database = items.get(schema.database or "") if isinstance(schema, Schema) else None
             path = [x.name for x in (database, schema) if isinstance(x, Database | Schema)]
-            names[item.shard] = ".".join([*path, item.name])
+            name = ".".join([*path, item.name])
+            if item.shard is not None:
+                names[item.shard] = name
+            if isinstance(item, Source):
+                names[item.remap_shard] = f"{name} (bindings)"
     return names, frozenset(dropped)
 
 

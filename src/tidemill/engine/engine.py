@@ -29,7 +29,6 @@ from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.session import EngineSession
 from tidemill.engine.source_relations import FrontierRow, NoSources, SourcesView
-from tidemill.engine.sources_ddl import Ingestion, tell
 from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
@@ -64,10 +63,8 @@ class TidemillEngine:
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
         self.turns = Turns()
-        # Who runs the sources, and what is told of them; none until they are set.
-        self.ingestion: Ingestion | None = None
+        # What is told of the sources by whoever runs them.
         self.sources: SourcesView = NoSources()
-        catalog.on_change(lambda old, new: tell(self.ingestion, old, new))
         self._maintenance = Maintenance(environment, catalog, config.retain_history)
         self._maintenance.start()
         self._collector = EngineCollector(spark.metrics, lambda: len(self._sessions))

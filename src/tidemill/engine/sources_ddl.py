@@ -1,7 +1,7 @@
-"""CREATE SOURCE, CREATE TABLE ... FROM SOURCE, ALTER SOURCE, and telling those who run sources.
+"""CREATE SOURCE, CREATE TABLE ... FROM SOURCE, ALTER SOURCE.
 
-The catalog's change makes the shards and the items; whoever runs sources hears of it afterwards, through
-`Ingestion`. A server that dies in between finds the source in the catalog when it starts again.
+The catalog's change makes the shards and the items; whoever runs sources follows the catalog
+(`Catalog.on_change`), and finds them there after a crash.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from tidemill.catalog import source_ops
 from tidemill.catalog.items import Schema, Source, SourceProgress, SourceTable
@@ -34,39 +33,6 @@ from tidemill.sources.definition import open_source
 from tidemill.sql import ast
 from tidemill.sql.render import to_sql
 from tidemill.types.model import RelationDesc
-
-
-class Ingestion(Protocol):
-    """Whoever runs the sources. Each call tells of a change that is durable, in the order of the changes and
-    one at a time; it takes note and returns at once."""
-
-    def added(self, source: Source) -> None:
-        """A source was made, with its progress relation and its subsources."""
-        ...
-
-    def altered(self, source: Source) -> None:
-        """Its name, its options or its tables are others now."""
-        ...
-
-    def removed(self, source: Source) -> None:
-        """It was dropped; its shards go a little later."""
-        ...
-
-
-def tell(ingestion: Ingestion | None, old: CatalogState, new: CatalogState) -> None:
-    """What a change of the catalog means for sources, however it came about (DROP SCHEMA takes them too)."""
-    if ingestion is None:
-        return
-    before, after = {s.id: s for s in old.sources()}, {s.id: s for s in new.sources()}
-    for source in before.values():
-        if source.id not in after:
-            ingestion.removed(source)
-    for source in after.values():
-        if source.id not in before:
-            ingestion.added(source)
-        elif source != before[source.id] or old.source_tables(source.id) != new.source_tables(source.id):
-            ingestion.altered(source)
-
 
 # -- CREATE SOURCE ---------------------------------------------------------------------------------
 

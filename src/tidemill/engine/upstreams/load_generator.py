@@ -49,8 +49,6 @@ def _options(statement: ast.CreateSource, generator: ast.LoadGenerator) -> dict[
             raise SyntaxError_(
                 "ENVELOPE is no option", hint=f"Write ENVELOPE {option.value} behind the options."
             )
-        if option.value is None:
-            raise SyntaxError_(f"option {option.name} needs a value")
         kind = kinds.get(option.name)
         options[option.name] = option.value if kind is None else _value(option.value, kind)
     if statement.envelope is not None:
