@@ -88,3 +88,41 @@ def test_a_killed_jvm_is_noticed_and_started_again(tmp_path: Path) -> None:
     assert (run.returncode, run.stdout) == (0, "good\n"), run.stderr
     # Nothing of the JVM's own reaches the terminal: what it has to say stands in its log.
     assert not [x for x in run.stderr.splitlines() if any(w in x for w in ("WARN", "log4j", "incubator"))]
+
+
+# Stopped at any moment of its start, a host is gone at once: its JVM too.
+_STOPPED = """
+import sys, time
+from pathlib import Path
+from tidemill.query import SparkHost
+
+host = SparkHost("local[1]", scratch=Path(sys.argv[1]), driver_memory_mb=512)
+time.sleep(float(sys.argv[2]))
+assert not host.ready
+began = time.monotonic()
+host.stop()
+print(time.monotonic() - began)
+"""
+
+
+@pytest.mark.parametrize("after", ["0", "0.7", "2.5"])
+def test_a_host_that_is_stopped_while_it_starts_ends_soon(tmp_path: Path, after: str) -> None:
+    folder = tmp_path / "spark"
+    run = subprocess.run(
+        [sys.executable, "-c", _STOPPED, str(folder), after], capture_output=True, text=True, timeout=100
+    )
+    assert run.returncode == 0, run.stderr
+    # A JVM alone needs longer than this until it answers on a busy machine; the imports of PySpark count.
+    assert float(run.stdout) < 5
+    assert str(folder) not in _commands()
+
+
+def _commands() -> str:
+    """The command lines of all processes."""
+    texts: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            texts.append(path.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue  # it has ended meanwhile
+    return "\n".join(texts)

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 from tidemill.errors import Internal, TidemillError, Unavailable
 from tidemill.query.java import Java, find_java
 from tidemill.query.metrics import QueryMetrics
+from tidemill.query.scratch import Scratch
 from tidemill.query.settings import LOG4J, spark_conf
 from tidemill.query.slots import Slot, Slots
 
@@ -63,21 +62,19 @@ _owner_lock = threading.Lock()
 _owner: SparkHost | None = None
 
 
-_SCRATCH_PREFIX = "tidemill-spark-"
+def _claim(host: SparkHost) -> None:
+    global _owner
+    with _owner_lock:
+        if _owner is not None:
+            raise Internal("this process already has a Spark host")
+        _owner = host
 
 
-def _remove_abandoned() -> None:
-    """Delete the folders of hosts whose process was killed: nobody else would."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*-*"):
-        pid = folder.name.removeprefix(_SCRATCH_PREFIX).split("-")[0]
-        if not pid.isdigit():
-            continue
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # somebody else's, alive
+def _release(host: SparkHost) -> None:
+    global _owner
+    with _owner_lock:
+        if _owner is host:
+            _owner = None
 
 
 class SparkHost:
@@ -101,17 +98,20 @@ class SparkHost:
         self._warm_up = warm_up
         # Called once from a thread of ours when the JVM ends without being asked to.
         self._on_death = on_death
-        self._own_scratch = scratch is None
+        _claim(self)
+        # The folder if it is ours to delete.
+        self._own_scratch: Scratch | None = None
         if scratch is None:
-            _remove_abandoned()
-        self.scratch = (
-            Path(tempfile.mkdtemp(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-"))
-            if scratch is None
-            else scratch.resolve()
-        )
-        # Where Unix sockets live: inside scratch when its path is short enough, else a private temporary
-        # folder.
-        self._socket_dir: Path | None = None
+            try:
+                self._own_scratch = Scratch()
+            except BaseException:
+                _release(self)
+                raise
+            self.scratch = self._own_scratch.path
+        else:
+            self.scratch = scratch.resolve()
+        # For Unix sockets, when the path of `scratch` is too long for them.
+        self._sockets: Scratch | None = None
         # Guards the fields below; waited on for `_settled`.
         self._lock = threading.Lock()
         self._session: Any = None  # the SparkSession once it exists, before it is warm
@@ -131,11 +131,6 @@ class SparkHost:
         self._begin()
 
     def _begin(self) -> None:
-        global _owner
-        with _owner_lock:
-            if _owner is not None and _owner is not self:
-                raise Internal("this process already has a Spark host")
-            _owner = self
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         self._thread.start()
 
@@ -181,26 +176,25 @@ class SparkHost:
 
     def stop(self) -> None:
         """End the session and the JVM; idempotent. Running queries fail with `Unavailable`."""
-        global _owner
         with self._lock:
             self._stopping = True
             process = self._process
         if process is not None and not self._warm:
             process.kill()  # warming up: nothing to end in order
-        elif process is None and self._thread.is_alive():
+        deadline = time.monotonic() + START_TIMEOUT
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            # Again and again: the JVM may appear only after the first look.
             self._kill_starting()
-        self._thread.join(START_TIMEOUT)
+            self._thread.join(0.1)
         self._tear_down()
         with self._lock:
             if self._failure is None:
                 self._failure = Unavailable("Spark was stopped", sqlstate="57P01")
         self._settled.set()
         self._workers.shutdown(wait=False, cancel_futures=True)
-        if self._own_scratch:
-            shutil.rmtree(self.scratch, ignore_errors=True)
-        with _owner_lock:
-            if _owner is self:
-                _owner = None
+        if self._own_scratch is not None:
+            self._own_scratch.remove()
+        _release(self)
 
     def _kill_starting(self) -> None:
         """PySpark hands its process over only when the JVM has answered, which takes seconds; until then it
@@ -306,10 +300,10 @@ class SparkHost:
         (folder / "conf" / "log4j2.properties").write_text(LOG4J.format(folder=folder))
         socket_dir = folder / "sock"
         if len(str(socket_dir)) > _SOCKET_DIR_MAX:
-            socket_dir = Path(tempfile.mkdtemp(prefix="tm-"))
+            self._sockets = Scratch()
+            socket_dir = self._sockets.path
         # Unix sockets carry no secret: only the folder's mode keeps other users out.
         socket_dir.mkdir(exist_ok=True, mode=0o700)
-        self._socket_dir = socket_dir
 
         for name in _HOSTILE_ENV:
             os.environ.pop(name, None)
@@ -400,9 +394,9 @@ class SparkHost:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if self._socket_dir is not None and self._socket_dir.parent != self.scratch:
-            shutil.rmtree(self._socket_dir, ignore_errors=True)
-        self._socket_dir = None
+        if self._sockets is not None:
+            self._sockets.remove()
+            self._sockets = None
 
 
 def _forget_gateway() -> None:

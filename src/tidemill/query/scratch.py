@@ -1,0 +1,70 @@
+"""The temporary folder of a Spark host, and those that killed ones left behind.
+
+`SparkHost` makes one where it was given no folder. It holds shuffle files, which can be many gigabytes, so
+what a killed server left is deleted when the next one starts. A folder in use has a locked file in it: the
+kernel drops the lock with the process, however that ends, and is not misled by process ids that come again
+(in a container every server is process 1).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "tidemill-spark-"
+_LOCK = "lock"
+
+
+class Scratch:
+    """A folder of this process alone, until `remove`."""
+
+    def __init__(self) -> None:
+        _remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        # Open for as long as the folder is ours; not handed on to the JVM, which may live a moment longer.
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        """Idempotent."""
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _remove_abandoned() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_PREFIX).split("-")[0]
+        if pid.isdigit() and _abandoned(folder, int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _abandoned(folder: Path, pid: int) -> bool:
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Made this moment by a process that lives, or left by one that died before it could lock it.
+        return _dead(pid)
+    except OSError:
+        return False  # another user's
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+
+
+def _dead(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # another user's, alive
+    return False
