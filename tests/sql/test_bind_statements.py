@@ -458,6 +458,34 @@ def test_update_gives_old_and_new_rows() -> None:
         bind_update(table, {"a": scalar("b")}, None, Names(), session=SESSION)
 
 
+def test_repeated_queries_do_not_grow_without_bound() -> None:
+    steps = [f"a{i} AS (SELECT x.a FROM a{i - 1} x, a{i - 1} y)" for i in range(1, 40)]
+    with pytest.raises(TidemillError) as caught:
+        bind(f"WITH a0 AS (SELECT a FROM t), {', '.join(steps)} SELECT * FROM a39")
+    assert (caught.value.sqlstate, caught.value.primary) == ("54001", "statement too complex")
+    names = Names()
+    for i in range(40):
+        under = f"v{i - 1}" if i else "t"
+        view = tree(f"SELECT x.a FROM {under} x, {under} y")
+        names.known[f"v{i}"] = Relation(
+            f"u1{i}", f"public.v{i}", RelationDesc((Column("a", INT4),)), view=view, view_scope=names
+        )
+    with pytest.raises(TidemillError) as caught:
+        bind("SELECT * FROM v39", names=names)
+    assert caught.value.sqlstate == "54001"
+    # What is named once, however long, and what is named a few times, is no matter.
+    long = ", ".join(f"({i})" for i in range(5000))
+    bind(f"WITH v AS (VALUES {long}) SELECT * FROM v AS x, v AS y")
+    bind("SELECT * FROM v3", names=names)
+
+
+def test_a_select_list_has_an_end() -> None:
+    assert len(bind(f"SELECT {', '.join(['a'] * 1664)} FROM t").columns) == 1664
+    for items in (", ".join(["a"] * 1665), ", ".join(["*"] * 600)):
+        with pytest.raises(TidemillError, match="at most 1664 entries"):
+            bind(f"SELECT {items} FROM t")
+
+
 # Errors of a run
 
 
@@ -471,6 +499,7 @@ Caused by: org.apache.spark.SparkException: [SCALAR_SUBQUERY_TOO_MANY_ROWS] More
 @pytest.mark.parametrize(
     ("text", "state", "primary"),
     [
+        ("[FAILED_TO_PARSE_TOO_COMPLEX] The statement, incl", "54001", "statement too complex"),
         ("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` SQLSTATE: 22012", "22012", "division by zero"),
         ("[ARITHMETIC_OVERFLOW] overflow. Use 'try_add'. SQLSTATE: 22003", "22003", "bigint out of range"),
         (

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tidemill.errors import TidemillError
+from sqlglot import exp
+
+from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.sql.bind.errors import IndeterminateType
 from tidemill.sql.bind.model import Relation, SessionInfo
 from tidemill.types.model import TEXT, Kind, SqlType
 
 # Views may stand on views; a chain this long is a mistake, and each level costs a stack of Python frames.
 MAX_VIEW_DEPTH = 64
+# A view or WITH query that is named again is written out again: thirty, each naming the one before twice, would
+# be a billion. This many nodes of repetitions are some ten megabytes and two seconds of work.
+MAX_REPEATED_NODES = 50_000
 
 
 class Context:
@@ -31,6 +36,10 @@ class Context:
         self.uses_now = False
         self.uses_mz_now = False
         self.view_depth = 0
+        # Views (by their ids) and WITH queries (by their identity here) that were written out, and the size
+        # of what was written out again.
+        self._written: set[str | int] = set()
+        self._repeated = 0
         self._aliases = 0
 
     def alias(self) -> str:
@@ -48,6 +57,20 @@ class Context:
             self.used[placeholder] = set()
         self.bases[alias] = placeholder
         return placeholder
+
+    def write_out(self, what: str | int, tree: Callable[[], exp.Expr]) -> None:
+        """A view or WITH query takes its place in the query, once more perhaps."""
+        if what not in self._written:
+            self._written.add(what)
+            return
+        self._repeated += sum(1 for _ in tree().walk())
+        if self._repeated > MAX_REPEATED_NODES:
+            raise LimitExceeded(
+                "statement too complex",
+                detail="Views and WITH queries that it names more than once make it too large.",
+                hint="Name them less often, or put what they give into a table.",
+                sqlstate="54001",
+            )
 
     def use(self, alias: str, name: str) -> None:
         placeholder = self.bases.get(alias)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from tidemill.errors import SyntaxError_
+from tidemill.errors import LimitExceeded, SyntaxError_
 from tidemill.sql.bind.coerce import settle
 from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.errors import (
@@ -27,6 +27,9 @@ from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import aliased, bind_from, select_from, star_columns, subquery_as
 from tidemill.sql.functions.comparison import check_grouped
 from tidemill.types.model import Column
+
+# PostgreSQL's; a table has 1,600 columns at most, so that `*` and some more fit.
+MAX_OUTPUTS = 1664
 
 _Finish = Callable[[Node], Node]
 
@@ -91,6 +94,7 @@ def _condition(env: Env, scope: Scope, clause: exp.Expr | None, name: str) -> No
 
 def _select_list(binder: Binder, query: exp.Select) -> list[tuple[str, Node]]:
     result: list[tuple[str, Node]] = []
+    _check_width(len(query.expressions))
     for item in query.expressions:
         inner = item.this if isinstance(item, exp.Alias) else item
         if isinstance(inner, exp.Star):
@@ -111,7 +115,13 @@ def _select_list(binder: Binder, query: exp.Select) -> list[tuple[str, Node]]:
             result += star_columns(binder.scope, found.columns)
         else:
             result.append((column_name(item), binder.bind(inner)))
+    _check_width(len(result))
     return result
+
+
+def _check_width(outputs: int) -> None:
+    if outputs > MAX_OUTPUTS:
+        raise LimitExceeded(f"target lists can have at most {MAX_OUTPUTS} entries", sqlstate="54011")
 
 
 def _group_keys(env: Env, scope: Scope, group: exp.Group, outputs: Sequence[Output]) -> list[Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tidemill.errors import Internal, InvalidValue, TidemillError, Unsupported
+from tidemill.errors import Internal, InvalidValue, LimitExceeded, TidemillError, Unsupported
 from tidemill.sql.bind.errors import CardinalityViolation
 from tidemill.sql.functions.tree import RAISED
 
@@ -84,6 +84,12 @@ def _known(text: str) -> TidemillError | None:
         if root in _PLAIN:
             state, primary = _PLAIN[root]
             return InvalidValue(primary, sqlstate=state)
+        if root == "FAILED_TO_PARSE_TOO_COMPLEX":
+            return LimitExceeded(
+                "statement too complex",
+                hint="Split the statement: nest less, join fewer queries by UNION.",
+                sqlstate="54001",
+            )
         if root == "SCALAR_SUBQUERY_TOO_MANY_ROWS":
             return CardinalityViolation("more than one row returned by a subquery used as an expression")
         if root in ("CAST_OVERFLOW", "CAST_INVALID_INPUT"):

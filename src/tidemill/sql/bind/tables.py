@@ -186,7 +186,9 @@ def _relation(env: Env, node: exp.Table) -> From:
     alias_node = _alias(node)
     position = position_of(node)
     if len(parts) == 1 and parts[0] in env.ctes:
-        return _bound_item(env, env.ctes[parts[0]], alias_node, parts[0], node)
+        bound = env.ctes[parts[0]]
+        env.ctx.write_out(id(bound), lambda: bound.tree)
+        return _bound_item(env, bound, alias_node, parts[0], node)
     relation = env.names.relation(parts, position)
     if relation.view is not None:
         from tidemill.sql.bind.query import bind_level
@@ -199,6 +201,7 @@ def _relation(env: Env, node: exp.Table) -> From:
         env.ctx.view_depth -= 1
         if len(bound.columns) != len(relation.desc.columns):
             raise UndefinedObject(f'view "{relation.name}" no longer fits its query', sqlstate="42P16")
+        env.ctx.write_out(relation.id, lambda: bound.tree)
         typed = tuple(replace(c, name=n) for c, n in zip(bound.columns, relation.desc.names, strict=True))
         return _bound_item(env, replace(bound, columns=typed), alias_node, parts[-1], node, parts)
     alias = env.ctx.alias()
