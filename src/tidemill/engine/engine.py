@@ -25,14 +25,17 @@ from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
 from tidemill.engine.handover import Handover
+from tidemill.engine.live_sources import LiveSources
 from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.session import EngineSession
-from tidemill.engine.source_relations import FrontierRow, NoSources, SourcesView
+from tidemill.engine.source_relations import FrontierRow, SourcesView
 from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
 from tidemill.errors import Notice, SerializationFailure, TidemillError, UndefinedObject
+from tidemill.ingest.service import Ingestion
+from tidemill.ingest.spark_runner import SparkRunner
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
 from tidemill.query.spark import SparkHost
@@ -63,9 +66,12 @@ class TidemillEngine:
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
         self.turns = Turns()
-        # What is told of the sources by whoever runs them.
-        self.sources: SourcesView = NoSources()
-        self._maintenance = Maintenance(environment, catalog, config.retain_history)
+        state_folder = Path(config.scratch_dir) / "state" if config.scratch_dir else spark.scratch / "state"
+        self.ingestion = Ingestion(
+            environment, catalog, SparkRunner(spark, str(state_folder)), on_lost=environment.oracle.lose
+        )
+        self.sources: SourcesView = LiveSources(self.ingestion, catalog)
+        self._maintenance = Maintenance(environment, catalog, self.ingestion, config.retain_history)
         self._maintenance.start()
         self._collector = EngineCollector(spark.metrics, lambda: len(self._sessions))
         REGISTRY.register(self._collector)
@@ -201,6 +207,7 @@ class TidemillEngine:
             return
         self._closed = True
         REGISTRY.unregister(self._collector)
+        self.ingestion.stop()
         self._maintenance.stop()
         self.workers.shutdown(wait=False, cancel_futures=True)
         self.environment.close()

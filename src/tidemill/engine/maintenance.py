@@ -12,6 +12,7 @@ import threading
 from tidemill.catalog.store import Catalog
 from tidemill.engine.variables import duration_ms
 from tidemill.errors import TidemillError
+from tidemill.ingest.service import Ingestion
 from tidemill.persist.environment import Environment
 
 log = logging.getLogger(__name__)
@@ -21,9 +22,12 @@ INTERVAL_SECONDS = 1.0
 
 
 class Maintenance:
-    def __init__(self, environment: Environment, catalog: Catalog, retain_history_ms: int) -> None:
+    def __init__(
+        self, environment: Environment, catalog: Catalog, ingestion: Ingestion, retain_history_ms: int
+    ) -> None:
         self._environment = environment
         self._catalog = catalog
+        self._ingestion = ingestion
         # Of relations that say nothing themselves, unless ALTER SYSTEM SET default_retain_history says
         # otherwise.
         self._retain_ms = retain_history_ms
@@ -54,4 +58,5 @@ class Maintenance:
         parameter = self._catalog.state.find_parameter("default_retain_history")
         retain = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
         self._catalog.maintain(retain)
+        self._ingestion.retain(retain)
         self._environment.maintain()

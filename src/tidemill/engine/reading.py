@@ -15,9 +15,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.catalog.items import Table
+from tidemill.catalog.items import Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.completeness import (
+    SourceRelation,
+    latest_complete,
+    progress_of,
+    snapshot_of_source,
+    source_inputs,
+    until_complete,
+    until_readable,
+)
 from tidemill.engine.local_rows import stream
+from tidemill.engine.plan import Value
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.watched import close_batches
 from tidemill.errors import Internal, LimitExceeded, Notice, TidemillError, Unsupported
@@ -25,7 +35,7 @@ from tidemill.persist.snapshot import InvalidAsOf, Snapshot
 from tidemill.query.job import Job
 from tidemill.query.read import Constant, Input
 from tidemill.query.run import ResultStream, run
-from tidemill.sql.bind import BoundQuery, constant_rows
+from tidemill.sql.bind import BoundQuery, SessionInfo, constant_rows, substitute
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import RelationDesc
 
@@ -61,12 +71,17 @@ class Opened:
             snapshot.close()
 
 
-async def choose_time(session: EngineSession, as_of: AsOfTime | None) -> int:
-    """The time to read at. An explicit one that is still to come is waited for."""
+async def choose_time(
+    session: EngineSession, as_of: AsOfTime | None, sources: Sequence[SourceRelation] = ()
+) -> int:
+    """The time to read at. An explicit one that is still to come is waited for; whether the sources are
+    complete there is the caller's to see to."""
     transaction = session.current
     if as_of is None:
         if transaction.read_ts is None:
-            transaction.read_ts = await session.blocking(session.engine.oracle.read_ts)
+            now = await session.blocking(session.engine.oracle.read_ts)
+            serializable = transaction.isolation == "serializable"
+            transaction.read_ts = latest_complete(session, sources, now) if serializable else now
         return transaction.read_ts
     if transaction.read_ts is not None and transaction.explicit and as_of.time != transaction.read_ts:
         if not (as_of.at_least and as_of.time <= transaction.read_ts):
@@ -118,11 +133,17 @@ def open_inputs(
                 )
                 continue
             item = catalog.relation(relation_id)
-            if not isinstance(item, Table):
+            if isinstance(item, SourceProgress):
+                opened.inputs[placeholder] = Constant(progress_of(session, item, ts))
+                continue
+            if isinstance(item, Source | SourceTable):
+                snapshot, extra = snapshot_of_source(session, item, ts), None
+            elif isinstance(item, Table):
+                snapshot = snapshot_of(session, item, ts)
+                extra = session.current.pending(item.shard) if own_writes else None
+            else:
                 raise Internal(f"{item.name} is no collection")
-            snapshot = snapshot_of(session, item, ts)
             opened.snapshots.append(snapshot)
-            extra = session.current.pending(item.shard) if own_writes else None
             columns = [name for name in _physical(snapshot) if name in used]
             opened.inputs[placeholder] = Input(snapshot, columns, extra)
     except BaseException:
@@ -154,57 +175,76 @@ async def answer(
     catalog: CatalogState,
     bound: BoundQuery,
     as_of: AsOfTime | None = None,
+    params: Sequence[Value] = (),
     *,
     own_writes: bool = False,
 ) -> AsyncIterator[pa.RecordBatch]:
     """The query's rows. Everything that can fail before the first row fails here, before the iterator is
     returned."""
     if not bound.inputs:
-        return await _constant(session, bound)
+        return await _constant(session, bound, params)
     if as_of is not None and any(i in SYSTEM_RELATIONS_BY_ID for i in bound.inputs.values()):
         raise Unsupported(
             "system relations cannot be read AS OF a time", hint="They show what is now; leave AS OF out."
         )
     await session.engine.wait_for_spark(session)
-    ts = await choose_time(session, as_of)
-    bound = bound.with_session(replace(session.info(), mz_now=ts))
+    sources = source_inputs(catalog, bound)
+    await session.interrupt.guard(until_readable(session, sources))
+    ts = await choose_time(session, as_of, sources)
+    await session.interrupt.guard(until_complete(session, sources, ts))
+    fixed = _fixed(bound, params, replace(session.info(), mz_now=ts))
     return await _start(
-        session, bound, lambda: open_inputs(session, catalog, bound, ts, own_writes=own_writes)
+        session, fixed, lambda: open_inputs(session, catalog, bound, ts, own_writes=own_writes)
     )
 
 
-async def _constant(session: EngineSession, bound: BoundQuery) -> AsyncIterator[pa.RecordBatch]:
-    bound = await _fixed(session, bound)
-    table = await _constant_table(session, bound)
+async def _constant(
+    session: EngineSession, bound: BoundQuery, params: Sequence[Value]
+) -> AsyncIterator[pa.RecordBatch]:
+    info = await _moment(session, bound)
+    table = await _constant_table(session, bound, params, info)
     if table is not None:
         return stream(table)
     await session.engine.wait_for_spark(session)
-    return await _start(session, bound, Opened)
+    return await _start(session, _fixed(bound, params, info), Opened)
 
 
-async def _fixed(session: EngineSession, bound: BoundQuery) -> BoundQuery:
-    """A query without inputs as this moment of the session sees it."""
-    info = session.info()
+async def _moment(session: EngineSession, bound: BoundQuery) -> SessionInfo:
+    """What a query without inputs may ask of the session now. A plan is made anew when a variable changes,
+    so that a query that does not ask for the time may keep what it was bound with."""
     if bound.uses_mz_now:
-        info = replace(info, mz_now=await choose_time(session, None))
-    return bound.with_session(info)
+        return replace(session.info(), mz_now=await choose_time(session, None))
+    return session.info() if bound.uses_now else bound.session
 
 
-async def _constant_table(session: EngineSession, bound: BoundQuery) -> pa.Table | None:
+def _fixed(bound: BoundQuery, params: Sequence[Value], info: SessionInfo) -> Callable[[], BoundQuery]:
+    """Gives the query with its parameters' values; may take long for a long list of rows."""
+    if not params:
+        return lambda: bound.with_session(info)
+    return lambda: substitute(bound, [p.scalar for p in params], info)
+
+
+async def _constant_table(
+    session: EngineSession, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
+) -> pa.Table | None:
     """The rows of a query that needs neither shards nor Spark; None for any other."""
     if bound.inputs or bound.constants is None:
         return None
-    few = bound.constants.rows <= FEW_ROWS
-    return constant_rows(bound) if few else await session.blocking(constant_rows, bound)
+    scalars = [p.scalar for p in params]
+    if bound.constants.rows <= FEW_ROWS:
+        return constant_rows(bound, info, scalars)
+    return await session.blocking(constant_rows, bound, info, scalars)
 
 
 async def _start(
-    session: EngineSession, bound: BoundQuery, open_: Callable[[], Opened]
+    session: EngineSession, fixed: Callable[[], BoundQuery], open_: Callable[[], Opened]
 ) -> AsyncIterator[pa.RecordBatch]:
+    """Run what `fixed` gives, on a worker thread."""
     host = session.engine.spark
     job = Job(host)
 
     def begin() -> tuple[ResultStream, Opened]:
+        bound = fixed()
         opened = open_()
         try:
             return run(host, bound.sql(), opened.inputs, bound.columns, job=job), opened
@@ -269,15 +309,21 @@ class _Batches:
         self._opened.close()
 
 
-async def collect(session: EngineSession, catalog: CatalogState, bound: BoundQuery, limit: int) -> pa.Table:
+async def collect(
+    session: EngineSession,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    limit: int,
+    params: Sequence[Value] = (),
+) -> pa.Table:
     """All rows of a query that a statement needs in order to write, over the transaction's own writes."""
     if not bound.inputs:
-        constant = await _constant_table(session, await _fixed(session, bound))
+        constant = await _constant_table(session, bound, params, await _moment(session, bound))
         if constant is not None:
             return constant
     batches: list[pa.RecordBatch] = []
     size = 0
-    rows = await answer(session, catalog, bound, own_writes=True)
+    rows = await answer(session, catalog, bound, params=params, own_writes=True)
     try:
         while True:
             try:

@@ -114,7 +114,7 @@ class Machine:
         # Where the upstream stood when it was last asked, and what must be reached before the source is
         # readable for the first time.
         self.upstream: Offsets | None = None
-        self._first: Offsets | None = None
+        self.first: Offsets | None = None
         self.set_feeds(feeds)
         # A source is readable from the time at which it had first caught up: since moves there.
         self.hydrated = all(f.shard.since > timing.created for f in self._original())
@@ -196,8 +196,8 @@ class Machine:
                 hint="The upstream was truncated or made anew: drop the source and create it again.",
             )
         self.upstream = upstream
-        if self._first is None:
-            self._first = upstream
+        if self.first is None:
+            self.first = upstream
         at = boundary(now, self.timing.interval)
         if upstream == bound:
             self._promise(at + self.timing.interval)
@@ -311,7 +311,7 @@ class Machine:
 
     def _hydrate(self) -> None:
         """The first time that all that was upstream is here: from now on the source can be read."""
-        if self.hydrated or self.pending or self._first is None or not self._first <= self.remap.frontier:
+        if self.hydrated or self.pending or self.first is None or not self.first <= self.remap.frontier:
             return
         original = self._original()
         since = max(self.timing.created + 1, *(upper_of(f.shard) - 1 for f in original))

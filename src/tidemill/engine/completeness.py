@@ -1,0 +1,115 @@
+"""Sources as inputs of a query: when they are complete, and what they hold at a time.
+
+A table is complete at every time that the oracle hands out for reading. A source is complete where its ticks
+have come: a strictly serializable read waits for that, a serializable one takes the latest time at which all
+of its inputs are complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Source, SourceProgress, SourceTable
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
+from tidemill.errors import Notice, Unavailable
+from tidemill.ingest.status import State
+from tidemill.persist.snapshot import InvalidAsOf, Snapshot
+from tidemill.reclock.progress import progress_at
+from tidemill.sql.bind import BoundQuery
+
+if TYPE_CHECKING:
+    from tidemill.engine.session import EngineSession
+
+SourceRelation: TypeAlias = Source | SourceTable | SourceProgress
+
+# A statement that waits longer than this for a source tells its client which.
+NOTICE_AFTER_SECONDS = 1.0
+# How often a source that is waited for is looked at.
+POLL_SECONDS = 0.01
+
+
+def source_inputs(catalog: CatalogState, bound: BoundQuery) -> list[SourceRelation]:
+    """The sources, their tables and progress relations that the query reads."""
+    found = [catalog.relation(i) for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+    return [item for item in found if isinstance(item, Source | SourceTable | SourceProgress)]
+
+
+def latest_complete(session: EngineSession, inputs: Sequence[SourceRelation], now: int) -> int:
+    """The latest time, at most `now`, at which all inputs are complete; `now` where one cannot be read at
+    all yet, for then it must be waited for anyway."""
+    ingestion = session.engine.ingestion
+    uppers = [ingestion.readable(item) for item in inputs]
+    if not uppers or 0 in uppers:
+        return now
+    return min(now, min(uppers) - 1)
+
+
+async def until_readable(session: EngineSession, inputs: Sequence[SourceRelation]) -> None:
+    """Waits until every input can be read at all. Before a time is chosen: it will be readable from the
+    moment on at which it has first caught up."""
+    await until_complete(session, inputs, 0)
+
+
+async def until_complete(session: EngineSession, inputs: Sequence[SourceRelation], ts: int) -> None:
+    """Waits until every input is complete at `ts`."""
+    ingestion = session.engine.ingestion
+    loop = asyncio.get_running_loop()
+    began, told = loop.time(), False
+    for item in inputs:
+        while ingestion.readable(item) <= ts:
+            if not told and loop.time() - began >= NOTICE_AFTER_SECONDS:
+                told = True
+                session.notice(_waiting(session, item, ts))
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _waiting(session: EngineSession, item: SourceRelation, ts: int) -> Notice:
+    ingestion = session.engine.ingestion
+    status, machine = ingestion.report(item).status, ingestion.machine(item)
+    if status.state is State.STALLED:
+        return Notice(
+            f'waiting for "{item.name}", whose source is stalled: {status.error}',
+            "WARNING",
+            detail=status.detail,
+            hint=status.hint or "SELECT * FROM mz_internal.mz_source_statuses tells how the sources are.",
+        )
+    if machine is None or not machine.hydrated:
+        behind = None if machine is None else machine.behind
+        left = "" if behind is None else f" {behind} records are still to be read."
+        return Notice(
+            f'waiting for "{item.name}" to catch up with its upstream for the first time',
+            detail=f"It can be read from then on.{left}",
+        )
+    return Notice(
+        f'waiting for "{item.name}" to be complete at {ts}',
+        detail=f"It is complete before {machine.readable} now.",
+        hint="SET transaction_isolation = 'serializable' reads at the latest time that is complete.",
+    )
+
+
+def snapshot_of_source(session: EngineSession, item: Source | SourceTable, ts: int) -> Snapshot:
+    """The relation at `ts`, at which it is complete. Blocks."""
+    ingestion = session.engine.ingestion
+    try:
+        return ingestion.shard(item).snapshot(ts, readable=ingestion.readable(item))
+    except InvalidAsOf as e:
+        e.detail = f'"{item.name}" is readable from {e.since} on; {ts} was asked for.'
+        raise
+
+
+def progress_of(session: EngineSession, item: SourceProgress, ts: int) -> pa.Table:
+    """The progress relation at `ts`. Blocks."""
+    ingestion = session.engine.ingestion
+    machine = ingestion.machine(item)
+    if machine is None:
+        raise Unavailable(f'"{item.name}" is not open yet', hint="Try again in a moment.")
+    try:
+        return progress_at(machine.remap.shard, machine.source.gauge, ts, ingestion.readable(item))
+    except InvalidAsOf as e:
+        e.detail = f'"{item.name}" is readable from {e.since} on; {ts} was asked for.'
+        raise

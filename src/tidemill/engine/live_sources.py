@@ -1,0 +1,90 @@
+"""What the system relations tell of the sources that this server runs: `source_relations.SourcesView`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from tidemill.catalog.store import Catalog
+from tidemill.engine.source_relations import BindingRow, FrontierRow, HydrationRow, StatisticsRow, StatusRow
+from tidemill.ingest.machine import Machine
+from tidemill.ingest.service import Ingestion
+from tidemill.reclock.progress import all_bindings
+from tidemill.sources.offsets import Offsets
+
+
+class LiveSources:
+    def __init__(self, ingestion: Ingestion, catalog: Catalog) -> None:
+        self._ingestion = ingestion
+        self._catalog = catalog
+
+    def _machines(self) -> list[tuple[str, Machine]]:
+        return [(item.id, machine) for item, _, machine in self._ingestion.all() if machine is not None]
+
+    def bindings(self) -> Sequence[BindingRow]:
+        return [
+            BindingRow(source_id, time, partition, value)
+            for source_id, machine in self._machines()
+            for time, partition, value in all_bindings(machine.remap.shard, machine.source.gauge)
+        ]
+
+    def statuses(self) -> Sequence[StatusRow]:
+        rows: list[StatusRow] = []
+        for item, report, _ in self._ingestion.all():
+            status = report.status
+            more = {"detail": status.detail, "hint": status.hint}
+            details = {name: text for name, text in more.items() if text is not None}
+            changed = datetime.fromtimestamp(status.since / 1000, UTC)
+            rows.append(StatusRow(item.id, changed, status.state.value, status.error, details or None))
+        return rows
+
+    def statistics(self) -> Sequence[StatisticsRow]:
+        rows: list[StatisticsRow] = []
+        for item, report, machine in self._ingestion.all():
+            s = report.statistics
+            known = None if machine is None or machine.upstream is None else _total(machine.upstream)
+            committed = None if machine is None else _total(machine.ingested)
+            first = None if machine is None or machine.first is None else _total(machine.first)
+            rows.append(
+                StatisticsRow(
+                    source_id=item.id,
+                    messages_received=s.messages_received,
+                    bytes_received=s.bytes_received,
+                    updates_staged=s.updates_staged,
+                    updates_committed=s.updates_committed,
+                    offset_known=known,
+                    offset_committed=committed,
+                    snapshot_records_known=first,
+                    snapshot_records_staged=None if first is None else min(first, committed or 0),
+                    rehydration_ms=s.rehydration_ms,
+                )
+            )
+        return rows
+
+    def hydration(self) -> Sequence[HydrationRow]:
+        return [
+            HydrationRow(item.id, machine is not None and machine.hydrated)
+            for item, _, machine in self._ingestion.all()
+        ]
+
+    def frontiers(self) -> Sequence[FrontierRow]:
+        state = self._catalog.state
+        rows: list[FrontierRow] = []
+        for item, _, machine in self._ingestion.all():
+            if machine is None:
+                continue
+            upper = machine.readable
+            by_shard = {feed.shard.id: feed.shard for feed in machine.feeds}
+            named = [(item.id, item.shard), *((t.id, t.shard) for t in state.source_tables(item.id))]
+            rows += [
+                FrontierRow(item_id, by_shard[shard].since, upper)
+                for item_id, shard in named
+                if shard is not None and shard in by_shard
+            ]
+            if item.id in state.items:
+                rows.append(FrontierRow(state.progress(item.id).id, machine.remap.shard.since, upper))
+        return rows
+
+
+def _total(offsets: Offsets) -> int:
+    return sum(value for _, value in offsets.items())
