@@ -13,8 +13,8 @@ from tidemill.types.model import TEXT, Kind, SqlType
 
 # Views may stand on views; a chain this long is a mistake, and each level costs a stack of Python frames.
 MAX_VIEW_DEPTH = 64
-# A view or WITH query that is named again is written out again: thirty, each naming the one before twice, would
-# be a billion. This many nodes of repetitions are some ten megabytes and two seconds of work.
+# A view or WITH query that is named again is written out again: thirty that each name the one before twice
+# would be a billion. This many nodes of repetitions are some ten megabytes and two seconds of work.
 MAX_REPEATED_NODES = 50_000
 
 
