@@ -30,7 +30,7 @@ from tidemill.engine.kinds import object_type
 from tidemill.engine.oids import item_oid
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
 from tidemill.engine.variables import SYSTEM_PARAMETERS
-from tidemill.types.arrow import arrow_schema
+from tidemill.types.arrow import storage_schema
 from tidemill.types.model import (
     BOOL,
     INT4,
@@ -96,7 +96,7 @@ class SystemRelation:
     rows: Callable[[Situation], Rows]
 
     def table(self, situation: Situation) -> pa.Table:
-        schema = arrow_schema(self.desc)
+        schema = storage_schema(self.desc)
         rows = self.rows(situation)
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         arrays = [pa.array(values, type=f.type) for values, f in zip(columns, schema, strict=True)]
