@@ -15,7 +15,7 @@ import time
 
 from bench.report import Figure, print_table
 
-NAMES = ("commit", "query", "sql", "wire", "idle", "restart")
+NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert")
 
 
 def main() -> None:

@@ -22,27 +22,25 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemill.envelope.keys import HASH_COLUMN, Shape, key_columns, key_hash, last_of_each_key, rows_equal
+from tidemill.envelope.keys import HASH_COLUMN, Shape, key_hash, last_of_each_key, one_batch, rows_equal
 from tidemill.sources.contract import TOMBSTONE_COLUMN
-from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous
-from tidemill.types.names import RESERVED_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows of the state, and `where` their keys stand among those that were asked for (ascending)."""
+    """Rows of the state, and `where` their keys stand among those that were asked for."""
 
-    rows: pa.Table
+    rows: pa.RecordBatch
     where: np.ndarray
 
 
 class State(Protocol):
     """What the collection holds, by key."""
 
-    def lookup(self, rows: pa.Table, hashes: np.ndarray) -> Found:
-        """The rows that the keys of `rows` have now; keys without a row are left out. The keys are distinct
-        and in the order of their hashes."""
+    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Found:
+        """The rows that the keys of `rows` have now, in any order; keys without a row are left out. The keys
+        are distinct and in the order of their hashes."""
         ...
 
 
@@ -52,7 +50,7 @@ class Changed:
     the order of the hashes, its new row, or anything where it is `deleted`."""
 
     updates: pa.Table
-    rows: pa.Table
+    rows: pa.RecordBatch
     hashes: np.ndarray
     deleted: np.ndarray
 
@@ -60,54 +58,42 @@ class Changed:
 def upsert(records: pa.Table, shape: Shape, time: int, state: State) -> Changed:
     """What the records of one time change. They have the columns of `shape`, `mz_tombstone` and, if it is
     known already, `mz_key_hash`; in the order in which they count."""
-    records = records.combine_chunks()
-    hashes = _hashes(records, shape)
-    last = last_of_each_key(hashes, key_columns(records.select(shape.key_names), range(len(shape.key))))
-    rows, hashes = records.select(shape.names).take(pa.array(last)), hashes[last]
-    deleted = _mask(records, TOMBSTONE_COLUMN)[last]
+    every = one_batch(records, shape.names, shape.schema)
+    hashes = _hashes(records, every, shape)
+    last = last_of_each_key(hashes, [every.column(i) for i in shape.key])
+    rows, hashes = every.take(pa.array(last)), hashes[last]
+    deleted = contiguous(records.column(TOMBSTONE_COLUMN)).to_numpy(zero_copy_only=False)[last]
     found = state.lookup(rows, hashes)
     same = _unchanged(rows, deleted, found)
-    # Of the old rows those go whose key is deleted or has another row now.
-    gone = found.rows if not same.any() else found.rows.filter(pa.array(~same))
-    stale = np.zeros(len(hashes), dtype=np.bool_)
-    stale[found.where] = True
-    equal = np.zeros(len(hashes), dtype=np.bool_)
-    equal[found.where[same]] = True
-    comes = ~deleted & ~equal
-    come = rows if comes.all() else rows.filter(pa.array(comes))
-    changed = comes | (deleted & stale)
-    if not changed.all():
-        kept = pa.array(np.flatnonzero(changed))
-        rows, hashes, deleted = rows.take(kept), hashes[changed], deleted[changed]
-    return Changed(_updates(gone, come, shape, time), rows, hashes, deleted)
+    gone = _where(found.rows, ~same)
+    # A key changes when it gets a row that differs, or loses the one it has.
+    changes = ~deleted
+    changes[found.where] = ~same
+    come = _where(rows, changes & ~deleted)
+    updates = pa.Table.from_batches([_updates(gone, shape, time, -1), _updates(come, shape, time, 1)])
+    return Changed(updates, _where(rows, changes), hashes[changes], deleted[changes])
 
 
-def _hashes(records: pa.Table, shape: Shape) -> np.ndarray:
+def _hashes(records: pa.Table, rows: pa.RecordBatch, shape: Shape) -> np.ndarray:
     if HASH_COLUMN in records.schema.names:
         return contiguous(records.column(HASH_COLUMN)).to_numpy()
-    return key_hash(records.select(shape.key_names), range(len(shape.key)))
+    return key_hash(rows, shape.key)
 
 
-def _mask(records: pa.Table, name: str) -> np.ndarray:
-    return contiguous(records.column(name)).to_numpy(zero_copy_only=False)
-
-
-def _unchanged(rows: pa.Table, deleted: np.ndarray, found: Found) -> np.ndarray:
+def _unchanged(rows: pa.RecordBatch, deleted: np.ndarray, found: Found) -> np.ndarray:
     """Per found row whether the key's new row equals it."""
     count = len(found.where)
     if not count:
         return np.zeros(0, dtype=np.bool_)
-    new = rows if count == rows.num_rows else rows.take(pa.array(found.where))
-    every = range(rows.num_columns)
-    return rows_equal(key_columns(new, every), key_columns(found.rows, every), count) & ~deleted[found.where]
+    new = rows.take(pa.array(found.where))
+    return rows_equal(new.columns, found.rows.columns, count) & ~deleted[found.where]
 
 
-def _updates(gone: pa.Table, come: pa.Table, shape: Shape, time: int) -> pa.Table:
-    """Retractions, then insertions, in the columns of the shard: the relation's, time, diff, hidden ones."""
-    diffs = np.repeat(np.array([-1, 1]), [gone.num_rows, come.num_rows])
-    rows = pa.concat_tables([gone, come])
-    visible = sum(not name.startswith(RESERVED_PREFIX) for name in shape.names)
-    rows = rows.add_column(
-        visible, pa.field(TIME_COLUMN, pa.int64(), nullable=False), pa.array(np.full(len(diffs), time))
-    )
-    return rows.add_column(visible + 1, pa.field(DIFF_COLUMN, pa.int64(), nullable=False), pa.array(diffs))
+def _where(rows: pa.RecordBatch, mask: np.ndarray) -> pa.RecordBatch:
+    return rows if mask.all() else rows.take(pa.array(mask.nonzero()[0]))
+
+
+def _updates(rows: pa.RecordBatch, shape: Shape, time: int, diff: int) -> pa.RecordBatch:
+    columns = rows.columns
+    columns[shape.visible : shape.visible] = [pa.array(np.full(rows.num_rows, n)) for n in (time, diff)]
+    return pa.RecordBatch.from_arrays(columns, schema=shape.update_schema)

@@ -1,7 +1,7 @@
 """The state of one bucket of a collection at one upper, open for one task.
 
-Made by `StateStore.open` and by `fill`. What a task puts stays in memory until `commit`, which writes it as
-the newest run. Nothing here is needed again: if a commit fails or its files are lost, the next tick finds an
+Made by `StateStore.open` and by `fill`. What a task puts stays in memory until `commit`, which keeps it for
+the next tick. Nothing here is needed again: if a commit fails or its files are lost, the next tick finds an
 older state or none, and reads the collection.
 """
 
@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.envelope.keys import Shape, key_columns
+from tidemill.envelope.keys import Shape
 from tidemill.envelope.upsert import Found, upsert
 from tidemill.errors import Internal
 from tidemill.ingest.state.manifest import Manifest, manifest_name, write_manifest
 from tidemill.ingest.state.merge import Plan, merged, plan
-from tidemill.ingest.state.run import Run, RunFacts, open_run, remove, write_run
+from tidemill.ingest.state.run import Run, RunFacts, remove, write_run
 
 log = logging.getLogger(__name__)
+
+# New rows stay in the manifest up to this size, some 600 rows: rewritten at every tick, in tens of
+# microseconds, where a file of their own costs a hundred or more.
+HEAD_BYTES = 64 << 10
+
+_NOWHERE = np.zeros(0, dtype=np.int64)
 
 
 class Keeper(Protocol):
@@ -35,7 +41,7 @@ class Keeper(Protocol):
     def merge_later(self, folder: str, shape: Shape, runs: list[Run], *, oldest: bool) -> None: ...
 
     def committed(self, folder: str, runs: list[Run]) -> None:
-        """The bucket's newest state is made of these."""
+        """The bucket's newest state has these runs."""
         ...
 
 
@@ -43,25 +49,21 @@ class BucketState:
     """For one task, one thread."""
 
     def __init__(
-        self,
-        keeper: Keeper,
-        folder: str,
-        shape: Shape,
-        upper: int,
-        runs: list[Run],
-        manifest: Manifest | None,
+        self, keeper: Keeper, folder: str, shape: Shape, upper: int, kept: Manifest | None, runs: list[Run]
     ) -> None:
         self.shape = shape
         # What is here is the collection's bucket at upper - 1, with what was put since.
         self.upper = upper
         self._keeper = keeper
         self._folder = folder
-        # With files, newest first.
+        # The last state that was kept; it tells what the next commit may remove. None: there was none.
+        self._kept = kept
+        # Its runs, newest first.
         self._runs = runs
-        # Put since the last commit, newest first.
-        self._fresh: list[Run] = []
-        # The files' last state; it tells what the next commit may remove. None: there was none.
-        self._manifest = manifest
+        # Rows that no run has: what was put since the last commit, newest first, then the manifest's head.
+        self._fresh: list[Run] = [] if kept is None or kept.head is None else [kept.head]
+        # Whether anything was put since the last commit.
+        self._dirty = False
 
     def apply(self, records: pa.Table, time: int) -> pa.Table:
         """The updates that the records of one time give (`envelope.upsert`), remembered. Records that are too
@@ -73,9 +75,9 @@ class BucketState:
         self.put(changed.rows, changed.hashes, changed.deleted)
         return changed.updates
 
-    def lookup(self, rows: pa.Table, hashes: np.ndarray) -> Found:
+    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Found:
         """See `envelope.upsert.State`."""
-        keys = key_columns(rows.select(self.shape.key_names), range(len(self.shape.key)))
+        keys = [rows.column(i) for i in self.shape.key]
         left = np.arange(len(hashes))
         absent = np.ones(len(hashes), dtype=np.bool_)
         places: list[np.ndarray] = []
@@ -85,29 +87,30 @@ class BucketState:
                 places.append(where)
                 found.append(batch)
                 absent[where] = False
-            left = np.flatnonzero(absent)
+            left = absent.nonzero()[0]
             if not len(left):
                 break
         return self._found(places, found)
 
     def _found(self, places: list[np.ndarray], found: list[pa.RecordBatch]) -> Found:
-        """Without tombstones, in the order of the keys."""
+        """Without tombstones."""
         if not found:
-            return Found(self.shape.schema.empty_table(), np.zeros(0, dtype=np.int64))
+            return Found(_no_rows(self.shape.schema), _NOWHERE)
         batch, where = found[0], places[0]
         if len(found) > 1:
             batch, where = pa.concat_batches(found), np.concatenate(places)
         deleted = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
-        if len(found) > 1 or deleted.any():
-            order = np.argsort(where, kind="stable")
-            order = order[~deleted[order]]
-            batch, where = batch.take(pa.array(order)), where[order]
-        return Found(pa.Table.from_batches([batch]).select(range(1, batch.num_columns - 1)), where)
+        if deleted.any():
+            kept = (~deleted).nonzero()[0]
+            batch, where = batch.take(pa.array(kept)), where[kept]
+        columns = batch.columns[1:-1]
+        return Found(pa.RecordBatch.from_arrays(columns, schema=self.shape.schema), where)
 
-    def put(self, rows: pa.Table, hashes: np.ndarray, deleted: np.ndarray) -> None:
+    def put(self, rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray) -> None:
         """The keys' rows from now on; distinct keys, in the order of their hashes."""
         if len(hashes):
-            self._fresh.insert(0, Run.of(rows, hashes, deleted))
+            self._fresh.insert(0, Run.of(rows, hashes, deleted, self.shape.kept_schema))
+            self._dirty = True
 
     def advance(self, upper: int) -> None:
         """What was put makes this the state at `upper`, which some later commit may keep."""
@@ -137,32 +140,42 @@ class BucketState:
         return False
 
     def _commit(self, upper: int) -> None:
-        fresh = sum(run.rows for run in self._fresh)
-        runs, todo = self._merged_meanwhile(fresh)
-        if fresh:
-            group = [*self._fresh, *runs[: todo.inline]]
-            rest = runs[todo.inline :]
-            new = write_merged(self._folder, str(upper), self.shape, group, oldest=not rest)
-            runs = rest if new is None else [new, *rest]
-        before = () if self._manifest is None else tuple(run.name for run in self._manifest.runs)
+        before = self._kept
+        if before is not None and before.upper == upper:
+            if self._dirty:
+                raise Internal(f"the state at {upper} is there already")
+            return
+        head, runs = self._settled(str(upper))
         facts = tuple(_facts(run) for run in runs)
         names = {f.name for f in facts}
-        previous = None if self._manifest is None else self._manifest.upper
-        if previous != upper:
-            dropped = tuple(name for name in before if name not in names)
-            manifest = Manifest(upper, facts, previous, dropped)
-        else:
-            # Nothing but merges; what they replaced is left to the sweep.
-            manifest = Manifest(upper, facts)
-        write_manifest(self._folder, manifest)
-        if self._manifest is not None and previous != upper:
-            self._remove_older(self._manifest, {*names, *before})
-        self._fresh, self._runs, self._manifest, self.upper = [], runs, manifest, upper
+        dropped = () if before is None else tuple(r.name for r in before.runs if r.name not in names)
+        kept = Manifest(upper, head, facts, None if before is None else before.upper, dropped)
+        write_manifest(self._folder, kept, self.shape.kept_schema)
+        if before is not None:
+            self._remove_older(before, names)
+        self._fresh, self._dirty = ([] if head is None else [head]), False
+        self._runs, self._kept, self.upper = runs, kept, upper
         self._keeper.committed(self._folder, runs)
         later = plan(0, [run.rows for run in runs]).later
         if later is not None:
             oldest = later[1] == len(runs)
             self._keeper.merge_later(self._folder, self.shape, runs[slice(*later)], oldest=oldest)
+
+    def _settled(self, label: str) -> tuple[Run | None, list[Run]]:
+        """Head and runs of the next state: what is fresh stays in the head while it is small, and else
+        becomes a run, together with those that are small beside it."""
+        runs, todo = self._merged_meanwhile(sum(run.rows for run in self._fresh))
+        if not self._dirty:
+            return (self._fresh[0] if self._fresh else None), runs
+        if sum(run.bytes for run in self._fresh) <= HEAD_BYTES:
+            head = self._fresh
+            if len(head) > 1 or (not runs and head[0].tombstones):
+                head = [Run([batch]) for batch in merged(head, self.shape, oldest=not runs)]
+            return (head[0] if head else None), runs
+        rest = runs[todo.inline :]
+        group = [*self._fresh, *runs[: todo.inline]]
+        new = write_merged(self._folder, label, self.shape, group, oldest=not rest)
+        return None, rest if new is None else [new, *rest]
 
     def _merged_meanwhile(self, fresh: int) -> tuple[list[Run], Plan]:
         """The runs, with merges that the background has finished in place of their inputs."""
@@ -177,30 +190,30 @@ class BucketState:
             todo = plan(fresh, [run.rows for run in runs])
         return runs, todo
 
-    def _remove_older(self, manifest: Manifest, needed: set[str]) -> None:
+    def _remove_older(self, before: Manifest, names: set[str]) -> None:
         """Two states stay: a tick that failed is redone from the one before it."""
-        if manifest.previous is not None:
-            remove(os.path.join(self._folder, manifest_name(manifest.previous)))
-        for name in manifest.dropped:
-            if name not in needed:
+        if before.previous is not None:
+            remove(os.path.join(self._folder, manifest_name(before.previous)))
+        for name in before.dropped:
+            if name not in names:
                 remove(os.path.join(self._folder, name))
 
 
 def write_merged(folder: str, label: str, shape: Shape, group: list[Run], *, oldest: bool) -> Run | None:
     """Write the runs (newest first) as one; None when nothing is left of them. Raises OSError."""
-    batches: Iterable[pa.RecordBatch]
-    batches = group[0].batches if len(group) == 1 and not oldest else merged(group, shape, oldest=oldest)
-    facts = write_run(folder, label, shape, batches)
-    if facts.rows:
-        run = open_run(folder, facts, shape, trusted=True)
-        if run is not None:
-            return run
-        raise FileNotFoundError(f"run {facts.name} vanished")
-    remove(os.path.join(folder, facts.name))
-    return None
+    batches: Iterator[pa.RecordBatch]
+    if len(group) == 1 and not (oldest and group[0].tombstones):
+        batches = iter(group[0].batches)
+    else:
+        batches = merged(group, shape, oldest=oldest)
+    return write_run(folder, label, shape.kept_schema, batches)
 
 
 def _facts(run: Run) -> RunFacts:
     if run.facts is None:
         raise Internal("a run of a manifest has no file")
     return run.facts
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)

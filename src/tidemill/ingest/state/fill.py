@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemill.envelope.keys import HASH_COLUMN, Shape, first_of_each_key, key_columns, key_hash
+from tidemill.envelope.keys import HASH_COLUMN, Shape, first_of_each_key, key_hash, one_batch
 from tidemill.errors import TidemillError
 from tidemill.ingest.exchange import bucket_of, split
 from tidemill.ingest.state.bucket import BucketState
@@ -155,7 +155,7 @@ def _by_bucket(table: pa.Table, buckets: Collection[int]) -> dict[int, pa.Table]
     return split(table, bucket) if len(bucket) else {}
 
 
-def _one_per_key(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.Table, np.ndarray]:
+def _one_per_key(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray]:
     """The rows that the updates add up to, in the order of their hashes."""
     table = table.combine_chunks()
     hashes = contiguous(table.column(HASH_COLUMN)).to_numpy()
@@ -173,10 +173,10 @@ def _one_per_key(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.Table, n
         table = pa.concat_tables([table.take(single), net]).combine_chunks()
         hashes = contiguous(table.column(HASH_COLUMN)).to_numpy()
         order = _distinct(shard, shape, table, hashes, sign=1)
-    return table.select(shape.names).take(pa.array(order)), hashes[order]
+    return one_batch(table, shape.names, shape.schema).take(pa.array(order)), hashes[order]
 
 
-def _changes(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+def _changes(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
     """What updates between two states change: per key its row at the end, or that it has none."""
     net = consolidate(table, RelationDesc(()), time=False)
     diffs = contiguous(net.column(DIFF_COLUMN)).to_numpy()
@@ -185,8 +185,9 @@ def _changes(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.Table, np.nd
         _distinct(shard, shape, rows, contiguous(rows.column(HASH_COLUMN)).to_numpy(), sign=sign)
     both = pa.concat_tables([come, gone]).combine_chunks()
     hashes = contiguous(both.column(HASH_COLUMN)).to_numpy()
-    order = first_of_each_key(hashes, key_columns(both, shape.key))
-    return both.select(shape.names).take(pa.array(order)), hashes[order], order >= come.num_rows
+    batch = one_batch(both, shape.names, shape.schema)
+    order = first_of_each_key(hashes, [batch.column(i) for i in shape.key])
+    return batch.take(pa.array(order)), hashes[order], order >= come.num_rows
 
 
 def _distinct(shard: str, shape: Shape, rows: pa.Table, hashes: np.ndarray, *, sign: int) -> np.ndarray:
@@ -195,7 +196,7 @@ def _distinct(shard: str, shape: Shape, rows: pa.Table, hashes: np.ndarray, *, s
     wrong = np.flatnonzero(diffs != sign)
     if len(wrong):
         raise KeyNotUnique(shard, _told(rows, shape, int(wrong[0])), int(diffs[wrong[0]]))
-    order = first_of_each_key(hashes, key_columns(rows, shape.key))
+    order = first_of_each_key(hashes, [contiguous(rows.column(name)) for name in shape.key_names])
     if len(order) != len(hashes):
         repeated = np.ones(len(hashes), dtype=np.bool_)
         repeated[order] = False

@@ -1,7 +1,8 @@
-"""A manifest: the runs that make up a bucket's state at one upper, in a small file named by the upper.
+"""A manifest: what a bucket's state is made of at one upper, in a small file named by the upper.
 
-It tells also what the state before it had and this one has not, so that whoever commits the next one can
-remove what nobody needs any more without looking around.
+It names the runs, and holds the newest rows itself while they are few (the head): so a tick writes one file,
+and runs are made once per some ticks. It tells also what the state before it had and this one has not, so
+that whoever commits the next one can remove what nobody needs any more without looking around.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from tidemill import failpoints
-from tidemill.ingest.state.run import TEMPORARY_SUFFIX, RunFacts, remove
+from tidemill.ingest.state.run import TEMPORARY_SUFFIX, Run, RunFacts, pack, remove, unpack
 
 FP_MANIFEST_WRITTEN = failpoints.register("ingest.state.manifest_written", "a manifest's temporary file")
 FP_MANIFEST_NAMED = failpoints.register(
@@ -28,10 +31,11 @@ _NAME = re.compile(r"([0-9]+)\.state")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`runs`: newest first. `previous` is the upper of the state that this one was made from (None: from the
-    collection), and `dropped` the names of its runs that are not here."""
+    """`head` is newer than all `runs`, which are newest first. `previous` is the upper of the state that this
+    one was made from (None: from the collection), and `dropped` the names of its runs that are not here."""
 
     upper: int
+    head: Run | None
     runs: tuple[RunFacts, ...]
     previous: int | None = None
     dropped: tuple[str, ...] = ()
@@ -47,34 +51,38 @@ def upper_of(name: str) -> int | None:
     return None if match is None else int(match.group(1))
 
 
-def write_manifest(folder: str, manifest: Manifest) -> None:
+def write_manifest(folder: str, manifest: Manifest, schema: pa.Schema) -> None:
     """Raises OSError."""
     runs = [[r.name, r.rows, r.bytes, r.crc] for r in manifest.runs]
-    put_small(
-        folder, manifest_name(manifest.upper), [manifest.upper, runs, manifest.previous, manifest.dropped]
-    )
+    told = [manifest.upper, runs, manifest.previous, manifest.dropped]
+    head = None if manifest.head is None else pack(manifest.head, schema)
+    put_small(folder, manifest_name(manifest.upper), told, head)
     failpoints.hit(FP_MANIFEST_NAMED)
 
 
-def read_manifest(folder: str, upper: int) -> Manifest | None:
-    """None when it is missing or not whole."""
-    body = get_small(folder, manifest_name(upper))
-    if body is None:
+def read_manifest(folder: str, upper: int, schema: pa.Schema | None = None) -> Manifest | None:
+    """None when it is missing or not whole. Without `schema` the head is left out."""
+    found = get_small(folder, manifest_name(upper))
+    if found is None:
         return None
-    stands, runs, previous, dropped = body
-    if stands != upper:
+    (stands, runs, previous, dropped), rest = found
+    head = unpack(rest, schema) if rest.size and schema is not None else None
+    if stands != upper or (head is None and rest.size and schema is not None):
         return None
-    return Manifest(upper, tuple(RunFacts(*run) for run in runs), previous, tuple(dropped))
+    return Manifest(upper, head, tuple(RunFacts(*run) for run in runs), previous, tuple(dropped))
 
 
-def put_small(folder: str, name: str, told: Any) -> None:
-    """A small file of JSON with its checksum, there whole or not at all."""
+def put_small(folder: str, name: str, told: Any, rest: pa.Buffer | None = None) -> None:
+    """A small file: its checksum, JSON, and bytes that lie aligned; there whole or not at all."""
     body = json.dumps(told).encode()
+    body += b" " * (-(len(body) + _CHECKSUM + 1) % 64) + b"\n"
+    if rest is not None:
+        body += rest
     temporary = os.path.join(folder, f"{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(fd, b"%08x\n%s" % (zlib.crc32(body), body))
+            os.writev(fd, [b"%08x\n" % zlib.crc32(body), body])
         finally:
             os.close(fd)
         failpoints.hit(FP_MANIFEST_WRITTEN)
@@ -84,14 +92,19 @@ def put_small(folder: str, name: str, told: Any) -> None:
         raise
 
 
-def get_small(folder: str, name: str) -> Any:
+def get_small(folder: str, name: str) -> tuple[Any, pa.Buffer] | None:
     """What `put_small` wrote; None when it is missing or not whole."""
     try:
-        with open(os.path.join(folder, name), "rb", buffering=0) as file:
-            data = file.read()
+        with pa.OSFile(os.path.join(folder, name), "rb") as file:
+            data = file.read_buffer()
     except OSError:
         return None
-    crc, _, body = data.partition(b"\n")
-    if crc != b"%08x" % zlib.crc32(body):
+    view = memoryview(data)
+    if view[:_CHECKSUM].tobytes() != b"%08x\n" % zlib.crc32(view[_CHECKSUM:]):
         return None
-    return json.loads(body)
+    body = view[_CHECKSUM:].tobytes().partition(b"\n")[0]
+    return json.loads(body), data.slice(_CHECKSUM + len(body) + 1)
+
+
+# The checksum's eight digits and the end of their line.
+_CHECKSUM = 9

@@ -13,14 +13,13 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill import failpoints
-from tidemill.envelope.keys import HASH_COLUMN, Shape, rows_equal
-from tidemill.sources.contract import TOMBSTONE_COLUMN
-from tidemill.types.columns import contiguous
+from tidemill.envelope.keys import Shape, rows_equal
 
 FP_RUN_WRITTEN = failpoints.register("ingest.state.run_written", "a run's temporary file was written")
 FP_RUN_NAMED = failpoints.register("ingest.state.run_named", "a run got its name, no manifest names it yet")
@@ -31,6 +30,8 @@ TEMPORARY_SUFFIX = ".tmp"
 # Rows of one Arrow batch take about so much: far below the 2 GB that a string column of a batch can hold, and
 # what a merge holds in memory a few times over.
 BATCH_BYTES = 64 << 20
+
+_NO_HASHES = np.zeros(0, dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +45,24 @@ class RunFacts:
 
 
 class Run:
-    """In memory or mapped; never changes. `facts` is None until it has a file."""
+    """In memory or mapped; its rows never change. `facts` is None while it has no file of its own."""
 
     __slots__ = ("_hashes", "_starts", "batches", "facts")
 
     def __init__(self, batches: Sequence[pa.RecordBatch], facts: RunFacts | None = None) -> None:
         self.batches = batches
         self.facts = facts
-        self._starts = np.cumsum([0, *(b.num_rows for b in batches)])
+        # Where each batch begins, and the end of the last.
+        self._starts = list(itertools.accumulate((b.num_rows for b in batches), initial=0))
         # One array; a copy only where there are several batches.
         columns = [b.column(0).to_numpy() for b in batches]
-        if len(columns) == 1:
-            self._hashes = columns[0]
-        else:
-            self._hashes = np.concatenate([np.zeros(0, np.uint64), *columns])
+        self._hashes = columns[0] if len(columns) == 1 else np.concatenate([_NO_HASHES, *columns])
 
     @staticmethod
-    def of(rows: pa.Table, hashes: np.ndarray, deleted: np.ndarray) -> Run:
-        """From rows of a state's shape, in the order of the hashes."""
-        table = rows.add_column(0, HASH_COLUMN, pa.array(hashes)).append_column(
-            TOMBSTONE_COLUMN, pa.array(deleted)
-        )
-        return Run(cut(table))
+    def of(rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray, schema: pa.Schema) -> Run:
+        """From rows of a state's shape, in the order of the hashes; `schema` is its `kept_schema`."""
+        columns = [pa.array(hashes), *rows.columns, pa.array(deleted)]
+        return Run(cut(pa.RecordBatch.from_arrays(columns, schema=schema)))
 
     @property
     def rows(self) -> int:
@@ -77,7 +74,11 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        return sum(batch.nbytes for batch in self.batches)
+        return sum(batch.nbytes for batch in self.batches) if self.facts is None else self.facts.bytes
+
+    @property
+    def tombstones(self) -> int:
+        return sum(batch.column(batch.num_columns - 1).true_count for batch in self.batches)
 
     def take(self, positions: np.ndarray) -> pa.RecordBatch:
         """The rows at ascending positions."""
@@ -97,9 +98,7 @@ class Run:
         """The rows at [lower, upper)."""
         return [
             batch.slice(max(0, lower - start), min(upper, end) - max(lower, start))
-            for batch, (start, end) in zip(
-                self.batches, itertools.pairwise(self._starts.tolist()), strict=True
-            )
+            for batch, (start, end) in zip(self.batches, itertools.pairwise(self._starts), strict=True)
             if start < upper and lower < end
         ]
 
@@ -111,8 +110,8 @@ class Run:
         if not self.rows or not len(among):
             return
         wanted = hashes[among]
-        at = np.searchsorted(self._hashes, wanted)
-        hit = np.flatnonzero(self._hashes[np.minimum(at, self.rows - 1)] == wanted)
+        at = self._hashes.searchsorted(wanted)
+        hit = (self._hashes[np.minimum(at, self.rows - 1)] == wanted).nonzero()[0]
         while hit.size:
             rows = self.take(at[hit])
             where = among[hit]
@@ -130,23 +129,12 @@ class Run:
             hit = hit[self._hashes[at[hit]] == wanted[hit]]
 
 
-def cut(table: pa.Table) -> list[pa.RecordBatch]:
-    """The table as batches of about BATCH_BYTES, each in one piece."""
-    if not table.num_rows:
+def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The batch as batches of about BATCH_BYTES; none of no rows."""
+    if not batch.num_rows:
         return []
-    rows = max(1, BATCH_BYTES * table.num_rows // max(table.nbytes, 1))
-    if rows >= table.num_rows:
-        return [_one_batch(table)]
-    return [_one_batch(table.slice(at, rows)) for at in range(0, table.num_rows, rows)]
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    return pa.record_batch([contiguous(column) for column in table.columns], schema=table.schema)
-
-
-def run_schema(shape: Shape) -> pa.Schema:
-    fields = [pa.field(HASH_COLUMN, pa.uint64()), *shape.schema, pa.field(TOMBSTONE_COLUMN, pa.bool_())]
-    return pa.schema(fields)
+    rows = max(1, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
+    return [batch.slice(at, rows) for at in range(0, batch.num_rows, rows)]
 
 
 class _Checked:
@@ -174,42 +162,73 @@ class _Checked:
             os.close(self._fd)
 
 
-def write_run(folder: str, label: str, shape: Shape, batches: Iterable[pa.RecordBatch]) -> RunFacts:
-    """Write a run; `label` begins its name. Raises OSError; a crash leaves a temporary file."""
+def write_run(folder: str, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Run | None:
+    """Write a run; `label` begins its name. None when there are no rows. Raises OSError; a crash leaves a
+    temporary file."""
     temporary = os.path.join(folder, f"{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     file = _Checked(temporary)
-    rows = 0
     try:
         try:
-            with pa.ipc.new_file(pa.PythonFile(file, "w"), run_schema(shape)) as writer:
-                for batch in batches:
-                    rows += batch.num_rows
-                    writer.write_batch(batch)
+            rows = _write(pa.PythonFile(file, "w"), schema, batches)
         finally:
             file.close()
         failpoints.hit(FP_RUN_WRITTEN)
+        if not rows:
+            remove(temporary)
+            return None
         name = f"{label}-{file.bytes}-{file.crc:08x}{RUN_SUFFIX}"
         os.rename(temporary, os.path.join(folder, name))
     except OSError:
         remove(temporary)
         raise
     failpoints.hit(FP_RUN_NAMED)
-    return RunFacts(name, rows, file.bytes, file.crc)
+    run = open_run(folder, RunFacts(name, rows, file.bytes, file.crc), schema, trusted=True)
+    if run is None:
+        raise FileNotFoundError(f"run {name} vanished")
+    return run
 
 
-def open_run(folder: str, facts: RunFacts, shape: Shape, *, trusted: bool = False) -> Run | None:
+def pack(run: Run, schema: pa.Schema) -> pa.Buffer:
+    """The run as the bytes that its file would have."""
+    sink = pa.BufferOutputStream()
+    _write(sink, schema, run.batches)
+    return sink.getvalue()
+
+
+def unpack(data: pa.Buffer, schema: pa.Schema) -> Run | None:
+    """The run of such bytes; its columns lie in them, uncopied. None when they are anything else."""
+    try:
+        reader = pa.ipc.open_file(data)
+        if not reader.schema.equals(schema):
+            return None
+        return Run([reader.get_batch(i) for i in range(reader.num_record_batches)])
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def _write(sink: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    rows = 0
+    with pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            rows += batch.num_rows
+            writer.write_batch(batch)
+    return rows
+
+
+def open_run(folder: str, facts: RunFacts, schema: pa.Schema, *, trusted: bool = False) -> Run | None:
     """The run that the facts tell of; None when the file is missing or anything else. `trusted`: this process
     has just written it."""
     try:
         buffer = pa.memory_map(os.path.join(folder, facts.name)).read_buffer()
-        if buffer.size != facts.bytes or not (trusted or zlib.crc32(buffer) == facts.crc):
-            return None
-        table = pa.ipc.open_file(buffer).read_all()
-    except (OSError, pa.ArrowException):
+    except OSError:
         return None
-    if table.num_rows != facts.rows or not table.schema.equals(run_schema(shape)):
+    if buffer.size != facts.bytes or not (trusted or zlib.crc32(buffer) == facts.crc):
         return None
-    return Run(table.to_batches(), facts)
+    run = unpack(buffer, schema)
+    if run is None or run.rows != facts.rows:
+        return None
+    run.facts = facts
+    return run
 
 
 def remove(path: str) -> None:

@@ -90,23 +90,24 @@ class StateStore:
         return None
 
     def _at(self, folder: str, shape: Shape, upper: int) -> BucketState | None:
-        manifest = read_manifest(folder, upper)
+        schema = shape.kept_schema
+        manifest = read_manifest(folder, upper, schema)
         if manifest is None:
             return None
         with self._lock:
             known = self._open.get(folder, {})
         runs: list[Run] = []
         for facts in manifest.runs:
-            run = known.get(facts.name) or open_run(folder, facts, shape)
+            run = known.get(facts.name) or open_run(folder, facts, schema)
             if run is None:
                 return None
             runs.append(run)
         self._remember(folder, runs)
-        return BucketState(self, folder, shape, upper, runs, manifest)
+        return BucketState(self, folder, shape, upper, manifest, runs)
 
     def empty(self, shard: str, bucket: int, shape: Shape, upper: int) -> BucketState:
         """A state without rows, to be filled; nothing is written."""
-        return BucketState(self, self._place(shard, bucket, shape), shape, upper, [], None)
+        return BucketState(self, self._place(shard, bucket, shape), shape, upper, None, [])
 
     def _place(self, shard: str, bucket: int, shape: Shape) -> str:
         name = shard
@@ -140,7 +141,7 @@ class StateStore:
         found = get_small(folder, f"{merged_name(runs)}.merged")
         if found is None:
             return None
-        result = [open_run(folder, RunFacts(*facts), shape) for facts in found]
+        result = [open_run(folder, RunFacts(*facts), shape.kept_schema) for facts in found[0]]
         return None if None in result else [run for run in result if run is not None]
 
     def merge_later(self, folder: str, shape: Shape, runs: list[Run], *, oldest: bool) -> None:

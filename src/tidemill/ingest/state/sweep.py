@@ -74,7 +74,7 @@ def _sweep_bucket(folder: str) -> _Bucket:
         if entry.name.endswith(".merged"):
             facts = get_small(folder, entry.name)
             if facts is not None and now - stat.st_mtime < GRACE_SECONDS:
-                needed.update(run[0] for run in facts)
+                needed.update(run[0] for run in facts[0])
         loose.append((entry.name, stat.st_size, stat.st_mtime))
     for name, file_size, modified in loose:
         if not (name.endswith(RUN_SUFFIX) and name in needed) and now - modified >= GRACE_SECONDS:
