@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tidemill.catalog import codec
-from tidemill.catalog.items import BUILTINS, Database, Item, Schema, Table, View
+from tidemill.catalog.items import (
+    BUILTINS,
+    Database,
+    Item,
+    Schema,
+    Source,
+    SourceProgress,
+    SourceTable,
+    Table,
+    View,
+)
 from tidemill.catalog.ops import (
     AddColumn,
     CreateDatabase,
@@ -22,11 +32,15 @@ from tidemill.catalog.ops import (
     Rename,
     apply_all,
 )
+from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, NewSubsource
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import DependentObjects, DuplicateObject, TidemillError
 from tidemill.types.model import INT4, TEXT, Column, RelationDesc
 
 DESC = RelationDesc((Column("a", INT4), Column("b", TEXT)))
+EMPTY = RelationDesc(())
+# What shares the names of a schema.
+RELATIONS = ("table", "view", "source", "source table", "progress")
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,8 @@ class Node:
     parent: str | None
     deps: frozenset[str] = frozenset()
     columns: int = 0
+    # It goes with this one, and only so.
+    owner: str | None = None
 
 
 class CatalogMachine(RuleBasedStateMachine):
@@ -68,6 +84,13 @@ class CatalogMachine(RuleBasedStateMachine):
             return Node("table", item.name, item.schema, columns=len(item.desc.columns))
         if isinstance(item, View):
             return Node("view", item.name, item.schema, frozenset(item.depends_on), len(item.desc.columns))
+        if isinstance(item, Source):
+            return Node("source", item.name, item.schema)
+        if isinstance(item, SourceTable):
+            owner = item.source if item.subsource else None
+            return Node("source table", item.name, item.schema, frozenset({item.source}), owner=owner)
+        if isinstance(item, SourceProgress):
+            return Node("progress", item.name, item.schema, frozenset({item.source}), owner=item.source)
         return Node(type(item).__name__, item.name, None)
 
     def pick(self, data: st.DataObject, *kinds: str) -> str | None:
@@ -78,7 +101,7 @@ class CatalogMachine(RuleBasedStateMachine):
         return any(n.kind in kinds and n.parent == parent and n.name == name for n in self.model.values())
 
     def create(self, op: Op, node: Node, extra: Node | None = None) -> None:
-        kinds = ("table", "view") if node.kind in ("table", "view") else (node.kind,)
+        kinds = RELATIONS if node.kind in RELATIONS else (node.kind,)
         if self.taken(kinds, node.parent, node.name):
             with pytest.raises(DuplicateObject, match="already exists"):
                 self.transact([op])
@@ -112,10 +135,48 @@ class CatalogMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=names)
     def create_view(self, data: st.DataObject, name: str) -> None:
         schema = self.pick(data, "schema")
-        deps = {d for d in (self.pick(data, "table", "view"), self.pick(data, "table", "view")) if d}
+        deps = {d for d in (self.pick(data, *RELATIONS), self.pick(data, *RELATIONS)) if d}
         if schema is not None:
             op = CreateView(schema, name, "SELECT 1", DESC, tuple(sorted(deps)))
             self.create(op, Node("view", name, schema, frozenset(deps), 2))
+
+    @rule(data=st.data(), name=names, progress=st.none() | names, subsources=st.lists(names, max_size=2))
+    def create_source(
+        self, data: st.DataObject, name: str, progress: str | None, subsources: list[str]
+    ) -> None:
+        schema = self.pick(data, "schema")
+        if schema is None:
+            return
+        tables = tuple(NewSubsource(n, f"o{i}", DESC, "none") for i, n in enumerate(subsources))
+        desc = None if tables else DESC
+        op = CreateSource(
+            schema, name, "load-generator", "{}", "", desc, None, EMPTY, DESC, 1000, progress, tables
+        )
+        given = [name, *subsources, *([progress] if progress else [])]
+        if len(set(given)) < len(given) or any(self.taken(RELATIONS, schema, n) for n in given):
+            with pytest.raises(DuplicateObject, match="already exists"):
+                self.transact([op])
+            return
+        free = (f"{name}_progress{n or ''}" for n in range(100))
+        progress = progress or next(n for n in free if not self.taken(RELATIONS, schema, n))
+        state = self.transact([op])
+        (source,) = (s.id for s in state.sources() if s.id not in self.model)
+        assert source not in self.ever, "an id was used twice"
+        self.model[source] = Node("source", name, schema)
+        belongs = frozenset({source})
+        self.model[state.progress(source).id] = Node("progress", progress, schema, belongs, owner=source)
+        for table, sub in zip(state.source_tables(source), subsources, strict=True):
+            self.model[table.id] = Node("source table", sub, schema, belongs, owner=source)
+        self.ever |= set(self.model)
+
+    @rule(data=st.data(), name=names)
+    def create_source_table(self, data: st.DataObject, name: str) -> None:
+        schema, source = self.pick(data, "schema"), self.pick(data, "source")
+        if schema is not None and source is not None:
+            outputs = {t.output for t in self.state.source_tables(source)}
+            output = next(o for o in (f"o{n}" for n in range(100)) if o not in outputs)
+            op = CreateSourceTable(schema, name, source, output, DESC, "none")
+            self.create(op, Node("source table", name, schema, frozenset({source})))
 
     @rule(data=st.data())
     def add_column(self, data: st.DataObject) -> None:
@@ -126,9 +187,9 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=names)
     def rename(self, data: st.DataObject, name: str) -> None:
-        if (item := self.pick(data, "database", "schema", "table", "view")) is not None:
+        if (item := self.pick(data, "database", "schema", *RELATIONS)) is not None:
             node = self.model[item]
-            kinds = ("table", "view") if node.kind in ("table", "view") else (node.kind,)
+            kinds = RELATIONS if node.kind in RELATIONS else (node.kind,)
             if self.taken(kinds, node.parent, name):
                 with pytest.raises(DuplicateObject, match="already exists"):
                     self.transact([Rename(item, name)])
@@ -138,8 +199,12 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), cascade=st.booleans())
     def drop(self, data: st.DataObject, cascade: bool) -> None:
-        item = self.pick(data, "database", "schema", "table", "view")
+        item = self.pick(data, "database", "schema", *RELATIONS)
         if item is None:
+            return
+        if self.model[item].owner is not None:
+            with pytest.raises(DependentObjects, match="requires it"):
+                self.transact([Drop(item, cascade)])
             return
         going = {item}
         while more := {i for i, n in self.model.items() if (n.parent in going or n.deps & going)} - going:
@@ -147,13 +212,14 @@ class CatalogMachine(RuleBasedStateMachine):
         lone_public = all(
             self.model[i].kind == "schema" and self.model[i].name == "public" for i in going - {item}
         )
-        if cascade or going == {item} or (self.model[item].kind == "database" and lone_public):
+        others = {i for i in going - {item} if self.model[i].owner not in going}
+        if cascade or not others or (self.model[item].kind == "database" and lone_public):
             self.transact([Drop(item, cascade)])
             self.model = {i: n for i, n in self.model.items() if i not in going}
         else:
             with pytest.raises(DependentObjects, match="because other objects depend on it") as caught:
                 self.transact([Drop(item)])
-            assert caught.value.detail and len(caught.value.detail.splitlines()) == len(going) - 1
+            assert caught.value.detail and len(caught.value.detail.splitlines()) == len(others)
 
     @rule(data=st.data())
     def all_or_nothing(self, data: st.DataObject) -> None:
@@ -171,7 +237,7 @@ class CatalogMachine(RuleBasedStateMachine):
         assert {i: self.node(n) for i, n in users.items()} == self.model
         for item_id, node in self.model.items():
             item = self.state.items[item_id]
-            if node.kind in ("table", "view"):
+            if node.kind in RELATIONS:
                 full = self.state.full_name(item)
                 assert self.state.resolve(full, "nowhere", ()).id == item_id
             assert codec.decode(item_id, codec.encode(item)) == item
