@@ -8,11 +8,13 @@ import pyarrow as pa
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import CopyIn, Outcome
-from tidemill.engine.dml import check_not_null, complete_rows, target_columns, with_diff
+from tidemill.engine.defaults import default_column
+from tidemill.engine.dml import target_columns
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.select import copy_options
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
+from tidemill.engine.target import Target
 from tidemill.sql import ast
 
 
@@ -21,7 +23,7 @@ class TableSink:
 
     def __init__(self, session: EngineSession, table: Table, at: list[int]) -> None:
         self._session = session
-        self._table = table
+        self._target = Target(table)
         self._at = at
         self._limit = system_number(session, "max_transaction_size")
         self._rows = 0
@@ -29,12 +31,20 @@ class TableSink:
     async def write(self, batch: pa.RecordBatch) -> None:
         session = self._session
         session.interrupt.check()
-        rows = await session.blocking(
-            complete_rows, session, self._table, self._at, pa.Table.from_batches([batch])
-        )
-        check_not_null(self._table, rows)
-        session.current.add_write(self._table, with_diff(rows, 1), self._limit)
+        updates = await session.blocking(self._updates, batch)
+        self._target.check_not_null(updates)
+        session.current.add_write(self._target.table, updates, self._limit)
         self._rows += batch.num_rows
+
+    def _updates(self, batch: pa.RecordBatch) -> pa.Table:
+        """The rows whole: columns that the statement does not name get their defaults."""
+        table = self._target.table
+        given = dict(zip(self._at, batch.columns, strict=True))
+        columns = [
+            given[n] if n in given else default_column(self._session, table, n, batch.num_rows)
+            for n in range(len(table.desc.columns))
+        ]
+        return self._target.updates(columns, batch.num_rows, 1)
 
     async def finish(self) -> str:
         self._session.interrupt.end()

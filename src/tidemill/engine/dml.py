@@ -10,84 +10,80 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from sqlglot import exp
 
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome, Rows
-from tidemill.engine.defaults import default_column, default_trees
+from tidemill.engine.defaults import default_trees
 from tidemill.engine.local_rows import stream
 from tidemill.engine.plan import Plan, Value
 from tidemill.engine.returning import Returning, plan_returning
 from tidemill.engine.select import table_tree
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
+from tidemill.engine.target import Columns, Target
 from tidemill.engine.turns import in_turn
-from tidemill.errors import (
-    NotNullViolation,
-    SyntaxError_,
-    UndefinedObject,
-    Unsupported,
-)
+from tidemill.errors import SyntaxError_, UndefinedObject, Unsupported
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_update, substitute
-from tidemill.types.arrow import DIFF_COLUMN, storage_schema
-from tidemill.types.identity import canonical
-from tidemill.types.model import Column, Kind, SqlType
-from tidemill.types.wire import format_value
+from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_update
+from tidemill.types.model import Column, SqlType
 
-# Rows that a message about a bad row shows at most this many characters of.
-MAX_SHOWN_ROW = 200
+# From the columns of a statement's source to those of the rows to retract and of those to insert, one of them
+# at least.
+Split = Callable[[Columns], tuple[Columns | None, Columns | None]]
 
 
-@dataclass(slots=True)
 class WritePlan:
-    """A statement that writes to one table. `split` gives, for the rows of `source`, the rows to retract
-    and those to insert."""
+    """A statement that writes to one table."""
 
-    verb: str
-    table: Table
-    catalog: CatalogState
-    source: BoundQuery
-    split: Callable[[pa.Table], tuple[pa.Table | None, pa.Table | None]]
-    returning: Returning | None
-    # Whether the statement retracts rows: then it depends on them being there.
-    reads_target: bool
+    __slots__ = ("_catalog", "_reads", "_returning", "_source", "_split", "_target", "_verb")
+
+    def __init__(
+        self,
+        verb: str,
+        table: Table,
+        catalog: CatalogState,
+        source: BoundQuery,
+        split: Split,
+        returning: Returning | None,
+        *,
+        retracts: bool,
+    ) -> None:
+        self._verb = verb
+        self._target = Target(table)
+        self._catalog = catalog
+        self._source = source
+        self._split = split
+        self._returning = returning
+        # The shards whose contents the outcome depends on: what it retracts must be there.
+        own = {table.shard} if retracts else set[str]()
+        self._reads = sorted(own | {t.shard for t in reading.table_inputs(catalog, source)})
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
-        return self.source.param_types
+        return self._source.param_types
 
     @property
     def columns(self) -> tuple[Column, ...] | None:
-        return None if self.returning is None else self.returning.columns
+        return None if self._returning is None else self._returning.columns
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        session.current.will_write(self.verb)
-        source = self.source
-        if params:
-            source = await session.blocking(substitute, source, [p.scalar for p in params], session.info())
-        if session.alone and self._reads():
-            return await self._run_alone(session, source)
-        if session.engine.turns.claimed(self.table.shard):
+        session.current.will_write(self._verb)
+        if session.alone and self._reads:
+            return await self._run_alone(session, params)
+        shard = self._target.table.shard
+        if session.engine.turns.claimed(shard):
             # The commit would wait as well, but could not be cancelled there.
-            await session.interrupt.guard(session.engine.turns.wait([self.table.shard]))
-        return await self._run_once(session, source)
+            await session.interrupt.guard(session.engine.turns.wait([shard]))
+        return await self._run_once(session, params)
 
-    def _reads(self) -> list[str]:
-        """The shards whose contents the outcome depends on."""
-        shards = {self.table.shard} if self.reads_target else set[str]()
-        shards |= {t.shard for t in reading.table_inputs(self.catalog, self.source)}
-        return sorted(shards)
-
-    async def _run_alone(self, session: EngineSession, source: BoundQuery) -> Outcome:
+    async def _run_alone(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
         """With a commit of its own, again and again until nothing came in between."""
 
         async def attempt(claimed: bool) -> Outcome:
-            outcome = await self._run_once(session, source)
+            outcome = await self._run_once(session, params)
             transaction = session.current
             try:
                 if transaction.writes:
@@ -96,74 +92,26 @@ class WritePlan:
                 transaction.forget_writes()
             return outcome
 
-        return await in_turn(session, self._reads(), attempt)
+        return await in_turn(session, self._reads, attempt)
 
-    async def _run_once(self, session: EngineSession, source: BoundQuery) -> Outcome:
+    async def _run_once(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
         limit = system_number(session, "max_transaction_size")
-        rows = await reading.collect(session, self.catalog, source, limit)
+        rows = await reading.collect(session, self._catalog, self._source, limit, params)
         transaction = session.current
-        transaction.reads.update(self._reads())
-        old, new = self.split(rows)
+        transaction.reads.update(self._reads)
+        target, count = self._target, rows.num_rows
+        old, new = self._split(rows.columns)
+        made = [] if old is None else [target.updates(old, count, -1)]
         if new is not None:
-            check_not_null(self.table, new)
-        for updates, diff in ((old, -1), (new, 1)):
-            if updates is not None:
-                transaction.add_write(self.table, with_diff(updates, diff), limit)
-        affected = new if new is not None else old
-        count = 0 if affected is None else affected.num_rows
-        tag = f"INSERT 0 {count}" if self.verb == "INSERT" else f"{self.verb} {count}"
-        if self.returning is None:
+            made.append(target.updates(new, count, 1))
+            target.check_not_null(made[-1])
+        for updates in made:
+            transaction.add_write(target.table, updates, limit)
+        tag = f"INSERT 0 {count}" if self._verb == "INSERT" else f"{self._verb} {count}"
+        if self._returning is None:
             return Complete(tag)
-        shown = affected if affected is not None else empty_rows(self.table)
-        result = await self.returning.rows(session, self.catalog, shown)
-        return Rows(self.returning.columns, stream(result), tag=tag, counted=False)
-
-
-def empty_rows(table: Table) -> pa.Table:
-    return storage_schema(table.desc).empty_table()
-
-
-def as_rows(table: Table, columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """The table's rows, under physical names. A jsonb that a query computed is text in any form: it gets
-    its one form here."""
-    given = list(columns)
-    for n, column in enumerate(table.desc.columns):
-        if _holds_jsonb(column.type):
-            given[n] = canonical(given[n], column.type)
-    return pa.Table.from_arrays(given, schema=storage_schema(table.desc))
-
-
-def _holds_jsonb(t: SqlType) -> bool:
-    if t.kind is Kind.JSONB or (t.element is not None and _holds_jsonb(t.element)):
-        return True
-    return any(_holds_jsonb(f.type) for f in t.fields)
-
-
-# Most statements write one row; a column made anew each time costs more than the rest of them.
-_ONE = {diff: pa.array([diff], pa.int64()) for diff in (1, -1)}
-
-
-def with_diff(rows: pa.Table, diff: int) -> pa.Table:
-    one = _ONE[diff]
-    return rows.append_column(DIFF_COLUMN, one if rows.num_rows == 1 else pa.repeat(one[0], rows.num_rows))
-
-
-def check_not_null(table: Table, rows: pa.Table) -> None:
-    for n, column in enumerate(table.desc.columns):
-        if column.nullable or not rows.column(n).null_count:
-            continue
-        bad = int(pc.index(rows.column(n).is_null(), True).as_py())
-        values = [
-            format_value(rows.column(i)[bad].as_py(), c.type) if rows.column(i)[bad].is_valid else "null"
-            for i, c in enumerate(table.desc.columns)
-        ]
-        shown = ", ".join(str(v) for v in values)
-        if len(shown) > MAX_SHOWN_ROW:
-            shown = shown[:MAX_SHOWN_ROW] + "..."
-        raise NotNullViolation(
-            f'null value in column "{column.name}" of relation "{table.name}" violates not-null constraint',
-            detail=f"Failing row contains ({shown}).",
-        )
+        result = await self._returning.rows(session, self._catalog, target.rows(made[-1]))
+        return Rows(self._returning.columns, stream(result), tag=tag, counted=False)
 
 
 # -- INSERT ----------------------------------------------------------------------------------------
@@ -189,10 +137,7 @@ def plan_insert(
     )
     returning = plan_returning(s, table, statement.table, statement.alias, statement.returning, catalog)
 
-    def split(rows: pa.Table) -> tuple[None, pa.Table]:
-        return None, as_rows(table, rows.columns)
-
-    return WritePlan("INSERT", table, catalog, source, split, returning, reads_target=False)
+    return WritePlan("INSERT", table, catalog, source, lambda rows: (None, rows), returning, retracts=False)
 
 
 def target_columns(table: Table, names: Sequence[ast.Ident]) -> list[int]:
@@ -219,16 +164,6 @@ def column_index(table: Table, name: ast.Ident) -> int:
         sqlstate="42703",
         position=name.offset + 1,
     )
-
-
-def complete_rows(session: EngineSession, table: Table, at: Sequence[int], rows: pa.Table) -> pa.Table:
-    """Rows of the columns `at` as whole rows: the others get their defaults."""
-    given = dict(zip(at, rows.columns, strict=True))
-    columns = [
-        given[n] if n in given else default_column(session, table, n, rows.num_rows)
-        for n in range(len(table.desc.columns))
-    ]
-    return as_rows(table, columns)
 
 
 # -- UPDATE, DELETE, TRUNCATE ----------------------------------------------------------------------
@@ -266,12 +201,16 @@ def plan_update(
         param_types=types,
     )
     width = len(table.desc.columns)
-
-    def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-        return as_rows(table, rows.columns[:width]), as_rows(table, rows.columns[width:])
-
     returning = plan_returning(s, table, statement.table, statement.alias, statement.returning, catalog)
-    return WritePlan("UPDATE", table, catalog, source, split, returning, reads_target=True)
+    return WritePlan(
+        "UPDATE",
+        table,
+        catalog,
+        source,
+        lambda rows: (rows[:width], rows[width:]),
+        returning,
+        retracts=True,
+    )
 
 
 def plan_delete(
@@ -301,12 +240,8 @@ def _removal(
         others=None if statement.using is None else statement.using.tree,
         param_types=types,
     )
-
-    def split(rows: pa.Table) -> tuple[pa.Table, None]:
-        return as_rows(table, rows.columns), None
-
     returning = plan_returning(s, table, statement.table, statement.alias, statement.returning, catalog)
-    return WritePlan("DELETE", table, catalog, source, split, returning, reads_target=True)
+    return WritePlan("DELETE", table, catalog, source, lambda rows: (rows, None), returning, retracts=True)
 
 
 @dataclass(slots=True)

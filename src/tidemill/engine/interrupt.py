@@ -19,30 +19,36 @@ T = TypeVar("T")
 
 class Interrupt:
     def __init__(self) -> None:
-        # Set by `cancel`; made anew by `begin`. None while no statement runs.
-        self._canceled: asyncio.Event | None = None
+        # A statement runs.
+        self.running = False
+        # It was cancelled; for those who wait in `guard` the event says the same. Most statements wait for
+        # nothing that can be broken off: the event is made when one does.
+        self._canceled = False
+        self._signal: asyncio.Event | None = None
         # Seconds of guarded waiting that the statement has left; None: as long as it takes.
         self._left: float | None = None
 
     def begin(self, timeout_ms: int) -> None:
-        self._canceled = asyncio.Event()
+        self.running = True
+        self._canceled = False
+        self._signal = None
         self._left = timeout_ms / 1000 if timeout_ms else None
 
     def end(self) -> None:
-        self._canceled = None
+        self.running = False
+        self._canceled = False
+        self._signal = None
         self._left = None
 
-    @property
-    def running(self) -> bool:
-        return self._canceled is not None
-
     def cancel(self) -> None:
-        if self._canceled is not None:
-            self._canceled.set()
+        if self.running:
+            self._canceled = True
+            if self._signal is not None:
+                self._signal.set()
 
     def check(self) -> None:
         """Raise if the statement should stop; for loops that do not await."""
-        if self._canceled is not None and self._canceled.is_set():
+        if self._canceled:
             raise QueryCanceled("canceling statement due to user request")
         if self._left is not None and self._left <= 0:
             raise QueryCanceled("canceling statement due to statement timeout")
@@ -50,10 +56,14 @@ class Interrupt:
     async def guard(self, awaitable: Awaitable[T], stop: Callable[[], None] | None = None) -> T:
         """Await it, or stop it: `stop` is called (once) so that work on other threads ends too, and
         QueryCanceled is raised at once; the abandoned work's own outcome is ignored."""
-        canceled = self._canceled
         work = asyncio.ensure_future(awaitable)
-        if canceled is None:
+        if not self.running:
             return await work
+        canceled = self._signal
+        if canceled is None:
+            canceled = self._signal = asyncio.Event()
+            if self._canceled:
+                canceled.set()
         loop = asyncio.get_running_loop()
         began = loop.time()
         signal = asyncio.ensure_future(canceled.wait())

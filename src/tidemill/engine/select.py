@@ -28,7 +28,7 @@ from tidemill.errors import (
     Unsupported,
 )
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, bind_query, substitute
+from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.names import quote_ident
 from tidemill.time.bounds import MAX_TIME
 from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ, Column, Kind, SqlType
@@ -55,11 +55,8 @@ class QueryPlan:
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
         if self.bound.inputs:
             session.current.will_read()
-        bound = self.bound
-        if params:
-            bound = await session.blocking(substitute, bound, [p.scalar for p in params], session.info())
         as_of = await self.as_of_time(session)
-        return await reading.answer(session, self.catalog, bound, as_of)
+        return await reading.answer(session, self.catalog, self.bound, as_of, params)
 
     async def as_of_time(self, session: EngineSession) -> AsOfTime | None:
         if self.as_of is None:

@@ -351,7 +351,8 @@ class Variables:
         return {REPORTED_NAMES.get(v.name, v.name): self.get(v.name) for v in _SESSION if v.reported}
 
     def milliseconds(self, name: str) -> int:
-        return duration_ms(name, self.get(name))
+        value = self.get(name)
+        return 0 if value == "0" else duration_ms(name, value)
 
     def flag(self, name: str) -> bool:
         return self.get(name) == "on"

@@ -63,7 +63,9 @@ class Conductor:
         try:
             self._ready()
             while True:
-                message = await self._next()
+                if self._line.inbox.empty:
+                    await self._rest()
+                message = await next_message(self._line, self._conversation)
                 if isinstance(message, m.Terminate):
                     return
                 if message is not None:
@@ -82,15 +84,16 @@ class Conductor:
         if self._busy and self._execution.reads_only:
             self.cancel()
 
-    async def _next(self) -> m.Message | None:
-        rest = allowance(self._session) if self._line.inbox.empty else None
-        if rest is None:
-            return await next_message(self._line, self._conversation)
-        seconds, error = rest
+    async def _rest(self) -> None:
+        """Wait for the client, as long as the session may."""
+        allowed = allowance(self._session)
+        if allowed is None:
+            return await self._line.inbox.wait()
+        seconds, error = allowed
         inbox = self._line.inbox
         timer = asyncio.get_running_loop().call_later(seconds, lambda: inbox.interrupt(ConnectionEnds(error)))
         try:
-            return await next_message(self._line, self._conversation)
+            await inbox.wait()
         finally:
             timer.cancel()
 
@@ -110,16 +113,8 @@ class Conductor:
         await self._line.outbox.drain()
 
     async def _dispatch(self, message: m.Message) -> None:
+        # The messages of a prepared statement first: cases are tried in order.
         match message:
-            case m.Query():
-                await self._query(message.text)
-            case m.Sync():
-                await self._sync()
-            case m.Flush():
-                self._deliver_events()
-                self._line.outbox.flush()
-            case m.Parse():
-                await self._extended.parse(message)
             case m.Bind():
                 await self._extended.bind(message)
             case m.Describe():
@@ -128,6 +123,15 @@ class Conductor:
                 alone = not self._chained and self._line.inbox.next_is(m.Sync)
                 self._chained = True
                 self._held = await self._extended.execute(message, alone=alone)
+            case m.Sync():
+                await self._sync()
+            case m.Parse():
+                await self._extended.parse(message)
+            case m.Query():
+                await self._query(message.text)
+            case m.Flush():
+                self._deliver_events()
+                self._line.outbox.flush()
             case m.Close():
                 await self._extended.close(message)
             case m.Refused():
@@ -187,7 +191,7 @@ class Conductor:
 
     async def _statement(self, statement: Prepared, *, alone: bool) -> str | None:
         """Run one statement of a simple query; returns its tag (None: there is none to send)."""
-        async with self._execution.running(statement):
+        with self._execution.running(statement):
             outcome = await self._execution.start(statement, alone=alone)
             match outcome:
                 case Complete():

@@ -63,12 +63,16 @@ async def _pump(line: Line, conversation: Conversation, copy: CopyIn, decoder: C
             return
 
 
+# A tuple made once: every message is held against it.
+_STARTUP_PACKETS = (m.SslRequest, m.GssRequest, m.CancelRequest, m.Startup)
+
+
 async def next_message(line: Line, conversation: Conversation) -> m.Message | None:
     """The next message that may be acted on; None for one that is void. Raises ConnectionEnds."""
     event = await line.inbox.get()
     if isinstance(event, Failure):
         raise ConnectionEnds(event.error)
-    if isinstance(event, m.SslRequest | m.GssRequest | m.CancelRequest | m.Startup):
+    if isinstance(event, _STARTUP_PACKETS):
         raise ConnectionEnds(m.ProtocolViolation("startup packet on an open connection"))
     try:
         return event if conversation.admit(event) else None

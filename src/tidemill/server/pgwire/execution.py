@@ -7,8 +7,7 @@ reads is not run for a client that has left; a failed transaction block accepts 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import cache
 
 from prometheus_client import Counter, Histogram
@@ -35,30 +34,34 @@ def _counters(verb: str) -> tuple[Counter, Histogram]:
 class Execution:
     """What a session runs now; at most one statement at a time."""
 
-    __slots__ = ("_line", "_session", "verb")
+    __slots__ = ("_began", "_line", "_session", "verb")
 
     def __init__(self, session: Session, line: Line) -> None:
         self._session = session
         self._line = line
-        # The verb of the statement that runs, "" between statements.
+        # The verb of the statement that runs, "" between statements; and since when.
         self.verb = ""
+        self._began = 0.0
 
-    @asynccontextmanager
-    async def running(self, prepared: Prepared) -> AsyncGenerator[None]:
-        """Around a statement, from its start (or its portal's resumption) to its last byte."""
+    def running(self, prepared: Prepared) -> Execution:
+        """To be entered around a statement, from its start (or its portal's resumption) to its last byte.
+        Raises where it may not run."""
         if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
             raise transaction_aborted()
-        if self._line.inbox.departed and prepared.verb.upper() in READING_VERBS:
+        verb = prepared.verb
+        if self._line.inbox.departed and verb in READING_VERBS:
             raise QueryCanceled("canceling statement because the client has left")
-        self.verb = prepared.verb.upper()
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.verb = ""
-            count, seconds = _counters(prepared.verb)
-            count.inc()
-            seconds.observe(time.perf_counter() - started)
+        self.verb = verb
+        return self
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        count, seconds = _counters(self.verb)
+        self.verb = ""
+        count.inc()
+        seconds.observe(time.perf_counter() - self._began)
 
     async def start(
         self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False

@@ -62,7 +62,7 @@ class Extended:
                 f'but prepared statement "{message.statement}" requires {expected}'
             )
         formats = _param_formats(message.param_formats, expected)
-        for code in (*formats, *message.result_formats):
+        for code in (*message.param_formats, *message.result_formats):
             if code not in (TEXT, BINARY):
                 raise InvalidValue(f"unsupported format code: {code}", sqlstate="22023")
         if prepared.columns is not None:
@@ -93,7 +93,7 @@ class Extended:
         """Run or resume a portal; `alone` as in `Session.execute`. Returns the tag for CommandComplete;
         None if something else was said instead."""
         portal = self._kept.portal(message.portal)
-        async with self._execution.running(portal.prepared):
+        with self._execution.running(portal.prepared):
             if portal.stream is None:
                 if portal.finished:
                     return self._again(portal)

@@ -37,14 +37,13 @@ def allowance(session: Session) -> tuple[float, IdleTimeout] | None:
     setting = getattr(session, "setting", None)
     if setting is None:
         return None
-    if session.transaction_status == "I":
-        name = "idle_session_timeout"
-        error = IdleTimeout("terminating connection due to idle-session timeout")
-    else:
-        name = "idle_in_transaction_session_timeout"
-        error = IdleTimeout("terminating connection due to idle-in-transaction timeout", sqlstate="25P03")
-    text: str | None = setting(name)
+    idle = session.transaction_status == "I"
+    text: str | None = setting("idle_session_timeout" if idle else "idle_in_transaction_session_timeout")
     if text is None or text == "0":
         return None
     limit = seconds(text)
-    return (limit, error) if limit > 0 else None
+    if limit <= 0:
+        return None
+    if idle:
+        return limit, IdleTimeout("terminating connection due to idle-session timeout")
+    return limit, IdleTimeout("terminating connection due to idle-in-transaction timeout", sqlstate="25P03")

@@ -185,6 +185,10 @@ class _Unacceptable(Exception):
         self.error = error
 
 
+_UINT16 = struct.Struct("!H")
+_INT32 = struct.Struct("!i")
+
+
 class _Body:
     """Reads one message's body from front to back; every step checks that the bytes are there."""
 
@@ -212,14 +216,16 @@ class _Body:
         return piece
 
     def ints(self, code: str, n: int) -> tuple[int, ...]:
+        if n == 0:
+            return ()
         width = 2 if code in "hH" else 4
         return struct.unpack(f"!{n}{code}", self.raw(width * n))
 
     def uint16(self) -> int:
-        return self.ints("H", 1)[0]
+        return _UINT16.unpack(self.raw(2))[0]
 
     def int32(self) -> int:
-        return self.ints("i", 1)[0]
+        return _INT32.unpack(self.raw(4))[0]
 
     def string(self) -> str:
         end = self.data.find(b"\0", self.at)
@@ -230,8 +236,9 @@ class _Body:
         return decode_utf8(piece)
 
     def name(self) -> str:
+        began = self.at
         text = self.string()
-        if len(text.encode()) > limits.MAX_IDENTIFIER_BYTES:
+        if self.at - began - 1 > limits.MAX_IDENTIFIER_BYTES:
             raise _Unacceptable(
                 LimitExceeded(
                     f"identifier is longer than {limits.MAX_IDENTIFIER_BYTES} bytes",

@@ -241,6 +241,9 @@ class Conversation:
 
     def admit(self, message: m.Message) -> bool:
         """True: act on it. False: it is void, drop it. Raises ProtocolViolation where it may not come."""
+        if self._stage is _Stage.IDLE and not isinstance(message, m.AuthenticationReply):
+            # A client may still be sending the data of a COPY that failed.
+            return not isinstance(message, _COPY)
         if isinstance(message, m.Terminate):
             return True
         match self._stage:
@@ -261,10 +264,7 @@ class Conversation:
                     return False
                 raise m.ProtocolViolation(f"unexpected {_title(message)} during COPY from stdin")
             case _Stage.IDLE:
-                if isinstance(message, m.AuthenticationReply):
-                    raise m.ProtocolViolation("password message outside of a login")
-                # A client may still be sending the data of a COPY that failed.
-                return not isinstance(message, _COPY)
+                raise m.ProtocolViolation("password message outside of a login")
 
 
 _CHAINED = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)

@@ -32,18 +32,21 @@ class Constants:
     rows: int
 
 
-def constant_rows(bound: BoundQuery) -> pa.Table | None:
-    """The rows of a constant query, columns c0, c1, ...; None if they need Spark (or still have
-    parameters)."""
+def constant_rows(
+    bound: BoundQuery, session: SessionInfo | None = None, params: Sequence[pa.Scalar] = ()
+) -> pa.Table | None:
+    """The rows of a constant query, columns c0, c1, ...; None if they need Spark (or more parameters than
+    are given). `session` is the moment that they are asked for, where it is not the query's own. What a
+    prepared INSERT does each time, so it makes no new query as `substitute` does."""
     if bound.constants is None:
         return None
-    return evaluate(bound.constants, bound.session)
+    return evaluate(bound.constants, session or bound.session, params)
 
 
-def evaluate(constants: Constants, session: SessionInfo) -> pa.Table | None:
+def evaluate(constants: Constants, session: SessionInfo, params: Sequence[pa.Scalar] = ()) -> pa.Table | None:
     arrays: list[pa.Array] = []
     for column, t in zip(constants.columns, constants.types, strict=True):
-        array = column if isinstance(column, pa.Array) else _cells(column, t, session)
+        array = column if isinstance(column, pa.Array) else _cells(column, t, session, params)
         if array is None:
             return None
         arrays.append(array)
@@ -53,11 +56,13 @@ def evaluate(constants: Constants, session: SessionInfo) -> pa.Table | None:
     return pa.Table.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
 
 
-def _cells(cells: Sequence[Node], t: SqlType, session: SessionInfo) -> pa.Array | None:
+def _cells(
+    cells: Sequence[Node], t: SqlType, session: SessionInfo, params: Sequence[pa.Scalar]
+) -> pa.Array | None:
     want = arrow_type(t)
     if len(cells) > 1 and all(cell is cells[0] for cell in cells):
         # A default, in every row.
-        one = _cells(cells[:1], t, session)
+        one = _cells(cells[:1], t, session, params)
         return (
             None
             if one is None
@@ -67,27 +72,29 @@ def _cells(cells: Sequence[Node], t: SqlType, session: SessionInfo) -> pa.Array 
         )
     arrays: list[pa.Array] = []
     for cell in cells:
-        scalar = evaluate_node(cell, session)
+        scalar = evaluate_node(cell, session, params)
         if scalar is None:
             return None
         arrays.append(pa.array([scalar], want) if scalar.is_valid else pa.nulls(1, want))
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def evaluate_node(node: Node, session: SessionInfo) -> pa.Scalar | None:
+def evaluate_node(node: Node, session: SessionInfo, params: Sequence[pa.Scalar] = ()) -> pa.Scalar | None:
     """The node's value in storage form; None if it takes Spark or parameters that are not there yet."""
-    from tidemill.sql.bind.ir import Const, Convert, SessionValue
+    from tidemill.sql.bind.ir import Const, Convert, Param, SessionValue
 
     if isinstance(node, Const):
         if node.value is None or isinstance(node.value, str):
             return pa.scalar(node.value, arrow_type(node.type))
         return node.value
+    if isinstance(node, Param):
+        return params[node.index - 1] if node.index <= len(params) else None
     if isinstance(node, SessionValue):
         if node.which is Fixed.NOW:
             return pa.scalar(session.now, arrow_type(node.type))
         return None if session.mz_now is None else pa.scalar(session.mz_now, pa.int64())
     if isinstance(node, Convert):
-        inner = evaluate_node(node.arg, session)
+        inner = evaluate_node(node.arg, session, params)
         if inner is None:
             return None
         one = pa.repeat(inner, 1) if inner.is_valid else pa.nulls(1, inner.type)
