@@ -26,4 +26,6 @@ def source_type(item: Source | SourceTable | SourceProgress) -> str:
     """As mz_sources and SHOW SOURCES have it."""
     if isinstance(item, Source):
         return item.type
-    return "progress" if isinstance(item, SourceProgress) else "subsource"
+    if isinstance(item, SourceProgress):
+        return "progress"
+    return "subsource" if item.subsource else "table"
