@@ -25,6 +25,7 @@ from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
 from tidemill.engine.handover import Handover
+from tidemill.engine.ingest_metrics import IngestCollector
 from tidemill.engine.live_sources import LiveSources
 from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.metrics import EngineCollector
@@ -36,6 +37,7 @@ from tidemill.engine.turns import Turns
 from tidemill.errors import Notice, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.spark_runner import SparkRunner
+from tidemill.ingest.warm import warm_up
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
 from tidemill.query.spark import SparkHost
@@ -73,7 +75,9 @@ class TidemillEngine:
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         self._maintenance = Maintenance(environment, catalog, self.ingestion, config.retain_history)
         self._maintenance.start()
-        self._collector = EngineCollector(spark.metrics, lambda: len(self._sessions))
+        self._collector = EngineCollector(
+            spark.metrics, lambda: len(self._sessions), IngestCollector(self.ingestion)
+        )
         REGISTRY.register(self._collector)
         self._closed = False
 
@@ -94,6 +98,7 @@ class TidemillEngine:
             config.spark_master,
             scratch=Path(config.scratch_dir) / "spark" if config.scratch_dir else None,
             driver_memory_mb=_megabytes(config.spark_driver_memory),
+            also_warm=warm_up,
             on_death=lambda _: _restart(holder[0]),
         )
         holder.append(spark)

@@ -1,4 +1,4 @@
-"""What the engine counts, for /metrics: sessions, and queries on Spark."""
+"""What the engine counts, for /metrics: sessions, queries on Spark, and sources."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 class EngineCollector(Collector):
     """Reads the numbers when they are asked for. Registered while an engine is open."""
 
-    def __init__(self, queries: QueryMetrics, sessions: Callable[[], int]) -> None:
+    def __init__(self, queries: QueryMetrics, sessions: Callable[[], int], sources: Collector) -> None:
         self._queries = queries
         self._sessions = sessions
+        self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
         q = self._queries
@@ -29,3 +30,4 @@ class EngineCollector(Collector):
         yield CounterMetricFamily("tidemill_spark_jobs", "Spark jobs that queries ran.", q.jobs)
         yield CounterMetricFamily("tidemill_query_rows", "Rows that Spark answered.", q.rows)
         yield CounterMetricFamily("tidemill_query_bytes", "Bytes that Spark answered.", q.bytes)
+        yield from self._sources.collect()

@@ -18,9 +18,10 @@ from tidemill.envelope.keys import Shape
 from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
 from tidemill.ingest.history import CollectionHistory
 from tidemill.ingest.state import prepare, shared
-from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, read, stamped
+from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, named, read, stamped
 from tidemill.ingest.unit import Facts, Failure, Target, Unit
 from tidemill.sources.contract import OFFSET_COLUMN, Batch, Piece
+from tidemill.types.names import physical_names
 
 # Records of one target that are parted at once: fewer and larger slices through the shuffle.
 EXCHANGE_ROWS = 262_144
@@ -47,7 +48,8 @@ def part_by_key(unit: Unit, pieces: Sequence[Piece], send: Callable[[Slice], Non
                 if target is None:
                     continue
                 if target.upsert is None:
-                    writers[batch.output].add(stamped(batch.rows, unit.time))
+                    writer = writers[batch.output]
+                    writer.add(stamped(batch.rows, writer.names, unit.time))
                 else:
                     _gather(batch, gathered, target, piece, send)
             for output, batches in gathered.items():
@@ -84,7 +86,9 @@ def _send(
         return
     table = pa.Table.from_batches(batches).combine_chunks()
     # What a source promises never to be null may be null in its collection: an error has no values.
-    table = pa.table(table.columns, schema=pa.schema([f.with_nullable(True) for f in table.schema]))
+    names = named(table, physical_names(target.desc))
+    fields = [f.with_nullable(True).with_name(n) for f, n in zip(table.schema, names, strict=True)]
+    table = pa.table(table.columns, schema=pa.schema(fields))
     rank = piece.partition if isinstance(piece.partition, int) else 0
     order = (rank, int(table.column(OFFSET_COLUMN)[0].as_py()))
     for bucket, rows in partition_by_key(table, target.upsert.key).items():

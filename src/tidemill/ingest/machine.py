@@ -322,6 +322,12 @@ class Machine:
 
     # -- history
 
+    def allow_compaction(self, to: int) -> None:
+        """History before `to` may go, of the data and of the bindings; those that a crash would need stay."""
+        for feed in self.feeds:
+            feed.shard.downgrade_since(min(to, self.readable - 1))
+        self.remap.allow_compaction(min(to, *(upper_of(f.shard) - 1 for f in self.feeds)))
+
     def retain(self, now: int, milliseconds: int, step: int) -> None:
         """Let history go that is older than asked for, when that is at least `step` long. Bindings go with
         the data, but those that a crash would need stay."""

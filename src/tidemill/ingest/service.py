@@ -185,6 +185,9 @@ class Ingestion:
             )
         return source
 
+    def now(self) -> int:
+        return self._environment.oracle.now()
+
     def readable(self, item: Source | SourceTable | SourceProgress) -> int:
         """The relation is complete before it; 0 when it cannot be read at all yet."""
         slot = self._source(item).slot

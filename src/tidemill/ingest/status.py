@@ -6,6 +6,7 @@ or is a number of its own. Not durable: after a start it is found out anew.
 
 from __future__ import annotations
 
+import bisect
 import time
 from dataclasses import dataclass, field
 from enum import Enum
@@ -69,6 +70,25 @@ class TickTimes:
         return max((self.bind, "bind"), (self.job, "job"), (self.commit, "commit"))[1]
 
 
+# Upper edges of the histograms of ticks; seconds. A tick should be well below its interval, a second.
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+PHASES = ("bind", "job", "commit", "visible")
+
+
+class Histogram:
+    """Durations by phase. Only the holder of the slot adds; readers may see one that is half counted."""
+
+    def __init__(self) -> None:
+        self.counts = {phase: [0] * (len(BUCKETS) + 1) for phase in PHASES}
+        self.sums = dict.fromkeys(PHASES, 0.0)
+
+    def add(self, times: TickTimes) -> None:
+        for phase in PHASES:
+            seconds: float = getattr(times, phase)
+            self.counts[phase][bisect.bisect_left(BUCKETS, seconds)] += 1
+            self.sums[phase] += seconds
+
+
 @dataclass(slots=True)
 class Report:
     """All that is told of one source."""
@@ -76,6 +96,7 @@ class Report:
     status: Status = field(default_factory=lambda: Status(State.STARTING, wall_ms()))
     statistics: Statistics = field(default_factory=Statistics)
     last: TickTimes | None = None
+    histogram: Histogram = field(default_factory=Histogram)
     began: float = field(default_factory=time.monotonic)
 
     def become(self, state: State, error: TidemillError | None = None) -> None:

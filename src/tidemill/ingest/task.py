@@ -19,6 +19,7 @@ from tidemill.ingest.unit import Facts, Failure, Target, Unit
 from tidemill.persist.part import write_part
 from tidemill.sources.contract import Batch, Piece
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
+from tidemill.types.names import physical_names
 
 FP_READ = failpoints.register("tick.task.read", "a task has read its records, no part is written")
 FP_WRITTEN = failpoints.register("tick.task.written", "a task's parts are durable, the driver does not know")
@@ -61,7 +62,7 @@ def ingest(unit: Unit, pieces: Sequence[Piece]) -> Facts:
         for batch in read(unit, pieces, facts):
             writer = writers[batch.output]
             if writer is not None:
-                writer.add(stamped(batch.rows, unit.time))
+                writer.add(stamped(batch.rows, writer.names, unit.time))
         failpoints.hit(FP_READ)
         for writer in writers:
             if writer is not None:
@@ -87,14 +88,16 @@ def read(unit: Unit, pieces: Sequence[Piece], facts: Facts) -> Iterator[Batch]:
     facts.read_seconds += time.monotonic() - began
 
 
-def stamped(rows: pa.RecordBatch, at: int) -> pa.RecordBatch:
-    """The rows as updates at a time; a reader may have given diffs."""
-    names, columns = list(rows.schema.names), list(rows.columns)
-    if DIFF_COLUMN in names:
-        diffs = columns.pop(names.index(DIFF_COLUMN))
-        names.remove(DIFF_COLUMN)
-    else:
-        diffs = pa.array(np.ones(rows.num_rows, np.int64))
+def named(rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> list[str]:
+    """The columns' names with the relation's own in front, as its shard calls them: the source may have been
+    created with other names for its columns."""
+    return [*names, *rows.schema.names[len(names) :]]
+
+
+def stamped(rows: pa.RecordBatch, names: Sequence[str], at: int) -> pa.RecordBatch:
+    """The rows as updates at a time; a reader may have given diffs behind the columns."""
+    columns = list(rows.columns)
+    diffs = columns.pop() if len(columns) > len(names) else pa.array(np.ones(rows.num_rows, np.int64))
     times = pa.array(np.full(rows.num_rows, at, np.int64))
     nulls = pa.nulls(rows.num_rows, pa.string())
     return pa.RecordBatch.from_arrays(
@@ -109,6 +112,7 @@ class PartWriter:
         self._unit = unit
         self._index = index
         self._target = target
+        self.names = physical_names(target.desc)
         self._facts = facts
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0

@@ -327,6 +327,7 @@ class Ticker:
         statistics.ticks += 1
         times = TickTimes(bind, job, time.monotonic() - began)
         slot.report.last = times
+        slot.report.histogram.add(times)
         slot.succeeded()
         if (
             times.visible + bind > SLOW_SECONDS

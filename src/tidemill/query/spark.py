@@ -89,6 +89,7 @@ class SparkHost:
         scratch: Path | None = None,
         driver_memory_mb: int | None = None,
         warm_up: bool = True,
+        also_warm: Callable[[SparkHost], None] | None = None,
         on_death: Callable[[TidemillError], None] | None = None,
     ) -> None:
         self.master = master
@@ -96,6 +97,8 @@ class SparkHost:
         self._conf = dict(conf or {})
         self._driver_mb = driver_memory_mb
         self._warm_up = warm_up
+        # What other layers run before the host is ready: the jobs of the tick.
+        self._also_warm = also_warm
         # Called once from a thread of ours when the JVM ends without being asked to.
         self._on_death = on_death
         _claim(self)
@@ -270,6 +273,8 @@ class SparkHost:
                 from tidemill.query.warm import warm_up
 
                 warm_up(self)
+                if self._also_warm is not None:
+                    self._also_warm(self)
             with self._lock:
                 self._warm = True
                 self.ready_seconds = time.monotonic() - began

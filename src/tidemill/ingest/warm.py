@@ -1,0 +1,45 @@
+"""Run what a tick does until it is fast: workers are started and have loaded what tasks need.
+
+Called by the Spark host before it says that it is ready. Workers are kept between ticks, but a new one takes
+a second or two to load its libraries, and the first runs of a job are several times slower than later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tidemill.query.job import Job
+from tidemill.query.settings import cores
+
+if TYPE_CHECKING:
+    from tidemill.query.spark import SparkHost
+
+ROUNDS = 4
+
+
+def warm_up(host: SparkHost) -> None:
+    """A job of two stages with a task per core, some times over."""
+    ways = cores(host.master)
+    for _ in range(ROUNDS):
+        with Job(host, "warm up").running() as session:
+            tasks = session.sparkContext.parallelize(range(ways), ways)
+            tasks.mapPartitions(_touch).partitionBy(ways, _itself).mapPartitions(_touch).collect()
+
+
+def _touch(items: Iterator[object]) -> Iterator[tuple[int, int]]:
+    """Loads what a task needs, and uses the slow starters among it once."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tidemill.ingest import keyed
+
+    rows = pa.table({"k": pa.array([1, 2, 3], pa.int64())})
+    keyed.partition_by_key(rows, [0])
+    pq.write_table(rows, pa.BufferOutputStream(), compression="zstd")
+    for number, _ in enumerate(items):
+        yield number, 0
+
+
+def _itself(way: int) -> int:
+    return way
