@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from tidemill.envelope.keys import HASH_COLUMN, key_hash
 
-# Buckets per collection: part of the format, since state is kept and parts are clustered by bucket. Sixteen
-# tasks of one source are as many as a catch-up can feed (reading is the slower half), a bucket of a
-# collection of ten million rows is a file of some 60 MB, which merges in half a second; and the fixed cost of
-# a bucket in a tick, about half a millisecond, is paid sixteen times.
-BUCKETS = 16
+# Buckets per collection: part of the format, since state is kept and parts are clustered by bucket. Every
+# bucket costs a tick about a millisecond, however few its records; against that stand the tasks that can
+# share a catch-up (eight pass some five million rows a second, more than one source can be read at), and the
+# longest merge (of ten million rows a bucket has a file of 120 MB: about a second, off the tick).
+BUCKETS = 8
 
 # (rank of the partition, first offset): where a slice stands among all of its unit.
 Order = tuple[int, int]

@@ -40,8 +40,8 @@ class Keeper(Protocol):
 
     def merge_later(self, folder: str, shape: Shape, runs: list[Run], *, oldest: bool) -> None: ...
 
-    def committed(self, folder: str, runs: list[Run]) -> None:
-        """The bucket's newest state has these runs."""
+    def committed(self, folder: str, manifest: Manifest, runs: list[Run]) -> None:
+        """This is the bucket's newest state."""
         ...
 
 
@@ -155,7 +155,7 @@ class BucketState:
             self._remove_older(before, names)
         self._fresh, self._dirty = ([] if head is None else [head]), False
         self._runs, self._kept, self.upper = runs, kept, upper
-        self._keeper.committed(self._folder, runs)
+        self._keeper.committed(self._folder, kept, runs)
         later = plan(0, [run.rows for run in runs]).later
         if later is not None:
             oldest = later[1] == len(runs)

@@ -69,25 +69,26 @@ def merged_name(runs: Sequence[Run]) -> str:
 def merged(runs: Sequence[Run], shape: Shape, *, oldest: bool) -> Iterator[pa.RecordBatch]:
     """The rows of the runs (newest first) as those of one: of each key the newest. `oldest`: no older run is
     left, so keys without a row need not be told of. Goes by ranges of hashes, each about BATCH_BYTES."""
-    rows = sum(run.rows for run in runs)
+    for pieces in _ranges(runs):
+        batch = _newest(pa.concat_batches(pieces), shape, oldest=oldest)
+        if batch.num_rows:
+            yield batch
+
+
+def _ranges(runs: Sequence[Run]) -> Iterator[list[pa.RecordBatch]]:
     size = sum(run.bytes for run in runs)
+    if size <= BATCH_BYTES:
+        yield [batch for run in runs for batch in run.batches]
+        return
     longest = max(runs, key=lambda run: run.rows)
-    steps = max(1, min(longest.rows, -(-size // BATCH_BYTES)))
-    inner = longest.hashes[(np.arange(1, steps) * longest.rows) // steps] if rows else ()
+    steps = min(longest.rows, -(-size // BATCH_BYTES))
     # Cut at hashes, so that rows of one hash stay together.
-    cuts = [
-        np.concatenate([[0], np.searchsorted(run.hashes, inner), [run.rows]]).astype(np.int64) for run in runs
-    ]
+    inner = longest.hashes[(np.arange(1, steps) * longest.rows) // steps]
+    cuts = [[0, *run.hashes.searchsorted(inner).tolist(), run.rows] for run in runs]
     for step in range(steps):
-        pieces = [
-            piece
-            for run, at in zip(runs, cuts, strict=True)
-            for piece in run.slice(int(at[step]), int(at[step + 1]))
-        ]
+        pieces = [p for run, at in zip(runs, cuts, strict=True) for p in run.slice(at[step], at[step + 1])]
         if pieces:
-            batch = _newest(pa.concat_batches(pieces), shape, oldest=oldest)
-            if batch.num_rows:
-                yield batch
+            yield pieces
 
 
 def _newest(batch: pa.RecordBatch, shape: Shape, *, oldest: bool) -> pa.RecordBatch:

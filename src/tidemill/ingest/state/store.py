@@ -1,9 +1,9 @@
 """The folder of cached upsert states on one machine: finding, merging in the background, cleaning up.
 
-    <folder>/<boot>/<shard>.<shape>/<bucket>/<upper>.state     a manifest
-                                            /<label>-<size>-<checksum>.run
-                                            /<digest>.merged    a merge that a later commit may take up
-                                            /<digest>.claim     somebody is merging
+    <folder>/<boot>/<shard>.<shape>.<format>/<bucket>/<upper>.state   a manifest
+                                                     /<label>-<size>-<checksum>.run
+                                                     /<digest>.merged    a merge that a later commit may take
+                                                     up /<digest>.claim     somebody is merging
 
 Nothing is synced to the disk: what `kill -9` leaves is whole, and after a power cut the boot is another one,
 whose folder starts empty. Several processes share the folder without locks: names never stand for two
@@ -24,8 +24,9 @@ from collections.abc import Callable
 
 from tidemill import failpoints
 from tidemill.envelope.keys import Shape
+from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state.bucket import BucketState, write_merged
-from tidemill.ingest.state.manifest import get_small, put_small, read_manifest, upper_of
+from tidemill.ingest.state.manifest import Manifest, get_small, put_small, read_manifest, upper_of
 from tidemill.ingest.state.merge import merged_name
 from tidemill.ingest.state.run import Run, RunFacts, open_run, remove
 from tidemill.ingest.state.sweep import sweep
@@ -33,6 +34,9 @@ from tidemill.ingest.state.sweep import sweep
 log = logging.getLogger(__name__)
 
 FP_MERGED = failpoints.register("ingest.state.merged", "the background merged runs, nobody knows yet")
+
+# How files look and rows are spread over buckets: another format does not see this one's states.
+FORMAT = f"1-{BUCKETS}"
 
 # Bytes of all states in the folder. A row of six columns takes about 100 bytes with its hash, and old runs up
 # to a third more: enough for some 150 million keys. Beyond it the buckets that were used longest ago go.
@@ -42,8 +46,8 @@ STATE_BYTES_LIMIT = 20 << 30
 # some milliseconds, in the background.
 SWEEP_SECONDS = 60.0
 
-# Buckets whose runs stay open in a process: 64 collections. A bucket has a handful of maps of the 65,530 that
-# Linux allows.
+# Buckets whose state stays open in a process: 128 collections. A bucket has a handful of maps of the 65,530
+# that Linux allows, and up to 64 kB in memory.
 OPEN_BUCKETS = 1024
 
 # A claim older than this is of a process that died: the longest merge (a bucket of 10 million rows) takes 10
@@ -60,9 +64,9 @@ class StateStore:
         self.root = os.path.abspath(folder)
         self.folder = os.path.join(self.root, _boot())
         self.limit = limit
-        # Per bucket's folder the runs of its newest state by name, least recently used first: what was opened
-        # and verified once stays so, since files never change.
-        self._open: OrderedDict[str, dict[str, Run]] = OrderedDict()
+        # Per bucket's folder the state that was opened or committed last, least recently used first: what was
+        # verified once stays so, since files never change.
+        self._open: OrderedDict[str, tuple[Manifest, list[Run]]] = OrderedDict()
         self._lock = threading.Lock()
         # Merges that this process has in hand.
         self._merging: set[str] = set()
@@ -90,19 +94,22 @@ class StateStore:
         return None
 
     def _at(self, folder: str, shape: Shape, upper: int) -> BucketState | None:
-        schema = shape.kept_schema
-        manifest = read_manifest(folder, upper, schema)
+        with self._lock:
+            known = self._open.get(folder)
+        if known is not None and known[0].upper == upper:
+            manifest, runs = known
+            return BucketState(self, folder, shape, upper, manifest, runs)
+        manifest = read_manifest(folder, upper, shape.kept_schema)
         if manifest is None:
             return None
-        with self._lock:
-            known = self._open.get(folder, {})
+        opened = {} if known is None else {run.facts: run for run in known[1]}
         runs: list[Run] = []
         for facts in manifest.runs:
-            run = known.get(facts.name) or open_run(folder, facts, schema)
+            run = opened.get(facts) or open_run(folder, facts, shape.kept_schema)
             if run is None:
                 return None
             runs.append(run)
-        self._remember(folder, runs)
+        self._remember(folder, manifest, runs)
         return BucketState(self, folder, shape, upper, manifest, runs)
 
     def empty(self, shard: str, bucket: int, shape: Shape, upper: int) -> BucketState:
@@ -113,17 +120,17 @@ class StateStore:
         name = shard
         if _PLAIN.fullmatch(shard) is None:
             name = hashlib.blake2b(shard.encode(), digest_size=16).hexdigest()
-        return os.path.join(self.folder, f"{name}.{shape.fingerprint}", str(bucket))
+        return os.path.join(self.folder, f"{name}.{shape.fingerprint}.{FORMAT}", str(bucket))
 
-    def _remember(self, folder: str, runs: list[Run]) -> None:
+    def _remember(self, folder: str, manifest: Manifest, runs: list[Run]) -> None:
         with self._lock:
-            self._open[folder] = {run.facts.name: run for run in runs if run.facts is not None}
+            self._open[folder] = (manifest, runs)
             self._open.move_to_end(folder)
             while len(self._open) > OPEN_BUCKETS:
                 self._open.popitem(last=False)
 
-    def committed(self, folder: str, runs: list[Run]) -> None:
-        self._remember(folder, runs)
+    def committed(self, folder: str, manifest: Manifest, runs: list[Run]) -> None:
+        self._remember(folder, manifest, runs)
         now = time.monotonic()
         if now - self._swept >= SWEEP_SECONDS:
             self._swept = now
