@@ -17,7 +17,6 @@ from tidemill.engine.source_relations import (
     BindingRow,
     FrontierRow,
     HydrationRow,
-    NoSources,
     SourcesView,
     StatisticsRow,
     StatusRow,
@@ -57,6 +56,25 @@ class Told:
 
     def frontiers(self) -> Sequence[FrontierRow]:
         return [FrontierRow("u3", 500, 2001)]
+
+
+class NoSources:
+    """Nothing is told."""
+
+    def bindings(self) -> Sequence[BindingRow]:
+        return ()
+
+    def statuses(self) -> Sequence[StatusRow]:
+        return ()
+
+    def statistics(self) -> Sequence[StatisticsRow]:
+        return ()
+
+    def hydration(self) -> Sequence[HydrationRow]:
+        return ()
+
+    def frontiers(self) -> Sequence[FrontierRow]:
+        return ()
 
 
 @dataclass

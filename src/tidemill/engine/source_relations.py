@@ -107,25 +107,6 @@ class SourcesView(Protocol):
         ...
 
 
-class NoSources:
-    """A server that runs no sources."""
-
-    def bindings(self) -> Sequence[BindingRow]:
-        return ()
-
-    def statuses(self) -> Sequence[StatusRow]:
-        return ()
-
-    def statistics(self) -> Sequence[StatisticsRow]:
-        return ()
-
-    def hydration(self) -> Sequence[HydrationRow]:
-        return ()
-
-    def frontiers(self) -> Sequence[FrontierRow]:
-        return ()
-
-
 def _sources(s: Situation) -> Rows:
     rows: Rows = []
     for item in s.catalog.items.values():
