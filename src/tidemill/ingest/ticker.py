@@ -1,9 +1,9 @@
 """Moves all sources along the clock.
 
 At each boundary the sources that are due are asked where they stand and bound, all at once; what is small
-goes into one Spark job for all of them, and each is committed by itself. A source that has much to read, is
-slow to answer, or was in a job that failed goes on alone, in jobs of its own, while the others keep their
-boundaries (I5). Whatever fails is that source's: its status says so, it waits, and is tried again.
+goes into one Spark job for all of them, and each is committed by itself. A source that has much to read, or
+was in a job that failed, goes on alone, in jobs of its own, while the others keep their boundaries (I5).
+Whatever fails is that source's: its status says so, it waits, and is tried again.
 
 One thread looks at the clock and does nothing that blocks; the steps run on a pool.
 """
@@ -36,7 +36,7 @@ BIND_THREADS = 32
 COMMIT_THREADS = 16
 # What a binding may hold to go into the shared job: some 50 ms of a core.
 SHARED_RECORDS = 50_000
-# How long a boundary waits for slow upstreams to say where they stand; later ones go alone.
+# How long a boundary waits for slow upstreams to say where they stand; later ones join a later round.
 GATHER_SECONDS = 0.1
 # A unit in a shared job that takes longer gives up, and goes on alone. Several of them in one task may.
 SHARED_UNIT_SECONDS = 1.0
@@ -210,10 +210,11 @@ class Ticker:
         return time.monotonic() - began
 
     def _came_late(self, future: Future[float | None], slot: Slot) -> None:
+        """It is bound by now, if there was anything: whichever round is next takes it along at once."""
         if future.cancelled() or future.exception() is not None or future.result() is None:
             self._release(slot)
         else:
-            self._go_alone(slot)
+            self._release_now(slot)
 
     def _shared(self, slots: Sequence[Slot], bind_seconds: dict[str, float]) -> None:
         units = [slot.machine.unit(1, SHARED_UNIT_SECONDS) for slot in slots]

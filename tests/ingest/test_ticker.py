@@ -1,0 +1,194 @@
+"""Many sources along one clock, without Spark: what fails or floods is alone with it (I5)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.runner import JobFailed, LocalRunner
+from tidemill.ingest.slot import Slot
+from tidemill.ingest.status import State
+from tidemill.ingest.ticker import ALONE_LANE, SHARED_LANE, Ticker
+from tidemill.ingest.unit import Facts, Unit
+from tidemill.persist.environment import Environment
+from tidemill.reclock.remap import Remap
+from tidemill.sources.contract import Limits, Reader, Source, SourceError
+from tidemill.sources.definition import normalise, open_source
+from tidemill.sources.offsets import Offsets
+
+WAIT_SECONDS = 30.0
+
+
+class Recording(LocalRunner):
+    """Remembers which sources shared which job; `poison` makes a job that carries it fail as a whole."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.jobs: list[tuple[str, list[str]]] = []
+        self.poison: str | None = None
+
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+        names = [u.source for u in units]
+        self.jobs.append((lane, names))
+        if self.poison in names:
+            raise JobFailed("the worker died")
+        return super().run(units, lane=lane, seconds=seconds)
+
+
+class Sleepy(Source):
+    """A counter whose upstream takes its time to answer, or does not."""
+
+    def __init__(self, inner: Source, seconds: float = 0.0, error: SourceError | None = None) -> None:
+        self.inner = inner
+        self.gauge, self.outputs, self.start = inner.gauge, inner.outputs, inner.start
+        self.seconds = seconds
+        self.error = error
+
+    def frontier(self, now: int) -> Offsets:
+        time.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+        return self.inner.frontier(now)
+
+    def reader(self) -> Reader:
+        return self.inner.reader()
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.environment = Environment.open(str(folder / "data"))
+        self.runner = Recording(str(folder / "state"))
+        self.ticker = Ticker(self.environment.oracle, self.runner)
+        self.ticker.start()
+
+    def counter(self, **options: int) -> Source:
+        now = self.environment.oracle.now()
+        named = {name.replace("_", " "): value for name, value in options.items()}
+        return open_source(normalise("COUNTER", {"TICK INTERVAL": 1000, **named}, now))
+
+    def add(self, name: str, source: Source, limits: Limits | None = None) -> Slot:
+        oracle = self.environment.oracle
+        created = oracle.write_ts()
+        oracle.complete(created)
+        remap = self.environment.create_shard(f"{name}-remap", source.gauge.remap_desc, since=created)
+        shard = self.environment.create_shard(name, source.outputs[0].desc, since=created)
+        machine = Machine(
+            name,
+            source,
+            Remap(remap, source.gauge, source.start),
+            [Feed(0, shard, created)],
+            Timing(created, 100),
+            home=self.environment,
+            clock=oracle,
+            limits=limits,
+        )
+        slot = Slot(name, name, machine)
+        self.ticker.add(slot)
+        return slot
+
+    def wait(self, what: Callable[[], bool]) -> None:
+        assert self.ticker.wait_for(what, time.monotonic() + WAIT_SECONDS)
+
+    def ticks(self, *slots: Slot, more: int = 3) -> None:
+        """Until each has ticked so many times more."""
+        wanted = {s.id: s.report.statistics.ticks + more for s in slots}
+        self.wait(lambda: all(s.report.statistics.ticks >= wanted[s.id] for s in slots))
+
+    def close(self) -> None:
+        self.ticker.stop()
+        self.environment.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def test_what_is_small_shares_a_job_and_a_time(world: World) -> None:
+    a, b = world.add("a", world.counter()), world.add("b", world.counter())
+    world.ticks(a, b, more=5)
+    together = [names for lane, names in world.runner.jobs if lane == SHARED_LANE and len(names) == 2]
+    assert together
+    times = [{x.time for x in s.machine.remap.bindings(0)} for s in (a, b)]
+    assert len(times[0] & times[1]) >= 3
+    assert a.report.status.state is State.RUNNING
+    assert a.machine.readable > world.environment.oracle.now() - 60_000
+
+
+def test_a_source_that_fails_is_told_and_hurts_nobody(world: World) -> None:
+    good = world.add("good", world.counter())
+    bad = world.add("bad", world.counter(FAIL_AT=5))
+    world.wait(lambda: bad.report.status.state is State.STALLED)
+    assert bad.report.status.error is not None
+    world.ticks(good, more=5)
+    assert good.report.statistics.jobs_failed == 0
+    # What it could read before stays bound, and nothing of it is there in half.
+    assert len(bad.machine.feeds[0].shard.parts) <= 1
+
+
+def test_a_source_that_cannot_be_reached_recovers(world: World) -> None:
+    source = Sleepy(world.counter(), error=SourceError("the upstream is down"))
+    slot = world.add("down", source)
+    world.wait(lambda: slot.report.status.state is State.STALLED)
+    assert slot.report.status.error == "the upstream is down"
+    source.error = None
+    world.wait(lambda: slot.report.status.state is State.RUNNING)
+    world.ticks(slot, more=1)
+
+
+def test_nobody_waits_for_an_upstream_that_is_slow_to_answer(world: World) -> None:
+    slow = world.add("slow", Sleepy(world.counter(), seconds=1.5))
+    fast = world.add("fast", world.counter())
+    world.ticks(fast, slow, more=2)
+    assert fast.report.statistics.ticks > slow.report.statistics.ticks
+
+
+def test_a_flood_goes_alone_and_arrives_whole(world: World) -> None:
+    calm = world.add("calm", world.counter())
+    flood = world.add("flood", world.counter(TICK_INTERVAL=1, UP_TO=300_000), Limits(records=60_000))
+    world.wait(lambda: flood.machine.ingested == Offsets.at(300_000))
+    world.ticks(calm, more=2)
+    assert (ALONE_LANE, ["flood"]) in world.runner.jobs
+    shard = flood.machine.feeds[0].shard
+    assert sum(part.rows for part in shard.parts) == 300_000
+    # It has caught up, and is back among the others.
+    world.wait(lambda: not flood.alone)
+
+
+def test_a_job_that_fails_as_a_whole_is_tried_one_by_one(world: World) -> None:
+    world.runner.poison = "bad"
+    good, bad = world.add("good", world.counter()), world.add("bad", world.counter())
+    world.wait(lambda: bad.report.status.state is State.STALLED)
+    world.ticks(good, more=4)
+    assert good.report.status.state is State.RUNNING
+    world.runner.poison = None
+    world.ticks(bad, more=2)
+    assert bad.report.status.state is State.RUNNING
+
+
+def test_a_removed_source_stops(world: World) -> None:
+    a, b = world.add("a", world.counter()), world.add("b", world.counter())
+    world.ticks(a, b, more=2)
+    world.ticker.remove("a")
+    with world.ticker.held(a):
+        version = a.machine.feeds[0].shard.version
+    world.ticks(b, more=4)
+    assert a.machine.feeds[0].shard.version == version
+
+
+def test_nothing_runs_without_a_runner(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.runner.ready = False
+    slot = world.add("a", world.counter())
+    time.sleep(0.5)
+    assert slot.report.statistics.ticks == 0
+    assert slot.report.status.state is State.STARTING
+    world.runner.ready = True
+    world.ticks(slot)
+    world.close()
