@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from tidemill.errors import Internal
-from tidemill.query import bloom
 from tidemill.query.spark import SparkHost
 
 pytestmark = pytest.mark.spark
@@ -25,17 +22,6 @@ def test_session_is_warm_and_set_up_as_the_sql_layer_needs(spark: SparkHost) -> 
     assert spark.session.sql("select 1 as x").toArrow().to_pydict() == {"x": [1]}
     with pytest.raises(Internal, match="already has a Spark host"):
         SparkHost()
-
-
-def test_the_filter_of_hashes_never_misses_one(spark: SparkHost) -> None:
-    rng = np.random.default_rng(0)
-    for size in (1, 5000):
-        inside = np.concatenate([rng.integers(-(2**63), 2**63 - 1, size), [0, -1, 2**63 - 1, -(2**63)]])
-        known = bloom.might_contain(spark.session._jvm, bloom.build(inside), "x")
-        frame = spark.session.createDataFrame(pa.table({"x": inside}))
-        assert frame.where(known).count() == len(inside)
-        strangers = spark.session.range(50_000).selectExpr("xxhash64(id) as x")
-        assert strangers.where(known).count() < 50_000 / 30
 
 
 # A host of its own needs a process of its own: PySpark knows one JVM per process.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,8 @@ from tidemill.persist.cache import PartCache
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import Snapshot
-from tidemill.query.hashing import Hashes, RowHash
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
+from tidemill.query.probe import Places, Probe
 from tidemill.query.read import Input, Limits
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
@@ -43,8 +44,8 @@ WAYS = {
     "driver": Limits(),
     "retractions on the driver": Limits(small_rows=0),
     "retractions by Spark": Limits(small_rows=0, driver_rows=0),
-    "counted by Spark": Limits(small_rows=0, matched_bytes=1),
-    "more than the driver takes": Limits(small_rows=0, sum_bytes=1),
+    "hidden by a join": Limits(small_rows=0, driver_rows=0, bitmap_bytes=0),
+    "more than the driver takes": Limits(small_rows=0, found_bytes=1),
     "copies by Spark": Limits(small_rows=0, driver_rows=0, expand_rows=0),
     "all summed by Spark": Limits(small_rows=0, driver_rows=0, retractions=0),
 }
@@ -52,14 +53,9 @@ WAYS = {
 Row = tuple[Any, ...]
 
 
-class WeakHash(RowHash):
-    """Four hashes for all rows: nearly every row shares one with a retraction."""
-
-    def of_table(self, table: pa.Table, desc: RelationDesc, names: list[str]) -> Hashes:
-        return super().of_table(table, desc, names) & np.int64(3)
-
-    def sql(self, desc: RelationDesc, names: list[str]) -> str:
-        return f"({super().sql(desc, names)} & 3L)"
+def everything(_: Probe, table: pa.Table) -> Places:
+    """A probe that takes every row for a retracted one."""
+    return np.arange(table.num_rows)
 
 
 @dataclass
@@ -175,8 +171,8 @@ def test_every_way_of_reading_gives_the_multiset_of_the_model(
     for i, (way, limits) in enumerate(WAYS.items()):
         time, names = points[(i + seed) % 2]
         assert read(spark, history, time, names, limits=limits) == history.at(time, names or NAMES), way
-    weak = read(spark, history, upper - 1, limits=Limits(small_rows=0), hashing=WeakHash())
-    assert weak == history.at(upper - 1)
+    with patch.object(Probe, "places", everything):
+        assert read(spark, history, upper - 1, limits=WAYS["retractions by Spark"]) == history.at(upper - 1)
 
 
 def test_count_needs_no_column(spark: SparkHost, tmp_path: Path) -> None:
@@ -283,3 +279,75 @@ def test_parts_that_the_jvm_cannot_open_are_read_in_the_tasks(
     (tmp_path / "data" / "shards" / history.shard.id / history.shard.parts[0].path).unlink()
     with pytest.raises(DataCorrupted, match=history.shard.parts[0].path):
         read(spark, history, last, limits=WAYS["all summed by Spark"])
+
+
+def test_a_probe_that_misses_a_row_makes_an_error_and_no_wrong_answer(
+    spark: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History.create(tmp_path / "data")
+    history.append([(10, (1, "a", None, None), 1), (10, (2, "b", None, None), 1)])
+    history.append([(11, (2, "b", None, None), -1)])
+
+    def nothing(_: Probe, _table: pa.Table) -> Places:
+        return np.zeros(0, np.int64)
+
+    monkeypatch.setattr(Probe, "places", nothing)
+    with pytest.raises(NegativeMultiplicity):
+        read(spark, history, 11, limits=Limits(small_rows=0))
+
+
+def test_parts_of_the_same_size_are_told_apart(spark: SparkHost, tmp_path: Path) -> None:
+    history = History.create(tmp_path / "data")
+    rows: list[Row] = [(i, "x", float(i % 7), None) for i in range(300)]
+    for time in (10, 11, 12):
+        history.append([(time, row, 1) for row in rows])
+    history.append([(13, rows[i], -1 - i % 3) for i in range(0, 300, 7)])
+    *same_size, _ = history.shard.parts
+    assert len({part.bytes for part in same_size}) == 1
+    for way, limits in WAYS.items():
+        assert read(spark, history, 13, limits=limits) == history.at(13), way
+
+
+def test_columns_that_hardly_tell_rows_apart(spark: SparkHost, tmp_path: Path) -> None:
+    history = History.create(tmp_path / "data")
+    rows: list[Row] = [(i, "ab"[i % 2], float(i % 3), None) for i in range(400)]
+    history.append([(10, row, 1) for row in rows])
+    history.append([(11, row, -1) for row in rows[::9]])
+    extra = pa.table(
+        {"odd%20name": ["a"], "mz_diff": pa.array([-1], pa.int64())},
+    )
+    seen: list[int] = []
+    places = Probe.places
+
+    def watched(self: Probe, table: pa.Table) -> Places:
+        found = places(self, table)
+        seen.append(len(found))
+        return found
+
+    for names in (["odd%20name"], ["f", "odd%20name"]):
+        with patch.object(Probe, "places", watched):
+            got = read(spark, history, 11, names, limits=Limits(small_rows=0))
+        assert got == history.at(11, names)
+        # More columns were looked at, and so only what was retracted was found.
+        assert seen.pop() == len(rows[::9])
+    # A transaction that gives no more than the query's columns: these must do.
+    got = read(spark, history, 11, ["odd%20name"], limits=Limits(small_rows=0), extra=extra)
+    assert got == history.at(11, ["odd%20name"], [((None, "a", None, None), -1)])
+
+
+def test_a_column_with_the_name_of_what_spark_knows_of_a_file(spark: SparkHost, tmp_path: Path) -> None:
+    desc = RelationDesc((Column("_metadata", INT8), Column("row_index", TEXT)))
+    shard = Shard.create(open_blobs(str(tmp_path / "data")), "u1", desc, epoch=1)
+
+    def updates(ids: list[int], time: int, diff: int) -> pa.Table:
+        rows = [{"_metadata": i, "row_index": "x", "mz_timestamp": time, "mz_diff": diff} for i in ids]
+        return pa.Table.from_pylist(rows, schema=shard_schema(desc))
+
+    for time, ids, diff in ((1, list(range(50)), 1), (2, [3, 7], -1)):
+        part = shard.write_part(updates(ids, time, diff), job="test")
+        shard.compare_and_append([part], shard.upper or 0, time + 1)
+    for limits in WAYS.values():
+        with shard.snapshot(2) as snapshot:
+            given = {"t": Input(snapshot, ["_metadata"], limits=limits)}
+            got = collect(spark, "select * from t", given, [Column("_metadata", INT8)])
+        assert sorted(got.column(0).to_pylist()) == [i for i in range(50) if i not in (3, 7)]

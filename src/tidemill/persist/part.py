@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -153,7 +154,42 @@ def clip(table: pa.Table, part: Part, times: tuple[int | None, int | None]) -> p
     return table.filter(pa.array(mask))
 
 
+def read_groups(
+    blobs: Blobs,
+    shard_id: str,
+    part: Part,
+    desc: RelationDesc,
+    columns: Sequence[str],
+    piece: tuple[int, int] = (0, 1),
+) -> Generator[tuple[int, pa.Table]]:
+    """A part too large to be held at once, by row groups: (place of the first update in the part, the
+    updates), with exactly `columns` (time, diff and error only if they are among them). `piece` (i, n) is
+    the i-th of n parts of about the same size, for readers beside one another. Raises as `read_part`."""
+    whole = part_schema(desc)
+    schema = pa.schema([whole.field(name) for name in columns])
+    with _opened(blobs, shard_id, part) as file:
+        groups = file.num_row_groups
+        present = set(file.schema_arrow.names)
+        names = [name for name in schema.names if name in present]
+        first, end = (groups * i // piece[1] for i in (piece[0], piece[0] + 1))
+        at = sum(file.metadata.row_group(i).num_rows for i in range(first))
+        for i in range(first, end):
+            # Callers bring their own threads.
+            table = file.read_row_group(i, columns=names or [DIFF_COLUMN], use_threads=False)
+            yield at, fit(table, schema)
+            at += file.metadata.row_group(i).num_rows
+
+
 def _read_file(blobs: Blobs, shard_id: str, part: Part, schema: pa.Schema) -> pa.Table:
+    with _opened(blobs, shard_id, part) as file:
+        present = set(file.schema_arrow.names)
+        return fit(file.read([name for name in schema.names if name in present]), schema)
+
+
+@contextmanager
+def _opened(blobs: Blobs, shard_id: str, part: Part) -> Generator[pq.ParquetFile]:
+    """The part's file, compared with what the log says of it; its pages are checked as they are read. What
+    Arrow says of damage inside the `with` is said as `DataCorrupted`."""
     path = part_path(shard_id, part)
     try:
         with blobs.open(path, part.bytes) as source:
@@ -169,9 +205,7 @@ def _read_file(blobs: Blobs, shard_id: str, part: Part, schema: pa.Schema) -> pa
             file = pq.ParquetFile(source, page_checksum_verification=True)
             if file.metadata.num_rows != part.rows:
                 raise _corrupted(path, f"It has {file.metadata.num_rows} updates, the log says {part.rows}.")
-            present = set(file.schema_arrow.names)
-            table = file.read([name for name in schema.names if name in present])
-            return fit(table, schema)
+            yield file
     except BlobMissing as error:
         raise DataCorrupted(
             f'part "{path}" is missing', hint="The data directory is damaged: restore the file."

@@ -7,7 +7,7 @@ whatever is compacted meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from enum import Enum
 from types import TracebackType
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.errors import Internal, TidemillError
 from tidemill.persist.holds import Hold
 from tidemill.persist.outcome import show_upper
-from tidemill.persist.part import Part, project
+from tidemill.persist.part import Part, project, read_groups
 from tidemill.persist.reading import PartReader
 from tidemill.types.arrow import TIME_COLUMN, shard_schema
 from tidemill.types.identity import consolidate
@@ -111,6 +111,13 @@ class Snapshot:
         own consolidation."""
         self._check_open()
         return self._reader.read(part, self.desc, columns, (None, self.as_of + 1))
+
+    def read_groups(
+        self, part: Part, columns: Sequence[str], piece: tuple[int, int] = (0, 1)
+    ) -> Generator[tuple[int, pa.Table]]:
+        """See `part.read_groups`; all times are there."""
+        self._check_open()
+        return read_groups(self._reader.blobs, self._reader.shard_id, part, self.desc, columns, piece)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The multiset: the relation's columns (or `columns`, by physical name), `mz_diff` and `mz_error`.

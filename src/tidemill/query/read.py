@@ -9,16 +9,17 @@ twelve times the scan, so it is done only where it must be:
    others are few and small in practice (compaction sees to it): their updates are read and summed on the
    driver. What stays positive is just more rows. What stays negative, the retractions, must meet its rows in
    the clean parts:
-3. One job counts the clean rows whose hash a Bloom filter of the retractions' hashes knows, by row, and
-   brings the counts to the driver, where they are summed with the retractions. The relation is then the clean
-   rows that the filter does not know, and what the sum left. A row that only looks like a retraction goes
-   through the sum and comes out unharmed: time depends on hash and filter, correctness does not (a retraction
-   that they failed to bring together with its row would be an error, never a wrong answer).
-4. Where the retractions are too many for the driver, Spark sums everything.
+3. `find` looks through the clean parts for rows that may be retracted ones, and says where they lie; they
+   are summed with the retractions. The relation is then the clean parts without the rows at those places, and
+   what the sum left. A row that only looks like a retracted one goes through the sum and comes out unharmed:
+   time depends on the `probe`, correctness does not (a retraction that it failed to bring together with its
+   row would be an error, never a wrong answer).
+4. Where the retractions, or what looks like them, are too many for the driver, Spark sums everything.
 
-All this is done on the columns that the query needs: projecting a multiset and summing commute. A negative
-count is found where counts are summed, and raises `NegativeMultiplicity`; live error rows raise
-`SourceError`.
+All this is done on the columns that the query needs: projecting a multiset and summing commute. Where these
+are so few that half the collection looks retracted (a status, a country), more columns are summed, and left
+out at the end. A negative count is found where counts are summed, and raises `NegativeMultiplicity`; live
+error rows raise `SourceError`.
 """
 
 from __future__ import annotations
@@ -32,17 +33,12 @@ import pyarrow as pa
 
 from tidemill.errors import Internal, LimitExceeded
 from tidemill.query import multiset
-from tidemill.query.bloom import build, might_contain
-from tidemill.query.hashing import STANDARD, RowHash
-from tidemill.query.relation import (
-    NO_COLUMN,
-    Prepared,
-    jdf_of,
-    positives,
-    projected,
-    union,
-)
+from tidemill.query.find import find
+from tidemill.query.hide import MAX_BITMAP_BYTES, Hidden
+from tidemill.query.probe import Probe
+from tidemill.query.relation import NO_COLUMN, Prepared, jdf_of
 from tidemill.query.scan import scan
+from tidemill.query.settings import cores
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
@@ -67,17 +63,26 @@ class Limits:
     small_bytes: int = 8 << 20
     # Updates of unclean parts that the driver reads: at 100 bytes a row 200 MB while the read lasts.
     driver_rows: int = 2_000_000
-    # Retractions whose hashes go to every task (4 MB); with more, summing everything on Spark costs no more.
+    # Retractions that `find` looks for; with more, summing everything on Spark costs no more.
     retractions: int = 1_000_000
-    # Rows that may be retracted, brought to the driver one by one; above, Spark counts them first.
-    matched_bytes: int = 64 << 20
+    # Rows that may be retracted, held and summed by the driver.
+    found_bytes: int = 64 << 20
     # What a job may bring to the driver for the sum.
     sum_bytes: int = 512 << 20
+    # See `hide`.
+    bitmap_bytes: int = MAX_BITMAP_BYTES
     # Rows of the driver's sum that are repeated there; above, Spark does it.
     expand_rows: int = 2_000_000
 
 
 LIMITS = Limits()
+
+# When fewer of the retractions than this are different rows in the columns that the query needs, these are
+# too few to tell rows apart: with n retractions of as many equally likely values, 98% different ones mean
+# that 4% of all rows look like one.
+_DISTINCT = 0.98
+# Columns that are read in addition then.
+_MORE_COLUMNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,6 @@ class Input:
     columns: Sequence[str] | None = None
     extra: pa.Table | None = None
     limits: Limits = LIMITS
-    hashing: RowHash = STANDARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +121,11 @@ class _Preparation:
         self.job = job
         self.snapshot = given.snapshot
         self.limits = given.limits
-        self.hashing = given.hashing
         names = physical_names(given.snapshot.desc) if given.columns is None else given.columns
         self.columns = list(names)
         self.schema = shard_schema(given.snapshot.desc)
-        # Updates as the driver sums them: the columns, diff, error.
-        self.update_names = [*self.columns, DIFF_COLUMN, ERROR_COLUMN]
-        self.extra = self._updates(given.extra) if given.extra is not None and given.extra.num_rows else None
+        # The transaction's own, if there are any.
+        self.extra = given.extra if given.extra is not None and given.extra.num_rows else None
 
     def prepare(self) -> Prepared:
         self.job.check()
@@ -139,7 +141,7 @@ class _Preparation:
     def _small(self) -> Prepared:
         table = self.snapshot.read(self.columns)
         if self.extra is not None:
-            table = multiset.add_up([self._updates(table), self.extra])
+            table = multiset.add_up([self._updates(table), self._updates(self.extra)])
         if self.extra is not None or self.snapshot.needs_consolidation:
             table = multiset.check_errors(table)
             multiset.check_counts(table, self.columns)
@@ -170,34 +172,61 @@ class _Preparation:
         scanned = [*clean, *heavy]
         if sum(part.retractions for part in heavy) > self.limits.retractions:
             return self._sum_all()
-        tables = [self._updates(self.snapshot.read_part(part, self.columns)) for part in light]
-        if any(part.retractions for part in heavy):
-            tables.append(self._heavy_retractions([p for p in heavy if p.retractions]))
-        self._add_heavy_errors(tables, heavy)
-        if self.extra is not None:
-            tables.append(self.extra)
-        if not tables:
+        keys = self.columns
+        updates = self._gathered(light, heavy, keys)
+        if updates is None:
             return self._relation(None, scanned)
-        updates = multiset.add_up(tables)
-        updates = multiset.check_errors(updates)
-        negative = updates.filter(pc.less(updates.column(DIFF_COLUMN), 0))
+        negative = _negative(updates)
         if not negative.num_rows:
             return self._relation(updates, scanned)
         if not scanned:
             # Nothing is left to meet them: this raises.
-            multiset.check_counts(updates, self.columns)
+            multiset.check_counts(updates, keys)
+        more = self._more_columns()
+        if more and negative.num_rows < -multiset.total(negative) * _DISTINCT:
+            keys = [*keys, *more]
+            updates = self._gathered(light, heavy, keys)
+            if updates is None:
+                raise Internal("updates have gone")
+            negative = _negative(updates)
         if negative.num_rows > self.limits.retractions:
             return self._sum_all()
-        desc = projected(self.snapshot.desc, self.columns)
-        hidden = build(np.unique(self.hashing.of_table(negative, desc, self.columns)))
-        matched = self._matched(scanned, hidden)
-        if matched is None:
+        found = find(
+            self.snapshot,
+            scanned,
+            Probe(negative, keys),
+            keys,
+            threads=cores(self.host.master),
+            limit=self.limits.found_bytes,
+            check=self.job.check,
+        )
+        if found is None:
             return self._sum_all()
-        updates = multiset.add_up([self._rows(updates), matched])
-        multiset.check_counts(updates, self.columns)
+        updates = multiset.add_up([updates.select(found.rows.schema.names), found.rows])
+        multiset.check_counts(updates, keys)
         prepared = self._relation(updates, scanned)
-        prepared.hidden = hidden
+        prepared.hidden = Hidden(found.places, self.limits.bitmap_bytes)
         return prepared
+
+    def _gathered(self, light: list[Part], heavy: list[Part], keys: list[str]) -> pa.Table | None:
+        """The updates that the driver sums (of parts that Spark reads only the retractions), each row once,
+        over the columns `keys`; None when there are none. Raises live errors."""
+        tables = [self._updates(self.snapshot.read_part(part, keys), keys) for part in light]
+        if any(part.retractions for part in heavy):
+            tables.append(self._heavy_retractions([p for p in heavy if p.retractions], keys))
+        self._add_heavy_errors(tables, heavy, keys)
+        if self.extra is not None:
+            tables.append(self._updates(self.extra, keys))
+        return multiset.check_errors(multiset.add_up(tables)) if tables else None
+
+    def _more_columns(self) -> list[str]:
+        """Columns that the query does not need and that may tell rows apart, numbers first."""
+        known = self.schema.names if self.extra is None else self.extra.schema.names
+        others = [n for n in physical_names(self.snapshot.desc) if n in known and n not in self.columns]
+        types = {name: self.schema.field(name).type for name in others}
+        numbers = [n for n in others if pa.types.is_primitive(types[n]) and types[n].bit_width >= 64]
+        texts = [n for n in others if pa.types.is_string(types[n]) or pa.types.is_binary(types[n])]
+        return [*numbers, *texts][:_MORE_COLUMNS]
 
     def _sort_parts(self) -> tuple[list[Part], list[Part], list[Part]]:
         """(clean, light, heavy): rows as they stand; what the driver reads whole; what Spark reads with
@@ -225,39 +254,16 @@ class _Preparation:
             counted=counted,
             snapshot=self.snapshot,
             parts=parts,
-            hashing=self.hashing,
         )
 
-    def _matched(self, parts: Sequence[Part], hidden: bytes) -> pa.Table | None:
-        """How often each row that the filter knows was inserted in `parts`; None when they are too
-        many for the driver."""
-        from pyspark.sql import functions as F
-
+    def _heavy_retractions(self, parts: Sequence[Part], keys: list[str]) -> pa.Table:
+        names = [*keys, DIFF_COLUMN, ERROR_COLUMN]
         with self.job.running() as session:
-            expression = self.hashing.sql(projected(self.snapshot.desc, self.columns), self.columns)
-            wanted = might_contain(session._jvm, hidden, expression)
-            frames: list[DataFrame] = []
-            for rows, copies in positives(session, self.snapshot, parts, self.columns):
-                found = rows.where(wanted)
-                frames.append(found if copies else found.selectExpr("*", f"1L AS {DIFF_COLUMN}"))
-            found = union(frames)
-            names = [*self.columns, DIFF_COLUMN]
-            # As they come, first: mostly they are few, and a shuffle would cost more than the driver's sum.
-            matched = self._fetch(found, names, min(self.limits.matched_bytes, self.limits.sum_bytes))
-            if matched is not None:
-                return matched
-            counts = found.groupBy(*map(quote_identifier, self.columns))
-            return self._fetch(counts.agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)), names)
-
-    def _heavy_retractions(self, parts: Sequence[Part]) -> pa.Table:
-        with self.job.running() as session:
-            rows = scan(
-                session, self.snapshot, parts, [*self.columns, TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN]
-            )
+            rows = scan(session, self.snapshot, parts, [*names, TIME_COLUMN])
             rows = rows.where(
                 f"{DIFF_COLUMN} < 0 AND {TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NULL"
             )
-            found = self._fetch(rows.select(*map(quote_identifier, self.update_names)), self.update_names)
+            found = self._fetch(rows.select(*map(quote_identifier, names)), names)
         if found is None:
             raise LimitExceeded(
                 f"the retractions of the collection exceed {self.limits.sum_bytes >> 20} MB",
@@ -266,7 +272,9 @@ class _Preparation:
             )
         return found
 
-    def _add_heavy_errors(self, tables: list[pa.Table], heavy: Sequence[Part]) -> None:
+    def _add_heavy_errors(
+        self, tables: list[pa.Table], heavy: Sequence[Part], keys: list[str] | None = None
+    ) -> None:
         """Errors of parts that Spark reads, summed there: all with the same text are one."""
         from pyspark.sql import functions as F
 
@@ -285,7 +293,7 @@ class _Preparation:
         if found is None:
             raise multiset.SourceError("the collection holds more errors than can be shown")
         if found.num_rows:
-            tables.append(self._updates(found))
+            tables.append(self._updates(found, keys))
 
     def _fetch(self, frame: DataFrame, names: Sequence[str], limit: int | None = None) -> pa.Table | None:
         """The frame's rows on the driver; None when they are more than the limit (by default `sum_bytes`)."""
@@ -312,7 +320,7 @@ class _Preparation:
         tables: list[pa.Table] = []
         self._add_heavy_errors(tables, self.snapshot.parts)
         if self.extra is not None:
-            tables.append(self.extra)
+            tables.append(self._updates(self.extra))
         if tables:
             multiset.check_errors(multiset.add_up(tables))
         return Prepared(
@@ -329,7 +337,7 @@ class _Preparation:
         tables: list[pa.Table] = []
         self._add_heavy_errors(tables, self.snapshot.parts)
         if self.extra is not None:
-            tables.append(self.extra)
+            tables.append(self._updates(self.extra))
         count = 0
         if tables:
             count = multiset.total(multiset.check_errors(multiset.add_up(tables)))
@@ -358,13 +366,19 @@ class _Preparation:
             raise Internal("a sum is not one row")
         return found.column(0)[0].as_py() or 0
 
-    def _updates(self, table: pa.Table) -> pa.Table:
-        """The table with exactly `update_names`; what it lacks is null."""
+    def _updates(self, table: pa.Table, keys: list[str] | None = None) -> pa.Table:
+        """The table as the driver sums it: `keys` (by default the query's columns), diff, error; what it
+        lacks is null."""
+        names = [*(self.columns if keys is None else keys), DIFF_COLUMN, ERROR_COLUMN]
         arrays = [
             table.column(name)
             if name in table.schema.names
             else pa.chunked_array([pa.nulls(table.num_rows, self.schema.field(name).type)])
-            for name in self.update_names
+            for name in names
         ]
-        fields = [self.schema.field(name).with_nullable(True) for name in self.update_names]
+        fields = [self.schema.field(name).with_nullable(True) for name in names]
         return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _negative(updates: pa.Table) -> pa.Table:
+    return updates.filter(pc.less(updates.column(DIFF_COLUMN), 0))

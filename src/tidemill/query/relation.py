@@ -1,7 +1,7 @@
 """What `read` found out about a collection at a time, put together as a Spark DataFrame.
 
-`read.prepare` fills a `Prepared` (rows that the driver holds, parts that Spark reads, hashes of rows that are
-hidden in them) before a session is chosen; `run` calls `dataframe` once it has one. Building is lazy: no job
+`read.prepare` fills a `Prepared` (rows that the driver holds, parts that Spark reads, rows that are hidden
+in them) before a session is chosen; `run` calls `dataframe` once it has one. Building is lazy: no job
 runs here.
 """
 
@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidemill.errors import Internal
-from tidemill.query.bloom import might_contain
-from tidemill.query.hashing import STANDARD, RowHash
+from tidemill.query.hide import Hidden
 from tidemill.query.local import to_jdf
 from tidemill.query.multiset import NEGATIVE_TEXT
 from tidemill.query.scan import scan
 from tidemill.query.slots import Slot
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
-from tidemill.types.model import RelationDesc
-from tidemill.types.names import physical_names
 from tidemill.types.spark import quote_identifier
 
 if TYPE_CHECKING:
@@ -48,11 +46,10 @@ class Prepared:
     # Rows that the driver holds; with `mz_diff` as the number of copies when `counted`.
     table: pa.Table | None = None
     counted: bool = False
-    # Parts whose rows Spark reads, without those whose hash `hidden` (a Bloom filter) says yes to.
+    # Parts whose rows Spark reads, without the hidden ones, which `table` accounts for.
     snapshot: Snapshot | None = None
     parts: list[Part] = field(default_factory=list)
-    hidden: bytes | None = None
-    hashing: RowHash = STANDARD
+    hidden: Hidden | None = None
     # The driver gave up: Spark sums the updates of all parts and of `table` (which then has `mz_diff`).
     sum_all: bool = False
     # No column is needed, only this number of rows.
@@ -79,16 +76,9 @@ class Prepared:
             rows = _frame(slot, held)
             frames.append(repeat(rows, self.columns) if self.counted else rows)
         if self.parts and self.snapshot is not None:
-            hidden = None if self.hidden is None else might_contain(slot.jvm, self.hidden, self.hash_sql())
-            for rows, copies in positives(slot.session, self.snapshot, self.parts, self.columns):
-                rows = rows if hidden is None else rows.where(~hidden)
+            for rows, copies in positives(slot.session, self.snapshot, self.parts, self.columns, self.hidden):
                 frames.append(repeat(rows, self.columns) if copies else rows)
-        return jdf_of(union(frames))
-
-    def hash_sql(self) -> str:
-        if self.snapshot is None:
-            raise Internal("a relation without a snapshot has no hashes")
-        return self.hashing.sql(projected(self.snapshot.desc, self.columns), self.columns)
+        return jdf_of(reduce(lambda a, b: a.union(b), frames))
 
     def _summed(self, slot: Slot, held: Any) -> DataFrame:
         from pyspark.sql import functions as F
@@ -115,11 +105,15 @@ class Prepared:
 
 
 def positives(
-    session: Any, snapshot: Snapshot, parts: Sequence[Part], columns: Sequence[str]
+    session: Any,
+    snapshot: Snapshot,
+    parts: Sequence[Part],
+    columns: Sequence[str],
+    hidden: Hidden | None = None,
 ) -> list[tuple[DataFrame, bool]]:
-    """The insertions among the parts' updates at or before the snapshot's time, as (rows, copies): where
-    `copies`, the rows have `mz_diff` behind, else each stands for itself. Parts that need the same filters
-    are scanned together."""
+    """The insertions among the parts' updates at or before the snapshot's time, less the hidden ones, as
+    (rows, copies): where `copies`, the rows have `mz_diff` behind, else each stands for itself. Parts that
+    need the same filters are scanned together."""
     groups: dict[tuple[bool, bool, bool, bool], list[Part]] = {}
     for part in parts:
         key = (part.max_time > snapshot.as_of, part.min_diff < 0, part.errors > 0, part.max_diff > 1)
@@ -127,7 +121,7 @@ def positives(
     result: list[tuple[DataFrame, bool]] = []
     for (late, signs, errors, copies), members in sorted(groups.items()):
         extra = [TIME_COLUMN] * late + [DIFF_COLUMN] * (signs or copies) + [ERROR_COLUMN] * errors
-        rows = scan(session, snapshot, members, [*columns, *extra])
+        rows = scan(session, snapshot, members, [*columns, *extra], hidden)
         conditions = [
             *([f"{TIME_COLUMN} <= {snapshot.as_of}L"] if late else []),
             *([f"{DIFF_COLUMN} > 0"] if signs else []),
@@ -148,19 +142,6 @@ def repeat(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     left = f"{DIFF_COLUMN} - mz_block * {_REPEAT_STEP}L"
     copies = f"explode(sequence(1L, least({_REPEAT_STEP}L, {left}))) AS mz_copy"
     return rows.selectExpr(*names, DIFF_COLUMN, blocks).selectExpr(*names, copies).select(*names)
-
-
-def union(frames: Sequence[DataFrame]) -> DataFrame:
-    result = frames[0]
-    for other in frames[1:]:
-        result = result.union(other)
-    return result
-
-
-def projected(desc: RelationDesc, columns: Sequence[str]) -> RelationDesc:
-    """The relation cut down to physical columns."""
-    by_name = dict(zip(physical_names(desc), desc.columns, strict=True))
-    return RelationDesc(tuple(by_name[name] for name in columns))
 
 
 def jdf_of(frame: Any) -> Any:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import DataCorrupted, Internal
+from tidemill.query.hide import Hidden, alike, hide
 from tidemill.query.tasks import map_in_arrow
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.names import physical_names
@@ -33,18 +36,33 @@ TASK_BATCH_ROWS = 65_536
 _SHARD_TYPES = {TIME_COLUMN: "BIGINT", DIFF_COLUMN: "BIGINT", ERROR_COLUMN: "STRING"}
 
 
-def scan(session: Any, snapshot: Snapshot, parts: Sequence[Part], columns: Sequence[str]) -> DataFrame:
+def scan(
+    session: Any,
+    snapshot: Snapshot,
+    parts: Sequence[Part],
+    columns: Sequence[str],
+    hidden: Hidden | None = None,
+) -> DataFrame:
     """The parts' updates as they stand, projected to `columns` (physical names, or the shard's own time, diff
-    and error)."""
+    and error), without those that are `hidden`."""
     if not parts:
         raise Internal("there are no parts to scan")
-    locations = [snapshot.locate(part) for part in parts]
     ddl = scan_ddl(snapshot.desc, columns)
-    if "://" in locations[0]:
-        return _scan_in_tasks(session, snapshot, parts, columns, ddl)
-    for part, path in zip(parts, locations, strict=True):
-        _check_file(path, part)
-    return session.read.schema(ddl).parquet(*(_uri(path) for path in locations))
+    hidden = Hidden() if hidden is None else hidden
+    if "://" in snapshot.locate(parts[0]):
+        return _scan_in_tasks(session, snapshot, parts, columns, ddl, hidden)
+
+    def files(some: Sequence[Part]) -> DataFrame:
+        paths = [(snapshot.locate(part), part) for part in some]
+        for path, part in paths:
+            _check_file(path, part)
+        return session.read.schema(ddl).parquet(*(_uri(path) for path, _ in paths))
+
+    whole = [part for part in parts if part.path not in hidden.places]
+    frames = [files(whole)] if whole else []
+    for some in alike(part for part in parts if part.path in hidden.places):
+        frames.append(hide(files(some), some, hidden))
+    return reduce(lambda a, b: a.union(b), frames)
 
 
 def scan_ddl(desc: RelationDesc, columns: Sequence[str]) -> str:
@@ -79,13 +97,19 @@ def _uri(path: str) -> str:
 
 
 def _scan_in_tasks(
-    session: Any, snapshot: Snapshot, parts: Sequence[Part], columns: Sequence[str], ddl: str
+    session: Any,
+    snapshot: Snapshot,
+    parts: Sequence[Part],
+    columns: Sequence[str],
+    ddl: str,
+    hidden: Hidden,
 ) -> DataFrame:
     # The store travels to the tasks with its settings; it is made to be pickled.
     reader = snapshot._reader  # pyright: ignore[reportPrivateUsage]
     blobs, shard_id, desc = reader.blobs, reader.shard_id, snapshot.desc
     listed = list(parts)
     wanted = list(columns)
+    gone = hidden.places
 
     def read(indexes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from tidemill.persist.part import read_part
@@ -95,7 +119,12 @@ def _scan_in_tasks(
         own = [name for name in wanted if name not in _SHARD_TYPES]
         for batch in indexes:
             for index in batch.column(0).to_pylist():
-                table = read_part(blobs, shard_id, listed[index], desc, own).select(wanted).cast(target)
+                part = listed[index]
+                table = read_part(blobs, shard_id, part, desc, own).select(wanted).cast(target)
+                if part.path in gone:
+                    stays = np.ones(part.rows, np.bool_)
+                    stays[gone[part.path]] = False
+                    table = table.filter(pa.array(stays))
                 yield from table.to_batches(max_chunksize=TASK_BATCH_ROWS)
 
     # One task per part: parts are of some tens of megabytes by compaction.
