@@ -35,7 +35,7 @@ def test_a_long_life_stays_small() -> None:
     """A key that is overwritten every tick, as a busy table is: parts, log and disk stay bounded."""
     with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         blobs = open_blobs(folder)
-        settings = Settings(checkpoint_every=50, clean_every_seconds=0)
+        settings = Settings(checkpoint_every=50, clean_after_seconds=0)
         shard = Shard.create(blobs, "u1", DESC, epoch=1, ages=NOW, settings=settings)
         most, merged, ticks = 0, 0, 800
         for t in range(ticks):
@@ -176,6 +176,7 @@ def test_ages_are_the_tables_own(folder: Blobs) -> None:
     shard = Shard.create(folder, "u1", DESC, epoch=1, ages=Ages(77, 88))
     assert ages_of(shard.state.metadata.configuration) == Ages(77, 88)
     assert Shard.open(folder, "u1", epoch=1).ages == Ages(77, 88)
+    assert ages_of(Ages(1, 2, 3).configuration()) == Ages(1, 2, 3)
     with pytest.raises(DataCorrupted):
         ages_of({})
 

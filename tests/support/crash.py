@@ -25,7 +25,7 @@ from tidemill.persist.settings import Ages, Settings
 from tidemill.persist.shard import Shard
 
 # Everything happens within a few appends.
-EAGER = Settings(checkpoint_every=4, clean_every_seconds=0, orphan_grace_seconds=0, orphan_every_seconds=0)
+EAGER = Settings(checkpoint_every=4, clean_after_seconds=0, orphan_grace_seconds=0, orphan_every_seconds=0)
 NOTHING_KEPT = Ages(log_keep_seconds=0, removed_keep_seconds=0)
 MAIN = "main"
 # Appends of a child that is not killed before; enough for every failpoint to be met a few times.

@@ -92,6 +92,9 @@ class FlakyBlobs:
     def list(self, prefix: str) -> list[BlobInfo]:
         return self.inner.list(prefix)
 
+    def folders(self, prefix: str) -> list[str]:
+        return self.inner.folders(prefix)
+
     def delete(self, paths: Sequence[str]) -> None:
         self.inner.delete(paths)
 

@@ -52,7 +52,7 @@ WRITERS = 3
 TXNS_PER_WRITER = 4
 # Everything is due all the time: checkpoints, cleaning and sweeping are part of what is killed. The grace
 # period must outlast the longest stall of a put: its temporary file would be swept from under it.
-SETTINGS = Settings(checkpoint_every=8, clean_every_seconds=0, orphan_grace_seconds=5, orphan_every_seconds=0)
+SETTINGS = Settings(checkpoint_every=8, clean_after_seconds=0, orphan_grace_seconds=5, orphan_every_seconds=0)
 
 Rows = Counter[tuple[int, int]]
 

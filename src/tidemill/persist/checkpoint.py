@@ -1,15 +1,12 @@
-"""Checkpoints, and cleaning the log behind them. Off the hot path.
+"""Checkpoints. Off the hot path.
 
 delta-rs writes the checkpoint from its own reading of the log; what it read is compared with our state first,
-so that every checkpoint is also a check of the log by another implementation. Order matters: the checkpoint
-and the hint that names it are synced before any entry is deleted; the entries behind the checkpoint before
-the newest are kept, so that one bad checkpoint loses nothing; and entries younger than the log's age are kept
-for readers of other programs and for writers that slept (`committer`).
+so that every checkpoint is also a check of the log by another implementation. The checkpoint and the hint
+that names it are synced before anybody relies on them (`clean`).
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
@@ -19,14 +16,11 @@ from tidemill import failpoints
 from tidemill.errors import DataCorrupted
 from tidemill.persist.blob import Blobs
 from tidemill.persist.entry import EPOCH_APP, SINCE_APP, UPPER_APP
-from tidemill.persist.log import checkpoint_path, hint_path, list_log
+from tidemill.persist.log import checkpoint_path, hint_path
 from tidemill.persist.state import State
 
 FP_WRITTEN = failpoints.register("persist.checkpoint.written", "delta-rs wrote a checkpoint, not synced")
 FP_SYNCED = failpoints.register("persist.checkpoint.synced", "a checkpoint is durable, nothing cleaned")
-FP_BEFORE_DELETE = failpoints.register(
-    "persist.clean.before_delete", "old log entries are about to be deleted"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +64,3 @@ def _verify(table: DeltaTable, shard_id: str, expected: Expected) -> None:
             f"we have {len(expected.paths)} and {expected.txns}.",
             hint="No checkpoint was written and no entry was cleaned; this is a bug worth reporting.",
         )
-
-
-def clean_log(blobs: Blobs, shard_id: str, log_keep_seconds: float) -> int:
-    """Delete entries and checkpoints that are older than the checkpoint before the newest, and old enough.
-    Returns how many."""
-    listing = list_log(blobs, shard_id)
-    kept = sorted(listing.checkpoints)[-2:]
-    if len(kept) < 2:
-        return 0
-    horizon = time.time() - log_keep_seconds
-    # In order: a crash on the way leaves the log without a hole.
-    old = [
-        info.path
-        for files in (listing.entries, listing.checkpoints)
-        for version, info in sorted(files.items())
-        if version < kept[0] and info.modified <= horizon
-    ]
-    if old:
-        failpoints.hit(FP_BEFORE_DELETE)
-        blobs.delete(old)
-    return len(old)

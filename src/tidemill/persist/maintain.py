@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.persist import checkpoint as checkpoints
 from tidemill.persist import compact as compaction
+from tidemill.persist.clean import Cleaner
 from tidemill.persist.committer import Committer
 from tidemill.persist.compact import Compacted, Plan
 from tidemill.persist.holds import Holds
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 # Merges per round: each may fill the next rank; a day's backlog cascades through five.
 MERGES_PER_ROUND = 8
+# Files deleted in a round, of the log and of removed parts each: so many, and two for each version that came
+# since the last round. So a commit beside it waits for few, and it keeps up with any rate.
+DELETES_PER_ROUND = 100
 
 
 @dataclass(slots=True)
@@ -48,9 +52,12 @@ class Maintenance:
         self._one = threading.RLock()
         # Where the newest checkpoint stands; -1 before the first.
         self._checkpointed = -1 if checkpoint is None else checkpoint
-        # When (monotonic) the log was last cleaned and orphans were last looked for. The first round of a
-        # handle does not: a server that opens a hundred shards has better things to do.
-        self._cleaned_at = self._orphans_at = time.monotonic()
+        self._cleaner = Cleaner(committer.blobs, committer.shard_id, committer.log_keep_seconds)
+        # When (monotonic) the handle was opened, and orphans were last looked for. The first round does not
+        # list anything: a server that opens a hundred shards has better things to do.
+        self._opened_at = self._orphans_at = time.monotonic()
+        # The version at the last round.
+        self._last = committer.state.version
         # The since at which a full consolidation was last considered: until since moves, the answer is the
         # same.
         self._considered = -1
@@ -65,13 +72,19 @@ class Maintenance:
                     break
                 done.compactions += 1
                 done.rows_merged += merged.rows_before
-            done.swept = sweep_removed(self._committer, self._holds, self._shard.ages.removed_keep_seconds)
+            version = self._shard.version
+            limit = DELETES_PER_ROUND + 2 * (version - self._last)
+            self._last = version
+            self._cleaner.see(version)
+            keep = self._shard.ages.removed_keep_seconds
+            done.swept = sweep_removed(self._committer, self._holds, keep, limit)
             if self._shard.version - self._checkpointed >= settings.checkpoint_every:
                 self.checkpoint()
                 done.checkpointed = True
             now = time.monotonic()
-            if now - self._cleaned_at >= settings.clean_every_seconds:
-                done.cleaned = self.clean()
+            if not self._cleaner.listed and now - self._opened_at >= settings.clean_after_seconds:
+                done.cleaned = self._cleaner.list()
+            done.cleaned += self._cleaner.clean(limit)
             if finished is not None and now - self._orphans_at >= settings.orphan_every_seconds:
                 done.swept += self.sweep(finished)
         return done
@@ -117,12 +130,11 @@ class Maintenance:
                 return
             checkpoints.write_checkpoint(self._committer.blobs, self._committer.shard_id, expected)
             self._checkpointed = expected.version
+            self._cleaner.add_checkpoint(expected.version)
 
     def clean(self) -> int:
         with self._one:
-            self._cleaned_at = time.monotonic()
-            keep = self._shard.ages.log_keep_seconds
-            return checkpoints.clean_log(self._committer.blobs, self._committer.shard_id, keep)
+            return self._cleaner.list() + self._cleaner.clean()
 
     def sweep(self, finished: Callable[[str], bool] | None) -> int:
         with self._one:

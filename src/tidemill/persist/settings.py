@@ -18,9 +18,7 @@ _LOG_AGE = "delta.logRetentionDuration"
 _REMOVED_AGE = "delta.deletedFileRetentionDuration"
 _SECONDS = re.compile(r"interval (\d+) seconds")
 
-# Tombstones stay in checkpoints this much longer than their files must stay on disk, so that a sweep which
-# runs late still learns of them from the log.
-_SWEEP_SLACK_SECONDS = 600
+_SLACK = "tidemill.sweepSlack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +28,36 @@ class Ages:
 
     log_keep_seconds: int = 2 * 3600
     removed_keep_seconds: int = 3600
+    # Tombstones stay in checkpoints this much longer than their files must stay on disk, so that a sweep
+    # which runs late still learns of them from the log.
+    sweep_slack_seconds: int = 600
 
     def configuration(self) -> dict[str, str]:
-        return {
+        made = {
             _LOG_AGE: f"interval {self.log_keep_seconds} seconds",
-            _REMOVED_AGE: f"interval {self.removed_keep_seconds + _SWEEP_SLACK_SECONDS} seconds",
+            _REMOVED_AGE: f"interval {self.removed_keep_seconds + self.sweep_slack_seconds} seconds",
             # We clean up ourselves, after the checkpoint is synced.
             "delta.enableExpiredLogCleanup": "false",
         }
+        if self.sweep_slack_seconds != DEFAULT_AGES.sweep_slack_seconds:
+            made[_SLACK] = f"interval {self.sweep_slack_seconds} seconds"
+        return made
+
+
+DEFAULT_AGES = Ages()
 
 
 def ages_of(configuration: Mapping[str, str]) -> Ages:
     """The ages that a table's configuration names."""
+    default = f"interval {DEFAULT_AGES.sweep_slack_seconds} seconds"
     try:
-        log = _SECONDS.fullmatch(configuration[_LOG_AGE])
-        removed = _SECONDS.fullmatch(configuration[_REMOVED_AGE])
+        texts = (configuration[_LOG_AGE], configuration[_REMOVED_AGE], configuration.get(_SLACK, default))
     except KeyError as error:
         raise DataCorrupted("the table's metadata lacks its retention", detail=str(error)) from error
-    if log is None or removed is None:
+    log, removed, slack = (_SECONDS.fullmatch(text) for text in texts)
+    if log is None or removed is None or slack is None:
         raise DataCorrupted("the table's retention is not understood")
-    return Ages(int(log[1]), int(removed[1]) - _SWEEP_SLACK_SECONDS)
+    return Ages(int(log[1]), int(removed[1]) - int(slack[1]), int(slack[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +66,8 @@ class Settings:
 
     # A checkpoint costs some 10 ms, opening a shard reads at most so many entries behind it.
     checkpoint_every: int = 50
-    # Cleaning lists the log's folder (7,200 names at rest), so not with every checkpoint.
-    clean_every_seconds: float = 300.0
+    # Cleaning the log begins so long after opening: it lists the log's folder, once (7,200 names at rest).
+    clean_after_seconds: float = 300.0
     # Merging in memory holds inputs and output, some 5 to 10 times their Parquet size: up to 2 GB. Larger
     # shards are Spark's.
     compact_max_bytes: int = 256 * MIB
@@ -73,5 +81,4 @@ class Settings:
     orphan_every_seconds: float = 3600.0
 
 
-DEFAULT_AGES = Ages()
 DEFAULT_SETTINGS = Settings()

@@ -23,13 +23,13 @@ FP_BEFORE_DELETE = failpoints.register(
 )
 
 # Deleted in one go, at most; the rest comes with the next sweep. Bounds the time of one call (some 20 ms on a
-# disk).
+# disk). Maintenance goes in smaller steps.
 SWEEP_BATCH = 1000
 
 _COMPACTION = re.compile(r"compact-e(\d+)-(\w+)")
 
 
-def sweep_removed(committer: Committer, holds: Holds, keep_seconds: float) -> int:
+def sweep_removed(committer: Committer, holds: Holds, keep_seconds: float, limit: int = SWEEP_BATCH) -> int:
     """Delete removed parts that are due; returns how many."""
     horizon = int((time.time() - keep_seconds) * 1000)
     with committer.changed:
@@ -37,10 +37,12 @@ def sweep_removed(committer: Committer, holds: Holds, keep_seconds: float) -> in
         pinned = holds.oldest_version()
         due: list[str] = []
         for path, tombstone in committer.state.removed.items():
-            if tombstone.at > horizon or len(due) == SWEEP_BATCH:
+            # In the order of their removal: those behind are younger, and pinned too.
+            if tombstone.at > horizon or len(due) == limit:
                 break
-            if pinned is None or tombstone.version <= pinned:
-                due.append(path)
+            if pinned is not None and tombstone.version > pinned:
+                break
+            due.append(path)
     if not due:
         return 0
     failpoints.hit(FP_BEFORE_DELETE)
