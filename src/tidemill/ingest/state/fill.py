@@ -169,7 +169,7 @@ def _one_per_key(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBa
     again |= contiguous(table.column(DIFF_COLUMN)).to_numpy()[order] != 1
     if again.any():
         single, rest = pa.array(order[~again]), pa.array(order[again])
-        net = consolidate(table.take(rest), RelationDesc(()), time=False)
+        net = _net(table.take(rest), shape)
         table = pa.concat_tables([table.take(single), net]).combine_chunks()
         hashes = contiguous(table.column(HASH_COLUMN)).to_numpy()
         order = _distinct(shard, shape, table, hashes, sign=1)
@@ -178,7 +178,7 @@ def _one_per_key(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBa
 
 def _changes(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
     """What updates between two states change: per key its row at the end, or that it has none."""
-    net = consolidate(table, RelationDesc(()), time=False)
+    net = _net(table, shape)
     diffs = contiguous(net.column(DIFF_COLUMN)).to_numpy()
     come, gone = net.filter(pa.array(diffs > 0)), net.filter(pa.array(diffs < 0))
     for rows, sign in ((come, 1), (gone, -1)):
@@ -188,6 +188,11 @@ def _changes(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBatch,
     batch = one_batch(both, shape.names, shape.schema)
     order = first_of_each_key(hashes, [batch.column(i) for i in shape.key])
     return batch.take(pa.array(order)), hashes[order], order >= come.num_rows
+
+
+def _net(table: pa.Table, shape: Shape) -> pa.Table:
+    """The rows that are left when the diffs of equal ones are added up."""
+    return _keyed(consolidate(table.drop([HASH_COLUMN]), RelationDesc(())), shape)
 
 
 def _distinct(shard: str, shape: Shape, rows: pa.Table, hashes: np.ndarray, *, sign: int) -> np.ndarray:
