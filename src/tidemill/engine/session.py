@@ -57,6 +57,11 @@ T = TypeVar("T")
 
 # Notices that wait for a client that does not read; later ones are dropped (they are advice, not data).
 MAX_PENDING_EVENTS = 1000
+# From the least to the most severe: what client_min_messages can be.
+SEVERITIES = (
+    *("debug5", "debug4", "debug3", "debug2", "debug", "debug1"),
+    *("log", "info", "notice", "warning", "error"),
+)
 # Texts up to this many characters are parsed and planned on the event loop: it takes a fraction of a
 # millisecond for most (measured: 0.15 ms for a short INSERT), a change of threads costs as much, and far
 # more on a busy machine.
@@ -275,6 +280,10 @@ class EngineSession:
         return fn(*args) if size <= SHORT else await self.blocking(fn, *args)
 
     def notice(self, notice: Notice) -> None:
+        """Tell the client, if it wants to know (INFO it is always told)."""
+        least = SEVERITIES.index(self.variables.get("client_min_messages"))
+        if notice.severity != "INFO" and SEVERITIES.index(notice.severity.lower()) < least:
+            return
         if len(self._events) < MAX_PENDING_EVENTS:
             self._events.append(notice)
             if self._wake is not None:
