@@ -355,3 +355,15 @@ def test_a_data_directory_that_is_none(start_server: StartServer, tmp_path: Path
     assert "ended with status 1" in str(e.value)
     assert "Traceback" not in str(e.value)
     assert str(path) in str(e.value)
+
+
+def test_a_conflict_names_the_table(dsn: str, table: str) -> None:
+    with psycopg.connect(dsn) as first, psycopg.connect(dsn, autocommit=True) as second:
+        second.execute(query(table, "CREATE TABLE {} (k int)"))
+        second.execute(query(table, "INSERT INTO {} VALUES (1)"))
+        first.execute(query(table, "UPDATE {} SET k = k + 1"))
+        second.execute(query(table, "INSERT INTO {} VALUES (5)"))
+        with pytest.raises(psycopg.errors.SerializationFailure) as caught:
+            first.commit()
+    assert (caught.value.diag.message_detail or "").startswith(f'Relation "{table}" was read at ')
+    assert caught.value.diag.message_hint == "Run the transaction again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections import Counter
@@ -29,6 +30,7 @@ from tidemill.persist.local import LocalBlobs
 from tidemill.persist.outcome import CommitFailed, CommitUnknown
 from tidemill.persist.shard import Shard
 from tidemill.persist.txns.record import TXNS_SHARD, unapplied
+from tidemill.persist.txns.request import ShardConflict, conflict
 from tidemill.types.model import INT4, TEXT, Column, RelationDesc
 
 DESC = RelationDesc((Column("k", INT4), Column("v", TEXT)))
@@ -112,6 +114,14 @@ def test_a_read_that_changed_is_refused(env: Environment) -> None:
     ok(env.txns.commit({"b-1": rows((2, "y", 1))}, {"a-1": env.oracle.read_ts()}))
 
 
+def test_a_conflict_can_name_the_relation() -> None:
+    found = conflict("u1-7", 3, 5)
+    assert found.detail == "Shard u1-7 was read at 3 and changed at 5."
+    named = pickle.loads(pickle.dumps(found)).named("odd {name}")
+    assert named.detail == 'Relation "odd {name}" was read at 3 and changed at 5.'
+    assert (named.sqlstate, named.primary, named.hint) == ("40001", found.primary, found.hint)
+
+
 def test_conflicts_within_a_group(env: Environment) -> None:
     """Ten transactions that read and write the same shard at one time, in one group: one wins."""
     at = env.oracle.read_ts()
@@ -157,7 +167,7 @@ def test_a_bad_request_fails_alone(env: Environment) -> None:
         ]
     ok(good)
     kinds = [type(f.exception(timeout=30)) for f in bad]
-    assert kinds == [SerializationFailure, Internal, DatatypeMismatch, Internal, UndefinedObject]
+    assert kinds == [ShardConflict, Internal, DatatypeMismatch, Internal, UndefinedObject]
     assert read(env, "a-1") == {(1, "x"): 1}
 
 

@@ -40,6 +40,7 @@ from tidemill.ingest.spark_runner import SparkRunner
 from tidemill.ingest.warm import warm_up
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
+from tidemill.persist.txns.request import ShardConflict
 from tidemill.query.spark import SparkHost
 from tidemill.time.oracle import Oracle
 
@@ -180,7 +181,13 @@ class TidemillEngine:
             await asyncio.to_thread(self.environment.open_shard, shard_id)
             self._opened.add(shard_id)
         future = self.environment.txns.commit(updates, reads, unchanged)
-        return await self._handover.result(future)
+        try:
+            return await self._handover.result(future)
+        except ShardConflict as e:
+            name = next(
+                (c.item.name for c in self.catalog.state.collections() if c.shard == e.shard_id), None
+            )
+            raise e if name is None else e.named(name) from None
 
     def release(self, what: Callable[[], None]) -> None:
         """Run it on a worker thread, without waiting; when the server is stopping, at once."""

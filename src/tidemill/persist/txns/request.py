@@ -66,19 +66,37 @@ def check_updates(table: pa.Table, desc: RelationDesc, shard_id: str) -> None:
         raise Internal(f"the updates for shard {shard_id} have diffs that are null or zero")
 
 
-def changed_meanwhile(shard_id: str) -> SerializationFailure:
-    return SerializationFailure(
+class ShardConflict(SerializationFailure):
+    """A shard changed under a transaction. `what` tells it with the shard's name left open: whoever knows
+    the relation puts that instead (`named`)."""
+
+    def __init__(self, primary: str, what: str, shard_id: str, *, name: str | None = None) -> None:
+        detail = what.format(name or f"Shard {shard_id}")
+        super().__init__(primary, detail=detail, hint="Run the transaction again.")
+        self.what = what
+        self.shard_id = shard_id
+
+    def named(self, relation: str) -> ShardConflict:
+        """The same, about the relation."""
+        return ShardConflict(self.primary, self.what, self.shard_id, name=f'Relation "{relation}"')
+
+    def __reduce__(self) -> tuple[type[ShardConflict], tuple[str, str, str]]:
+        return (ShardConflict, (self.primary, self.what, self.shard_id))
+
+
+def changed_meanwhile(shard_id: str) -> ShardConflict:
+    return ShardConflict(
         "could not serialize access due to a concurrent change of the table",
-        detail=f"The columns of shard {shard_id} changed after the statement was planned.",
-        hint="Run the transaction again.",
+        "{} got other columns after the statement was planned.",
+        shard_id,
     )
 
 
-def conflict(shard_id: str, read_at: int, changed_at: int) -> SerializationFailure:
-    return SerializationFailure(
+def conflict(shard_id: str, read_at: int, changed_at: int) -> ShardConflict:
+    return ShardConflict(
         "could not serialize access due to concurrent update",
-        detail=f"Shard {shard_id} was read at {read_at} and changed at {changed_at}.",
-        hint="Run the transaction again.",
+        f"{{}} was read at {read_at} and changed at {changed_at}.",
+        shard_id,
     )
 
 
