@@ -1,0 +1,227 @@
+"""The folder of states: limits, leftovers, full disks, and processes that are killed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from upsert_world import SHAPE, World, random_records
+
+from tidemill import failpoints
+from tidemill.ingest.exchange import BUCKETS
+from tidemill.ingest.state import StateStore, bucket, merge, shared, sweep
+from tidemill.ingest.state.merge import MERGE_SHARE, plan
+
+
+def files(folder: Path, suffix: str = "") -> list[Path]:
+    return sorted(p for p in folder.rglob(f"*{suffix}") if p.is_file())
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def filled(folder: Path, shard: str, upper: int = 2) -> StateStore:
+    store = StateStore(str(folder))
+    for n in range(BUCKETS):
+        assert store.empty(shard, n, SHAPE, 1).commit(upper)
+    return store
+
+
+def test_a_full_disk_only_costs_reading_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "HEAD_BYTES", 0)
+    rng = np.random.default_rng(1)
+    world, store = World(), StateStore(str(tmp_path))
+    for name in ("run_written", "manifest_written"):
+        world.tick(store, random_records(rng, 60, 50))
+        before = world.snapshots
+        failpoints.arm(f"ingest.state.{name}=enospc")
+        try:
+            world.tick(store, random_records(rng, 60, 50))
+        finally:
+            failpoints.arm("")
+        world.tick(StateStore(str(tmp_path)), random_records(rng, 60, 50))
+        assert world.snapshots == before, "the older state and what came since were enough"
+        assert not files(tmp_path, ".tmp")
+
+
+def test_the_folder_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    world, store = World(), StateStore(str(tmp_path / "state"))
+    world.tick(store, [(1, "a")])
+    world.tick(store, [(1, "b")])
+    assert world.snapshots == 2
+
+
+def test_over_the_limit_the_least_recently_used_buckets_go(tmp_path: Path) -> None:
+    for shard in ("old", "new"):
+        store = filled(tmp_path, shard)
+    for path in files(tmp_path, ".state"):
+        age(path, 500 if "/old." in str(path) else 0)
+    total = sum(p.stat().st_size for p in files(tmp_path))
+    StateStore(str(tmp_path), limit=total).sweep()
+    assert len(files(tmp_path, ".state")) == 2 * BUCKETS
+    store = StateStore(str(tmp_path), limit=total // 2)
+    assert store.open("old", 0, SHAPE, 2) is not None
+    store.sweep()
+    assert len(files(tmp_path, ".state")) == BUCKETS
+    assert all("/new." in str(path) for path in files(tmp_path, ".state"))
+    assert store.open("old", 0, SHAPE, 2) is None
+    assert store.open("new", 0, SHAPE, 2) is not None
+
+
+def test_leftovers_go_and_what_may_be_under_way_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket, "HEAD_BYTES", 0)
+    rng = np.random.default_rng(2)
+    world, store = World(), StateStore(str(tmp_path))
+    for _ in range(4):
+        world.tick(store, random_records(rng, 60, 50))
+    store.settle()
+    before = files(tmp_path)
+    folder = before[0].parent
+    for name in ("a.tmp", "b.run", "c.claim", "d.merged"):
+        (folder / name).write_bytes(b"x")
+        (folder / f"old-{name}").write_bytes(b"x")
+        age(folder / f"old-{name}", sweep.GRACE_SECONDS + 1)
+    for path in before:
+        age(path, sweep.GRACE_SECONDS + 1)
+    dead = tmp_path / "boot-of-old" / "s" / "0"
+    dead.mkdir(parents=True)
+    (dead / "1.state").write_bytes(b"x")
+    (tmp_path / "not ours").write_bytes(b"x")
+    store.sweep()
+    left = {p.name for p in files(tmp_path)}
+    assert left == {p.name for p in before} | {"a.tmp", "b.run", "c.claim", "d.merged", "not ours"}
+    snapshots = world.snapshots
+    world.tick(StateStore(str(tmp_path)), random_records(rng, 60, 50))
+    assert world.snapshots == snapshots
+
+
+def test_another_boot_starts_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path, "s")
+    monkeypatch.setattr("tidemill.ingest.state.store._boot", lambda: "boot-another")
+    assert StateStore(str(tmp_path)).open("s", 0, SHAPE, 2) is None
+
+
+def test_shards_of_any_name(tmp_path: Path) -> None:
+    store = StateStore(str(tmp_path))
+    for shard in ("../../x", "s3://bucket/a b", "x" * 300, ""):
+        assert store.empty(shard, 0, SHAPE, 1).commit(2)
+        assert store.open(shard, 0, SHAPE, 2) is not None
+    assert all(store.folder in str(path) for path in files(tmp_path))
+
+
+def test_one_store_per_process_and_folder(tmp_path: Path) -> None:
+    assert shared(str(tmp_path)) is shared(f"{tmp_path}/")
+    assert shared(str(tmp_path)) is not shared(str(tmp_path / "other"))
+
+
+@given(st.lists(st.integers(1, 200_000), max_size=400))
+def test_the_runs_stay_few(batches: list[int]) -> None:
+    """Whatever comes, and if the background never does anything: a lookup visits few runs, and what a commit
+    merges is in proportion, unless the background has failed it for long."""
+    sizes: list[int] = []
+    for fresh in batches:
+        todo = plan(fresh, sizes)
+        if len(sizes) < merge.MAX_RUNS:
+            affordable = max(merge.INLINE_ROWS, merge.INLINE_FACTOR * fresh)
+            assert todo.inline == 0 or fresh + sum(sizes[: todo.inline]) <= affordable
+        if todo.later is not None:
+            assert todo.later[0] >= todo.inline
+        sizes = [fresh + sum(sizes[: todo.inline]), *sizes[todo.inline :]]
+        assert len(sizes) <= merge.MAX_RUNS
+
+
+@given(st.lists(st.integers(1, 2000), min_size=50, max_size=300))
+def test_a_merge_that_is_left_for_later_is_named_until_it_is_done(batches: list[int]) -> None:
+    sizes = [5_000_000, 100_000]
+    waiting: tuple[int, int] | None = None
+    for n, fresh in enumerate(batches):
+        todo = plan(fresh, sizes)
+        pair = None if todo.later is None else (sizes[todo.later[0]], sizes[todo.later[1] - 1])
+        if waiting is not None:
+            assert pair == waiting
+        sizes = [fresh + sum(sizes[: todo.inline]), *sizes[todo.inline :]]
+        if len(sizes) >= merge.MAX_RUNS:
+            return
+        waiting = pair
+        if pair is not None and n % 7 == 6:
+            at = plan(0, sizes).later
+            assert at is not None and (sizes[at[0]], sizes[at[1] - 1]) == pair
+            sizes[at[0] : at[1]] = [sum(pair)]
+            waiting = None
+    for small, large in itertools.pairwise(sizes[1:]):
+        assert small * MERGE_SHARE < large or small + large <= merge.INLINE_ROWS or waiting is not None
+
+
+# Ticks until a failpoint kills the process, or 40 of them. What it prints is what it had acknowledged.
+_VICTIM = """
+import sys
+import numpy as np
+from tidemill.ingest.state import StateStore, bucket, merge
+from upsert_world import World, random_records
+
+bucket.HEAD_BYTES, merge.INLINE_ROWS, merge.INLINE_FACTOR = 600, 20, 1
+rng = np.random.default_rng(9)
+world, store = World(), StateStore(sys.argv[1])
+for _ in range(40):
+    world.tick(store, random_records(rng, 40, 300))
+    store.settle()
+    print(world.upper, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ingest.state.run_written",
+        "ingest.state.run_named",
+        "ingest.state.manifest_written",
+        "ingest.state.manifest_named",
+        "ingest.state.merged",
+    ],
+)
+def test_killed_processes_leave_nothing_wrong(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {
+        **os.environ,
+        "TIDEMILL_FAILPOINTS": f"{name}=kill@20",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    victim = subprocess.run(
+        [sys.executable, "-c", _VICTIM, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert victim.returncode == -9, victim.stderr
+    ticks = len(victim.stdout.split())
+    assert ticks < 40
+    monkeypatch.setattr(bucket, "HEAD_BYTES", 600)
+    monkeypatch.setattr(merge, "INLINE_ROWS", 20)
+    # The same collection elsewhere; then the next tick with what the victim left.
+    rng = np.random.default_rng(9)
+    world, elsewhere = World(), StateStore(str(tmp_path / "elsewhere"))
+    for _ in range(ticks):
+        world.tick(elsewhere, random_records(rng, 40, 300))
+    before = world.snapshots
+    store = StateStore(str(tmp_path))
+    for _ in range(5):
+        world.tick(store, random_records(rng, 40, 300))
+    assert world.snapshots == before, "what the victim had kept was of use"
+    shutil.rmtree(tmp_path / "elsewhere")
