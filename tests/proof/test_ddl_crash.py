@@ -50,6 +50,7 @@ DEATHS = [
 @pytest.mark.timeout(300)
 def test_definitions_are_whole_after_a_crash(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data")
+    server.spark = False
     try:
         server.start()
         before = set_up(server)
@@ -58,7 +59,7 @@ def test_definitions_are_whole_after_a_crash(tmp_path: Path) -> None:
             server.env = {"TIDEMILL_FAILPOINTS": f"{death.failpoint}=kill"}
             server.start()
             die(server, death)
-        server.env = {}
+        server.env, server.spark = {}, True
         server.start(wait_ready=True)
         with psycopg.connect(server.sql_dsn, autocommit=True) as connection:
             for death in DEATHS:

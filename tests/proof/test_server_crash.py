@@ -62,8 +62,6 @@ ACKS = 40
 SECONDS = 40.0
 # One life in so many has a real JVM beside it.
 SPARK_EVERY = 10
-# What stands for Java in the others: it says nothing, and ends with the server that holds its input.
-SILENT_JAVA = "#!/bin/sh\nexec cat > /dev/null\n"
 
 
 class Rounds:
@@ -77,13 +75,11 @@ class Rounds:
         self.killed: Counter[str] = Counter()
         # Seconds from each start to the first answer over SQL.
         self.starts: list[float] = []
-        self._no_spark = {"JAVA_HOME": str(silent_java(data_dir.with_name("java")))}
 
     def live(self, failpoint: str | None, nth: int = 1) -> None:
         """One life: start, write, die."""
-        self.server.env = {} if self.killed.total() % SPARK_EVERY == 0 else dict(self._no_spark)
-        if failpoint is not None:
-            self.server.env["TIDEMILL_FAILPOINTS"] = f"{failpoint}=kill@{nth}"
+        self.server.spark = self.killed.total() % SPARK_EVERY == 0
+        self.server.env = {} if failpoint is None else {"TIDEMILL_FAILPOINTS": f"{failpoint}=kill@{nth}"}
         began = time.monotonic()
         self.server.start(wait_sql=False)
         try:
@@ -128,16 +124,6 @@ class Rounds:
         return found
 
 
-def silent_java(home: Path) -> Path:
-    """A JAVA_HOME where Spark waits for a JVM that never speaks."""
-    (home / "bin").mkdir(parents=True)
-    (home / "release").write_text('JAVA_VERSION="17.0.1"\n')
-    java = home / "bin" / "java"
-    java.write_text(SILENT_JAVA)
-    java.chmod(0o755)
-    return home
-
-
 def define(dsn: str, stop: threading.Event) -> None:
     """The tables, and one more that comes and goes, so that the catalog is written too."""
     try:
@@ -179,7 +165,7 @@ def test_five_restarts(tmp_path: Path, record_property: Callable[[str, object], 
         record_property("seconds until SQL answers after kill -9", [round(s, 1) for s in lives.starts])
         found = lives.look()
         assert len(found.updates["transfers"]) > ACKS
-        lives.server.env = {}
+        lives.server.env, lives.server.spark = {}, True
         lives.server.start(wait_ready=True)
         ask(lives, found)
         update_until_death(lives)
@@ -205,7 +191,7 @@ def test_many_restarts(tmp_path: Path, count: int, record_property: Callable[[st
         record_property("killed at", dict(lives.killed))
         record_property("acknowledged transactions", lives.ledger.count("ack"))
         record_property("old times looked at after the last death", len(lives.records.seen))
-        lives.server.env = {}
+        lives.server.env, lives.server.spark = {}, True
         lives.server.start(wait_ready=True)
         ask(lives, lives.look())
 
