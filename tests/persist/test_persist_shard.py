@@ -413,3 +413,10 @@ def test_parts_can_be_written_elsewhere(blobs: Blobs) -> None:
     shard.compare_and_append([part], 0, 2)
     assert len(read_part(blobs, "u1", part, DESC, ["v"], (1, None))) == 1
     assert contents(shard, 1) == {(1, "x"): 1, (2, "x"): 1}
+
+
+def test_folders(blobs: Blobs) -> None:
+    for shard_id in ("u2", "u10", "u1"):
+        Shard.create(blobs, shard_id, DESC, epoch=1)
+    assert blobs.folders("shards") == ["u1", "u10", "u2"]
+    assert blobs.folders("shards/u1") == ["_delta_log"]

@@ -9,7 +9,7 @@ them are live at the version before it, so no row is ever doubled by two compact
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidemill import failpoints
 from tidemill.errors import DataCorrupted
+from tidemill.persist.blob import Blobs
 from tidemill.persist.committer import Committer, Draft, check_epoch
 from tidemill.persist.entry import CLOSED, Operation
 from tidemill.persist.outcome import CommitUnknown, InputsReplaced
@@ -61,42 +62,58 @@ class Compacted:
     rows_after: int
 
 
-def plan_tier(state: State, since: int, settings: Settings) -> Plan | None:
-    """The lowest full rank, oldest parts first. Looks at ranks, not at parts, unless there is work."""
+def plan_tier(
+    state: State, since: int, settings: Settings, busy: Collection[str] = frozenset()
+) -> Plan | None:
+    """The lowest full rank, oldest parts first, but for those whose paths are `busy`. Looks at ranks, not at
+    parts, unless there is work."""
     for rank in sorted(state.ranks):
         ranked = state.ranks[rank]
         if len(ranked) < FANOUT:
             continue
-        small = [part for part in ranked.values() if part.bytes < settings.part_target_bytes]
-        inputs = _within(small, settings.compact_max_bytes)
+        inputs = tier_inputs(ranked, settings, busy)
         if len(inputs) >= FANOUT:
-            return _plan(state, inputs, since)
+            return make_plan(state, inputs, since)
     return None
 
 
+def tier_inputs(
+    ranked: Mapping[str, Part], settings: Settings, busy: Collection[str] = frozenset()
+) -> tuple[Part, ...]:
+    """What of a full rank is merged in memory; too few of them are left alone."""
+    small = [p for p in ranked.values() if p.bytes < settings.part_target_bytes and p.path not in busy]
+    return _within(small, settings.compact_max_bytes)
+
+
 def plan_full(state: State, since: int, settings: Settings) -> Plan | None:
-    """Everything wholly at or before since, when enough would go: each retraction there takes an insertion
-    with it."""
+    """Everything that is settled, when enough would go and it fits in memory."""
+    settled = settled_parts(state, since, settings)
+    if not settled or sum(part.bytes for part in settled) > settings.compact_max_bytes:
+        return None
+    return make_plan(state, settled, since)
+
+
+def settled_parts(state: State, since: int, settings: Settings) -> tuple[Part, ...]:
+    """Everything wholly at or before since, if enough of it would go: each retraction there takes an
+    insertion with it. Else nothing."""
     target = target_time(state, since)
-    settled = [part for part in state.parts.values() if part.max_time <= target]
+    settled = tuple(part for part in state.parts.values() if part.max_time <= target)
     gone = 2 * sum(part.retractions for part in settled)
     if gone == 0 or gone < settings.compact_min_gain * sum(part.rows for part in settled):
-        return None
-    if sum(part.bytes for part in settled) > settings.compact_max_bytes:
-        return None
+        return ()
     if len(settled) == 1 and settled[0].min_time >= target:
-        return None  # consolidated already, and still negative
-    return _plan(state, tuple(settled), since)
+        return ()  # consolidated already, and still negative
+    return settled
 
 
 def plan_all(state: State, since: int, settings: Settings) -> Plan | None:
     """Every part that fits, whatever it gains."""
     inputs = _within(list(state.parts.values()), settings.compact_max_bytes)
     alone = len(inputs) == 1 and inputs[0].min_time >= target_time(state, since)
-    return _plan(state, inputs, since) if inputs and not alone else None
+    return make_plan(state, inputs, since) if inputs and not alone else None
 
 
-def _plan(state: State, inputs: tuple[Part, ...], since: int) -> Plan:
+def make_plan(state: State, inputs: tuple[Part, ...], since: int) -> Plan:
     return Plan(state.version, state.metadata.desc, inputs, target_time(state, since))
 
 
@@ -140,7 +157,15 @@ def compact(
     """Carry the plan out. Raises `InputsReplaced` (another compaction came first) or another outcome of a
     commit; what it wrote is deleted unless it may have become visible."""
     table = merge(_read(plan, committer, reader), plan.desc, plan.since)
-    outputs = _write(reader, table, job, plan, settings)
+    step = part_rows(plan.inputs, settings)
+    outputs = write_parts(reader.blobs, reader.shard_id, plan.desc, table, job, step)
+    return replace_inputs(plan, outputs, committer, reader, epoch=epoch)
+
+
+def replace_inputs(
+    plan: Plan, outputs: tuple[Part, ...], committer: Committer, reader: PartReader, *, epoch: int
+) -> Compacted:
+    """Put the outputs in the inputs' place; raises as `compact`."""
     failpoints.hit(FP_PART_WRITTEN)
     paths = tuple(part.path for part in plan.inputs)
 
@@ -160,7 +185,8 @@ def compact(
     for part in plan.inputs:
         # Whoever still reads an older version reads the file; the cache is for what is live.
         reader.cache.drop(reader.cache.key(reader.blobs, reader.shard_id, part))
-    return Compacted(len(paths), len(outputs), sum(part.rows for part in plan.inputs), table.num_rows)
+    before, after = (sum(part.rows for part in parts) for parts in (plan.inputs, outputs))
+    return Compacted(len(paths), len(outputs), before, after)
 
 
 def _read(plan: Plan, committer: Committer, reader: PartReader) -> list[pa.Table]:
@@ -183,11 +209,18 @@ def check_live(shard_id: str, state: State, paths: Sequence[str]) -> None:
             )
 
 
-def _write(reader: PartReader, table: pa.Table, job: str, plan: Plan, settings: Settings) -> tuple[Part, ...]:
-    # Cut by the inputs' own density: the output compresses no worse.
-    density = sum(part.bytes for part in plan.inputs) / sum(part.rows for part in plan.inputs)
-    step = max(1, int(settings.part_target_bytes / density))
+def part_rows(inputs: Sequence[Part], settings: Settings) -> int:
+    """How many updates make a part of the target's size, by the inputs' own density: the output compresses
+    no worse."""
+    density = sum(part.bytes for part in inputs) / sum(part.rows for part in inputs)
+    return max(1, int(settings.part_target_bytes / density))
+
+
+def write_parts(
+    blobs: Blobs, shard_id: str, desc: RelationDesc, table: pa.Table, job: str, step: int
+) -> tuple[Part, ...]:
+    """The table as parts of at most `step` updates."""
     return tuple(
-        write_part(reader.blobs, reader.shard_id, plan.desc, table.slice(start, step), job)
+        write_part(blobs, shard_id, desc, table.slice(start, step), job)
         for start in range(0, table.num_rows, step)
     )

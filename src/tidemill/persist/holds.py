@@ -12,6 +12,9 @@ from types import TracebackType
 
 from tidemill.errors import Internal
 
+# The `at` of a hold that keeps files and no time.
+NO_TIME = 2**63 - 1
+
 
 class Hold:
     """A promise made to one reader; give it back with `release` (or use it as a context manager)."""

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 
 from tidemill.persist import checkpoint as checkpoints
 from tidemill.persist import compact as compaction
+from tidemill.persist import large
 from tidemill.persist.clean import Cleaner
 from tidemill.persist.committer import Committer
 from tidemill.persist.compact import Compacted, Plan
-from tidemill.persist.holds import Holds
+from tidemill.persist.holds import NO_TIME, Holds
+from tidemill.persist.large import LargePlan
 from tidemill.persist.outcome import InputsReplaced
+from tidemill.persist.part import Part
 from tidemill.persist.sweep import sweep_orphans, sweep_removed
 
 if TYPE_CHECKING:
@@ -29,6 +32,10 @@ MERGES_PER_ROUND = 8
 # Files deleted in a round, of the log and of removed parts each: so many, and two for each version that came
 # since the last round. So a commit beside it waits for few, and it keeps up with any rate.
 DELETES_PER_ROUND = 100
+
+# Carries a plan out: writes parts that hold what the groups of the plan hold, and leaves nothing behind when
+# it raises.
+Carry = Callable[[LargePlan], tuple[Part, ...]]
 
 
 @dataclass(slots=True)
@@ -61,6 +68,9 @@ class Maintenance:
         # The since at which a full consolidation was last considered: until since moves, the answer is the
         # same.
         self._considered = -1
+        # Paths of the parts that are being merged elsewhere (`compact_large`), which takes its time: nothing
+        # here takes them away from it.
+        self._busy: frozenset[str] = frozenset()
 
     def run(self, epoch: int, finished: Callable[[str], bool] | None) -> Maintained:
         done = Maintained()
@@ -110,14 +120,33 @@ class Maintenance:
                 except InputsReplaced:
                     return None
 
+    def compact_large(self, epoch: int, carry: Carry) -> Compacted | None:
+        """What is too large for memory, merged by `carry` while everything else goes on."""
+        with self._one, self._committer.changed:
+            plan = large.plan_large(self._committer.state, self._shard.since, self._shard.settings)
+            if plan is None or self._busy:
+                return None
+            self._busy = frozenset(part.path for part in plan.plan.inputs)
+            # The inputs' files stay; since may go on meanwhile.
+            hold = self._holds.acquire(NO_TIME, plan.plan.version)
+        try:
+            with hold:
+                self._shard.record_since()
+                outputs = carry(plan)
+                return compaction.replace_inputs(
+                    plan.plan, outputs, self._committer, self._shard.reader, epoch=epoch
+                )
+        finally:
+            self._busy = frozenset()
+
     def _plan(self, everything: bool) -> Plan | None:
         settings = self._shard.settings
         with self._committer.changed:
             state, since = self._committer.state, self._shard.since
             if everything:
                 return compaction.plan_all(state, since, settings)
-            plan = compaction.plan_tier(state, since, settings)
-            if plan is None and since > self._considered:
+            plan = compaction.plan_tier(state, since, settings, self._busy)
+            if plan is None and since > self._considered and not self._busy:
                 self._considered = since
                 plan = compaction.plan_full(state, since, settings)
             return plan

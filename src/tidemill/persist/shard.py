@@ -25,7 +25,7 @@ from tidemill.persist.entry import CLOSED, Metadata, Operation
 from tidemill.persist.holds import Hold, Holds
 from tidemill.persist.listen import Listen
 from tidemill.persist.log import checkpoint_path, cleaned_past, hint_path, load
-from tidemill.persist.maintain import Maintained, Maintenance
+from tidemill.persist.maintain import Carry, Maintained, Maintenance
 from tidemill.persist.outcome import Fenced, UpperMismatch
 from tidemill.persist.part import Part, part_path, write_part
 from tidemill.persist.reading import PartReader
@@ -382,6 +382,12 @@ class Shard:
         """Merge what is worth merging (or, with `everything`, all that fits in memory); None when there
         was nothing."""
         return self._maintenance.compact(self._epoch_of_writer(), everything=everything)
+
+    def compact_large(self, carry: Carry) -> Compacted | None:
+        """Merge what does not fit in memory, with somebody else's hands; None when there is nothing. Blocks
+        as long as `carry` takes, and nobody else meanwhile. Raises what `carry` raises, InputsReplaced, and
+        the outcomes of a commit."""
+        return self._maintenance.compact_large(self._epoch_of_writer(), carry)
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the newest version."""

@@ -86,9 +86,8 @@ def _over(job: str, finished: Callable[[str], bool], epoch: int, writer: str) ->
 def never_used(blobs: Blobs, shard_id: str, creator: str) -> bool:
     """Whether all that a shard's folder holds is its log and parts of its creator's job (`creator` is how
     those begin): then it may go when nothing refers to it. Anything else was somebody's data once."""
-    parts = f"shards/{shard_id}/parts/"
-    paths = [info.path for info in blobs.list(f"shards/{shard_id}")]
-    return all(not path.startswith(parts) or path.startswith(parts + creator) for path in paths)
+    allowed = (f"{log_folder(shard_id)}/", f"shards/{shard_id}/parts/{creator}")
+    return all(info.path.startswith(allowed) for info in blobs.list(f"shards/{shard_id}"))
 
 
 def drop_shard(blobs: Blobs, shard_id: str) -> None:

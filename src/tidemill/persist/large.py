@@ -1,0 +1,63 @@
+"""Compaction of what is too large for this process's memory: what to merge, by the rules of `compact`.
+
+Planned by `maintain`, carried out by somebody with more hands (`ingest.compaction`, on Spark), and committed
+as every compaction is. What `compact` can do by itself is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tidemill.persist.compact import Plan, make_plan, settled_parts, tier_inputs
+from tidemill.persist.part import Part
+from tidemill.persist.settings import Settings
+from tidemill.persist.state import FANOUT, State
+
+# A part of at least this share of the target's size is as good as one that has it: what a consolidation left
+# somewhat smaller is not written again for that.
+GOOD_SIZE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LargePlan:
+    """`groups` are the inputs of `plan`, apart: each is consolidated by itself into parts of the target's
+    size. A group of more bytes than that is more than one task's memory."""
+
+    plan: Plan
+    groups: tuple[tuple[Part, ...], ...]
+
+
+def plan_large(state: State, since: int, settings: Settings) -> LargePlan | None:
+    """A full consolidation where enough would go, else a full rank of parts that are large already but not
+    as large as they should be; None where there is neither, or it fits in memory. O(1) for small shards."""
+    if state.bytes <= settings.compact_max_bytes:
+        return None
+    settled = settled_parts(state, since, settings)
+    if settled and _bytes(settled) > settings.compact_max_bytes:
+        return LargePlan(make_plan(state, settled, since), (settled,))
+    good = int(settings.part_target_bytes * GOOD_SIZE)
+    for rank in sorted(state.ranks):
+        ranked = state.ranks[rank]
+        if len(ranked) < FANOUT or len(tier_inputs(ranked, settings)) >= FANOUT:
+            continue
+        small = [part for part in ranked.values() if part.bytes < good]
+        groups = _groups(small, settings.part_target_bytes)
+        if len(small) >= FANOUT and groups:
+            inputs = tuple(part for group in groups for part in group)
+            return LargePlan(make_plan(state, inputs, since), groups)
+    return None
+
+
+def _groups(parts: Sequence[Part], target: int) -> tuple[tuple[Part, ...], ...]:
+    """Neighbours that make a part of the target's size together; one alone stays what it is."""
+    groups: list[list[Part]] = [[]]
+    for part in parts:
+        if groups[-1] and _bytes(groups[-1]) + part.bytes > target:
+            groups.append([])
+        groups[-1].append(part)
+    return tuple(tuple(group) for group in groups if len(group) > 1)
+
+
+def _bytes(parts: Collection[Part]) -> int:
+    return sum(part.bytes for part in parts)
