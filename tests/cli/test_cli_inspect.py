@@ -13,6 +13,7 @@ import pytest
 
 from tidemill.catalog.items import Schema, Table
 from tidemill.catalog.ops import CreateTable, Drop
+from tidemill.catalog.source_ops import CreateSource, NewSubsource
 from tidemill.catalog.store import Catalog
 from tidemill.cli import inspect
 from tidemill.cli.survey import ShardReport, Survey, survey
@@ -150,3 +151,18 @@ def test_the_command_prints_both_forms_and_tells_damage_by_its_status(
     shutil.rmtree(tmp_path / "data" / "shards" / shard / "parts")
     assert inspect.run(config, as_json=False) == 1
     assert "parts missing" in capsys.readouterr().out
+
+
+def test_shards_of_sources_are_named(environment: Environment, tmp_path: Path) -> None:
+    catalog = Catalog.open(environment)
+    schema = next(i for i in catalog.state.items.values() if isinstance(i, Schema) and i.name == "public")
+    bids = NewSubsource("bids", "bids", DESC, "none")
+    empty = RelationDesc(())
+    source = CreateSource(
+        schema.id, "house", "load-generator", "{}", "", None, None, empty, DESC, 1000, None, (bids,)
+    )
+    catalog.transact([source])
+    found = look(tmp_path / "data")
+    assert found.healthy
+    names = {s.name for s in found.shards}
+    assert names >= {"materialize.public.house (bindings)", "materialize.public.bids"}
