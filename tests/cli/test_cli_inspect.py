@@ -102,6 +102,21 @@ def test_a_torn_log_entry_is_damage_and_the_rest_is_read(environment: Environmen
     assert entry.name in damaged[0].problems[0]
 
 
+@pytest.mark.parametrize("shard", ["fruit", "catalog", "txns"])
+def test_a_log_whose_newest_entry_is_gone_is_damage(
+    environment: Environment, tmp_path: Path, shard: str
+) -> None:
+    shard = fruit(look(tmp_path / "data")).id if shard == "fruit" else shard
+    environment.close()
+    assert look(tmp_path / "data").healthy
+    entry = max((tmp_path / "data" / "shards" / shard / "_delta_log").glob("*.json"))
+    entry.unlink()
+    found = look(tmp_path / "data")
+    damaged = [s for s in found.shards if s.problems]
+    assert [s.id for s in damaged] == [shard]
+    assert entry.name in damaged[0].problems[0] and "is missing" in damaged[0].problems[0]
+
+
 def test_a_damaged_catalog_costs_only_the_names(environment: Environment, tmp_path: Path) -> None:
     shard = fruit(look(tmp_path / "data")).id
     log = tmp_path / "data" / "shards" / "catalog" / "_delta_log"

@@ -21,10 +21,10 @@ from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.entry import CLOSED
 from tidemill.persist.formats import format_of
 from tidemill.persist.lease import CLOCK_SHARD, ClockShard, Holder
-from tidemill.persist.log import ShardMissing, list_log, load
+from tidemill.persist.log import ShardMissing, check_reached, list_log, load
 from tidemill.persist.shard import Shard
 from tidemill.persist.state import State
-from tidemill.persist.txns.record import TXNS_SHARD
+from tidemill.persist.txns.record import TXNS_SHARD, marks
 
 _SYSTEM = {
     CATALOG_SHARD: "(catalog)",
@@ -91,8 +91,10 @@ def survey(config: Config) -> Survey:
         names |= tables
     except TidemillError as e:
         found.problems.append(f"the catalog cannot be read, so tables have no names here: {e.primary}")
+    # Before the logs are read: a server may be writing, and they must not seem to be behind.
+    reached = _reached(blobs)
     for shard_id in ids:
-        report = _shard(blobs, shard_id)
+        report = _shard(blobs, shard_id, reached.get(shard_id))
         if report is not None:
             report.dropped = report.dropped or shard_id in dropped
             report.name = "(dropped)" if report.dropped else names.get(shard_id, "")
@@ -107,10 +109,26 @@ def survey(config: Config) -> Survey:
     return found
 
 
-def _shard(blobs: Blobs, shard_id: str) -> ShardReport | None:
+def _reached(blobs: Blobs) -> dict[str, int]:
+    """Shard -> the version that its log is known to have reached. Where that cannot be read, the report of
+    the shard that would tell it says why."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(TidemillError):
+        _, holder = read_holder(blobs)
+        if holder is not None and holder.txns is not None:
+            found[TXNS_SHARD] = holder.txns
+        txns = Shard.open(blobs, TXNS_SHARD, epoch=None)
+        if txns.upper:
+            with txns.snapshot(txns.upper - 1) as snapshot:
+                found |= {shard_id: mark.version for shard_id, mark in marks(snapshot.read()).items()}
+    return found
+
+
+def _shard(blobs: Blobs, shard_id: str, reached: int | None) -> ShardReport | None:
     report = ShardReport(shard_id)
     try:
         loaded = load(blobs, shard_id)
+        check_reached(shard_id, loaded.state.version, reached)
     except ShardMissing:
         # Dropped since the directory was listed, or a drop that was cut short and is finished later.
         left = len(blobs.list(f"shards/{shard_id}"))
