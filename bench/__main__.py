@@ -15,7 +15,7 @@ import time
 
 from bench.report import Figure, print_table
 
-NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert")
+NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick")
 
 
 def main() -> None:
