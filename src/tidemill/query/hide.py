@@ -72,7 +72,8 @@ def _by_bitmap(rows: DataFrame, parts: Sequence[Part], places: Mapping[str, Plac
         slots[(part.bytes >> shift) & ((1 << width) - 1)] = start
     place, size = _metadata(rows, "row_index"), _metadata(rows, "file_size")
     slot = F.shiftright(size, shift).bitwiseAND(F.lit((1 << width) - 1)).cast("int")
-    start = F.get(F.lit(slots.tolist()), slot)
+    # As text: one call to the JVM, not one per number.
+    start = F.get(F.expr(f"array({', '.join(f'{n}L' for n in slots.tolist())})"), slot)
     bitmap = _bytes_literal(rows, np.packbits(bits, bitorder="little"))
     byte = F.get(bitmap, (F.shiftright(place, 3) + start).cast("int"))
     bit = F.call_function("shiftleft", F.lit(1), place.bitwiseAND(F.lit(7)).cast("int"))
