@@ -499,6 +499,7 @@ Caused by: org.apache.spark.SparkException: [SCALAR_SUBQUERY_TOO_MANY_ROWS] More
 @pytest.mark.parametrize(
     ("text", "state", "primary"),
     [
+        ("java.lang.OutOfMemoryError: Java heap space\n\tat x", "53200", "out of memory"),
         ("[FAILED_TO_PARSE_TOO_COMPLEX] The statement, incl", "54001", "statement too complex"),
         ("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` SQLSTATE: 22012", "22012", "division by zero"),
         ("[ARITHMETIC_OVERFLOW] overflow. Use 'try_add'. SQLSTATE: 22003", "22003", "bigint out of range"),
@@ -523,7 +524,7 @@ Caused by: org.apache.spark.SparkException: [SCALAR_SUBQUERY_TOO_MANY_ROWS] More
             "negative substring length not allowed",
         ),
         ("[SOMETHING_NEW] It broke. SQLSTATE: 12345\n\tat a.b.C", "XX000", "Spark: It broke."),
-        ("java.lang.OutOfMemoryError: heap\n\tat a.b.C", "XX000", "java.lang.OutOfMemoryError: heap"),
+        ("java.lang.IllegalStateException: odd\n\tat a.b.C", "XX000", "java.lang.IllegalStateException: odd"),
     ],
 )
 def test_spark_errors_become_postgresql_errors(text: str, state: str, primary: str) -> None:

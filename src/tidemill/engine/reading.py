@@ -182,7 +182,7 @@ async def answer(
     """The query's rows. Everything that can fail before the first row fails here, before the iterator is
     returned."""
     if not bound.inputs:
-        return await _constant(session, bound, params)
+        return await _constant(session, bound, params, as_of)
     if as_of is not None and any(i in SYSTEM_RELATIONS_BY_ID for i in bound.inputs.values()):
         raise Unsupported(
             "system relations cannot be read AS OF a time", hint="They show what is now; leave AS OF out."
@@ -199,9 +199,9 @@ async def answer(
 
 
 async def _constant(
-    session: EngineSession, bound: BoundQuery, params: Sequence[Value]
+    session: EngineSession, bound: BoundQuery, params: Sequence[Value], as_of: AsOfTime | None
 ) -> AsyncIterator[pa.RecordBatch]:
-    info = await _moment(session, bound)
+    info = await _moment(session, bound, as_of)
     table = await _constant_table(session, bound, params, info)
     if table is not None:
         return stream(table)
@@ -209,11 +209,11 @@ async def _constant(
     return await _start(session, _fixed(bound, params, info), Opened)
 
 
-async def _moment(session: EngineSession, bound: BoundQuery) -> SessionInfo:
+async def _moment(session: EngineSession, bound: BoundQuery, as_of: AsOfTime | None = None) -> SessionInfo:
     """What a query without inputs may ask of the session now. A plan is made anew when a variable changes,
     so that a query that does not ask for the time may keep what it was bound with."""
     if bound.uses_mz_now:
-        return replace(session.info(), mz_now=await choose_time(session, None))
+        return replace(session.info(), mz_now=await choose_time(session, as_of))
     return session.info() if bound.uses_now else bound.session
 
 

@@ -157,10 +157,14 @@ class Run:
                 }
             case CopyIn():
                 await outcome.sink.fail("COPY is not possible over HTTP")
-                raise Unsupported("COPY ... FROM STDIN over HTTP", hint="Use the SQL port, or INSERT.")
+                raise Unsupported(
+                    "COPY ... FROM STDIN over HTTP is not supported", hint="Use the SQL port, or INSERT."
+                )
             case CopyOut():
                 await _close(outcome.batches)
-                raise Unsupported("COPY ... TO STDOUT over HTTP", hint="Use the SQL port, or SELECT.")
+                raise Unsupported(
+                    "COPY ... TO STDOUT over HTTP is not supported", hint="Use the SQL port, or SELECT."
+                )
         body["notices"] = _notices(session)
         head = json.dumps(body).encode()
         if isinstance(outcome, Rows):

@@ -77,6 +77,13 @@ def _known(text: str) -> TidemillError | None:
     raised = _RAISED.search(text)
     if raised is not None:
         return TidemillError(raised[2], sqlstate=raised[1])
+    if "java.lang.OutOfMemoryError" in text:
+        return LimitExceeded(
+            "out of memory",
+            detail="Spark's Java heap was too small for the statement.",
+            hint="Give it more with --spark-driver-memory, or make the values and the result smaller.",
+            sqlstate="53200",
+        )
     for found in _CLASS.finditer(text):
         root, message = found[1].split(".")[0], text[found.start(2) :]
         if root == "NUMERIC_VALUE_OUT_OF_RANGE":
