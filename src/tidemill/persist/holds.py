@@ -11,9 +11,11 @@ import threading
 from types import TracebackType
 
 from tidemill.errors import Internal
+from tidemill.time.bounds import MAX_TIME
 
-# The `at` of a hold that keeps files and no time.
-NO_TIME = 2**63 - 1
+# The `at` of a hold that keeps files, and the shard from being swept when it is dropped, but no time that a
+# reader could ask for.
+NO_TIME = MAX_TIME - 1
 
 
 class Hold:

@@ -1,0 +1,115 @@
+"""What tasks do for a compaction that is too large for one process (`compaction` sends them).
+
+A group that one task can hold is merged by one (`merge_group`). A larger one goes through a shuffle: tasks
+of the first kind read a piece of the inputs each and cut it by ranges of the row identity's hash (`cut`),
+those of the second get all of one range and consolidate it (`merge_range`): equal rows have equal hashes, so
+they meet. What is written is invisible until the driver commits it, so a task may be killed, retried or run
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.ingest.exchange import bucket_of, decode, encode, split
+from tidemill.persist.blob import Blobs
+from tidemill.persist.compact import merge, write_parts
+from tidemill.persist.part import Part, part_schema, read_groups, read_part
+from tidemill.types.identity import row_hash
+from tidemill.types.model import RelationDesc
+
+FP_CUT = failpoints.register("compact.task.cut", "a compaction's task has cut its piece, nobody has it yet")
+FP_WRITTEN = failpoints.register(
+    "compact.task.written", "a compaction's task has written parts, the driver does not know"
+)
+
+# What a task that cuts reads: some 200 ms, which is what a tick may have to wait for a core.
+PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every task of one compaction knows: whose parts, the time to which earlier updates move, the job
+    that names what is written, and how many updates make a part."""
+
+    blobs: Blobs
+    shard: str
+    desc: RelationDesc
+    since: int
+    job: str
+    part_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The `index`-th of `of` pieces of one part, by row groups."""
+
+    part: Part
+    index: int = 0
+    of: int = 1
+
+
+def ranges(parts: Sequence[Part], target: int) -> int:
+    """Into how many ranges of hashes a group is cut, so that each is about the target's size before what is
+    equal in it was added up."""
+    return max(1, -(-sum(part.bytes for part in parts) // target))
+
+
+def shares(parts: Sequence[Part]) -> list[list[Piece]]:
+    """What each task of the first stage reads: about PIECE_BYTES, of a large part or of several small
+    ones."""
+    shares: list[list[Piece]] = []
+    room = 0
+    for part in parts:
+        of = -(-part.bytes // PIECE_BYTES)
+        for index in range(of):
+            size = part.bytes // of
+            if room < size:
+                shares.append([])
+                room = PIECE_BYTES
+            shares[-1].append(Piece(part, index, of))
+            room -= size
+    return shares
+
+
+def merge_group(work: Work, parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Parts that fit a task's memory, as one or few."""
+    tables = [read_part(work.blobs, work.shard, part, work.desc) for part in parts]
+    return _write(work, merge(tables, work.desc, work.since))
+
+
+def cut(work: Work, pieces: Sequence[Piece], of: int) -> Iterator[tuple[int, bytes]]:
+    """The pieces' updates as (one of `of` ranges, slice). Consolidated already: what cancels out here needs
+    no shuffle, and a row that comes a million times makes no range larger than the others."""
+    names = part_schema(work.desc).names
+    tables = [
+        table
+        for piece in pieces
+        for _, table in read_groups(
+            work.blobs, work.shard, piece.part, work.desc, names, (piece.index, piece.of)
+        )
+    ]
+    if not tables:
+        return
+    table = merge(tables, work.desc, work.since)
+    ranged = bucket_of(row_hash(table, work.desc).view(np.uint64), of)
+    failpoints.hit(FP_CUT)
+    for number, rows in split(table, ranged, of).items():
+        yield number, encode(rows, (0, 0))
+
+
+def merge_range(work: Work, slices: Iterable[bytes]) -> tuple[Part, ...]:
+    """All updates of one range."""
+    tables = [decode(data)[1] for data in slices]
+    return _write(work, merge(tables, work.desc, work.since)) if tables else ()
+
+
+def _write(work: Work, table: pa.Table) -> tuple[Part, ...]:
+    parts = write_parts(work.blobs, work.shard, work.desc, table, work.job, work.part_rows)
+    failpoints.hit(FP_WRITTEN)
+    return parts

@@ -1,0 +1,288 @@
+"""Compaction of large shards on Spark, in the background.
+
+The maintenance loop calls `look` every round. At most one job runs at a time, in a scheduling pool of its
+own; its first stage has tasks of a fraction of a second, its second leaves a core free, so that ticks keep
+their boundaries. What it reads are plain parts, what it writes is invisible until one commit replaces the
+inputs, which must all be live then (`persist.compact`): a job that is killed, fails or loses a race leaves
+nothing but files for the sweeper. A shard whose compaction failed rests, longer each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from tidemill.errors import QueryCanceled, TidemillError
+from tidemill.ingest import compact_task
+from tidemill.ingest.compact_task import Piece, Work
+from tidemill.persist.compact import Compacted, part_rows
+from tidemill.persist.large import LargePlan
+from tidemill.persist.outcome import InputsReplaced
+from tidemill.persist.part import Part, part_path
+from tidemill.persist.shard import Shard
+from tidemill.query.job import Job
+from tidemill.query.settings import cores
+from tidemill.query.spark import SparkHost
+
+log = logging.getLogger(__name__)
+
+POOL = "compact"
+# Tasks of the second stage, or that merge a group, at once: each may hold ten times `part_target_bytes`, and
+# they take seconds. One core at least is left to others.
+MERGES_AT_ONCE = 2
+# A job that takes longer is given up: it hangs.
+JOB_SECONDS = 3600.0
+# How long a shard rests after a failure (or after a compaction that was of no use): twice as long after the
+# next, and so on.
+FIRST_REST_SECONDS = 60.0
+LAST_REST_SECONDS = 3600.0
+# How long a stop waits for the job to end.
+STOP_SECONDS = 5.0
+
+
+class Home(Protocol):
+    """What the compactor needs of the environment."""
+
+    def begin_job(self) -> str: ...
+
+    def end_job(self, job: str) -> None: ...
+
+    def open_shards(self) -> list[Shard]: ...
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the server runs."""
+
+    done: int = 0
+    failed: int = 0
+    # Another compaction came first.
+    lost: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Why a shard is not looked at before `until` (monotonic)."""
+
+    failures: int
+    until: float
+
+
+class SparkCompactor:
+    """Thread-safe: `look` and `stop` come from the maintenance thread, the work is done on one of its own."""
+
+    def __init__(self, home: Home, host: SparkHost) -> None:
+        self._home = home
+        self._host = host
+        self._at_once = min(MERGES_AT_ONCE, max(1, cores(host.master) - 1))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compact-spark")
+        self.counts = Counts()
+        # The look at work, and its job while it has one.
+        self._working: Future[None] | None = None
+        self._job: Job | None = None
+        self._stopping = threading.Event()
+        self._rests: dict[str, _Rest] = {}
+        # The shard that was compacted last: the others come before it.
+        self._last = ""
+
+    @property
+    def running(self) -> bool:
+        return self._job is not None
+
+    def look(self) -> None:
+        """Begin a compaction where one is due. Returns at once."""
+        if self._stopping.is_set() or not self._host.ready:
+            return
+        if self._working is not None and not self._working.done():
+            return
+        shards = self._due()
+        self._working = self._thread.submit(self._work, shards) if shards else None
+
+    def stop(self) -> None:
+        """End the job at work, which leaves nothing behind; idempotent."""
+        self._stopping.set()
+        job, working = self._job, self._working
+        if job is not None:
+            job.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if working is not None and not working.cancelled():
+            try:
+                working.result(STOP_SECONDS)
+            except TimeoutError:
+                log.warning("a compaction did not end in time; what it does is not committed")
+
+    def _due(self) -> list[Shard]:
+        """Those that are too large for memory, the one that was served last at the end."""
+        now = time.monotonic()
+        shards = {s.id: s for s in self._home.open_shards() if s.state.bytes > s.settings.compact_max_bytes}
+        self._rests = {i: rest for i, rest in self._rests.items() if i in shards}
+        due = sorted(i for i in shards if i not in self._rests or self._rests[i].until <= now)
+        return [shards[i] for i in sorted(due, key=lambda i: (i <= self._last, i))]
+
+    def _work(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            if self._stopping.is_set() or self.compact(shard):
+                return
+
+    def compact(self, shard: Shard) -> bool:
+        """Compact one shard, if there is something to do; whether there was. Never raises."""
+        began = time.monotonic()
+        job: list[str] = []
+
+        def carry(plan: LargePlan) -> tuple[Part, ...]:
+            self._last = shard.id
+            job.append(self._home.begin_job())
+            log.info("compaction of shard %s on Spark: %s", shard.id, _size(plan.plan.inputs))
+            return self._carry(shard, plan, job[0])
+
+        try:
+            done = shard.compact_large(carry)
+        except InputsReplaced as e:
+            self.counts.lost += 1
+            log.info("compaction of shard %s was for nothing: %s", shard.id, e.primary)
+            return True
+        except Exception as e:
+            self._fail(shard, e)
+            return True
+        finally:
+            for name in job:
+                self._home.end_job(name)
+        if done is None:
+            return False
+        self._note(shard, done, time.monotonic() - began)
+        return True
+
+    def _note(self, shard: Shard, done: Compacted, seconds: float) -> None:
+        self.counts.done += 1
+        self.counts.rows_read += done.rows_before
+        self.counts.rows_written += done.rows_after
+        self.counts.seconds += seconds
+        log.info(
+            "compaction of shard %s: %d parts to %d, %d updates to %d, in %.1f s",
+            shard.id,
+            done.inputs,
+            done.outputs,
+            done.rows_before,
+            done.rows_after,
+            seconds,
+        )
+        # It may be due again at once, and as useless: retractions of rows that were never there.
+        gain = 1 - done.rows_after / done.rows_before
+        if done.outputs >= done.inputs and gain < shard.settings.compact_min_gain / 2:
+            self._rest(shard.id)
+        else:
+            self._rests.pop(shard.id, None)
+
+    def _fail(self, shard: Shard, error: Exception) -> None:
+        if self._stopping.is_set():
+            return
+        self.counts.failed += 1
+        seconds = self._rest(shard.id)
+        if isinstance(error, TidemillError):
+            log.warning(
+                "compaction of shard %s failed, it is tried again in %.0f s: %s", shard.id, seconds, error
+            )
+        else:
+            log.exception("compaction of shard %s failed for an unforeseen reason", shard.id, exc_info=error)
+
+    def _rest(self, shard_id: str) -> float:
+        before = self._rests.get(shard_id)
+        failures = 0 if before is None else before.failures
+        seconds = min(FIRST_REST_SECONDS * 2**failures, LAST_REST_SECONDS)
+        self._rests[shard_id] = _Rest(failures + 1, time.monotonic() + seconds)
+        return seconds
+
+    # -- the job
+
+    def _carry(self, shard: Shard, plan: LargePlan, name: str) -> tuple[Part, ...]:
+        inputs, settings = plan.plan.inputs, shard.settings
+        work = Work(shard.blobs, shard.id, plan.plan.desc, plan.plan.since, name, part_rows(inputs, settings))
+        job = Job(self._host, f"compaction of {shard.id}", pool=POOL)
+        self._job = job
+        late = threading.Timer(JOB_SECONDS, job.cancel)
+        late.daemon = True
+        late.start()
+        parts: list[Part] = []
+        try:
+            with job.running() as session:
+                ranges = compact_task.ranges(plan.groups[0], settings.part_target_bytes)
+                if len(plan.groups) == 1 and ranges > 1:
+                    tasks = _shuffled(session.sparkContext, work, plan.groups[0], ranges)
+                else:
+                    tasks = _grouped(session.sparkContext, work, plan.groups)
+                for wave in _waves(tasks.getNumPartitions(), self._at_once):
+                    parts += session.sparkContext.runJob(tasks, list, wave)
+        except BaseException as e:
+            # What other tasks wrote is found by the sweeper.
+            _discard(shard, parts)
+            if isinstance(e, QueryCanceled):
+                raise TidemillError("the job was stopped") from None
+            raise
+        finally:
+            late.cancel()
+            self._job = None
+        return tuple(parts)
+
+
+def _shuffled(context: Any, work: Work, parts: Sequence[Part], ranges: int) -> Any:
+    """Tasks that give the parts of one range each. The first stage runs with the first of them; its output
+    stays for the others as long as this lives."""
+    packed = pickle.dumps(work)
+    shares = [pickle.dumps(share) for share in compact_task.shares(parts)]
+    cut = context.parallelize(shares, len(shares)).mapPartitions(partial(_cut, packed, ranges))
+    return cut.partitionBy(ranges, _itself).mapPartitions(partial(_merge_range, packed))
+
+
+def _grouped(context: Any, work: Work, groups: Sequence[Sequence[Part]]) -> Any:
+    """Tasks that give the parts of one group each."""
+    payloads = [pickle.dumps(tuple(group)) for group in groups]
+    return context.parallelize(payloads, len(payloads)).mapPartitions(
+        partial(_merge_group, pickle.dumps(work))
+    )
+
+
+def _waves(count: int, at_once: int) -> list[list[int]]:
+    return [list(range(first, min(first + at_once, count))) for first in range(0, count, at_once)]
+
+
+def _cut(packed: bytes, ranges: int, payloads: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    work: Work = pickle.loads(packed)
+    for payload in payloads:
+        pieces: list[Piece] = pickle.loads(payload)
+        yield from compact_task.cut(work, pieces, ranges)
+
+
+def _merge_range(packed: bytes, slices: Iterator[tuple[int, bytes]]) -> Iterator[Part]:
+    yield from compact_task.merge_range(pickle.loads(packed), (data for _, data in slices))
+
+
+def _merge_group(packed: bytes, payloads: Iterator[bytes]) -> Iterator[Part]:
+    work: Work = pickle.loads(packed)
+    for payload in payloads:
+        yield from compact_task.merge_group(work, pickle.loads(payload))
+
+
+def _itself(number: int) -> int:
+    return number
+
+
+def _discard(shard: Shard, parts: Sequence[Part]) -> None:
+    shard.blobs.delete([part_path(shard.id, part) for part in parts])
+
+
+def _bytes(parts: Sequence[Part]) -> int:
+    return sum(part.bytes for part in parts)
+
+
+def _size(parts: Sequence[Part]) -> str:
+    return f"{len(parts)} parts, {sum(p.rows for p in parts)} updates, {_bytes(parts) / 1e6:.0f} MB"
