@@ -225,3 +225,30 @@ def test_killed_processes_leave_nothing_wrong(
         world.tick(store, random_records(rng, 40, 300))
     assert world.snapshots == before, "what the victim had kept was of use"
     shutil.rmtree(tmp_path / "elsewhere")
+
+
+def test_any_damage_to_a_file_makes_it_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "HEAD_BYTES", 1000)
+    world, store = World(), StateStore(str(tmp_path))
+    world.tick(store, [(k, "x" * (k % 3)) for k in range(400)])
+    world.tick(store, [(1, "y"), (2, "y")])
+    folder = next(path.parent for path in files(tmp_path, ".run"))
+    name = int(folder.name)
+    chooser = np.random.default_rng(7)
+    for path in files(folder):
+        if path.suffix == ".state" and path.stem != str(world.upper):
+            path.unlink()
+            continue
+        whole = path.read_bytes()
+        for _ in range(60):
+            damaged = bytearray(whole)
+            damaged[chooser.integers(len(whole))] ^= 1 << int(chooser.integers(8))
+            cut = whole[: chooser.integers(len(whole))]
+            for data in (bytes(damaged), cut, whole + b"x"):
+                path.unlink()
+                path.write_bytes(data)
+                assert StateStore(str(tmp_path)).open("s", name, SHAPE, world.upper) is None
+        path.unlink()
+        assert StateStore(str(tmp_path)).open("s", name, SHAPE, world.upper) is None
+        path.write_bytes(whole)
+        assert StateStore(str(tmp_path)).open("s", name, SHAPE, world.upper) is not None
