@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from tidemill.errors import TidemillError
@@ -25,6 +25,13 @@ ENV_PREFIX = "TIDEMILL_"
 # Names under the prefix that are no settings: where the file is, and what only tests set.
 ENV_RESERVED = frozenset({"TIDEMILL_CONFIG", "TIDEMILL_FAILPOINTS", "TIDEMILL_REWRITE"})
 ENV_TEST_PREFIX = "TIDEMILL_TEST_"
+
+# Masters whose tasks run on this machine: in Spark's own process (threads), and in processes beside it
+# (workers, cores of each, megabytes of each).
+LOCAL_MASTER = re.compile(r"local(?:\[ *(\*|[1-9][0-9]*) *(?:, *[0-9]+ *)?\])?")
+LOCAL_CLUSTER = re.compile(r"local-cluster\[ *([1-9][0-9]*) *, *([1-9][0-9]*) *, *([1-9][0-9]*) *\]")
+# Keys of Spark settings whose values are not shown.
+_HUSH = re.compile(r"secret|password|token|access\.?key|credential", re.IGNORECASE)
 
 
 class ConfigError(TidemillError):
@@ -64,6 +71,8 @@ class Setting:
     group: str
     secret: bool = False
     show: Callable[[Any], str] = str
+    # The flag may be given several times, and its values are joined.
+    repeatable: bool = False
 
 
 def _text(value: str) -> str:
@@ -125,6 +134,45 @@ def _choice(*choices: str) -> Callable[[str], str]:
 
 def _names(value: str) -> tuple[str, ...]:
     return tuple(name.strip().lower() for name in value.split(",") if name.strip())
+
+
+def _master(value: str) -> str:
+    if LOCAL_MASTER.fullmatch(value) or LOCAL_CLUSTER.fullmatch(value):
+        return value
+    if re.fullmatch(r"(spark|k8s)://.+|yarn", value):
+        return value
+    raise ValueError(
+        "expected local[n], local-cluster[workers,cores,MB], spark://host:port, k8s://... or yarn"
+    )
+
+
+def _spark_conf(value: str) -> tuple[tuple[str, str], ...]:
+    """KEY=VALUE, several separated by commas. A value may hold commas, since only what follows one and looks
+    like the next key ends it. Of a key that comes twice the later counts."""
+    found: dict[str, str] = {}
+    for item in re.split(r",(?=\s*spark\.[^\s=,]+=)", value) if value.strip() else ():
+        key, equals, text = item.strip().partition("=")
+        if not equals or not re.fullmatch(r"spark\.[^\s=,]+", key):
+            raise ValueError(
+                "expected KEY=VALUE with a key that begins with spark., for example spark.executor.memory=4g"
+            )
+        found[key] = text.strip()
+    return tuple(found.items())
+
+
+def _show_spark_conf(value: tuple[tuple[str, str], ...]) -> str:
+    return ",".join(f"{key}={'(set)' if _HUSH.search(key) else text}" for key, text in value)
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """A table of TOML as KEY=VALUE, whether its keys are quoted or dotted (then it is tables in tables)."""
+    out: list[str] = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            out += _flattened(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        else:
+            out.append(f"{prefix}{key}={_show_bool(value) if isinstance(value, bool) else value}")
+    return out
 
 
 def _data_dir(value: str) -> str:
@@ -247,7 +295,11 @@ class Config:
     spark_master: str = field(
         default="local[*]",
         metadata=_about(
-            "MASTER", _text, "Spark", "The Spark master. The default runs Spark on this server's machine."
+            "MASTER",
+            _master,
+            "Spark",
+            "The Spark master. The default runs Spark on this server's machine; for others see "
+            "more-than-one-machine.md.",
         ),
     )
     spark_driver_memory: str = field(
@@ -257,6 +309,19 @@ class Config:
             _memory,
             "Spark",
             "The Java heap of Spark's driver (with a local master: of Spark altogether).",
+        ),
+    )
+    spark_conf: tuple[tuple[str, str], ...] = field(
+        default=(),
+        metadata=_about(
+            "KEY=VALUE",
+            _spark_conf,
+            "Spark",
+            "Settings of Spark itself, such as spark.executor.memory=4g: several flags, or separated by "
+            "commas; in the file also a table. They win over Tidemill's own; those on which the meaning of "
+            "answers depends are refused.",
+            show=_show_spark_conf,
+            repeatable=True,
         ),
     )
 
@@ -314,6 +379,12 @@ class Config:
     def on_s3(self) -> bool:
         return self.data_dir.startswith("s3://")
 
+    @property
+    def spark_is_remote(self) -> bool:
+        """Spark's tasks may run on other machines. (local-cluster starts its executors on this one.)"""
+        master = self.spark_master
+        return LOCAL_MASTER.fullmatch(master) is None and LOCAL_CLUSTER.fullmatch(master) is None
+
     def s3_options(self) -> dict[str, str]:
         """The options of the object store client, by obstore's names; empty for a folder."""
         if not self.on_s3:
@@ -349,7 +420,7 @@ def env_name(name: str) -> str:
 
 
 def load(
-    flags: Mapping[str, str | bool | None] | None = None,
+    flags: Mapping[str, str | bool | list[str] | None] | None = None,
     environ: Mapping[str, str] | None = None,
     config_file: str | None = None,
 ) -> Config:
@@ -361,7 +432,7 @@ def load(
         found |= _from_file(config_file)
     found |= _from_environment(environ)
     for name, value in (flags or {}).items():
-        if value is not None:
+        if value is not None and value != []:
             found[name] = _parse(name, value, flag_name(name))
     return Config(**found)
 
@@ -410,18 +481,21 @@ def _unknown(name: str, known: list[str], what: str) -> ConfigError:
 
 
 def _parse(name: str, value: object, origin: str) -> Any:
-    """One value from text, or from TOML's own booleans, numbers and lists of text where they say the same."""
+    """One value from text, or from TOML's own booleans, numbers, lists of text and tables where they say the
+    same."""
     setting = SETTINGS[name]
     if isinstance(value, bool):
         text = _show_bool(value)
     elif isinstance(value, list):
-        text = ",".join(str(v) for v in value)
+        text = ",".join(str(v) for v in cast("list[Any]", value))
+    elif isinstance(value, dict) and setting.repeatable:
+        text = ",".join(_flattened(cast("dict[str, Any]", value)))
     else:
         text = str(value)
     try:
         return setting.parse(text)
     except ValueError as e:
-        shown = "(hidden)" if setting.secret else f'"{text}"'
+        shown = "(hidden)" if setting.secret or _HUSH.search(text) else f'"{text}"'
         raise ConfigError(f"invalid value for {origin}: {shown}", detail=f"{e}.") from e
 
 
@@ -440,8 +514,7 @@ def _check(config: Config) -> None:
             f"--sql-addr and --http-addr are both {config.sql_addr}",
             hint="Give each protocol a port of its own.",
         )
-    # local-cluster runs its executors on this machine too, so they see its folders.
-    if not config.spark_master.startswith("local") and not config.on_s3 and not config.shared_data_dir:
+    if config.spark_is_remote and not config.on_s3 and not config.shared_data_dir:
         raise ConfigError(
             f'executors of Spark at "{config.spark_master}" cannot see the local folder "{config.data_dir}"',
             hint="Use an s3:// data directory, or say with --shared-data-dir that every machine sees the "

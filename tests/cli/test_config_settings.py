@@ -29,6 +29,10 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "allow_insecure": ("true", True),
     "spark_master": ("local[3]", "local[3]"),
     "spark_driver_memory": ("512M", "512m"),
+    "spark_conf": (
+        "spark.jars=a.jar,b.jar, spark.executor.cores=2",
+        (("spark.jars", "a.jar,b.jar"), ("spark.executor.cores", "2")),
+    ),
     "s3_endpoint": ("http://127.0.0.1:9", "http://127.0.0.1:9"),
     "s3_region": ("eu-central-1", "eu-central-1"),
     "s3_access_key_id": ("key", "key"),
@@ -111,6 +115,13 @@ def test_variables_of_others_under_our_prefix_are_left_alone() -> None:
         ("log_format", "xml"),
         ("data_dir", "gs://bucket"),
         ("data_dir", "s3://"),
+        ("spark_master", "localhost:7077"),
+        ("spark_master", "local[0]"),
+        ("spark_master", "local-cluster[2,1]"),
+        ("spark_master", ""),
+        ("spark_conf", "spark.executor.cores"),
+        ("spark_conf", "executor.cores=2"),
+        ("spark_conf", "spark.a b=2"),
     ],
 )
 def test_malformed_values_are_refused_and_name_their_flag(name: str, text: str) -> None:
@@ -152,10 +163,48 @@ def test_a_remote_master_needs_a_folder_that_its_machines_see() -> None:
     remote = {"spark_master": "spark://host:7077", "data_dir": "/data"}
     with pytest.raises(ConfigError) as caught:
         load(remote, {})
+    assert caught.value.primary == (
+        'executors of Spark at "spark://host:7077" cannot see the local folder "/data"'
+    )
+    assert "s3://" in (caught.value.hint or "")
     assert "--shared-data-dir" in (caught.value.hint or "")
     load(remote | {"shared_data_dir": True}, {})
     load(remote | {"data_dir": "s3://bucket/x"}, {})
-    load({"spark_master": "local-cluster[2,1,512]"}, {})
+
+
+@pytest.mark.parametrize("master", ["k8s://https://host:6443", "yarn", "spark://a:1,b:2"])
+def test_masters_of_other_machines_are_remote(master: str) -> None:
+    assert load({"spark_master": master, "data_dir": "s3://b"}, {}).spark_is_remote
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[4]", "local[2, 3]", "local-cluster[2,1,512]", "local-cluster[2, 1, 512]"],
+)
+def test_masters_of_this_machine_need_nothing_more(master: str) -> None:
+    assert not load({"spark_master": master, "data_dir": "/data"}, {}).spark_is_remote
+
+
+def test_settings_of_spark_may_be_several_flags_or_a_table(tmp_path: Path) -> None:
+    wanted = (("spark.executor.cores", "2"), ("spark.jars", "a,b"), ("spark.speculation", "true"))
+    flags = ["spark.executor.cores=1", "spark.executor.cores=2", "spark.jars=a,b", "spark.speculation=true"]
+    assert load({"spark_conf": flags}, {}).spark_conf == wanted
+    assert load({"spark_conf": []}, {}).spark_conf == ()
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[spark_conf]\nspark.executor.cores = 2\n"spark.jars" = "a,b"\nspark.speculation = true\n'
+    )
+    assert dict(load({}, {}, str(file)).spark_conf) == dict(wanted)
+    file.write_text('spark_conf = ["spark.executor.cores=2", "spark.jars=a,b", "spark.speculation=true"]\n')
+    assert load({}, {}, str(file)).spark_conf == wanted
+
+
+def test_secrets_among_the_settings_of_spark_are_not_shown() -> None:
+    found = load({"spark_conf": "spark.authenticate.secret=hush,spark.executor.cores=2"}, {}).describe()
+    assert found["spark_conf"] == "spark.authenticate.secret=(set),spark.executor.cores=2"
+    with pytest.raises(ConfigError) as caught:
+        load({"spark_conf": "authenticate.secret=hush"}, {})
+    assert "hush" not in str(caught.value)
 
 
 def test_secrets_are_not_shown() -> None:

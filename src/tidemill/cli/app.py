@@ -42,7 +42,8 @@ def _flags() -> list[inspect.Parameter]:
         else:
             text = setting.help if default in ("", ()) else f"{setting.help} [{setting.show(default)}]"
             option = typer.Option(flag, help=text, metavar=setting.metavar, show_default=False)
-            out.append(_parameter(name, Annotated[str | None, option]))
+            kind = list[str] if setting.repeatable else str
+            out.append(_parameter(name, Annotated[kind | None, option]))
     return out
 
 
@@ -58,7 +59,7 @@ def _with_settings(function: Any) -> Any:
 
 
 @_with_settings
-def serve(config_file: str | None = None, **flags: str | bool | None) -> None:
+def serve(config_file: str | None = None, **flags: str | bool | list[str] | None) -> None:
     """Run the server until SIGTERM or Ctrl-C.
 
     Every flag can also be given as TIDEMILL_<NAME> in the environment or as <name> in the TOML file of

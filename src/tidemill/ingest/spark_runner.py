@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,9 @@ from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.lanes import Share, shares
 from tidemill.ingest.runner import JobFailed
 from tidemill.ingest.unit import Facts, Unit
+from tidemill.ingest.worker_folder import worker_folder
 from tidemill.query.job import Job
-from tidemill.query.settings import cores
+from tidemill.query.settings import Place
 from tidemill.query.spark import SparkHost
 
 # The second stage of a unit of its own has this many tasks per core: short ones, so that a core is free soon.
@@ -31,10 +33,11 @@ class SparkRunner:
     """`runner.Runner` on the server's Spark session. Thread-safe: jobs of several threads run at once."""
 
     def __init__(self, host: SparkHost, state_folder: str) -> None:
-        """`state_folder` is where workers keep upsert states: a folder of each machine's own."""
+        """`state_folder` is where workers on this machine keep upsert states. On others it means nothing:
+        their workers choose a folder of their own, for the life of this runner."""
         self._host = host
-        self._cores = cores(host.master)
-        self._folder = state_folder
+        self._folder = state_folder if host.place is not Place.REMOTE else None
+        self._life = uuid.uuid4().hex
 
     @property
     def ready(self) -> bool:
@@ -42,7 +45,7 @@ class SparkRunner:
 
     @property
     def cores(self) -> int:
-        return self._cores
+        return self._host.cores
 
     def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
         job = Job(self._host, f"tick: {len(units)} sources", pool=lane)
@@ -52,7 +55,8 @@ class SparkRunner:
         try:
             return self._run(units, job)
         except QueryCanceled:
-            raise JobFailed(f"the job did not end within {seconds:g} s") from None
+            hint = "No executor of Spark is there to run it." if self._host.deserted else None
+            raise JobFailed(f"the job did not end within {seconds:g} s", hint=hint) from None
         except TidemillError as e:
             raise JobFailed(f"the job failed: {e.primary}", detail=e.detail, hint=e.hint) from e
         finally:
@@ -60,12 +64,13 @@ class SparkRunner:
 
     def _run(self, units: Sequence[Unit], job: Job) -> list[Facts]:
         facts = [Facts() for _ in units]
-        payloads = [_pack(units, share) for share in shares(units, self._cores)]
+        cores = self.cores
+        payloads = [_pack(units, share) for share in shares(units, cores)]
         with job.running() as session:
             tasks = session.sparkContext.parallelize(payloads, len(payloads))
             if any(unit.keyed for unit in units):
-                ways = self._cores if len(units) > 1 else min(ALONE_SHARES * self._cores, BUCKETS)
-                apply = partial(_apply, _without_pieces(units), ways, self._folder)
+                ways = min(cores if len(units) > 1 else ALONE_SHARES * cores, BUCKETS)
+                apply = partial(_apply, _without_pieces(units), ways, self._folder, self._life)
                 parted = tasks.mapPartitions(partial(_part, ways))
                 found = parted.partitionBy(ways, _itself).mapPartitionsWithIndex(apply).collect()
             else:
@@ -113,7 +118,7 @@ def _part(ways: int, payloads: Iterator[bytes]) -> Iterator[Carried]:
 
 
 def _apply(
-    packed: bytes, ways: int, folder: str, way: int, items: Iterator[Carried]
+    packed: bytes, ways: int, folder: str | None, life: str, way: int, items: Iterator[Carried]
 ) -> Iterator[tuple[int, Facts]]:
     units: list[Unit] = pickle.loads(packed)
     slices: list[tuple[int, keyed.Slice]] = []
@@ -128,7 +133,8 @@ def _apply(
     by_unit = keyed.grouped(slices)
     for index, unit in enumerate(units):
         if index not in failed:
-            yield index, keyed.apply_buckets(unit, way, ways, by_unit.get(index, {}), folder)
+            own = worker_folder(unit.blobs.url, life) if folder is None else folder
+            yield index, keyed.apply_buckets(unit, way, ways, by_unit.get(index, {}), own)
 
 
 def _itself(way: int) -> int:

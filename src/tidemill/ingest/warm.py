@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.query.job import Job
-from tidemill.query.settings import cores
 
 if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
@@ -20,7 +19,7 @@ ROUNDS = 4
 
 def warm_up(host: SparkHost) -> None:
     """A job of two stages with a task per core, some times over."""
-    ways = cores(host.master)
+    ways = host.cores
     for _ in range(ROUNDS):
         with Job(host, "warm up").running() as session:
             tasks = session.sparkContext.parallelize(range(ways), ways)

@@ -38,7 +38,6 @@ from tidemill.query.hide import MAX_BITMAP_BYTES, Hidden
 from tidemill.query.probe import Probe
 from tidemill.query.relation import NO_COLUMN, Prepared, jdf_of
 from tidemill.query.scan import scan
-from tidemill.query.settings import cores
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
@@ -196,7 +195,7 @@ class _Preparation:
             scanned,
             Probe(negative, keys),
             keys,
-            threads=cores(self.host.master),
+            threads=self.host.cores,
             limit=self.limits.found_bytes,
             check=self.job.check,
         )

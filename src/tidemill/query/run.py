@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from tidemill.errors import Internal, LimitExceeded, Unavailable
 from tidemill.query.job import Job
-from tidemill.query.settings import cores
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import Column, RelationDesc
 
@@ -112,7 +111,7 @@ class ResultStream:
         self._rdd = frame.toArrowBatchRdd().toJavaRDD()
         self._partitions = int(self._rdd.getNumPartitions())
         self._next_partition = 0
-        self._width = max(2, cores(host.master))
+        self._width = max(2, host.cores)
         # The wave after the one that is read now; None when there is none left to start.
         self._ahead: Future[_Wave] | None = None
         self._wave: _Wave | None = None

@@ -1,14 +1,20 @@
 """The settings that every Spark session of Tidemill starts with, and why each.
 
-Used by `SparkHost` only. What its maker gives it as `conf` wins over what stands here, except where a
-promise of the SQL layer hangs on it (`FIXED`).
+Used by `SparkHost`. What its maker gives it as `conf` wins over what stands here, except where a promise of
+the SQL layer hangs on it (`FIXED`): that is refused.
+
+Where the executors are decides about half of them (`place`): folders, addresses and sockets of this machine
+mean nothing on another.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
+
+from tidemill.config import LOCAL_CLUSTER, LOCAL_MASTER, ConfigError
 
 # A quarter of the machine, within these: below 1 GB a shuffle of a few million rows spills at once; above 4
 # GB one server hardly gains, and the page cache that holds the parts loses.
@@ -51,41 +57,76 @@ def driver_memory_mb() -> int:
     return max(MIN_DRIVER_MB, min(MAX_DRIVER_MB, total // 4))
 
 
+class Place(Enum):
+    """Where Spark's tasks run."""
+
+    ONE_JVM = "in the driver's process"
+    THIS_MACHINE = "in processes beside the driver"
+    REMOTE = "on whatever machines the master names"
+
+
+def place(master: str) -> Place:
+    if LOCAL_MASTER.fullmatch(master):
+        return Place.ONE_JVM
+    return Place.THIS_MACHINE if LOCAL_CLUSTER.fullmatch(master) else Place.REMOTE
+
+
 def cores(master: str) -> int:
-    """How many tasks run at once, as far as the master's name tells."""
-    if master.startswith("local[") and master[6:-1].split(",")[0].isdigit():
-        return int(master[6:-1].split(",")[0])
-    return 1 if master == "local" else os.cpu_count() or 2
+    """How many tasks run at once, as far as the master's name tells; `SparkHost.cores` knows more of a remote
+    one."""
+    local = LOCAL_MASTER.fullmatch(master)
+    if local:
+        here = os.cpu_count() or 2
+        return 1 if local[1] is None else here if local[1] == "*" else int(local[1])
+    cluster = LOCAL_CLUSTER.fullmatch(master)
+    return int(cluster[1]) * int(cluster[2]) if cluster else 2
+
+
+# Settings of Spark that are settings of Tidemill, and by which name.
+_OURS = {"spark.master": "--spark-master", "spark.driver.memory": "--spark-driver-memory"}
+# Our options come before what is given for these, instead of being replaced by it.
+_JOINED = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+
+
+def refuse_fixed(extra: Mapping[str, str]) -> None:
+    """Raises ConfigError where a setting must not be another's to give."""
+    for key, value in extra.items():
+        if key in _OURS:
+            raise ConfigError(f"{key} is not to be set by --spark-conf", hint=f"Use {_OURS[key]}.")
+        fixed = FIXED.get(key)
+        if fixed is not None and fixed != value:
+            raise ConfigError(
+                f"{key} cannot be set to {value}: Tidemill needs {fixed}",
+                detail="The answers of queries are translated for that value; another would make them wrong.",
+                hint="Leave it out of --spark-conf.",
+            )
 
 
 def spark_conf(
     master: str, scratch: Path, socket_dir: Path, driver_mb: int | None, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """All settings of the session. `scratch` is a folder of ours for shuffle files and temporary ones."""
-    local = master.startswith("local")
+    """All settings of the session. `scratch` is a folder of ours for shuffle files and temporary ones,
+    `socket_dir` one with a short path."""
+    refuse_fixed(extra)
+    where = place(master)
     conf = {
         "spark.master": master,
         "spark.app.name": "tidemill",
         "spark.driver.memory": f"{driver_mb or driver_memory_mb()}m",
-        "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.driver.extraJavaOptions": (
-            f"-Djava.io.tmpdir={scratch / 'tmp'} -Duser.timezone=UTC -XX:+UseParallelGC"
-        ),
+        "spark.driver.extraJavaOptions": f"{_java_options(where, scratch, socket_dir)} -XX:+UseParallelGC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # TCP between JVM and Python costs about 45 ms a stage in delayed acknowledgements; Unix sockets none.
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(socket_dir),
         "spark.python.worker.reuse": "true",
         # Each running query has a pool of its own, so that a short one is not stuck behind a long one.
         "spark.scheduler.mode": "FAIR",
         # Many and small to begin with; adaptive planning joins them to pieces of this size, so that no
         # partition of a sorted result is half of it.
-        "spark.sql.shuffle.partitions": str(8 * cores(master)) if local else "200",
+        "spark.sql.shuffle.partitions": "200" if where is Place.REMOTE else str(8 * cores(master)),
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(MAX_PARTITION_BYTES),
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-        "spark.default.parallelism": str(max(2, cores(master))) if local else "64",
         # The list of parts is ours: beyond 32 files Spark would look for them with a job.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
         # Shuffle files go when the driver's heap is collected; an idle server must not wait half an hour for
@@ -103,13 +144,62 @@ def spark_conf(
         "spark.sql.ui.retainedExecutions": "10",
         "spark.sql.debug.maxToStringFields": "25",
     }
-    if local:
-        conf["spark.driver.host"] = "127.0.0.1"
-        conf["spark.driver.bindAddress"] = "127.0.0.1"
-    conf.update(extra)
-    conf.update(FIXED)
-    return conf
+    if where is not Place.REMOTE:
+        conf |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(scratch / "local"),
+            "spark.python.unix.domain.socket.dir": str(socket_dir),
+            # Without it Spark counts the cores that it has, which is right where executors come and go.
+            "spark.default.parallelism": str(max(2, cores(master))),
+        }
+    if where is not Place.ONE_JVM:
+        conf |= EXECUTORS
+        conf["spark.executor.extraJavaOptions"] = "-Duser.timezone=UTC"
+    cluster = LOCAL_CLUSTER.fullmatch(master)
+    if cluster:
+        conf["spark.executor.memory"] = f"{cluster[3]}m"
+        log = (scratch / "conf" / EXECUTOR_LOG4J_FILE).as_uri()
+        conf["spark.executor.extraJavaOptions"] += f" -Dlog4j2.configurationFile={log}"
+    joined = {key: f"{conf[key]} {extra[key]}" for key in _JOINED if key in conf and key in extra}
+    return conf | dict(extra) | joined | FIXED
 
+
+def _java_options(where: Place, scratch: Path, socket_dir: Path) -> str:
+    """Of the driver. Where no folder is named for Unix sockets, because executors on other machines have no
+    such folder, they lie in each process's temporary one: the driver's must have a short path then."""
+    temporary = socket_dir if where is Place.REMOTE else scratch / "tmp"
+    return f"-Djava.io.tmpdir={temporary} -Duser.timezone=UTC"
+
+
+# Executors that are processes of their own can die alone, and the others should go on soon.
+EXECUTORS: dict[str, str] = {
+    # Any free core is better than waiting for one near the data: a tick has a second for everything.
+    "spark.locality.wait": "0s",
+    # A machine that vanishes without a word is given up after a minute. (The end of a process is seen at
+    # once.)
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.network.timeout": "60s",
+    "spark.network.timeoutInterval": "10s",
+    # How long a shuffle waits before it asks an executor again that does not answer, three times.
+    "spark.shuffle.io.retryWait": "1s",
+    # The master gives an application up whose executors end one after the other; a server outlives that.
+    "spark.deploy.maxExecutorRetries": "-1",
+}
+
+EXECUTOR_LOG4J_FILE = "executor-log4j2.properties"
+# Of executors beside the driver: to their standard error, which Spark keeps in a folder of each.
+EXECUTOR_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+logger.task.name = org.apache.spark.executor.Executor
+logger.task.level = off
+"""
 
 LOG4J = """\
 rootLogger.level = warn

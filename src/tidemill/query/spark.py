@@ -25,10 +25,20 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tidemill.errors import Internal, TidemillError, Unavailable
+from tidemill.query.executors import WATCH_SECONDS, Executors
 from tidemill.query.java import Java, find_java
 from tidemill.query.metrics import QueryMetrics
 from tidemill.query.scratch import Scratch
-from tidemill.query.settings import LOG4J, spark_conf
+from tidemill.query.settings import (
+    EXECUTOR_LOG4J,
+    EXECUTOR_LOG4J_FILE,
+    LOG4J,
+    Place,
+    cores,
+    place,
+    refuse_fixed,
+    spark_conf,
+)
 from tidemill.query.slots import Slot, Slots
 
 P = ParamSpec("P")
@@ -93,8 +103,10 @@ class SparkHost:
         on_death: Callable[[TidemillError], None] | None = None,
     ) -> None:
         self.master = master
+        self.place = place(master)
         self.metrics = QueryMetrics()
         self._conf = dict(conf or {})
+        refuse_fixed(self._conf)
         self._driver_mb = driver_memory_mb
         self._warm_up = warm_up
         # What other layers run before the host is ready: the jobs of the tick.
@@ -124,6 +136,8 @@ class SparkHost:
         self._stopping = False
         self._settled = threading.Event()  # ready or failed
         self._slots: Slots | None = None  # sessions for queries, of the present JVM
+        self._executors: Executors | None = None  # of the present session, where they are processes
+        self._given_up = ""  # why we ended the JVM ourselves, for whoever sees its death
         self._settings: dict[str, str] = {}  # all that the present session was started with
         # For what must not run on a caller's thread: waves ahead of a reader, cancels. Idle threads cost
         # nothing.
@@ -170,6 +184,30 @@ class SparkHost:
                     hint="try again in a few seconds; /readyz tells when it is ready",
                 )
             return self._session
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at once, as far as it is known now; at least 1."""
+        if self.place is not Place.REMOTE:
+            return cores(self.master)
+        with self._lock:
+            executors = self._executors
+        try:
+            return max(1, executors.cores()) if executors is not None else cores(self.master)
+        except Exception as e:  # the JVM died under the call; whoever runs a job finds out why
+            log.debug("the executors could not be counted: %s", e)
+            return cores(self.master)
+
+    @property
+    def deserted(self) -> bool:
+        """Nothing can run, because there is no executor."""
+        with self._lock:
+            executors = self._executors
+        try:
+            return executors is not None and executors.cores() == 0
+        except Exception as e:
+            log.debug("the executors could not be counted: %s", e)
+            return False
 
     @property
     def pid(self) -> int | None:
@@ -265,10 +303,18 @@ class SparkHost:
         try:
             java = find_java()
             session = self._launch(java)
+            executors = None
+            if self.place is not Place.ONE_JVM:
+                executors = Executors(session.sparkContext, self.master)
             with self._lock:
                 self._session = session
                 self._slots = Slots(session)
+                self._executors = executors
+                self._given_up = ""
                 self.started_seconds = time.monotonic() - began
+            if executors is not None:
+                executors.wait(lambda: self._stopping or self._failure is not None)
+                self._watch_executors(executors)
             if self._warm_up:
                 from tidemill.query.warm import warm_up
 
@@ -289,6 +335,9 @@ class SparkHost:
                 self._failure = self._failure or failure
             if not self._stopping:
                 log.error("Spark did not start: %s", self._failure)
+                if self.place is Place.REMOTE:
+                    # The cluster may come later: the JVM's end is what starts another one.
+                    self._give_up(str(failure.detail or failure.primary))
         finally:
             self._settled.set()
 
@@ -303,6 +352,7 @@ class SparkHost:
         for name in ("local", "tmp", "conf"):
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "conf" / "log4j2.properties").write_text(LOG4J.format(folder=folder))
+        (folder / "conf" / EXECUTOR_LOG4J_FILE).write_text(EXECUTOR_LOG4J)
         socket_dir = folder / "sock"
         if len(str(socket_dir)) > _SOCKET_DIR_MAX:
             self._sockets = Scratch()
@@ -315,9 +365,16 @@ class SparkHost:
         os.environ["JAVA_HOME"] = str(java.home)
         os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)
         os.environ["SPARK_CONF_DIR"] = str(folder / "conf")
-        # Workers must be the interpreter that has our packages.
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        # Workers must be the interpreter that has our packages; on other machines it may lie elsewhere.
+        os.environ["PYSPARK_PYTHON"] = self._conf.get("spark.pyspark.python", sys.executable)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        if self.place is Place.THIS_MACHINE:
+            os.environ["SPARK_HOME"] = str(_spark_home(folder / "home"))
+            # Else the pages of Spark's own master and workers would be open to other machines.
+            os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        if self.place is Place.REMOTE:
+            # As a setting it would be the executors' too, on whose machines there is no such folder.
+            os.environ["SPARK_LOCAL_DIRS"] = str(folder / "local")
 
         conf = SparkConf(loadDefaults=False)
         self._settings = spark_conf(self.master, folder, socket_dir, self._driver_mb, self._conf)
@@ -367,22 +424,55 @@ class SparkHost:
         with self._lock:
             if self._stopping or self._process is not process:
                 return
-            self._failure = Unavailable(
-                "the Spark process has ended",
-                detail=f"exit status {code}" + (f": {words}" if (words := self._last_words()) else ""),
-                hint="a status of -9 or 137 means that the machine ran out of memory",
-            )
+            if self._given_up:
+                self._failure = Unavailable(
+                    f"Spark at {self.master} is not there", detail=self._given_up, hint="it is tried again"
+                )
+            else:
+                self._failure = Unavailable(
+                    "the Spark process has ended",
+                    detail=f"exit status {code}" + (f": {words}" if (words := self._last_words()) else ""),
+                    hint="a status of -9 or 137 means that the machine ran out of memory",
+                )
             self._warm = False
             failure = self._failure
         log.error("%s", failure)
         if self._on_death is not None:
             self._on_death(failure)
 
+    def _watch_executors(self, executors: Executors) -> None:
+        """From now on, in a thread: when the cluster ends the session, end the JVM, so that its end is
+        noticed as every other is."""
+
+        def watch() -> None:
+            while True:
+                time.sleep(WATCH_SECONDS)
+                with self._lock:
+                    if self._stopping or self._executors is not executors:
+                        return
+                try:
+                    if executors.ended:
+                        self._give_up("the cluster ended the application")
+                        return
+                except Exception as e:
+                    log.debug("the session could not be asked, its process is gone: %s", e)
+                    return
+
+        threading.Thread(target=watch, name="spark-executors", daemon=True).start()
+
+    def _give_up(self, why: str) -> None:
+        with self._lock:
+            process = self._process
+            self._given_up = why
+        if process is not None:
+            process.kill()
+
     def _tear_down(self) -> None:
         """Forget the session and the gateway, and make sure that the JVM is gone."""
         with self._lock:
             session, self._session = self._session, None
             self._slots = None
+            self._executors = None
             process, self._process = self._process, None
         alive = process is not None and process.poll() is None
         if session is not None and alive:
@@ -402,6 +492,20 @@ class SparkHost:
         if self._sockets is not None:
             self._sockets.remove()
             self._sockets = None
+
+
+def _spark_home(folder: Path) -> Path:
+    """As Spark's own, by links: executors beside the driver keep their logs in a folder `work` of it, and the
+    package is not the place for that."""
+    import pyspark
+
+    folder.mkdir(exist_ok=True, mode=0o700)
+    package = Path(pyspark.__file__).parent
+    for name in ("bin", "jars", "python"):
+        link = folder / name
+        if not link.is_symlink():
+            link.symlink_to(package / name)
+    return folder
 
 
 def _forget_gateway() -> None:

@@ -1,0 +1,46 @@
+"""Where a worker on another machine than the server keeps upsert states.
+
+Asked by the tasks of `spark_runner`. The folder lies under the worker's temporary one (`TMPDIR`), is of this
+user alone, and belongs to one life of one server: states are taken for what they say, and what another life
+left there (of a data directory that was restored from a backup since, say) may never have happened in this
+one. Executors of one machine share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from functools import cache
+
+from tidemill.errors import TidemillError
+
+
+class FolderNotOurs(TidemillError):
+    """Somebody else could put rows into the state."""
+
+    sqlstate = "42501"
+
+
+@cache
+def worker_folder(url: str, life: str) -> str:
+    """For the states of the data directory `url`; what earlier lives of it left is removed."""
+    root = os.path.join(tempfile.gettempdir(), f"tidemill-state-{os.getuid()}")
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    found = os.lstat(root)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise FolderNotOurs(
+            "the folder of the upsert states can be written by other users",
+            detail=root,
+            hint="remove it, or give the executors another TMPDIR",
+        )
+    name = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
+    for entry in os.scandir(root):
+        # A server that was taken over may still run: it misses its states and reads them again.
+        if entry.name.startswith(f"{name}-") and entry.name != f"{name}-{life}":
+            shutil.rmtree(entry.path, ignore_errors=True)
+    folder = os.path.join(root, f"{name}-{life}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder

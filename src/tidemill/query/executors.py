@@ -1,0 +1,78 @@
+"""The executors of a session whose tasks run in processes of their own.
+
+`SparkHost` asks how many tasks they run at once, waits for the first of them before it warms up, and looks
+whether the cluster still has us: a master that cannot be reached, or that gave the application up, ends the
+session while the driver's process lives on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+# How long an answer about the number of cores counts: executors come and go in seconds.
+CACHE_SECONDS = 5.0
+# Between two looks whether there are executors, or the session ended.
+LOOK_SECONDS = 0.1
+# When the first executor is there, others are waited for as long as more come: what is warmed up is theirs.
+SETTLE_SECONDS = 1.0
+# How often the log says that there is none.
+TELL_SECONDS = 30.0
+# Between two looks whether the cluster still has us.
+WATCH_SECONDS = 2.0
+
+
+class Executors:
+    """Of one SparkContext. Thread-safe."""
+
+    def __init__(self, context: Any, master: str) -> None:
+        self._scala: Any = context._jsc.sc()
+        self._master = master
+        self._lock = threading.Lock()
+        self._cores = 0
+        self._asked = float("-inf")
+
+    def cores(self) -> int:
+        """How many tasks run at once; 0 while there is no executor."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._asked < CACHE_SECONDS:
+                return self._cores
+        return self._ask()
+
+    def _ask(self) -> int:
+        profile = self._scala.resourceProfileManager().defaultResourceProfile()
+        found = int(self._scala.maxNumConcurrentTasks(profile))
+        with self._lock:
+            self._cores, self._asked = found, time.monotonic()
+        return found
+
+    @property
+    def ended(self) -> bool:
+        """The session is over, though its process lives."""
+        return bool(self._scala.isStopped())
+
+    def wait(self, over: Callable[[], bool]) -> None:
+        """Until there are executors and no more come for a moment, or it is `over`."""
+        began = told = time.monotonic()
+        seen, since = 0, began
+        while not over() and not self.ended:
+            found, now = self._ask(), time.monotonic()
+            if found != seen:
+                seen, since = found, now
+            elif found and now - since >= SETTLE_SECONDS:
+                return
+            if not found and now - told >= TELL_SECONDS:
+                told = now
+                log.warning(
+                    "no executor of Spark has come from %s in %.0f s: are there workers with free cores and "
+                    "memory, and can they reach this machine?",
+                    self._master,
+                    now - began,
+                )
+            time.sleep(LOOK_SECONDS)
