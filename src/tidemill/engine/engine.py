@@ -35,6 +35,7 @@ from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
 from tidemill.errors import Notice, SerializationFailure, TidemillError, UndefinedObject
+from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.spark_runner import SparkRunner
 from tidemill.ingest.warm import warm_up
@@ -74,10 +75,13 @@ class TidemillEngine:
             environment, catalog, SparkRunner(spark, str(state_folder)), on_lost=environment.oracle.lose
         )
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
-        self._maintenance = Maintenance(environment, catalog, self.ingestion, config.retain_history)
+        compactor = SparkCompactor(environment, spark)
+        self._maintenance = Maintenance(
+            environment, catalog, self.ingestion, compactor, config.retain_history
+        )
         self._maintenance.start()
         self._collector = EngineCollector(
-            spark.metrics, lambda: len(self._sessions), IngestCollector(self.ingestion)
+            spark.metrics, lambda: len(self._sessions), IngestCollector(self.ingestion, compactor)
         )
         REGISTRY.register(self._collector)
         self._closed = False
@@ -165,6 +169,8 @@ class TidemillEngine:
             items = self.catalog.state.items
             for table in tables.values():
                 now = items.get(table.id)
+                if now is table:
+                    continue
                 if now is None:
                     raise UndefinedObject(
                         f'relation "{table.name}" does not exist',

@@ -373,6 +373,8 @@ class Txns:
         """Refuse what must not commit; the rest, and their updates per shard."""
         accepted: list[Request] = []
         tables: dict[ShardId, list[pa.Table]] = {}
+        # Asked once per group: while `_serial` is held no shard gets other columns.
+        widths: dict[ShardId, int] = {}
         for request in group:
             try:
                 for shard_id, read_at in request.reads.items():
@@ -395,6 +397,18 @@ class Txns:
                 if table.num_rows:
                     tables.setdefault(shard_id, []).append(table)
         return accepted, tables
+
+    def _room(self, shard_id: ShardId) -> int:
+        """How many columns the shard's updates have. Raises where it takes none: it may have been dropped or
+        changed since a request was queued."""
+        width = len(self._writable(shard_id).desc.columns) + 1
+        if self.pending.count(shard_id) >= MAX_UNAPPLIED:
+            raise Unavailable(
+                f"too many transactions wait to be applied to shard {shard_id} ({MAX_UNAPPLIED})",
+                hint="Applying to it fails; the log tells why.",
+                sqlstate="53000",
+            )
+        return width
 
     def _write_parts(self, tables: Mapping[ShardId, Sequence[pa.Table]], ts: int) -> list[Unapplied]:
         merged: dict[ShardId, pa.Table] = {}
