@@ -90,7 +90,9 @@ class SparkCompactor:
         # The look at work, and its job while it has one.
         self._working: Future[None] | None = None
         self._job: Job | None = None
+        # Set under the lock: nothing begins afterwards.
         self._stopping = threading.Event()
+        self._lock = threading.Lock()
         self._rests: dict[str, _Rest] = {}
         # The shard that was compacted last: the others come before it.
         self._last = ""
@@ -101,16 +103,17 @@ class SparkCompactor:
 
     def look(self) -> None:
         """Begin a compaction where one is due. Returns at once."""
-        if self._stopping.is_set() or not self._host.ready:
-            return
-        if self._working is not None and not self._working.done():
+        if not self._host.ready or (self._working is not None and not self._working.done()):
             return
         shards = self._due()
-        self._working = self._thread.submit(self._work, shards) if shards else None
+        with self._lock:
+            if shards and not self._stopping.is_set():
+                self._working = self._thread.submit(self._work, shards)
 
     def stop(self) -> None:
         """End the job at work, which leaves nothing behind; idempotent."""
-        self._stopping.set()
+        with self._lock:
+            self._stopping.set()
         job, working = self._job, self._working
         if job is not None:
             job.cancel()
@@ -214,6 +217,8 @@ class SparkCompactor:
         late.start()
         parts: list[Part] = []
         try:
+            if self._stopping.is_set():
+                job.cancel()  # `stop` may not have seen it
             with job.running() as session:
                 ranges = compact_task.ranges(plan.groups[0], settings.part_target_bytes)
                 if len(plan.groups) == 1 and ranges > 1:
