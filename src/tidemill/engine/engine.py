@@ -42,6 +42,7 @@ from tidemill.ingest.warm import warm_up
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
 from tidemill.persist.txns.request import ShardConflict
+from tidemill.query.settings import refuse_fixed
 from tidemill.query.spark import SparkHost
 from tidemill.time.oracle import Oracle
 
@@ -90,6 +91,7 @@ class TidemillEngine:
     def open(cls, config: Config, *, on_fatal: Callable[[TidemillError], None]) -> TidemillEngine:
         """Take the data directory and start Spark; raises `DirectoryHeld` and whatever the store raises.
         Blocks, not for Spark."""
+        refuse_fixed(dict(config.spark_conf))
         environment = Environment.open(
             config.data_dir, options=config.s3_options(), take_over=config.take_over, on_lost=on_fatal
         )
@@ -101,6 +103,7 @@ class TidemillEngine:
         holder: list[SparkHost] = []
         spark = SparkHost(
             config.spark_master,
+            dict(config.spark_conf),
             scratch=Path(config.scratch_dir) / "spark" if config.scratch_dir else None,
             driver_memory_mb=_megabytes(config.spark_driver_memory),
             also_warm=warm_up,
