@@ -28,7 +28,6 @@ from tidemill.persist.outcome import InputsReplaced
 from tidemill.persist.part import Part, part_path
 from tidemill.persist.shard import Shard
 from tidemill.query.job import Job
-from tidemill.query.settings import cores
 from tidemill.query.spark import SparkHost
 
 log = logging.getLogger(__name__)
@@ -84,7 +83,6 @@ class SparkCompactor:
     def __init__(self, home: Home, host: SparkHost) -> None:
         self._home = home
         self._host = host
-        self._at_once = min(MERGES_AT_ONCE, max(1, cores(host.master) - 1))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compact-spark")
         self.counts = Counts()
         # The look at work, and its job while it has one.
@@ -225,7 +223,8 @@ class SparkCompactor:
                     tasks = _shuffled(session.sparkContext, work, plan.groups[0], ranges)
                 else:
                     tasks = _grouped(session.sparkContext, work, plan.groups)
-                for wave in _waves(tasks.getNumPartitions(), self._at_once):
+                at_once = min(MERGES_AT_ONCE, max(1, self._host.cores - 1))
+                for wave in _waves(tasks.getNumPartitions(), at_once):
                     parts += session.sparkContext.runJob(tasks, list, wave)
         except BaseException as e:
             # What other tasks wrote is found by the sweeper.
