@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill import failpoints
-from tidemill.ingest.state.run import TEMPORARY_SUFFIX, Run, RunFacts, pack, remove, unpack
+from tidemill.ingest.state.run import Run, RunFacts, pack, remove, temporary_path, unpack
 
 FP_MANIFEST_WRITTEN = failpoints.register("ingest.state.manifest_written", "a manifest's temporary file")
 FP_MANIFEST_NAMED = failpoints.register(
@@ -78,7 +77,7 @@ def put_small(folder: str, name: str, told: Any, rest: pa.Buffer | None = None) 
     body += b" " * (-(len(body) + _CHECKSUM + 1) % 64) + b"\n"
     if rest is not None:
         body += rest
-    temporary = os.path.join(folder, f"{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    temporary = temporary_path(folder)
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:

@@ -31,6 +31,10 @@ TEMPORARY_SUFFIX = ".tmp"
 # what a merge holds in memory a few times over.
 BATCH_BYTES = 64 << 20
 
+# Of temporary names: forked processes have the first in common, but not their ids.
+_PROCESS = uuid.uuid4().hex
+_count = itertools.count()
+
 _NO_HASHES = np.zeros(0, dtype=np.uint64)
 
 
@@ -165,7 +169,7 @@ class _Checked:
 def write_run(folder: str, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Run | None:
     """Write a run; `label` begins its name. None when there are no rows. Raises OSError; a crash leaves a
     temporary file."""
-    temporary = os.path.join(folder, f"{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    temporary = temporary_path(folder)
     file = _Checked(temporary)
     try:
         try:
@@ -182,7 +186,7 @@ def write_run(folder: str, label: str, schema: pa.Schema, batches: Iterable[pa.R
         remove(temporary)
         raise
     failpoints.hit(FP_RUN_NAMED)
-    run = open_run(folder, RunFacts(name, rows, file.bytes, file.crc), schema, trusted=True)
+    run = open_run(folder, RunFacts(name, rows, file.bytes, file.crc), schema)
     if run is None:
         raise FileNotFoundError(f"run {name} vanished")
     return run
@@ -215,20 +219,25 @@ def _write(sink: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> i
     return rows
 
 
-def open_run(folder: str, facts: RunFacts, schema: pa.Schema, *, trusted: bool = False) -> Run | None:
-    """The run that the facts tell of; None when the file is missing or anything else. `trusted`: this process
-    has just written it."""
+def open_run(folder: str, facts: RunFacts, schema: pa.Schema) -> Run | None:
+    """The run that the facts tell of; None when the file is missing or anything else. The whole file is
+    looked at, also by who has just written it: so its pages are mapped before a tick needs them."""
     try:
         buffer = pa.memory_map(os.path.join(folder, facts.name)).read_buffer()
     except OSError:
         return None
-    if buffer.size != facts.bytes or not (trusted or zlib.crc32(buffer) == facts.crc):
+    if buffer.size != facts.bytes or zlib.crc32(buffer) != facts.crc:
         return None
     run = unpack(buffer, schema)
     if run is None or run.rows != facts.rows:
         return None
     run.facts = facts
     return run
+
+
+def temporary_path(folder: str) -> str:
+    """A name in the folder that no other process or thread takes."""
+    return os.path.join(folder, f"{_PROCESS}-{os.getpid()}-{next(_count)}{TEMPORARY_SUFFIX}")
 
 
 def remove(path: str) -> None:
