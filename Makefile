@@ -27,7 +27,7 @@ setup-dev: .venv/.stamp-dev ## also the tools of the tests and the linters
 	@tools/setup.sh dev
 	@touch .venv/.stamp-run $@
 
-demo: .venv/.stamp-run ## a server, a table, a loop that writes and reads; Ctrl-C or DEMO_SECONDS=20 ends it
+demo: .venv/.stamp-run ## a server and a live auction house in the terminal; Ctrl-C or DEMO_SECONDS=20 ends it
 	@$(BIN)/python tools/demo.py
 
 test: lint ## lint and all tests but the long ones

@@ -1,15 +1,17 @@
-"""The demo: a real server, money that moves between accounts, and the sum that is zero at every moment.
+"""The demo: a real server, a live auction house, and proof that what is shown belongs together.
 
-Run by `make demo` with nothing but what the server itself needs. One loop moves money in transactions over
-two tables (what is paid, what is received); another asks all the while for the balances now and ten seconds
-ago, each question answered at one time across both tables. If ever the sum over both is not zero, or an old
-time gives another answer than before, the demo ends with status 1. Ends with Ctrl-C, or after DEMO_SECONDS.
+Run by `make demo` with nothing but what the server itself needs. A source of generated auctions and bids is
+read on Spark every second; a loop asks all the while for everything at one time (five tables, a view over
+them, how far the source has been read), and again for times of the past. If ever an event's rows are not
+there exactly once, a bid has no auction, the view's sum is not that of the bids, or the past has changed, the
+demo ends with status 1. Ends with Ctrl-C, or after DEMO_SECONDS.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -18,73 +20,63 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
-from dataclasses import dataclass, field
+import urllib.request
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
+from demo_proof import (
+    CUT,
+    OPEN_LOTS,
+    SCHEMA,
+    SOURCE,
+    STATUS,
+    Cut,
+    cut_of,
+    must_be_same,
+    must_follow,
+    must_hold,
+)
+from demo_screen import Health, Lot, State, lots_that_fit, plain, screen, verdict
 from pgmini import Connection, PgError
 
-ROOT = Path(__file__).resolve().parent.parent
-ACCOUNTS = ("anna", "bruno", "carla", "dario", "elena")
-PAST_MS = 10_000
 # Seconds until the SQL port must answer; the promise is three on an idle machine.
 START_SECONDS = 60
-PAUSE = 0.05
+# Between two rounds of reads, and between two looks at how the source is: the processor is also the ticks'.
+PAUSE, HEALTH_PAUSE = 0.2, 1.0
 # With DEMO_SECONDS: the demo goes on beyond them, for so long at most, until so many reads were answered.
-WANTED_READS = 3
-SPARK_SECONDS = 90
+WANTED_READS = 2
+SPARK_SECONDS = 180
+# Times of the past that may be read again, and how long after; the server keeps an hour.
+PINS, PIN_SECONDS = 1000, 2700.0
 
-SCHEMA = """
-CREATE TABLE paid (account text NOT NULL, amount bigint NOT NULL);
-CREATE TABLE received (account text NOT NULL, amount bigint NOT NULL);
-CREATE VIEW moves AS
-  SELECT account, amount FROM received UNION ALL SELECT account, -amount FROM paid;
-"""
-BALANCES = (
-    "SELECT account, sum(amount) AS balance, count(*) AS moves FROM moves GROUP BY account ORDER BY account"
-)
-
-
-@dataclass
-class State:
-    """What the loops know, for the screen. Replaced whole values and appends only, so that readers need no
-    lock."""
-
-    begun: float = field(default_factory=time.monotonic)
-    transfers: int = 0
-    commits_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
-    reads: int = 0
-    reads_ms: deque[float] = field(default_factory=lambda: deque(maxlen=200))
-    now: dict[str, tuple[int, int]] = field(default_factory=dict)
-    past: dict[str, tuple[int, int]] = field(default_factory=dict)
-    past_checks: int = 0
-    waiting: str = ""
-    failure: str = ""
+_METRIC = re.compile(r"^(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 
 class Server:
     """`tidemill serve` as a process of ours, in a folder of ours."""
 
     def __init__(self, folder: Path) -> None:
-        self.sql_port, http_port = _free_ports(2)
+        self.sql_port, self._http_port = _free_ports(2)
         self.log = folder / "server.log"
         command = [sys.executable, "-m", "tidemill.cli", "serve", "--data-dir", str(folder / "data")]
-        command += ["--sql-addr", f"127.0.0.1:{self.sql_port}", "--http-addr", f"127.0.0.1:{http_port}"]
+        command += ["--sql-addr", f"127.0.0.1:{self.sql_port}", "--http-addr", f"127.0.0.1:{self._http_port}"]
         # Its own session: Ctrl-C in the terminal is for us, and we end the server ourselves.
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, stderr=log, stdout=log, start_new_session=True)
 
-    def connect(self, state: State) -> Connection:
-        def notice(text: str) -> None:
-            state.waiting = text
+    def connect(self, state: State | None = None) -> Connection:
+        """With a state, what the server waits for is told there."""
 
-        return Connection("127.0.0.1", self.sql_port, timeout=2 * SPARK_SECONDS, on_notice=notice)
+        def notice(text: str) -> None:
+            if state is not None:
+                state.waiting = text
+
+        return Connection("127.0.0.1", self.sql_port, timeout=SPARK_SECONDS, on_notice=notice)
 
     def wait(self, state: State, stop: threading.Event) -> Connection | None:
         """The first connection, or None when the person ended it meanwhile."""
@@ -99,6 +91,18 @@ class Server:
                     raise RuntimeError(f"no answer on the SQL port for {START_SECONDS} s") from None
                 time.sleep(0.05)
         return None
+
+    def metrics(self) -> dict[str, float]:
+        """Of our source, by name; those with a phase as `name:phase`."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/metrics", timeout=10) as answer:
+            text: str = answer.read().decode()
+        found: dict[str, float] = {}
+        for name, labels, value in _METRIC.findall(text):
+            values = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            if values.get("source") == SOURCE and "le" not in values:
+                phase = values.get("phase")
+                found[f"{name}:{phase}" if phase else name] = float(value)
+        return found
 
     def stop(self) -> None:
         if self._process.poll() is None:
@@ -123,76 +127,86 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def write_loop(server: Server, state: State, stop: threading.Event) -> None:
-    """Move money: each transfer is one transaction over two tables."""
+def read_loop(server: Server, state: State, stop: threading.Event, lots: int) -> None:
+    """Ask for everything at one time, and for the past, and hold the answers against what must be true."""
     connection = server.connect(state)
+    # The latest time at which the source is complete, instead of now: such a read never waits for the tick at
+    # work. It is as consistent, a fraction of a second older, and may be older than a write of ours was.
+    connection.query("SET transaction_isolation = 'serializable'")
+    pins: list[Cut] = []
     while not stop.is_set():
-        payer, payee = random.sample(ACCOUNTS, 2)
-        amount = random.randint(1, 500)
         begun = time.perf_counter()
-        connection.query("BEGIN")
-        connection.query(f"INSERT INTO paid VALUES ('{payer}', {amount})")
-        connection.query(f"INSERT INTO received VALUES ('{payee}', {amount})")
+        connection.query("BEGIN")  # both reads at the time that the first of them chooses
+        found = connection.query(OPEN_LOTS.format(seconds=f"{time.time():.3f}", limit=lots))[0].rows
+        state.lots = [_lot(row) for row in found]
+        cut = cut_of(connection.query(CUT)[0].rows)
         connection.query("COMMIT")
-        state.commits_ms.append((time.perf_counter() - begun) * 1e3)
-        state.transfers += 1
-        stop.wait(PAUSE)
-    connection.close()
-
-
-def read_loop(server: Server, state: State, stop: threading.Event) -> None:
-    """Ask for the balances now and in the past, and hold the answers against what must be true."""
-    connection = server.connect(state)
-    first = int(_single(connection, "SELECT mz_now()"))
-    # The last past time that was read, and its answer: it must stay the same.
-    pinned: tuple[int, dict[str, tuple[int, int]]] | None = None
-    while not stop.is_set():
-        begun = time.perf_counter()
-        state.now = _balances(connection, BALANCES)
-        if not state.waiting:  # for Spark's start: that is no read's time
+        if not state.waiting:  # for Spark's start, or the source's: that is no read's time
             state.reads_ms.append((time.perf_counter() - begun) * 1e3)
-        state.reads += 1
         state.waiting = ""
-        _must_be_zero(state.now, "now")
-        if pinned is not None:
-            again = _balances(connection, f"{BALANCES} AS OF {pinned[0]}")
-            if again != pinned[1]:
-                raise RuntimeError(f"the past changed: at {pinned[0]} it was {pinned[1]} and is {again}")
+        must_hold(cut)
+        if state.cut is not None:
+            must_follow(state.cut, cut)
+        state.cut = cut
+        state.reads += 1
+        pins = [p for p in pins if cut.time - p.time < PIN_SECONDS * 1000][-PINS:]
+        if pins:
+            then = random.choice(pins)
+            must_be_same(then, cut_of(connection.query(f"{CUT} AS OF {then.time}")[0].rows))
             state.past_checks += 1
-            pinned = None
-        then = int(time.time() * 1000) - PAST_MS
-        if then >= first:
-            state.past = _balances(connection, f"{BALANCES} AS OF {then}")
-            _must_be_zero(state.past, f"at {then}")
-            pinned = (then, state.past)
+            state.oldest = max(state.oldest, (cut.time - then.time) / 1000)
+        pins.append(cut)
         stop.wait(PAUSE)
     connection.close()
 
 
-def _single(connection: Connection, sql: str) -> str:
-    value = connection.query(sql)[0].rows[0][0]
-    assert value is not None
-    return value
+def _lot(row: list[str | None]) -> Lot:
+    item, seller, bids, highest, ends = row
+    return Lot(
+        str(item),
+        str(seller),
+        int(bids or 0),
+        None if highest is None else int(highest),
+        datetime.fromisoformat(str(ends)).timestamp(),
+    )
 
 
-def _balances(connection: Connection, sql: str) -> dict[str, tuple[int, int]]:
-    rows = connection.query(sql)[0].rows
-    return {str(account): (int(balance or 0), int(moves or 0)) for account, balance, moves in rows}
+def health_loop(server: Server, state: State, stop: threading.Event) -> None:
+    """Ask how the source is, as SQL tells it and as /metrics does."""
+    connection = server.connect()
+    before: dict[str, float] = {}
+    while not stop.is_set():
+        rows = connection.query(STATUS)[0].rows
+        now = server.metrics()
+        if rows:
+            status, error, known, committed = rows[0]
+            ticks = _grown(before, now, "tidemill_tick_seconds_count:visible")
+            seconds = _grown(before, now, "tidemill_tick_seconds_sum:visible")
+            state.health = Health(
+                status=str(status),
+                error=error,
+                known=int(known or 0),
+                committed=int(committed or 0),
+                ticks=int(now.get("tidemill_source_ticks_total", 0)),
+                skipped=int(now.get("tidemill_source_ticks_skipped_total", 0)),
+                visible_ms=seconds / ticks * 1000 if ticks else state.health.visible_ms,
+                lag=now.get("tidemill_source_lag_seconds"),
+            )
+        before = now
+        stop.wait(HEALTH_PAUSE)
+    connection.close()
 
 
-def _must_be_zero(balances: dict[str, tuple[int, int]], when: str) -> None:
-    total = sum(balance for balance, _ in balances.values())
-    if total:
-        raise RuntimeError(f"the balances {when} sum to {total}, not zero: {balances}")
+def _grown(before: dict[str, float], now: dict[str, float], name: str) -> float:
+    return now.get(name, 0.0) - before.get(name, 0.0)
 
 
-def guarded(work: object, server: Server, state: State, stop: threading.Event) -> threading.Thread:
+def guarded(work: Callable[[], None], state: State, stop: threading.Event) -> threading.Thread:
     """Run a loop in a thread; what it raises ends the demo."""
 
     def run() -> None:
         try:
-            assert callable(work)
-            work(server, state, stop)
+            work()
         except Exception as e:
             if not stop.is_set():
                 state.failure = f"{type(e).__name__}: {e}"
@@ -201,57 +215,6 @@ def guarded(work: object, server: Server, state: State, stop: threading.Event) -
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread
-
-
-def quantile(values: deque[float], q: float) -> str:
-    ordered = sorted(values)
-    return f"{ordered[int(q * (len(ordered) - 1))]:.1f} ms" if ordered else "-"
-
-
-def screen(state: State, server: Server) -> Panel:
-    table = Table(box=None, pad_edge=False)
-    for title in ("account", "balance now", f"{PAST_MS // 1000} s ago", "moves"):
-        table.add_column(title, justify="left" if title == "account" else "right")
-    for account in ACCOUNTS:
-        balance, moves = state.now.get(account, (0, 0))
-        past = state.past.get(account)
-        shown = f"{balance:,}" if state.now else "-"
-        table.add_row(account, shown, f"{past[0]:,}" if past else "-", str(moves))
-    total = f"{sum(b for b, _ in state.now.values()):,}" if state.now else "-"
-    past_total = f"{sum(b for b, _ in state.past.values()):,}" if state.past else "-"
-    table.add_row(Text("sum", style="bold"), total, past_total, "", style="bold")
-    lines = [
-        (
-            f"{state.transfers:,} transfers committed, each over two tables: "
-            f"p50 {quantile(state.commits_ms, 0.5)}, p99 {quantile(state.commits_ms, 0.99)}"
-        ),
-        f"{state.reads:,} reads of both tables at one time: p50 {quantile(state.reads_ms, 0.5)}",
-        f"{state.past_checks:,} times the past was read twice and had not changed",
-        f"psql -h 127.0.0.1 -p {server.sql_port} -U materialize materialize",
-    ]
-    if state.waiting:
-        lines.append(f"waiting: {state.waiting}")
-    title = f"tidemill, {time.monotonic() - state.begun:.0f} s"
-    return Panel(Group(table, Text(), Text("\n".join(lines))), title=title, expand=False)
-
-
-def plain(state: State) -> str:
-    return (
-        f"{time.monotonic() - state.begun:5.1f} s  transfers {state.transfers}"
-        f"  commit p50 {quantile(state.commits_ms, 0.5)} p99 {quantile(state.commits_ms, 0.99)}"
-        f"  reads {state.reads} p50 {quantile(state.reads_ms, 0.5)}"
-        f"  sum {sum(b for b, _ in state.now.values()) if state.now else '-'}"
-        + (f"  waiting: {state.waiting}" if state.waiting else "")
-    )
-
-
-def verdict(state: State) -> str:
-    """What the demo has shown; a read that did not add up would have ended it before."""
-    return (
-        f"{state.transfers:,} transfers were committed (p50 {quantile(state.commits_ms, 0.5)} each) and read "
-        f"{state.reads:,} times: every read of both tables summed to 0, so none saw half a transfer. "
-        f"{state.past_checks:,} times a moment of the past was read again, and had not changed."
-    )
 
 
 def show(
@@ -273,10 +236,13 @@ def show(
         return True
 
     if console.is_terminal:
-        with Live(screen(state, server), console=console, refresh_per_second=8) as live:
+
+        def shown() -> Panel:
+            return screen(state, server.sql_port, console.width)
+
+        with Live(console=console, get_renderable=shown, refresh_per_second=8):
             while not over():
                 stop.wait(0.125)
-                live.update(screen(state, server))
     else:
         waited_for = ""  # told once, not every second
         while not over():
@@ -301,16 +267,20 @@ def main() -> int:
     try:
         begun = time.monotonic()
         connection = server.wait(state, stop)
-        if connection is None:
-            return 0
-        connection.query(SCHEMA)
-        console.print(f"SQL answers after {time.monotonic() - begun:.1f} s. Ctrl-C ends the demo.")
-        state.begun = time.monotonic()
-        threads = [guarded(loop, server, state, stop) for loop in (write_loop, read_loop)]
-        show(state, server, stop, console, seconds)
-        stop.set()
-        for thread in threads:
-            thread.join(10)
+        if connection is not None:
+            connection.query(SCHEMA)
+            connection.close()
+            console.print(f"SQL answers after {time.monotonic() - begun:.1f} s. Ctrl-C ends the demo.")
+            state.begun = time.monotonic()
+            lots = lots_that_fit(console.height)
+            threads = [
+                guarded(lambda: read_loop(server, state, stop, lots), state, stop),
+                guarded(lambda: health_loop(server, state, stop), state, stop),
+            ]
+            show(state, server, stop, console, seconds)
+            stop.set()
+            for thread in threads:
+                thread.join(10)
     except Exception as e:
         state.failure = state.failure or f"{type(e).__name__}: {e}"
     finally:

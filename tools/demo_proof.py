@@ -1,0 +1,145 @@
+"""What the demo asks of the auction house, and what must be true of every answer.
+
+Used by `demo.py`; knows nothing of servers or screens. A `Cut` is what all five tables, the view and the
+progress relation hold at one time. The rows of an event follow from its number (docs/sql/
+create-source-load-generator.md), so the progress alone says how many auctions and bids there must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SOURCE = "house"
+TABLES = ("organizations", "users", "accounts", "auctions", "bids")
+# An event every 50 ms: of ten, one opens an auction and nine are bids; an auction is open for 10 to 15 s.
+TICK_INTERVAL = "50 ms"
+ORGANIZATIONS, USERS = 10, 100
+
+SCHEMA = f"""
+CREATE SOURCE {SOURCE} FROM LOAD GENERATOR AUCTION (TICK INTERVAL '{TICK_INTERVAL}') FOR ALL TABLES;
+CREATE VIEW lots AS
+  SELECT a.id, a.item, u.name AS seller, a.end_time, count(b.id) AS bids, max(b.amount) AS highest,
+    sum(b.amount) AS total
+  FROM auctions AS a JOIN users AS u ON u.id = a.seller LEFT JOIN bids AS b ON b.auction_id = a.id
+  GROUP BY a.id, a.item, u.name, a.end_time;
+"""
+
+# One row for each relation: how many rows, the highest id, the ids' squares, two more sums, and a checksum
+# over all rows. Of the view: how many bids it counts, and what they amount to. Of the progress relation: its
+# offset as id.
+CUT = f"""
+SELECT mz_now() AS time, name, count(*) AS rows, max(id) AS last, sum(id * id) AS squares, sum(bids) AS bids,
+  sum(amount) AS amount, sum((id * 7919 + bids * 104729 + amount) % 1000003) AS checksum
+FROM (
+  SELECT 'organizations' AS name, id, 0::bigint AS bids, length(name)::bigint AS amount FROM organizations
+  UNION ALL SELECT 'users', id, 0, org_id FROM users
+  UNION ALL SELECT 'accounts', id, 0, balance FROM accounts
+  UNION ALL SELECT 'auctions', id, 0, seller FROM auctions
+  UNION ALL SELECT 'bids', id, auction_id, amount FROM bids
+  UNION ALL SELECT 'lots', id, bids, coalesce(total, 0) FROM lots
+  UNION ALL SELECT 'progress', "offset"::bigint, 0, 0 FROM {SOURCE}_progress
+) AS everything
+GROUP BY name"""
+
+# The dearest auctions that are open at a time (seconds since 1970).
+OPEN_LOTS = """
+SELECT item, seller, bids, highest, end_time FROM lots WHERE end_time > to_timestamp({seconds})
+ORDER BY highest DESC NULLS LAST, id LIMIT {limit}"""
+
+STATUS = f"""
+SELECT s.status, s.error, x.offset_known, x.offset_committed
+FROM mz_internal.mz_source_statuses AS s JOIN mz_internal.mz_source_statistics AS x ON x.id = s.id
+WHERE s.name = '{SOURCE}'"""
+
+
+class Violation(Exception):
+    """Something was seen that must never be."""
+
+
+class Facts(NamedTuple):
+    """One relation at one time; what the numbers are, `CUT` says."""
+
+    rows: int
+    last: int
+    squares: int
+    bids: int
+    amount: int
+    checksum: int
+
+
+NOTHING = Facts(0, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """All relations at one time, by their names; `lots` is the view. One without rows is not there."""
+
+    time: int
+    facts: dict[str, Facts]
+
+    @property
+    def events(self) -> int:
+        """How many events the source includes, as its progress relation says."""
+        return self.of("progress").last
+
+    def of(self, name: str) -> Facts:
+        return self.facts.get(name, NOTHING)
+
+
+def cut_of(rows: Sequence[Sequence[str | None]]) -> Cut:
+    """The answer to `CUT`. Raises Violation where its rows are not of one time."""
+    times = {row[0] for row in rows}
+    if len(times) != 1:
+        raise Violation(f"one query gave the times {times}")
+    facts = {str(name): Facts(*(int(value or 0) for value in values)) for _, name, *values in rows}
+    return Cut(int(times.pop() or 0), facts)
+
+
+def must_hold(cut: Cut) -> None:
+    """Raises Violation unless the five tables, the view and the progress belong to one another."""
+    events = cut.events
+    auctions = (events + 8) // 10  # events 1, 11, 21, ...
+    expected = {
+        "organizations": ORGANIZATIONS if events else 0,
+        "users": USERS if events else 0,
+        "accounts": ORGANIZATIONS if events else 0,
+        "auctions": auctions,
+        "bids": max(0, events - 1 - auctions),
+    }
+    for name, rows in expected.items():
+        facts = cut.of(name)
+        # Ids go from 1 without a gap, each once: nothing else has this number, end and sum of squares.
+        if facts[:3] != (rows, rows, rows * (rows + 1) * (2 * rows + 1) // 6):
+            raise Violation(
+                f"at {cut.time} {events} events are included, so {name} must have the ids 1 to {rows}, "
+                f"each once; but there are {facts.rows} rows up to id {facts.last}"
+            )
+    bids, lots = cut.of("bids"), cut.of("lots")
+    # The view counts the bids that have an auction, whose seller is a user, at the same time.
+    if lots.rows != auctions or lots.bids != bids.rows or lots.amount != bids.amount:
+        raise Violation(
+            f"at {cut.time} there are {auctions} auctions with {bids.rows} bids over {bids.amount}, "
+            f"but the view has {lots.rows} with {lots.bids} over {lots.amount}"
+        )
+
+
+def must_follow(before: Cut, after: Cut) -> None:
+    """Raises Violation if time, or what is included, went back from one read to the next."""
+    if after.time < before.time or after.events < before.events:
+        raise Violation(
+            f"after a read at {before.time} with {before.events} events came one "
+            f"at {after.time} with {after.events}"
+        )
+
+
+def must_be_same(then: Cut, again: Cut) -> None:
+    """Raises Violation unless a time of the past, read again, is as it was."""
+    if then != again:
+        changed = sorted(
+            name for name in {*then.facts, *again.facts} if then.facts.get(name) != again.facts.get(name)
+        )
+        raise Violation(
+            f"the past changed: {', '.join(changed) or 'the time'} at {then.time} is {again}, was {then}"
+        )
