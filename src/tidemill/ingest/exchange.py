@@ -16,9 +16,10 @@ import pyarrow as pa
 from tidemill.envelope.keys import HASH_COLUMN, key_hash
 
 # Buckets per collection: part of the format, since state is kept and parts are clustered by bucket. Every
-# bucket costs a tick about a millisecond, however few its records; against that stand the tasks that can
-# share a catch-up (eight pass some five million rows a second, more than one source can be read at), and the
-# longest merge (of ten million rows a bucket has a file of 120 MB: about a second, off the tick).
+# bucket costs a tick one to two milliseconds of a core, however few its records; against that stand the tasks
+# that can share a catch-up (eight pass some five million rows a second, more than one source can be read at),
+# and the longest merge (of ten million rows a bucket has a file of 110 MB: a quarter of a second of a core,
+# off the tick).
 BUCKETS = 8
 
 # (rank of the partition, first offset): where a slice stands among all of its unit.

@@ -17,11 +17,11 @@ import pyarrow as pa
 from tidemill.envelope.keys import Shape, first_of_each_key
 from tidemill.ingest.state.run import BATCH_BYTES, Run
 
-# A run of this share of the next is merged into it. Measured: with less, lookups visit more runs; with more,
-# rows are rewritten more often.
+# A run merges into the next when it has one part in so many of its size: with fewer parts lookups would visit
+# more runs, with more parts rows would be rewritten more often.
 MERGE_SHARE = 6
 
-# What a commit merges by itself: as many rows take under 10 ms, ...
+# What a commit merges by itself: as many rows of six columns take about 3 ms of a core, ...
 INLINE_ROWS = 16 * 1024
 # ... or so many times the rows that it brings: then merging stays in proportion to the records.
 INLINE_FACTOR = 8

@@ -38,8 +38,8 @@ FP_MERGED = failpoints.register("ingest.state.merged", "the background merged ru
 # How files look and rows are spread over buckets: another format does not see this one's states.
 FORMAT = f"1-{BUCKETS}"
 
-# Bytes of all states in the folder. A row of six columns takes about 100 bytes with its hash, and old runs up
-# to a third more: enough for some 150 million keys. Beyond it the buckets that were used longest ago go.
+# Bytes of all states in the folder. A row of six columns takes about 85 bytes with its hash, and the runs
+# that a merge replaces stay for a tick: enough for some 150 million keys. Beyond it the buckets that were used longest ago go.
 STATE_BYTES_LIMIT = 20 << 30
 
 # How often a process looks whether the folder is over its limit or has leftovers of crashes: the walk takes
@@ -50,8 +50,8 @@ SWEEP_SECONDS = 60.0
 # that Linux allows, and up to 64 kB in memory.
 OPEN_BUCKETS = 1024
 
-# A claim older than this is of a process that died: the longest merge (a bucket of 10 million rows) takes 10
-# s.
+# A claim older than this is of a process that died: a merge of 1.5 million rows took a quarter of a second of
+# a core, so this is enough for one of a hundred times as many on a busy machine.
 CLAIM_SECONDS = 120.0
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,80}")
