@@ -39,7 +39,8 @@ FP_MERGED = failpoints.register("ingest.state.merged", "the background merged ru
 FORMAT = f"1-{BUCKETS}"
 
 # Bytes of all states in the folder. A row of six columns takes about 85 bytes with its hash, and the runs
-# that a merge replaces stay for a tick: enough for some 150 million keys. Beyond it the buckets that were used longest ago go.
+# that a merge replaces stay for a tick: enough for some 150 million keys. Beyond it the buckets that were
+# used longest ago go.
 STATE_BYTES_LIMIT = 20 << 30
 
 # How often a process looks whether the folder is over its limit or has leftovers of crashes: the walk takes
