@@ -1,4 +1,6 @@
-"""What /metrics tells of the sources: how long their ticks take, how far they are behind, what they read."""
+"""What /metrics tells of Spark's work on shards: the sources' ticks, how far they are behind, what they read;
+and the compaction of large shards.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.status import BUCKETS, PHASES, State, Statistics
 
@@ -25,8 +28,9 @@ _COUNTERS: list[tuple[str, str, Callable[[Statistics], int]]] = [
 class IngestCollector(Collector):
     """Reads the numbers when they are asked for."""
 
-    def __init__(self, ingestion: Ingestion) -> None:
+    def __init__(self, ingestion: Ingestion, compactor: SparkCompactor) -> None:
         self._ingestion = ingestion
+        self._compactor = compactor
 
     def collect(self) -> Iterator[Metric]:
         sources = self._ingestion.all()
@@ -70,3 +74,25 @@ class IngestCollector(Collector):
             for item, report, _ in sources:
                 family.add_metric([item.name], value(report.statistics))
             yield family
+        yield from self._compaction()
+
+    def _compaction(self) -> Iterator[Metric]:
+        counts = self._compactor.counts
+        yield GaugeMetricFamily(
+            "tidemill_compaction_running",
+            "1 while a large shard is compacted on Spark.",
+            self._compactor.running,
+        )
+        jobs = CounterMetricFamily(
+            "tidemill_compactions", "Compactions of large shards on Spark.", labels=["outcome"]
+        )
+        for outcome, count in (("done", counts.done), ("failed", counts.failed), ("lost", counts.lost)):
+            jobs.add_metric([outcome], count)
+        rows = CounterMetricFamily(
+            "tidemill_compaction_updates", "Updates that those read and wrote.", labels=["direction"]
+        )
+        rows.add_metric(["read"], counts.rows_read)
+        rows.add_metric(["written"], counts.rows_written)
+        yield jobs
+        yield rows
+        yield CounterMetricFamily("tidemill_compaction_seconds", "How long they took.", counts.seconds)

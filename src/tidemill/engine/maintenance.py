@@ -12,6 +12,7 @@ import threading
 from tidemill.catalog.store import Catalog
 from tidemill.engine.variables import duration_ms
 from tidemill.errors import TidemillError
+from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.persist.environment import Environment
 
@@ -23,9 +24,16 @@ INTERVAL_SECONDS = 1.0
 
 class Maintenance:
     def __init__(
-        self, environment: Environment, catalog: Catalog, ingestion: Ingestion, retain_history_ms: int
+        self,
+        environment: Environment,
+        catalog: Catalog,
+        ingestion: Ingestion,
+        compactor: SparkCompactor,
+        retain_history_ms: int,
     ) -> None:
         self._environment = environment
+        # For what `Environment.maintain` leaves alone because it is too large.
+        self._compactor = compactor
         self._catalog = catalog
         self._ingestion = ingestion
         # Of relations that say nothing themselves, unless ALTER SYSTEM SET default_retain_history says
@@ -39,6 +47,7 @@ class Maintenance:
 
     def stop(self) -> None:
         self._stop.set()
+        self._compactor.stop()
         self._thread.join()
 
     def _run(self) -> None:
@@ -60,3 +69,4 @@ class Maintenance:
         self._catalog.maintain(retain)
         self._ingestion.retain(retain)
         self._environment.maintain()
+        self._compactor.look()
