@@ -71,7 +71,9 @@ class TidemillEngine:
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
         self.turns = Turns()
-        state_folder = Path(config.scratch_dir) / "state" if config.scratch_dir else spark.scratch / "state"
+        # A folder that outlives the server must not be taken for another data directory's.
+        own = Path(config.scratch_dir) / f"state-{environment.id}" if config.scratch_dir else None
+        state_folder = own or spark.scratch / "state"
         self.ingestion = Ingestion(
             environment, catalog, SparkRunner(spark, str(state_folder)), on_lost=environment.oracle.lose
         )

@@ -181,6 +181,11 @@ class Environment:
             lock.release()
             raise
 
+    @property
+    def id(self) -> str:
+        """Of this data directory, from the moment it was made: another one at the same place has another."""
+        return self._clock.shard.state.metadata.table_id
+
     # -- shards
 
     def open_shard(self, shard_id: str) -> Shard:
