@@ -52,6 +52,24 @@ def test_transfers_sql(server: ServerProcess) -> None:
     assert shown[0] == shown[2] != shown[1]
 
 
+def test_storage_py(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "examples/storage.py", str(tmp_path / "data")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        "rows: 1000",
+        "records read: 1000",
+        "people: ['anna', 'bruno']",
+        "the insert is durable: True",
+        "the past may go: True",
+    ]
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the example uses curl")
 def test_http_sh(server: ServerProcess) -> None:
     run = subprocess.run(
