@@ -16,18 +16,22 @@ import time
 from bench.report import Figure, print_table
 
 NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick")
+# Only when it is asked for by name: it takes half an hour.
+SOAK = "soak"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which of: {', '.join(NAMES)} (default: all)"
+        "names", nargs="*", metavar="NAME", help=f"which of: {', '.join(NAMES)} (default: all), {SOAK}"
     )
+    parser.add_argument("--minutes", type=float, default=30.0, help=f"how long {SOAK} takes (default: 30)")
     parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it runs")
     options = parser.parse_args()
-    unknown = set(options.names) - set(NAMES)
+    known = (*NAMES, SOAK)
+    unknown = set(options.names) - set(known)
     if unknown:
-        parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+        parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -36,7 +40,8 @@ def main() -> None:
     for name in options.names or NAMES:
         module = importlib.import_module(f"bench.bench_{name}")
         began = time.monotonic()
-        figures: list[Figure] = module.measure(quick=options.quick)
+        more = {"minutes": options.minutes} if name == SOAK else {}
+        figures: list[Figure] = module.measure(quick=options.quick, **more)
         print(f"\n{name} ({time.monotonic() - began:.0f} s)")
         print_table(figures)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from random import Random
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from ingest.large_shards import SMALL, carry_here, grow
 from support.shards import DESC, Model, append, check_contents, check_files, check_listen, memory_folder
 from tidemill.ingest import compact_task
+from tidemill.ingest.compaction import Counts, SparkCompactor
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.compact import Compacted, settled_parts
@@ -23,6 +25,7 @@ from tidemill.persist.part import Part
 from tidemill.persist.settings import Settings
 from tidemill.persist.shard import Shard
 from tidemill.persist.state import FANOUT
+from tidemill.query.spark import SparkHost
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -219,6 +222,42 @@ def test_a_carrier_that_fails_may_try_again(folder: str) -> None:
         shard.compact_large(fails)
     assert shard.parts == before
     assert shard.compact_large(carry_here(shard)) is not None
+    check_contents(shard, model)
+
+
+class NoSpark:
+    """A host that is still starting."""
+
+    master = "local[2]"
+    ready = False
+
+
+class Home:
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+
+    def open_shards(self) -> list[Shard]:
+        return [self.shard]
+
+    def begin_job(self) -> str:
+        pytest.fail("nothing is to begin")
+
+    def end_job(self, job: str) -> None:
+        pytest.fail(f"{job} was never begun")
+
+
+def test_without_spark_nothing_begins(folder: str) -> None:
+    shard, model = new(folder), Model()
+    grow(shard, model, 40)
+    host = NoSpark()
+    compactor = SparkCompactor(Home(shard), cast(SparkHost, host))
+    compactor.look()
+    compactor.stop()
+    # Nor after the stop.
+    host.ready = True
+    compactor.look()
+    assert not compactor.running
+    assert compactor.counts == Counts()
     check_contents(shard, model)
 
 

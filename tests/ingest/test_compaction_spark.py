@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def test_a_killed_task_leaves_no_trace_and_the_shard_rests(
     tmp_path: Path, compactors: Callable[[Home], SparkCompactor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "FIRST_REST_SECONDS", 0.5)
-    shard, model = new(Hurt(tmp_path, KILLED)), Model()
+    shard, model = new(Hurt(tmp_path, KILLED), settings=replace(SMALL, orphan_grace_seconds=0)), Model()
     grow(shard, model, 40)
     home = Home(shard)
     compactor = compactors(home)
@@ -203,6 +204,8 @@ def test_a_killed_task_leaves_no_trace_and_the_shard_rests(
     assert left
     assert all(home.finished(path.split("/")[1]) for path in left)
     check_contents(shard, model)
+    shard.sweep(home.finished)
+    assert files(shard) == {part.path for part in parts}
     compactor.look()
     time.sleep(0.1)
     assert len(home.jobs) == 1, "it rests"
