@@ -114,7 +114,7 @@ def lines(state: State, sql_port: int) -> list[str]:
     if cut is not None:
         found += [
             "rows: " + ", ".join(f"{cut.of(name).rows:,} {name}" for name in reversed(TABLES)),
-            f"read at {clock(cut.time)}: all tables and the view at this one time",
+            f"read at {clock(cut.time)} UTC: all tables and the view at this one time",
         ]
     source = f"source {SOURCE}: {health.status}"
     if health.error:
@@ -172,8 +172,8 @@ def verdict(state: State) -> str:
     return (
         f"{cut.events:,} events came from the source and were seen in {state.reads:,} reads of five tables "
         "and a view. At the time of every read each event's rows were there once, every bid had its auction, "
-        f"and the view's sum was that of the bids. {state.past_checks:,} times a time of the past was read "
-        "again, and had not changed."
+        f"and the view's sum was that of the bids. {state.past_checks:,} times the past was read again, and "
+        "had not changed."
     )
 
 

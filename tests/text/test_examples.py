@@ -95,4 +95,4 @@ def test_demo_ends_by_itself_with_status_0() -> None:
     assert "SQL answers after" in run.stdout
     said = " ".join(run.stdout.split())
     assert "each event's rows were there once" in said
-    assert re.search(r"[1-9]\d* times a time of the past was read again, and had not changed", said)
+    assert re.search(r"[1-9]\d* times the past was read again, and had not changed", said)
