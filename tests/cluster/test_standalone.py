@@ -1,0 +1,125 @@
+"""A server with its executors in a Spark standalone cluster and its data in an object store: nothing that the
+two share but the network. A worker is killed and comes back; sources tick, and queries are answered, all the
+while.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_world import (
+    DAWDLE,
+    check_reads,
+    connect,
+    create_sources,
+    executors,
+    judge,
+    kill9,
+    orphans,
+    statuses,
+    until,
+    wait_for_ticks,
+)
+from standalone import Standalone
+
+from support.s3 import S3Server
+from support.server import ServerProcess
+
+pytestmark = [pytest.mark.server, pytest.mark.s3, pytest.mark.timeout(900)]
+
+# A master, two workers, two executors and the driver start, on two cores.
+READY_SECONDS = 400.0
+# A task that takes longer than the others of its stage is run again on another machine, at once.
+SETTINGS = (
+    "spark.driver.host=127.0.0.1",
+    "spark.speculation=true",
+    "spark.speculation.interval=20ms",
+    "spark.speculation.multiplier=1.1",
+    "spark.speculation.quantile=0.5",
+    "spark.speculation.minTaskRuntime=50ms",
+    "spark.speculation.task.duration.threshold=500ms",
+    "spark.speculation.efficiency.enabled=false",
+)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Standalone]:
+    cluster = Standalone(tmp_path / "spark", workers=2, environment=DAWDLE)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def server(cluster: Standalone, s3_server: S3Server) -> Iterator[ServerProcess]:
+    options = s3_server.options
+    environment = {
+        "TIDEMILL_S3_ENDPOINT": options["endpoint"],
+        "TIDEMILL_S3_ACCESS_KEY_ID": options["access_key_id"],
+        "TIDEMILL_S3_SECRET_ACCESS_KEY": options["secret_access_key"],
+        "TIDEMILL_S3_ALLOW_HTTP": "true",
+    }
+    arguments = ["--spark-master", cluster.master]
+    for setting in SETTINGS:
+        arguments += ["--spark-conf", setting]
+    server = ServerProcess(s3_server.fresh_url(), environment, arguments)
+    try:
+        server.start()
+        server.wait_ready(READY_SECONDS)
+        yield server
+    finally:
+        server.close()
+
+
+def states(cluster: Standalone, worker: int) -> list[Path]:
+    """The upsert states that the worker's executors keep."""
+    return list(cluster.temporary(worker).glob("tidemill-state-*/*/**/*.state"))
+
+
+def lasting_orphans(server: ServerProcess, s3_server: S3Server) -> bool:
+    """A part that no log entry names, even after everybody has ticked again."""
+    before = set(orphans(server.data_dir, s3_server.options))
+    if not before:
+        return False
+    wait_for_ticks(server, 2)
+    return bool(before & set(orphans(server.data_dir, s3_server.options)))
+
+
+def test_a_cluster_with_the_data_in_an_object_store(
+    server: ServerProcess, cluster: Standalone, s3_server: S3Server
+) -> None:
+    create_sources(server)
+    with connect(server) as c:
+        # More than the server would read by itself.
+        c.execute("CREATE SOURCE many FROM LOAD GENERATOR COUNTER (TICK INTERVAL '1us', UP TO 200000)")
+        assert c.execute("SELECT count(*), sum(counter) FROM many").fetchall() == [(200_000, 20_000_100_000)]
+    seen = check_reads(server)
+    until(lambda: all(states(cluster, n) for n in (0, 1)), "the states are not on both machines")
+    # Who dawdled was run again elsewhere: both have written, one is heard.
+    until(lambda: lasting_orphans(server, s3_server), "no task was run twice")
+
+    # One machine goes: the other does everything, with the states that it has or has not.
+    (executor,) = executors(cluster.worker(0))
+    cluster.kill_worker(0)
+    wait_for_ticks(server, 2)
+    assert not Path(f"/proc/{executor}").exists(), "the executor outlived its worker"
+    assert check_reads(server) > seen
+
+    # It comes back empty.
+    shutil.rmtree(cluster.temporary(0))
+    cluster.start_worker(0)
+    until(lambda: len(executors(cluster.worker(0))) == 1, "the cluster gives no new executor")
+    until(lambda: bool(states(cluster, 0)), "the new executor gets nothing to do")
+    kill9(executors(cluster.worker(1))[0])
+    wait_for_ticks(server, 2)
+    seen = check_reads(server)
+    assert all(status == ("running", None) for status in statuses(server).values()), statuses(server)
+
+    assert server.terminate() == 0
+    events = judge(server.data_dir, s3_server.options)
+    assert events["numbers"] >= seen
+    assert events["many"] == 200_000
