@@ -279,7 +279,7 @@ def main() -> int:
             show(state, server, stop, console, seconds)
             stop.set()
             for thread in threads:
-                thread.join(10)
+                thread.join(1)  # one that waits for an answer ends with the server
     except Exception as e:
         state.failure = state.failure or f"{type(e).__name__}: {e}"
     finally:

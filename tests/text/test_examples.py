@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,26 @@ def test_demo_ends_by_itself_with_status_0() -> None:
     said = " ".join(run.stdout.split())
     assert "each event's rows were there once" in said
     assert re.search(r"[1-9]\d* times the past was read again, and had not changed", said)
+
+
+@pytest.mark.server
+def test_demo_is_ended_by_ctrl_c_at_once() -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "tools/demo.py"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert demo.stdout is not None
+    said = ""
+    while "Ctrl-C ends the demo" not in said:
+        line = demo.stdout.readline()
+        assert line, said
+        said += line
+    demo.send_signal(signal.SIGINT)
+    rest, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 0, said + rest
+    assert "Nothing was read yet." in rest or "had not changed" in " ".join(rest.split())
+    folder = re.search(r"Starting a server in (\S+)", said)
+    assert folder is not None and not Path(folder[1]).exists()
