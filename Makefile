@@ -31,7 +31,7 @@ demo: .venv/.stamp-run ## a server and a live auction house in the terminal; Ctr
 	@$(BIN)/python tools/demo.py
 
 test: lint ## lint and all tests but the long ones
-	$(BIN)/pytest -m "$(FULL)" $(PYTEST_ARGS)
+	tools/test.sh "$(FAST)" "$(FULL) and not ($(FAST))" $(PYTEST_ARGS)
 
 test-fast: .venv/.stamp-dev ## tests without Spark, servers and object stores: seconds
 	$(BIN)/pytest -m "$(FAST)" $(PYTEST_ARGS)

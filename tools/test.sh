@@ -1,0 +1,23 @@
+#!/bin/sh
+# The tests of `make test` as two runs beside each other: `test.sh FAST REST [pytest's arguments]`, two expressions of
+# markers. Those that need neither Spark nor a server keep one core busy; the others mostly wait for what they started.
+# What the first run says is shown when the second is done. The status is 0 when both went well.
+set -u
+cd "$(dirname "$0")/.."
+fast=$1 rest=$2
+shift 2
+said=$(mktemp)
+.venv/bin/pytest -m "$fast" "$@" >"$said" 2>&1 &
+beside=$!
+# A shell's background jobs do not hear Ctrl-C.
+trap 'kill "$beside" 2>/dev/null; rm -f "$said"' EXIT
+trap 'exit 130' INT TERM
+.venv/bin/pytest -m "$rest" "$@"
+second=$?
+wait "$beside"
+first=$?
+cat "$said"
+# 5: no test was chosen, which is no failure as long as the other run had some.
+[ "$first$second" != 55 ] || exit 5
+[ "$first" -eq 0 ] || [ "$first" -eq 5 ] || exit "$first"
+[ "$second" -eq 0 ] || [ "$second" -eq 5 ] || exit "$second"
