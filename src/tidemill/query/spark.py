@@ -402,10 +402,14 @@ class SparkHost:
         return SparkSession(context)
 
     def _describe(self, e: BaseException) -> TidemillError:
+        lines = str(e).strip().split("\n")
+        # What py4j says first is which call of its own failed; why is in the next line.
+        why = lines[1].removeprefix(": ") if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
+        logs = self.scratch / ("jvm.log" if self.place is Place.ONE_JVM else "spark.log")
         return Unavailable(
             "Spark could not be started",
-            detail=self._last_words() or str(e).strip().split("\n")[0],
-            hint=f"`tidemill doctor` checks what Spark needs; its log is {self.scratch / 'jvm.log'}",
+            detail=self._last_words() or why,
+            hint=f"`tidemill doctor` checks what Spark needs; its log is {logs}",
         )
 
     def _last_words(self) -> str:
