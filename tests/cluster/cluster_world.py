@@ -151,20 +151,22 @@ def kill9(pid: int) -> None:
 # -- files
 
 
+# Of log entries that were read before: they never change.
+_named: dict[tuple[str, str], frozenset[str]] = {}
+
+
 def orphans(data_dir: str, options: dict[str, str] | None = None) -> list[str]:
     """Parts that no log entry names: written by tasks that were retried, run twice or killed."""
     blobs = open_blobs(data_dir, options)
     written = [info.path for info in blobs.list("shards")]
+    entries = [p for p in written if "/_delta_log/" in p and p.endswith(".json")]
+    fresh = [path for path in entries if (data_dir, path) not in _named]
+    for path, data in zip(fresh, blobs.get_many(fresh), strict=True):
+        actions = [json.loads(line) for line in data.decode().splitlines()]
+        root = path.split("/_delta_log/")[0]
+        _named[data_dir, path] = frozenset(f"{root}/{a['add']['path']}" for a in actions if "add" in a)
     parts = {p for p in written if p.endswith(".parquet") and "_delta_log" not in p}
-    named: set[str] = set()
-    for path in written:
-        if "/_delta_log/" in path and path.endswith(".json"):
-            root = path.split("/_delta_log/")[0]
-            for line in blobs.get(path).decode().splitlines():
-                entry = json.loads(line)
-                if "add" in entry:
-                    named.add(f"{root}/{entry['add']['path']}")
-    return sorted(parts - named)
+    return sorted(parts.difference(*(_named[data_dir, path] for path in entries)))
 
 
 def judge(data_dir: str, options: dict[str, str] | None = None) -> dict[str, int]:

@@ -91,23 +91,19 @@ class Standalone:
         environment |= {
             "JAVA_HOME": str(self._java.home),
             "SPARK_HOME": str(HOME),
+            "SPARK_DAEMON_MEMORY": DAEMON_HEAP,
             "SPARK_LOCAL_IP": host,
             "PYSPARK_PYTHON": sys.executable,
         }
-        options: list[str] = []
+        options = "-XX:+UseSerialGC"
         if temporary is not None:
             environment |= self._environment
             environment |= {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)}
-            options.append(f"-Djava.io.tmpdir={temporary}")
-        command = [str(self._java.home / "bin" / "java"), f"-Xmx{DAEMON_HEAP}", "-XX:+UseSerialGC", *options]
-        command += [
-            "-cp",
-            f"{HOME}/jars/*",
-            f"org.apache.spark.deploy.{name}",
-            "--host",
-            "127.0.0.1",
-            *arguments,
-        ]
+            options += f" -Djava.io.tmpdir={temporary}"
+        environment["SPARK_DAEMON_JAVA_OPTS"] = options
+        # A script that becomes the JVM.
+        command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", host]
+        command += arguments
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / f"{log}.log", "ab") as output:
             return subprocess.Popen(
