@@ -22,8 +22,8 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
@@ -31,17 +31,19 @@ from rich.panel import Panel
 
 from demo_proof import (
     CUT,
-    OPEN_LOTS,
+    LOTS,
     SCHEMA,
     SOURCE,
     STATUS,
     Cut,
+    Lots,
     cut_of,
+    lots_of,
     must_be_same,
     must_follow,
     must_hold,
 )
-from demo_screen import Health, Lot, State, lots_that_fit, plain, screen, verdict
+from demo_screen import Health, State, lots_that_fit, plain, screen, verdict
 from pgmini import Connection, PgError
 
 # Seconds until the SQL port must answer; the promise is three on an idle machine.
@@ -127,24 +129,33 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def read_loop(server: Server, state: State, stop: threading.Event, lots: int) -> None:
+class Pin(NamedTuple):
+    """A question that was asked at a time, and its answer then."""
+
+    time: int
+    sql: str
+    answer: Cut | Lots | None
+
+
+def read_loop(server: Server, state: State, stop: threading.Event, limit: int) -> None:
     """Ask for everything at one time, and for the past, and hold the answers against what must be true."""
     connection = server.connect(state)
     # The latest time at which the source is complete, instead of now: such a read never waits for the tick at
     # work. It is as consistent, a fraction of a second older, and may be older than a write of ours was.
     connection.query("SET transaction_isolation = 'serializable'")
-    pins: list[Cut] = []
+    pins: list[Pin] = []
     while not stop.is_set():
+        view = LOTS.format(seconds=f"{time.time():.3f}", limit=limit)
         begun = time.perf_counter()
         connection.query("BEGIN")  # both reads at the time that the first of them chooses
-        found = connection.query(OPEN_LOTS.format(seconds=f"{time.time():.3f}", limit=lots))[0].rows
-        state.lots = [_lot(row) for row in found]
+        lots = lots_of(connection.query(view)[0].rows)
+        state.lots = () if lots is None else lots.shown
         cut = cut_of(connection.query(CUT)[0].rows)
         connection.query("COMMIT")
         if not state.waiting:  # for Spark's start, or the source's: that is no read's time
             state.reads_ms.append((time.perf_counter() - begun) * 1e3)
         state.waiting = ""
-        must_hold(cut)
+        must_hold(cut, lots)
         if state.cut is not None:
             must_follow(state.cut, cut)
         state.cut = cut
@@ -152,23 +163,13 @@ def read_loop(server: Server, state: State, stop: threading.Event, lots: int) ->
         pins = [p for p in pins if cut.time - p.time < PIN_SECONDS * 1000][-PINS:]
         if pins:
             then = random.choice(pins)
-            must_be_same(then, cut_of(connection.query(f"{CUT} AS OF {then.time}")[0].rows))
+            again = connection.query(f"{then.sql} AS OF {then.time}")[0].rows
+            must_be_same(then.answer, (cut_of if isinstance(then.answer, Cut) else lots_of)(again))
             state.past_checks += 1
             state.oldest = max(state.oldest, (cut.time - then.time) / 1000)
-        pins.append(cut)
+        pins += [Pin(cut.time, CUT, cut), Pin(cut.time, view, lots)]
         stop.wait(PAUSE)
     connection.close()
-
-
-def _lot(row: list[str | None]) -> Lot:
-    item, seller, bids, highest, ends = row
-    return Lot(
-        str(item),
-        str(seller),
-        int(bids or 0),
-        None if highest is None else int(highest),
-        datetime.fromisoformat(str(ends)).timestamp(),
-    )
 
 
 def health_loop(server: Server, state: State, stop: threading.Event) -> None:
@@ -271,9 +272,9 @@ def main() -> int:
             connection.close()
             console.print(f"SQL answers after {time.monotonic() - begun:.1f} s. Ctrl-C ends the demo.")
             state.begun = time.monotonic()
-            lots = lots_that_fit(console.height)
+            limit = lots_that_fit(console.height)
             threads = [
-                guarded(lambda: read_loop(server, state, stop, lots), state, stop),
+                guarded(lambda: read_loop(server, state, stop, limit), state, stop),
                 guarded(lambda: health_loop(server, state, stop), state, stop),
             ]
             show(state, server, stop, console, seconds)

@@ -15,24 +15,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from demo_proof import SOURCE, TABLES, Cut
+from demo_proof import SOURCE, TABLES, Cut, Lot
 
 # Narrower terminals do without these columns, first the one and then the other.
 SELLER_WIDTH, BIDS_WIDTH = 64, 44
 # Lines of the screen that are not auctions, on a terminal of 80 columns; and how many auctions there are.
 OTHER_LINES = 16
 FEWEST_LOTS, MOST_LOTS = 3, 10
-
-
-@dataclass(frozen=True)
-class Lot:
-    """An auction that is open; `ends` in seconds since 1970."""
-
-    item: str
-    seller: str
-    bids: int
-    highest: int | None
-    ends: float
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,7 @@ class State:
 
     begun: float = field(default_factory=time.monotonic)
     cut: Cut | None = None
-    lots: list[Lot] = field(default_factory=list[Lot])
+    lots: tuple[Lot, ...] = ()
     health: Health = field(default_factory=Health)
     reads: int = 0
     reads_ms: deque[float] = field(default_factory=lambda: deque(maxlen=200))

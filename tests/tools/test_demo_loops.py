@@ -13,14 +13,13 @@ from pgmini import Result
 
 # The house after two events: the first auction, and no bid yet.
 HOUSE = {
-    "organizations": ["10", "10", "385", "0", "138", "1"],
-    "users": ["100", "100", "338350", "0", "550", "2"],
-    "accounts": ["10", "10", "385", "0", "5000", "3"],
-    "auctions": ["1", "1", "1", "0", "7", "4"],
-    "lots": ["1", "1", "1", "0", "0", "5"],
-    "progress": ["1", "2", "4", "0", "0", "6"],
+    "organizations": ["10", "10", "385", "138", "1"],
+    "users": ["100", "100", "338350", "550", "2"],
+    "accounts": ["10", "10", "385", "5000", "3"],
+    "auctions": ["1", "1", "1", "7", "4"],
+    "progress": ["1", "2", "4", "0", "6"],
 }
-LOT: list[str | None] = ["Gilded Vase", "Ada Jansen", "0", None, "2026-11-15 14:16:03.448+00"]
+LOT: list[str | None] = ["Gilded Vase", "Ada Jansen", "0", None, "2026-11-15 14:16:03.448+00", "1", "0", None]
 METRICS = {"tidemill_source_ticks_total": 3.0, "tidemill_source_lag_seconds": 0.25}
 
 
@@ -38,18 +37,19 @@ class FakeServer:
 
     def query(self, sql: str) -> list[Result]:
         self.asked.append(sql)
+        old = " AS OF " in sql
+        if sql == "BEGIN":
+            self.time += 10
+        at = sql.rsplit(" ", 1)[1] if old else str(self.time)
         if "everything" in sql:
-            old = " AS OF " in sql
             self.cuts += not old
-            self.time += 0 if old else 10
-            at = sql.rsplit(" ", 1)[1] if old else str(self.time)
             house = {name: [*values] for name, values in HOUSE.items()}
             if self.cuts >= self.after and old is self.past:
                 for name, rows in self.changed.items():
                     house[name][0] = rows
             return [Result(rows=[[at, name, *values] for name, values in house.items()])]
         if "FROM lots" in sql:
-            return [Result(rows=[LOT])]
+            return [Result(rows=[[at, *LOT]])]
         if "mz_source_statuses" in sql:
             return [Result(rows=[["running", None, "5", "2"]])]
         return [Result(tag="OK")]
@@ -97,13 +97,13 @@ def test_what_holds_goes_on() -> None:
     [
         (FakeServer(3, users="99"), "so users must have the ids 1 to 100"),
         (FakeServer(2, auctions="2"), "so auctions must have the ids 1 to 1"),
-        (FakeServer(4, past=True, accounts="11"), "the past changed: accounts"),
+        (FakeServer(4, past=True, accounts="11"), "the past changed: it was Cut"),
     ],
 )
 def test_what_does_not_hold_ends_it(server: FakeServer, told: str) -> None:
-    state = run(server, 10)
+    state = run(server, 200)  # which question of the past is asked again is left to chance
     assert "Violation" in state.failure and told in state.failure
-    assert state.reads < 10
+    assert state.reads < 200
 
 
 def test_how_the_source_is() -> None:
