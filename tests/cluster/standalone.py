@@ -30,15 +30,19 @@ EXECUTOR_MB = 1024
 class Standalone:
     """One cluster; `close` ends everything that it started."""
 
-    def __init__(self, folder: Path, workers: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         """`environment` is for the executors."""
         self.folder = folder
-        self._environment = dict(environment)
+        self._environment = dict(environment or {})
         self._port, self._page = free_ports(2)
         self._java = find_java()
+        self._master: subprocess.Popen[bytes] | None = None
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, workers: int) -> None:
         self._master = self._start(
-            "master.Master", "master", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._page)
+            *("master.Master", "master", "127.0.0.1"),
+            *("--port", str(self._port), "--webui-port", str(self._page)),
         )
         until(self._answers, "the master does not answer")
         for number in range(workers):
@@ -69,15 +73,22 @@ class Standalone:
         return self._workers[number].pid
 
     def kill_worker(self, number: int) -> None:
-        """With its executors, as when the machine's power is cut: they end when they miss it."""
+        """As when the machine's power is cut: its executors end when they miss it."""
         process = self._workers.pop(number)
         process.kill()
         process.wait()
 
+    def kill_master(self) -> None:
+        if self._master is not None:
+            self._master.kill()
+            self._master.wait()
+            self._master = None
+
     def close(self) -> None:
-        for process in (*self._workers.values(), self._master):
+        processes = [*self._workers.values(), *([] if self._master is None else [self._master])]
+        for process in processes:
             process.terminate()
-        for process in (*self._workers.values(), self._master):
+        for process in processes:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,24 @@ def test_executors_die_again_and_again(server: ServerProcess, tmp_path: Path) ->
     wait_for_ticks(server, 2)
     print(f"the longest wait for a tick of every source was {slowest:.1f} s")
     end(server, seen)
+
+
+@pytest.mark.chaos
+def test_an_executor_that_hangs(server: ServerProcess) -> None:
+    """It says nothing and ends nothing: its jobs are given up, the others go on, and after a minute it is
+    taken for lost."""
+    create_sources(server)
+    stopped, _ = executors(server.pid)
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        seconds = wait_for_ticks(server, 5)
+        print(f"five ticks beside it took {seconds:.1f} s")
+        until(
+            lambda: not Path(f"/proc/{stopped}").exists() or len(executors(server.pid)) > 2,
+            "it is not missed",
+        )
+    finally:
+        if Path(f"/proc/{stopped}").exists():
+            os.kill(stopped, signal.SIGCONT)
+    wait_for_ticks(server, 2)
+    end(server, check_reads(server))

@@ -47,7 +47,7 @@ SETTINGS = (
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Standalone]:
-    cluster = Standalone(tmp_path / "spark", workers=2, environment=DAWDLE)
+    cluster = Standalone(tmp_path / "spark", DAWDLE)
     try:
         yield cluster
     finally:
@@ -56,6 +56,7 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
 
 @pytest.fixture
 def server(cluster: Standalone, s3_server: S3Server) -> Iterator[ServerProcess]:
+    """Not started."""
     options = s3_server.options
     environment = {
         "TIDEMILL_S3_ENDPOINT": options["endpoint"],
@@ -68,8 +69,6 @@ def server(cluster: Standalone, s3_server: S3Server) -> Iterator[ServerProcess]:
         arguments += ["--spark-conf", setting]
     server = ServerProcess(s3_server.fresh_url(), environment, arguments)
     try:
-        server.start()
-        server.wait_ready(READY_SECONDS)
         yield server
     finally:
         server.close()
@@ -92,6 +91,9 @@ def lasting_orphans(server: ServerProcess, s3_server: S3Server) -> bool:
 def test_a_cluster_with_the_data_in_an_object_store(
     server: ServerProcess, cluster: Standalone, s3_server: S3Server
 ) -> None:
+    cluster.start(workers=2)
+    server.start()
+    server.wait_ready(READY_SECONDS)
     create_sources(server)
     with connect(server) as c:
         # More than the server would read by itself.
@@ -124,3 +126,34 @@ def test_a_cluster_with_the_data_in_an_object_store(
     events = judge(server.data_dir, s3_server.options)
     assert events["numbers"] >= seen
     assert events["many"] == 100_000
+
+
+@pytest.mark.chaos
+def test_a_cluster_that_comes_late_and_goes(server: ServerProcess, cluster: Standalone) -> None:
+    server.start()
+    # Spark asks the master for a minute before it gives up; then it is started anew.
+    until(lambda: "is not there" in server.log, "nobody misses the cluster")
+    cluster.start(workers=0)
+    until(lambda: "no executor of Spark has come from" in server.log, "nobody misses the workers")
+    cluster.start_worker(0)
+    server.wait_ready(READY_SECONDS)
+    create_sources(server)
+
+    # Without workers jobs wait, and are given up; the status says why.
+    cluster.kill_worker(0)
+    until(lambda: "No executor of Spark is there to run it." in server.log, "nobody misses the executors")
+    cluster.start_worker(1)
+    wait_for_ticks(server, 2)
+    assert all(status == ("running", None) for status in statuses(server).values()), statuses(server)
+
+    # A master is for new executors: those that are there go on without it.
+    cluster.kill_master()
+    wait_for_ticks(server, 10)
+    seen = check_reads(server)
+
+    # One that forgot us cannot give executors any more: then all begins anew.
+    cluster.start(workers=0)
+    kill9(executors(cluster.worker(1))[0])
+    wait_for_ticks(server, 2)
+    assert check_reads(server) > seen
+    assert server.terminate() == 0
