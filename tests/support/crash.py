@@ -16,8 +16,12 @@ import signal
 import sys
 from collections import Counter
 
+from support.lines import whole_lines
 from support.shards import DESC, Row, Update, append, check_files, contents
 from tidemill import failpoints
+
+# Imported for the failpoints that it declares, wherever this runs first.
+from tidemill.persist import local as local
 from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.log import ShardMissing
@@ -38,7 +42,7 @@ def names() -> list[str]:
 
 
 class Ledger:
-    """Lines in a file, written with one system call each: a kill loses none that was begun before it."""
+    """Lines in a file, written with one system call each: a kill loses at most the one it comes upon."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -50,10 +54,7 @@ class Ledger:
         os.close(descriptor)
 
     def read(self) -> list[tuple[str, int, int, list[Update]]]:
-        if not os.path.exists(self.path):
-            return []
-        with open(self.path) as file:
-            lines = [json.loads(line) for line in file]
+        lines = [json.loads(line) for line in whole_lines(self.path)]
         return [(k, lo, up, [((r[0], r[1]), t, d) for r, t, d in updates]) for k, lo, up, updates in lines]
 
 

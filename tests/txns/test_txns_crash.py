@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-DRIVER = Path(__file__).with_name("txns_driver.py")
+TESTS = Path(__file__).parents[1]
 
 # Reached only when log entries are older than the log is kept (half an hour at least): the shards' own tests
 # shorten that.
@@ -18,8 +18,8 @@ NOT_REACHED = {"persist.clean.before_delete"}
 
 
 def _run(folder: Path, *arguments: str, timeout: float = 170) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(DRIVER), str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    command = [sys.executable, "-m", "txns.txns_driver", str(folder), *arguments]
+    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def test_killed_at_every_failpoint(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ open.
 Checked after every death: every acknowledged transaction is there once; one without outcome is there whole or
 not at all; one that failed is not there; what was read at a time reads the same; times only go forward.
 
-    txns_driver.py FOLDER --rounds 100 --seed 1 [--plant BREAK]
+    python -m txns.txns_driver FOLDER --rounds 100 --seed 1 [--plant BREAK]
 
 `--plant` breaks the product on purpose; the driver must then find it (exit status 3), which tests the driver.
 """
@@ -31,6 +31,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from support.lines import whole_lines
 from tidemill import failpoints
 from tidemill.catalog.ops import AddColumn, CreateTable, Drop
 from tidemill.catalog.store import Catalog
@@ -62,12 +63,11 @@ class Found(Exception):
 
 
 class Ledger:
-    """Append-only; each line is written whole, by one write."""
+    """Append-only; each line is written by one write, and only a kill can cut it."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        with open(path) as f:
-            self.lines: list[dict[str, Any]] = [json.loads(line) for line in f]
+        self.lines: list[dict[str, Any]] = [json.loads(line) for line in whole_lines(path)]
 
     def write(self, **line: object) -> None:
         os.write(self._file, (json.dumps(line) + "\n").encode())
