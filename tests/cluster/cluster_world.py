@@ -58,12 +58,22 @@ def create_sources(server: ServerProcess) -> None:
     wait_for_ticks(server, 2)
 
 
-def ticks(server: ServerProcess) -> dict[str, int]:
-    """How many ticks of each source were committed; asked of the server's memory, without Spark."""
+def _metric(server: ServerProcess, name: str) -> dict[str, int]:
+    """By source; asked of the server's memory, without Spark."""
     with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    found = re.findall(r'^tidemill_source_ticks_total\{source="(\w+)"\} ([0-9.e+]+)$', text, re.M)
-    return {name: int(float(count)) for name, count in found}
+    found = re.findall(rf'^{name}\{{[^}}]*source="(\w+)"[^}}]*\}} ([0-9.e+]+)$', text, re.M)
+    return {source: int(float(value)) for source, value in found}
+
+
+def ticks(server: ServerProcess) -> dict[str, int]:
+    """How many ticks of each source were committed."""
+    return _metric(server, "tidemill_source_ticks_total")
+
+
+def stalled(server: ServerProcess) -> set[str]:
+    """Sources whose last attempt failed."""
+    return {name for name, value in _metric(server, "tidemill_source_stalled").items() if value}
 
 
 def wait_for_ticks(server: ServerProcess, more: int) -> float:

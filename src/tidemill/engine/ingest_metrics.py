@@ -38,19 +38,23 @@ class IngestCollector(Collector):
         ticks = HistogramMetricFamily(
             "tidemill_tick_seconds",
             "Ticks by phase; visible is from the durable binding to the committed data.",
-            labels=["source", "phase"],
+            labels=["source", "id", "phase"],
         )
         lag = GaugeMetricFamily(
-            "tidemill_source_lag_seconds", "How far what can be read is behind the clock.", labels=["source"]
+            "tidemill_source_lag_seconds",
+            "How far what can be read is behind the clock.",
+            labels=["source", "id"],
         )
         behind = GaugeMetricFamily(
-            "tidemill_source_records_behind", "Records upstream that are not committed.", labels=["source"]
+            "tidemill_source_records_behind",
+            "Records upstream that are not committed.",
+            labels=["source", "id"],
         )
         stalled = GaugeMetricFamily(
-            "tidemill_source_stalled", "1 when the last attempt failed.", labels=["source"]
+            "tidemill_source_stalled", "1 when the last attempt failed.", labels=["source", "id"]
         )
         files = GaugeMetricFamily(
-            "tidemill_source_files", "Live parts of the source's collections.", labels=["source"]
+            "tidemill_source_files", "Live parts of the source's collections.", labels=["source", "id"]
         )
         for item, report, machine in sources:
             for phase in PHASES:
@@ -59,20 +63,20 @@ class IngestCollector(Collector):
                 for edge, count in zip([*map(str, BUCKETS), "+Inf"], counts, strict=True):
                     total += count
                     buckets.append((edge, total))
-                ticks.add_metric([item.name, phase], buckets, report.histogram.sums[phase])
-            stalled.add_metric([item.name], report.status.state is State.STALLED)
+                ticks.add_metric([item.name, item.id, phase], buckets, report.histogram.sums[phase])
+            stalled.add_metric([item.name, item.id], report.status.state is State.STALLED)
             if machine is None:
                 continue
             if machine.hydrated:
-                lag.add_metric([item.name], max(0, now - machine.readable + 1) / 1000)
+                lag.add_metric([item.name, item.id], max(0, now - machine.readable + 1) / 1000)
             if machine.behind is not None:
-                behind.add_metric([item.name], machine.behind)
-            files.add_metric([item.name], sum(len(f.shard.parts) for f in machine.feeds))
+                behind.add_metric([item.name, item.id], machine.behind)
+            files.add_metric([item.name, item.id], sum(len(f.shard.parts) for f in machine.feeds))
         yield from (ticks, lag, behind, stalled, files)
         for name, text, value in _COUNTERS:
-            family = CounterMetricFamily(f"tidemill_source_{name}", text, labels=["source"])
+            family = CounterMetricFamily(f"tidemill_source_{name}", text, labels=["source", "id"])
             for item, report, _ in sources:
-                family.add_metric([item.name], value(report.statistics))
+                family.add_metric([item.name, item.id], value(report.statistics))
             yield family
         yield from self._compaction()
 

@@ -109,8 +109,8 @@ class Machine:
         self._complete: dict[int, int] = {}
         # Bound, and not yet in every shard; in order. More than one only after a crash.
         self.pending: list[Work] = []
-        # No binding will be made below it.
-        self.promised = remap.upper
+        # No binding will be made below it. The first comes after the moment of creation: since moves to it.
+        self.promised = max(remap.upper, timing.created + 1)
         # Where the upstream stood when it was last asked, and what must be reached before the source is
         # readable for the first time.
         self.upstream: Offsets | None = None
