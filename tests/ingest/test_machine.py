@@ -113,8 +113,7 @@ def test_a_table_made_later_gets_all_that_was_bound_before(house: House) -> None
     house.tick(at)
     house.source.produce(p0=25)
     house.tick(at + 100)
-    created = house.environment.oracle.write_ts()
-    house.environment.oracle.complete(created)
+    created = house.machine.promised
     shard = house.environment.create_shard("later", tenths.shard.desc, since=created)
     house.machine.set_feeds([events, machine_module.Feed(1, shard, created)])
     while house.tick(at + 100):
