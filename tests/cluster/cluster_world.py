@@ -22,8 +22,9 @@ from proof.proof_sources import Judge
 from support.server import ServerProcess
 from tidemill.persist.blob import open_blobs
 
-# Nothing takes so long on a quiet machine; the tests run on busy ones.
-PATIENCE = 150.0
+# Two minutes pass before a session without executors is begun anew; nothing else takes so long on a quiet
+# machine.
+PATIENCE = 240.0
 
 # Every worker dawdles once, with its parts written and nobody told.
 DAWDLE = {"TIDEMILL_FAILPOINTS": "tick.task.written=sleep:2@4"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cluster_world import (
     DAWDLE,
+    NAMES,
     check_reads,
     connect,
     create_sources,
@@ -19,6 +20,7 @@ from cluster_world import (
     judge,
     kill9,
     orphans,
+    stalled,
     statuses,
     until,
     wait_for_ticks,
@@ -134,14 +136,14 @@ def test_a_cluster_that_comes_late_and_goes(server: ServerProcess, cluster: Stan
     # Spark asks the master for a minute before it gives up; then it is started anew.
     until(lambda: "is not there" in server.log, "nobody misses the cluster")
     cluster.start(workers=0)
-    until(lambda: "no executor of Spark has come from" in server.log, "nobody misses the workers")
+    until(lambda: "there has been no executor of Spark from" in server.log, "nobody misses the workers")
     cluster.start_worker(0)
     server.wait_ready(READY_SECONDS)
     create_sources(server)
 
-    # Without workers jobs wait, and are given up; the status says why.
+    # Without workers jobs wait, and are given up.
     cluster.kill_worker(0)
-    until(lambda: "No executor of Spark is there to run it." in server.log, "nobody misses the executors")
+    until(lambda: stalled(server) == set(NAMES), "nobody misses the executors")
     cluster.start_worker(1)
     wait_for_ticks(server, 2)
     assert all(status == ("running", None) for status in statuses(server).values()), statuses(server)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +28,9 @@ from tidemill.query.spark import SparkHost
 
 # The second stage of a unit of its own has this many tasks per core: short ones, so that a core is free soon.
 ALONE_SHARES = 4
+# A job waits so long for executors when all are gone: those that died are replaced within some seconds, and
+# beyond that the sources' statuses should say what is the matter.
+DESERTED_SECONDS = 10.0
 
 
 class SparkRunner:
@@ -49,18 +53,32 @@ class SparkRunner:
 
     def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
         job = Job(self._host, f"tick: {len(units)} sources", pool=lane)
-        late = threading.Timer(seconds, job.cancel)
-        late.daemon = True
+        ended = threading.Event()
+        late = threading.Thread(target=self._watch, args=(job, ended, seconds), daemon=True)
         late.start()
         try:
             return self._run(units, job)
         except QueryCanceled:
-            hint = "No executor of Spark is there to run it." if self._host.deserted else None
-            raise JobFailed(f"the job did not end within {seconds:g} s", hint=hint) from None
+            missing = self._host.deserted
+            if missing:
+                raise JobFailed(
+                    "no executor of Spark is there",
+                    detail=f"There has been none for {missing:.0f} s.",
+                    hint="It goes on by itself when the cluster has some.",
+                ) from None
+            raise JobFailed(f"the job did not end within {seconds:g} s") from None
         except TidemillError as e:
             raise JobFailed(f"the job failed: {e.primary}", detail=e.detail, hint=e.hint) from e
         finally:
-            late.cancel()
+            ended.set()
+
+    def _watch(self, job: Job, ended: threading.Event, seconds: float) -> None:
+        """Cancel the job when its time is over, or nobody is there to run it."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and self._host.deserted < DESERTED_SECONDS:
+            if ended.wait(min(left, DESERTED_SECONDS)):
+                return
+        job.cancel()
 
     def _run(self, units: Sequence[Unit], job: Job) -> list[Facts]:
         facts = [Facts() for _ in units]

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tidemill.errors import Unavailable
+
 log = logging.getLogger(__name__)
 
 # How long an answer about the number of cores counts: executors come and go in seconds.
@@ -25,6 +27,11 @@ SETTLE_SECONDS = 1.0
 TELL_SECONDS = 30.0
 # Between two looks whether the cluster still has us.
 WATCH_SECONDS = 2.0
+# When all executors have been gone for so long, the session is begun anew: a standalone master that was
+# started anew has forgotten us, and does not say so. (The first ones may take longer: the cluster may be full,
+# and who comes anew comes last.)
+LOST_SECONDS = 120.0
+FIRST_SECONDS = 900.0
 
 
 class Executors:
@@ -36,6 +43,8 @@ class Executors:
         self._lock = threading.Lock()
         self._cores = 0
         self._asked = float("-inf")
+        # Since when there has been none.
+        self._empty = time.monotonic()
 
     def cores(self) -> int:
         """How many tasks run at once; 0 while there is no executor."""
@@ -50,7 +59,17 @@ class Executors:
         found = int(self._scala.maxNumConcurrentTasks(profile))
         with self._lock:
             self._cores, self._asked = found, time.monotonic()
+            if found:
+                self._empty = self._asked
         return found
+
+    @property
+    def missing(self) -> float:
+        """For how many seconds there has been none; 0 when there are some."""
+        if self.cores():
+            return 0.0
+        with self._lock:
+            return time.monotonic() - self._empty
 
     @property
     def ended(self) -> bool:
@@ -58,7 +77,8 @@ class Executors:
         return bool(self._scala.isStopped())
 
     def wait(self, over: Callable[[], bool]) -> None:
-        """Until there are executors and no more come for a moment, or it is `over`."""
+        """Until there are executors and no more come for a moment, or it is `over`. Raises Unavailable when
+        none come."""
         began = told = time.monotonic()
         seen, since = 0, began
         while not over() and not self.ended:
@@ -69,10 +89,35 @@ class Executors:
                 return
             if not found and now - told >= TELL_SECONDS:
                 told = now
-                log.warning(
-                    "no executor of Spark has come from %s in %.0f s: are there workers with free cores and "
-                    "memory, and can they reach this machine?",
-                    self._master,
-                    now - began,
-                )
+                self._tell(now - began)
+            if not found and now - began >= FIRST_SECONDS:
+                raise Unavailable(f"no executor of Spark has come in {FIRST_SECONDS:.0f} s")
             time.sleep(LOOK_SECONDS)
+
+    def watch(self, over: Callable[[], bool]) -> str | None:
+        """Until the session is of no use any more, and why; or until it is `over`. Says in the log when all
+        executors are gone, and when they are back."""
+        told = 0.0
+        while not over():
+            time.sleep(WATCH_SECONDS)
+            if self.ended:
+                return None if over() else "the cluster ended the application"
+            self._ask()
+            missing = self.missing
+            if missing >= LOST_SECONDS:
+                return f"there has been no executor for {missing:.0f} s"
+            if not missing and told:
+                log.info("Spark has executors again, with %d cores", self._cores)
+                told = 0.0
+            elif missing - told >= TELL_SECONDS:
+                told = missing
+                self._tell(missing)
+        return None
+
+    def _tell(self, seconds: float) -> None:
+        log.warning(
+            "there has been no executor of Spark from %s for %.0f s: are there workers with free cores and "
+            "memory, and can they reach this machine?",
+            self._master,
+            seconds,
+        )

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tidemill.errors import Internal, TidemillError, Unavailable
-from tidemill.query.executors import WATCH_SECONDS, Executors
+from tidemill.query.executors import Executors
 from tidemill.query.java import Java, find_java
 from tidemill.query.metrics import QueryMetrics
 from tidemill.query.scratch import Scratch
@@ -199,15 +199,15 @@ class SparkHost:
             return cores(self.master)
 
     @property
-    def deserted(self) -> bool:
-        """Nothing can run, because there is no executor."""
+    def deserted(self) -> float:
+        """For how many seconds nothing could run, because there was no executor; 0 when there is one."""
         with self._lock:
             executors = self._executors
         try:
-            return executors is not None and executors.cores() == 0
+            return 0.0 if executors is None else executors.missing
         except Exception as e:
             log.debug("the executors could not be counted: %s", e)
-            return False
+            return 0.0
 
     @property
     def pid(self) -> int | None:
@@ -445,22 +445,20 @@ class SparkHost:
             self._on_death(failure)
 
     def _watch_executors(self, executors: Executors) -> None:
-        """From now on, in a thread: when the cluster ends the session, end the JVM, so that its end is
-        noticed as every other is."""
+        """From now on, in a thread: when the cluster has no use for the session any more, end the JVM, so
+        that its end is noticed as every other is."""
+
+        def over() -> bool:
+            with self._lock:
+                return self._stopping or self._executors is not executors
 
         def watch() -> None:
-            while True:
-                time.sleep(WATCH_SECONDS)
-                with self._lock:
-                    if self._stopping or self._executors is not executors:
-                        return
-                try:
-                    if executors.ended:
-                        self._give_up("the cluster ended the application")
-                        return
-                except Exception as e:
-                    log.debug("the session could not be asked, its process is gone: %s", e)
-                    return
+            try:
+                why = executors.watch(over)
+                if why is not None:
+                    self._give_up(why)
+            except Exception as e:
+                log.debug("the session could not be asked, its process is gone: %s", e)
 
         threading.Thread(target=watch, name="spark-executors", daemon=True).start()
 
