@@ -2,8 +2,7 @@
 
 A shared job carries the small units of many sources: each unit stays whole, so that a source's tick is one
 part, and the units are spread over as many tasks as run at once (one more would be another wave). A unit of
-its own is cut finely: Spark does not interrupt a task for another, so the length of a task is what a shared
-job may have to wait.
+its own is cut finely, as `pace` says.
 """
 
 from __future__ import annotations
@@ -13,16 +12,8 @@ from collections.abc import Sequence
 from tidemill.ingest.unit import Unit
 from tidemill.sources.contract import Piece
 
-# Records that a task of a large unit reads: some 100 to 300 ms.
-TASK_RECORDS = 100_000
-
 # (position of the unit, the pieces of it that the task reads)
 Share = tuple[int, tuple[Piece, ...]]
-
-
-def ways(records: int, cores: int) -> int:
-    """Into how many pieces a unit of its own is cut."""
-    return max(cores, -(-records // TASK_RECORDS))
 
 
 def shares(units: Sequence[Unit], cores: int) -> list[list[Share]]:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from tidemill import failpoints
 from tidemill.errors import Internal, TidemillError
+from tidemill.ingest.pace import Pace
 from tidemill.ingest.unit import Facts, Target, Unit, Upsert
 from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.part import Part
@@ -103,7 +104,8 @@ class Machine:
         self.timing = timing
         self._home = home
         self._clock = clock
-        self._limits = limits or Limits()
+        # What a binding may cover.
+        self.pace = Pace(limits or Limits(), keyed=any(o.key is not None for o in source.outputs))
         self.feeds: tuple[Feed, ...] = ()
         # Per output: complete before this time, by the log or because a binding gave it nothing.
         self._complete: dict[int, int] = {}
@@ -203,7 +205,7 @@ class Machine:
             self._promise(at + self.timing.interval)
             self._hydrate()
             return None
-        upper = self.source.cut(bound, upstream, self._limits)
+        upper = self.source.cut(bound, upstream, self.pace.limits)
         if not (bound <= upper <= upstream) or upper == bound:
             raise Internal(f"a cut of {bound} to {upstream} gave {upper}")
         floor = max(self.remap.upper, self.promised)

@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 from tidemill.errors import TidemillError
-from tidemill.ingest.lanes import ways
 from tidemill.ingest.runner import JobFailed, Runner
 from tidemill.ingest.slot import Slot
 from tidemill.ingest.status import State, TickTimes
@@ -280,7 +279,7 @@ class Ticker:
         while bind_seconds is not None and not self._stopping.is_set() and not slot.removed:
             machine = slot.machine
             records = machine.pending[0].binding.records
-            unit = machine.unit(ways(records, self._runner.cores), ALONE_SECONDS)
+            unit = machine.unit(machine.pace.ways(records, self._runner.cores), ALONE_SECONDS)
             began = time.monotonic()
             try:
                 (facts,) = self._runner.run([unit], lane=ALONE_LANE, seconds=ALONE_SECONDS)
@@ -288,8 +287,10 @@ class Ticker:
                 machine.abandon(unit)
                 slot.failed(e)
                 break
-            if not self._finish(slot, unit, facts, bind_seconds, time.monotonic() - began):
+            job_seconds = time.monotonic() - began
+            if not self._finish(slot, unit, facts, bind_seconds, job_seconds):
                 break
+            machine.pace.learn(facts, job_seconds)
             if not machine.catching_up:
                 slot.alone = False
                 break
