@@ -42,7 +42,7 @@ def until(what: Callable[[], bool], message: str, seconds: float = PATIENCE) -> 
     began = time.monotonic()
     while not what():
         assert time.monotonic() - began < seconds, message
-        time.sleep(0.1)
+        time.sleep(0.2)
     return time.monotonic() - began
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
-from cluster_world import until
+from cluster_world import descendants, kill9, until
 
 from support.server import free_ports
 from tidemill.query.java import find_java
@@ -73,10 +73,14 @@ class Standalone:
         return self._workers[number].pid
 
     def kill_worker(self, number: int) -> None:
-        """As when the machine's power is cut: its executors end when they miss it."""
+        """With all that it started, as when the machine's power is cut."""
         process = self._workers.pop(number)
+        below = descendants(process.pid)
         process.kill()
         process.wait()
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                kill9(pid)
 
     def kill_master(self) -> None:
         if self._master is not None:

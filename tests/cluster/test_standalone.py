@@ -108,11 +108,8 @@ def test_a_cluster_with_the_data_in_an_object_store(
     until(lambda: lasting_orphans(server, s3_server), "no task was run twice")
 
     # One machine goes: the other does everything, with the states that it has or has not.
-    (executor,) = executors(cluster.worker(0))
     cluster.kill_worker(0)
     wait_for_ticks(server, 2)
-    assert not Path(f"/proc/{executor}").exists(), "the executor outlived its worker"
-    assert check_reads(server) > seen
 
     # It comes back empty.
     shutil.rmtree(cluster.temporary(0))
@@ -121,7 +118,8 @@ def test_a_cluster_with_the_data_in_an_object_store(
     until(lambda: bool(states(cluster, 0)), "the new executor gets nothing to do")
     kill9(executors(cluster.worker(1))[0])
     wait_for_ticks(server, 2)
-    seen = check_reads(server)
+    seen, before = check_reads(server), seen
+    assert seen > before
     assert all(status == ("running", None) for status in statuses(server).values()), statuses(server)
 
     assert server.terminate() == 0

@@ -28,8 +28,8 @@ TELL_SECONDS = 30.0
 # Between two looks whether the cluster still has us.
 WATCH_SECONDS = 2.0
 # When all executors have been gone for so long, the session is begun anew: a standalone master that was
-# started anew has forgotten us, and does not say so. (The first ones may take longer: the cluster may be full,
-# and who comes anew comes last.)
+# started anew has forgotten us, and does not say so. (The first ones may take longer: the cluster may be
+# full, and who comes anew comes last.)
 LOST_SECONDS = 120.0
 FIRST_SECONDS = 900.0
 
