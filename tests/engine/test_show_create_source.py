@@ -45,7 +45,7 @@ def shown(state: CatalogState) -> ast.CreateSource:
     "sql",
     [
         "CREATE SOURCE s FROM LOAD GENERATOR COUNTER",
-        "CREATE SOURCE s (a, \"B\") FROM LOAD GENERATOR KEY VALUE (KEYS 5, SEED = -1) ENVELOPE NONE",
+        'CREATE SOURCE s (a, "B") FROM LOAD GENERATOR KEY VALUE (KEYS 5, SEED = -1) ENVELOPE NONE',
     ],
 )
 def test_as_it_was_made(sql: str) -> None:
