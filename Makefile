@@ -36,7 +36,8 @@ test: lint ## lint and all tests but the long ones
 test-fast: .venv/.stamp-dev ## tests without Spark, servers and object stores: seconds
 	$(BIN)/pytest -m "$(FAST)" $(PYTEST_ARGS)
 
-chaos: .venv/.stamp-dev ## the long rounds of kills, races and faults
+chaos: .venv/.stamp-dev ## the long rounds of kills, races and faults, and new examples for the properties
+	$(BIN)/pytest -m "$(FAST)" --hypothesis-profile hunt $(PYTEST_ARGS)
 	$(BIN)/pytest -m chaos --timeout 7200 $(PYTEST_ARGS)
 
 bench: .venv/.stamp-dev ## measure; figures as in docs/benchmarks.md
