@@ -239,11 +239,14 @@ def _decode(item_id: ItemId, body: Json) -> Item:
 
 
 def encode_desc(desc: RelationDesc) -> list[Json]:
-    return [_encode_column(c) for c in desc.columns]
+    """A list of columns; those that no query sees are marked."""
+    hidden = [{**_encode_column(c), "hidden": True} for c in desc.hidden]
+    return [*(_encode_column(c) for c in desc.columns), *hidden]
 
 
 def decode_desc(columns: list[Json]) -> RelationDesc:
-    return RelationDesc(tuple(_decode_column(c) for c in columns))
+    shown = tuple(_decode_column(c) for c in columns if not c.get("hidden"))
+    return RelationDesc(shown, tuple(_decode_column(c) for c in columns if c.get("hidden")))
 
 
 def _encode_column(column: Column) -> Json:

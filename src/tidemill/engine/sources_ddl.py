@@ -94,7 +94,7 @@ def _own_desc(statement: ast.CreateSource, output: Output | None) -> RelationDes
                 position=statement.columns[0].offset + 1,
             )
         return None
-    return RelationDesc(tuple(renamed(output.desc.columns, statement.columns)))
+    return RelationDesc(tuple(renamed(output.desc.columns, statement.columns)), output.desc.hidden)
 
 
 def _subsources(
@@ -172,7 +172,7 @@ def plan_create_table_from_source(
         output = _output(opened.outputs, statement.reference, f'source "{source.name}"')
     finally:
         opened.close()
-    desc = RelationDesc(tuple(renamed(output.desc.columns, statement.columns)))
+    desc = RelationDesc(tuple(renamed(output.desc.columns, statement.columns)), output.desc.hidden)
     op = source_ops.CreateSourceTable(schema.id, name, source.id, output.name, desc, _envelope(output))
     return change("CREATE TABLE", [op])
 

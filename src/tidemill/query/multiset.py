@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
-from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW
 from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
@@ -54,7 +54,8 @@ def check_errors(table: pa.Table) -> pa.Table:
         return table
     errors = table.column(ERROR_COLUMN)
     if errors.null_count < table.num_rows:
-        live = table.filter(pc.is_valid(errors)).select([ERROR_COLUMN, DIFF_COLUMN])
+        said = pc.fill_null(pc.not_equal(errors, HIDDEN_ROW), False)
+        live = table.filter(said).select([ERROR_COLUMN, DIFF_COLUMN])
         # The same text every time, whatever the order of the parts.
         live = live.sort_by(ERROR_COLUMN)
         for text, diff in zip(live.column(0).to_pylist(), live.column(1).to_pylist(), strict=True):

@@ -38,7 +38,7 @@ from tidemill.query.hide import MAX_BITMAP_BYTES, Hidden
 from tidemill.query.probe import Probe
 from tidemill.query.relation import NO_COLUMN, Prepared, jdf_of
 from tidemill.query.scan import scan
-from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW, TIME_COLUMN, shard_schema
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
 from tidemill.types.spark import quote_identifier
@@ -282,7 +282,7 @@ class _Preparation:
             return
         with self.job.running() as session:
             rows = scan(session, self.snapshot, parts, [TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN])
-            rows = rows.where(f"{TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NOT NULL")
+            rows = rows.where(f"{TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} != '{HIDDEN_ROW}'")
             summed = (
                 rows.groupBy(ERROR_COLUMN)
                 .agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN))

@@ -22,6 +22,11 @@ from tidemill.types.model import UINT8, Column, RelationDesc
 # Columns that a reader's batches carry beside the output's own.
 OFFSET_COLUMN = "mz_offset"  # int64: the record's number in its partition (keyed outputs)
 TOMBSTONE_COLUMN = "mz_tombstone"  # bool: the record deletes its key (keyed outputs)
+# list<int32>: positions of columns whose value the upstream did not send because it did not change. Only in batches
+# that have any.
+UNAVAILABLE_COLUMN = "mz_unavailable"
+# bool: the record says nothing of a key; it empties the relation. Only in batches that have any.
+TRUNCATE_COLUMN = "mz_truncate"
 
 
 class SourceError(TidemillError):
@@ -55,12 +60,14 @@ EVENTS = Gauge(Column("offset", UINT8, nullable=False))
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One relation that the source feeds. With `key` (names of columns of `desc`) its records are upserts:
-    the last one of a key is its row."""
+    """One relation that the source feeds. With `key` (names of columns of `desc`, hidden ones among them) its
+    records are upserts: the last one of a key is its row; or with `order` (names of hidden columns of whole
+    numbers) the one that is greatest by them."""
 
     name: str
     desc: RelationDesc
     key: tuple[str, ...] | None = None
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,9 @@ class Piece:
 class Batch:
     """Rows of one output, in the order of their records. The columns are those of the output's `desc` under
     their physical names in the storage types. An output without key may add `mz_diff` (int64; 1 where it is
-    missing); one with a key adds `mz_offset` and `mz_tombstone`. `records` tells how many records of the
+    missing) and `mz_error` (text; the row is an error then, and has no values). One with a key adds, if its
+    relation has hidden columns, `mz_error` and those, then `mz_offset` and `mz_tombstone`, and in batches that
+    need them `mz_unavailable` and `mz_truncate`. `records` tells how many records of the
     upstream the rows came from, `bytes` their size there."""
 
     output: int

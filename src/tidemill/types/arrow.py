@@ -25,6 +25,10 @@ TIME_COLUMN = "mz_timestamp"
 DIFF_COLUMN = "mz_diff"
 ERROR_COLUMN = "mz_error"
 
+# In the error column: the row is none of the relation's, and no error either. An envelope remembers with it what it
+# must not forget (the order of a deleted key), in its hidden columns.
+HIDDEN_ROW = ""
+
 INTERVAL_FIELDS = [
     pa.field("months", pa.int32()),
     pa.field("days", pa.int32()),
@@ -105,12 +109,17 @@ def storage_schema(desc: RelationDesc) -> pa.Schema:
 
 
 def shard_schema(desc: RelationDesc) -> pa.Schema:
-    """What a part of the relation's shard holds: its columns, then time, diff and error. All nullable but
-    time and diff: an error row has no values, whatever its relation says of NOT NULL."""
+    """What a part of the relation's shard holds: its columns, then time, diff and error, then the hidden ones.
+    All nullable but time and diff: an error row has no values, whatever its relation says of NOT NULL."""
     schema = pa.schema([f.with_nullable(True) for f in storage_schema(desc)])
     schema = schema.append(pa.field(TIME_COLUMN, pa.int64(), nullable=False))
     schema = schema.append(pa.field(DIFF_COLUMN, pa.int64(), nullable=False))
-    return schema.append(pa.field(ERROR_COLUMN, pa.string()))
+    schema = schema.append(pa.field(ERROR_COLUMN, pa.string()))
+    return pa.schema([*schema, *hidden_fields(desc)])
+
+
+def hidden_fields(desc: RelationDesc) -> list[pa.Field]:
+    return [pa.field(c.name, arrow_type(c.type)) for c in desc.hidden]
 
 
 def _fields(columns: Sequence[Column], names: Sequence[str]) -> list[pa.Field]:

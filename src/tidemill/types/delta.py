@@ -7,7 +7,6 @@ type, so that the relation can be read back from the table alone: `relation_of(d
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, cast
 
 from tidemill.errors import DataCorrupted, Internal, TidemillError
@@ -35,6 +34,8 @@ __all__ = [
 NAME_KEY = "tidemill.name"
 TYPE_KEY = "tidemill.type"
 NOT_NULL_KEY = "tidemill.notNull"
+# A column that no query sees has this in place of a name.
+HIDDEN_KEY = "tidemill.hidden"
 
 _PLAIN: dict[Kind, str] = {
     Kind.BOOL: "boolean",
@@ -86,10 +87,9 @@ def delta_type(t: SqlType) -> str | dict[str, Any]:
     raise Internal(f"type {t.kind.value} has no Delta form")
 
 
-def delta_schema(desc: RelationDesc, hidden: Sequence[Column] = ()) -> dict[str, Any]:
-    """The schema of the relation's shard: its columns, then time, diff and error, then `hidden` (an
-    envelope's own, under exactly their names). Columns are nullable whatever SQL says: an error row has no
-    values."""
+def delta_schema(desc: RelationDesc) -> dict[str, Any]:
+    """The schema of the relation's shard: its columns, then time, diff and error, then the hidden ones (under
+    exactly their names). Columns are nullable whatever SQL says: an error row has no values."""
     fields: list[dict[str, Any]] = []
     for physical, column in zip(physical_names(desc), desc.columns, strict=True):
         metadata: dict[str, Any] = {NAME_KEY: column.name, TYPE_KEY: type_name(column.type)}
@@ -99,13 +99,15 @@ def delta_schema(desc: RelationDesc, hidden: Sequence[Column] = ()) -> dict[str,
     fields.append(_field(TIME_COLUMN, "long", nullable=False))
     fields.append(_field(DIFF_COLUMN, "long", nullable=False))
     fields.append(_field(ERROR_COLUMN, "string"))
-    fields.extend(_field(column.name, delta_type(column.type)) for column in hidden)
+    for column in desc.hidden:
+        metadata = {HIDDEN_KEY: True, TYPE_KEY: type_name(column.type)}
+        fields.append(_field(column.name, delta_type(column.type), metadata=metadata))
     return {"type": "struct", "fields": fields}
 
 
-def delta_schema_string(desc: RelationDesc, hidden: Sequence[Column] = ()) -> str:
+def delta_schema_string(desc: RelationDesc) -> str:
     """`delta_schema` as the text that metaData carries; the same bytes for the same relation."""
-    return json.dumps(delta_schema(desc, hidden), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(delta_schema(desc), ensure_ascii=False, separators=(",", ":"))
 
 
 def relation_of(schema: str | dict[str, Any]) -> RelationDesc:
@@ -118,18 +120,22 @@ def relation_of(schema: str | dict[str, Any]) -> RelationDesc:
     else:
         parsed = schema
     columns: list[Column] = []
+    hidden: list[Column] = []
     try:
         for entry in cast("list[dict[str, Any]]", parsed["fields"]):
             metadata = cast("dict[str, Any]", entry.get("metadata") or {})
+            if HIDDEN_KEY in metadata:
+                hidden.append(Column(str(entry["name"]), parse_type(str(metadata[TYPE_KEY]))))
+                continue
             if NAME_KEY not in metadata:
-                continue  # time, diff, error and hidden columns
+                continue  # time, diff and error
             sql_type = parse_type(str(metadata[TYPE_KEY]))
             columns.append(
                 Column(str(metadata[NAME_KEY]), sql_type, nullable=not metadata.get(NOT_NULL_KEY, False))
             )
     except (KeyError, TypeError, AttributeError, TidemillError) as error:
         raise DataCorrupted("the table's schema is not that of a shard", detail=str(error)) from error
-    return RelationDesc(tuple(columns))
+    return RelationDesc(tuple(columns), tuple(hidden))
 
 
 def uses_timestamp_ntz(desc: RelationDesc) -> bool:

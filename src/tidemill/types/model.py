@@ -73,9 +73,11 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class RelationDesc:
     """The columns of a relation, in order. Names may repeat in a query's result, never in a stored
-    relation."""
+    relation. `hidden`: columns that its shard keeps beside them for an envelope (their names start with
+    `mz_`), and that no query sees."""
 
     columns: tuple[Column, ...] = field(default=())
+    hidden: tuple[Column, ...] = field(default=())
 
     @property
     def names(self) -> list[str]:
