@@ -125,6 +125,37 @@ def test_a_table_made_later_gets_all_that_was_bound_before(house: House) -> None
     assert {time for row, time, _ in found if int(str(row[0]).split("/")[1]) < 50} == {created}
 
 
+def test_nothing_more_is_bound_at_the_first_time_of_a_later_table(house: House) -> None:
+    """The table was made at the very millisecond of a boundary, before that boundary was bound."""
+    events, tenths = house.machine.feeds
+    house.machine.set_feeds([events])
+    house.source.produce(p0=25)
+    at = house.machine.promised // 100 * 100 + 100
+    house.tick(at)
+    created = at + 100
+    shard = house.environment.create_shard("later", tenths.shard.desc, since=created)
+    house.machine.set_feeds([events, machine_module.Feed(1, shard, created)])
+    assert house.tick(created)
+    house.source.produce(p0=25)
+    while house.tick(created + 1) or house.tick(created + 250):
+        pass
+    assert [row for row, _, _ in house.updates(1)] == [(f"0/{n}",) for n in range(0, 50, 10)]
+
+
+def test_tables_that_go_before_they_were_ever_readable(tmp_path: Path) -> None:
+    house = House(tmp_path / "data", limits=Limits(records=10))
+    house.source.produce(p0=25)
+    at = now(house) + 1000
+    assert house.tick(at)
+    assert not house.machine.hydrated
+    house.machine.set_feeds([])
+    while house.tick(at):
+        pass
+    assert house.machine.ingested == house.source.stands
+    house.machine.allow_compaction(at)
+    house.close()
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path, step: str) -> None:
     house = House(tmp_path / "data")

@@ -127,7 +127,9 @@ class Machine:
             self._complete.setdefault(feed.output, upper_of(feed.shard))
         self.feeds = tuple(feeds)
         self._complete = {f.output: self._complete[f.output] for f in feeds}
-        self.promised = max(self.promised, self.remap.upper, *self._complete.values(), 0)
+        # A table's first time has what was bound before it was made: nothing more may be bound there.
+        made = [feed.created + 1 for feed in feeds]
+        self.promised = max([self.promised, self.remap.upper, *self._complete.values(), *made])
         self.pending = self._not_done()
 
     def _original(self) -> list[Feed]:
@@ -316,7 +318,7 @@ class Machine:
         if self.hydrated or self.pending or self.first is None or not self.first <= self.remap.frontier:
             return
         original = self._original()
-        since = max(self.timing.created + 1, *(upper_of(f.shard) - 1 for f in original))
+        since = max([self.timing.created + 1, *(upper_of(f.shard) - 1 for f in original)])
         self._promise(since + 1)
         for feed in original:
             feed.shard.downgrade_since(since, record=True)
@@ -328,7 +330,7 @@ class Machine:
         """History before `to` may go, of the data and of the bindings; those that a crash would need stay."""
         for feed in self.feeds:
             feed.shard.downgrade_since(min(to, self.readable - 1))
-        self.remap.allow_compaction(min(to, *(upper_of(f.shard) - 1 for f in self.feeds)))
+        self.remap.allow_compaction(min([to, *(upper_of(f.shard) - 1 for f in self.feeds)]))
 
     def retain(self, now: int, milliseconds: int, step: int) -> None:
         """Let history go that is older than asked for, when that is at least `step` long. Bindings go with
