@@ -17,6 +17,12 @@ from sqlglot.errors import ErrorLevel, UnsupportedError
 from tidemill.errors import Internal, Unsupported
 from tidemill.sql import ast
 from tidemill.sql.names import quote_ident, quote_literal
+from tidemill.sql.render_connections import (
+    alter_connection_sql,
+    alter_secret_sql,
+    create_connection_sql,
+    create_secret_sql,
+)
 from tidemill.sql.render_sources import (
     alter_source_sql,
     create_source_sql,
@@ -204,6 +210,26 @@ def _(s: ast.CreateTableFromSource) -> str:
 @to_sql.register
 def _(s: ast.AlterSource) -> str:
     return alter_source_sql(s)
+
+
+@to_sql.register
+def _(s: ast.CreateSecret) -> str:
+    return create_secret_sql(s)
+
+
+@to_sql.register
+def _(s: ast.AlterSecret) -> str:
+    return alter_secret_sql(s)
+
+
+@to_sql.register
+def _(s: ast.CreateConnection) -> str:
+    return create_connection_sql(s)
+
+
+@to_sql.register
+def _(s: ast.AlterConnection) -> str:
+    return alter_connection_sql(s)
 
 
 # -- rows

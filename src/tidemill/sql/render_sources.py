@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidemill.sql import ast
 from tidemill.sql.ast.sources import OptionValue
 from tidemill.sql.names import quote_literal
+from tidemill.sql.render_formats import messages_sql
 
 
 def create_source_sql(s: ast.CreateSource) -> str:
@@ -13,17 +14,17 @@ def create_source_sql(s: ast.CreateSource) -> str:
         f"IN CLUSTER {s.cluster}" if s.cluster else "",
         f"FROM {_upstream(s.upstream)}",
         _for_tables(s.tables),
-        f"INCLUDE {', '.join(map(_include, s.include))}" if s.include else "",
-        f"ENVELOPE {s.envelope}" if s.envelope else "",
+        *messages_sql(s.messages),
         f"EXPOSE PROGRESS AS {s.progress}" if s.progress else "",
-        _with(s.retain_history, s.interval),
+        _with(s.retain_history, s.interval, s.validate),
     ]
     return " ".join(clause for clause in clauses if clause)
 
 
 def create_table_from_source_sql(s: ast.CreateTableFromSource) -> str:
     head = f"CREATE TABLE {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name}{_idents(s.columns)}"
-    return f"{head} FROM SOURCE {s.source} (REFERENCE {s.reference})"
+    clauses = [f"{head} FROM SOURCE {s.source} (REFERENCE {s.reference})", *messages_sql(s.messages)]
+    return " ".join(clause for clause in clauses if clause)
 
 
 def alter_source_sql(s: ast.AlterSource) -> str:
@@ -37,8 +38,29 @@ def _idents(columns: tuple[ast.Ident, ...]) -> str:
 
 
 def _upstream(upstream: ast.Upstream) -> str:
-    options = ", ".join(map(_option, upstream.options))
-    return f"LOAD GENERATOR {upstream.kind}{f' ({options})' if options else ''}"
+    match upstream:
+        case ast.LoadGenerator(kind, options):
+            shown = ", ".join(map(_option, options))
+            return f"LOAD GENERATOR {kind}{f' ({shown})' if shown else ''}"
+        case ast.Kafka():
+            return f"KAFKA {_kafka(upstream)}"
+
+
+def _kafka(kafka: ast.Kafka) -> str:
+    offsets, time, prefix = kafka.start_offset, kafka.start_timestamp, kafka.group_id_prefix
+    refresh = kafka.refresh_interval
+    options = [
+        "" if offsets is None else f"START OFFSET ({', '.join(map(str, offsets))})",
+        "" if time is None else f"START TIMESTAMP {time}",
+        "" if prefix is None else f"GROUP ID PREFIX {quote_literal(prefix)}",
+        "" if refresh is None else f"TOPIC METADATA REFRESH INTERVAL {quote_literal(refresh)}",
+    ]
+    topic = "" if kafka.topic is None else f"TOPIC {quote_literal(kafka.topic)}"
+    if kafka.connection is not None:
+        return f"CONNECTION {kafka.connection} ({', '.join(o for o in (topic, *options) if o)})"
+    brokers = ", ".join(map(quote_literal, kafka.brokers))
+    more = ", ".join(o for o in options if o)
+    return f"BROKERS ({brokers}) {topic}{f' ({more})' if more else ''}"
 
 
 def _option(option: ast.Option) -> str:
@@ -63,16 +85,14 @@ def _output(output: ast.SourceOutput) -> str:
     return f"{output.output} AS {output.alias}" if output.alias else str(output.output)
 
 
-def _include(include: ast.Include) -> str:
-    return f"{include.what} AS {include.alias}" if include.alias else include.what
-
-
-def _with(history: str | None, interval: str | None) -> str:
-    said = [ast.SetRetainHistory(history)] if history is not None else []
-    options = ", ".join(
-        _action(a) for a in (*said, *([ast.SetTimestampInterval(interval)] if interval is not None else []))
-    )
-    return f"WITH ({options})" if options else ""
+def _with(history: str | None, interval: str | None, validate: bool) -> str:
+    options = [
+        "" if history is None else _action(ast.SetRetainHistory(history)),
+        "" if interval is None else _action(ast.SetTimestampInterval(interval)),
+        "" if validate else "VALIDATE = false",
+    ]
+    said = ", ".join(o for o in options if o)
+    return f"WITH ({said})" if said else ""
 
 
 def _action(action: ast.SourceAction) -> str:

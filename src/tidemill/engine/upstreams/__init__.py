@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemill.engine.upstreams.described import Described
 from tidemill.engine.upstreams.load_generator import describe_load_generator
+from tidemill.errors import Unsupported
 from tidemill.sql import ast
 
 __all__ = ["Described", "describe"]
@@ -15,3 +16,5 @@ def describe(statement: ast.CreateSource, started: int) -> Described:
     match statement.upstream:
         case ast.LoadGenerator():
             return describe_load_generator(statement, statement.upstream, started)
+        case ast.Kafka():
+            raise Unsupported("CREATE SOURCE ... FROM KAFKA is not supported yet")

@@ -35,7 +35,7 @@ def describe_load_generator(
         )
     finally:
         source.close()
-    _check_include(statement, described)
+    _check_messages(statement.messages, described)
     return described
 
 
@@ -51,8 +51,8 @@ def _options(statement: ast.CreateSource, generator: ast.LoadGenerator) -> dict[
             )
         kind = kinds.get(option.name)
         options[option.name] = option.value if kind is None else _value(option.value, kind)
-    if statement.envelope is not None:
-        options[_ENVELOPE] = statement.envelope
+    if statement.messages.envelope is not None:
+        options[_ENVELOPE] = statement.messages.envelope.kind
     return options
 
 
@@ -68,8 +68,21 @@ def _value(value: OptionValue, kind: OptionKind) -> object:
     return value
 
 
-def _check_include(statement: ast.CreateSource, described: Described) -> None:
-    for include in statement.include:
+def _check_messages(said: ast.Messages, described: Described) -> None:
+    """Of all that can be said of messages, a generator takes the envelope alone."""
+    if said.value is not None:
+        raise Unsupported(
+            f"FORMAT is not supported by the {described.label}",
+            hint="Leave it out: a load generator makes rows, not messages.",
+            position=said.value.offset + 1,
+        )
+    if said.envelope is not None and (said.envelope.order_by or said.envelope.inline_errors):
+        raise Unsupported(
+            f"options of ENVELOPE {said.envelope.kind} are not supported by the {described.label}",
+            hint=f"Write ENVELOPE {said.envelope.kind} alone.",
+            position=said.envelope.offset + 1,
+        )
+    for include in said.include:
         if include.what == "KEY" and include.alias is None and described.outputs[0].key is not None:
             continue  # it is among the columns whether it is asked for or not
         alias = "" if include.alias is None else f" AS {include.alias}"

@@ -135,6 +135,8 @@ class Listing(Enum):
     COLUMNS = "COLUMNS"
     SOURCES = "SOURCES"
     SUBSOURCES = "SUBSOURCES"
+    CONNECTIONS = "CONNECTIONS"
+    SECRETS = "SECRETS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class ShowObjects(Statement):
     always there; SUBSOURCES may be those ON a source."""
 
     listing: Listing
-    # schema (TABLES, VIEWS, OBJECTS, SOURCES, SUBSOURCES), database (SCHEMAS) or relation (COLUMNS)
+    # schema, or database (SCHEMAS), or relation (COLUMNS)
     within: Name | None = None
     like: str | None = None
     where: Expr | None = None
@@ -152,7 +154,7 @@ class ShowObjects(Statement):
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate(Statement):
-    kind: ObjectKind  # TABLE, VIEW or SOURCE
+    kind: ObjectKind  # TABLE, VIEW, SOURCE or CONNECTION
     name: Name
 
 

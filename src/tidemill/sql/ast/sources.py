@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidemill.sql.ast.base import Ident, Name, Statement, offset_field
+from tidemill.sql.ast.formats import NO_MESSAGES, Messages
 from tidemill.sql.ast.tables import SetRetainHistory
 
 OptionValue: TypeAlias = str | int | bool | None
@@ -30,7 +31,21 @@ class LoadGenerator:
     offset: int = offset_field()
 
 
-Upstream: TypeAlias = LoadGenerator
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """FROM KAFKA CONNECTION k (TOPIC 't', ...), or (an older spelling) FROM KAFKA BROKER 'h:p' TOPIC 't'."""
+
+    connection: Name | None = None
+    brokers: tuple[str, ...] = ()  # of the older spelling
+    topic: str | None = None
+    start_offset: tuple[int, ...] | None = None  # by partition
+    start_timestamp: int | None = None  # in milliseconds; before now where it is negative
+    group_id_prefix: str | None = None
+    refresh_interval: str | None = None  # TOPIC METADATA REFRESH INTERVAL, as text
+    offset: int = offset_field()
+
+
+Upstream: TypeAlias = LoadGenerator | Kafka
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +64,9 @@ class ForTables:
 
 
 @dataclass(frozen=True, slots=True)
-class Include:
-    """INCLUDE what [AS alias]: a column of the message's metadata."""
-
-    what: str  # KEY, PARTITION, OFFSET, TIMESTAMP or HEADERS
-    alias: Ident | None = None
-    offset: int = offset_field()
-
-
-@dataclass(frozen=True, slots=True)
 class CreateSource(Statement):
-    """CREATE SOURCE [IF NOT EXISTS] name [(columns)] [IN CLUSTER c] FROM upstream [FOR ...] [INCLUDE ...]
-    [ENVELOPE ...] [EXPOSE PROGRESS AS p] [WITH (...)]."""
+    """CREATE SOURCE [IF NOT EXISTS] name [(columns)] [IN CLUSTER c] FROM upstream [FOR ...] [FORMAT ...]
+    [INCLUDE ...] [ENVELOPE ...] [EXPOSE PROGRESS AS p] [WITH (...)]."""
 
     name: Name
     upstream: Upstream
@@ -68,22 +74,24 @@ class CreateSource(Statement):
     if_not_exists: bool = False
     cluster: Ident | None = None  # read and not used: there is one
     tables: ForTables | None = None
-    include: tuple[Include, ...] = ()
-    envelope: str | None = None  # NONE or UPSERT; None = not said
+    messages: Messages = NO_MESSAGES
     progress: Name | None = None
     retain_history: str | None = None  # an interval, as text; None = the default
     interval: str | None = None  # TIMESTAMP INTERVAL, likewise
+    validate: bool = True  # whether the upstream is asked if all is well
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTableFromSource(Statement):
-    """CREATE TABLE [IF NOT EXISTS] name [(columns)] FROM SOURCE source (REFERENCE output)."""
+    """CREATE TABLE [IF NOT EXISTS] name [(columns)] FROM SOURCE source (REFERENCE output) [FORMAT ...]
+    [INCLUDE ...] [ENVELOPE ...]."""
 
     name: Name
     source: Name
     reference: Name
     columns: tuple[Ident, ...] = ()
     if_not_exists: bool = False
+    messages: Messages = NO_MESSAGES
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ class ObjectKind(Enum):
     SCHEMA = "SCHEMA"
     DATABASE = "DATABASE"
     SOURCE = "SOURCE"
+    CONNECTION = "CONNECTION"
+    SECRET = "SECRET"
 
 
 class ConstraintKind(Enum):

@@ -19,6 +19,7 @@ from tidemill.sql.ast import (
     TableAction,
 )
 from tidemill.sql.parser.columns import column_def, default_expression, retain_history_option
+from tidemill.sql.parser.connections import alter_connection, alter_secret
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.sources import alter_source
 
@@ -28,6 +29,8 @@ _MAX_PARTS = {
     ObjectKind.SCHEMA: 2,
     ObjectKind.DATABASE: 1,
     ObjectKind.SOURCE: 3,
+    ObjectKind.CONNECTION: 3,
+    ObjectKind.SECRET: 3,
 }
 
 
@@ -53,6 +56,10 @@ def alter(cursor: Cursor, kind: ObjectKind) -> Statement:
         return Rename(kind, name, cursor.ident(), if_exists)
     if kind is ObjectKind.SOURCE:
         return alter_source(cursor, name, if_exists)
+    if kind is ObjectKind.CONNECTION:
+        return alter_connection(cursor, name, if_exists)
+    if kind is ObjectKind.SECRET:
+        return alter_secret(cursor, name, if_exists)
     if kind is not ObjectKind.TABLE:
         if cursor.peek_any("owner", "set", "alter", "reset"):
             raise cursor.unsupported(f"ALTER {kind.value} ... {cursor.token.value.upper()}")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tidemill.sql.ast import ObjectKind, Statement
 from tidemill.sql.parser import (
     alter,
+    connections,
     copy,
     create,
     cursors,
@@ -88,6 +89,8 @@ _CREATE: dict[str, Parser] = {
     "schema": create.create_schema,
     "database": create.create_database,
     "source": sources.create_source,
+    "connection": connections.create_connection,
+    "secret": connections.create_secret,
 }
 _STATEMENTS: dict[str, Parser] = {
     "abort": transactions.rollback,

@@ -1,6 +1,6 @@
 """Statements that are known and not done: each refused by its own name, never half parsed.
 
-`NOT_YET` gives way to files of their own as connections, sinks, materialized views and SUBSCRIBE arrive.
+`NOT_YET` gives way to files of their own as sinks, materialized views and SUBSCRIBE arrive.
 `NO_OPS` are accepted and do nothing, so that scripts written for the upstream product or for PostgreSQL
 run.
 """
@@ -15,8 +15,6 @@ from tidemill.sql.tokens import Kind
 
 # Objects of CREATE, DROP, ALTER (the words after them) that later work brings.
 NOT_YET = (
-    ("connection",),
-    ("secret",),
     ("sink",),
     ("materialized", "view"),
     ("subscription",),

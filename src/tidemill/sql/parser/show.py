@@ -10,7 +10,7 @@ from tidemill.sql.parser.settings import show_variable
 
 _NOT_YET = words(
     """
-    connections secrets sinks materialized indexes clusters subscriptions roles types
+    sinks materialized indexes clusters subscriptions roles types
     functions privileges
     """
 )
@@ -22,6 +22,8 @@ _WITHIN_PARTS = {
     Listing.COLUMNS: 3,
     Listing.SOURCES: 2,
     Listing.SUBSOURCES: 2,
+    Listing.CONNECTIONS: 2,
+    Listing.SECRETS: 2,
 }
 
 
@@ -43,9 +45,13 @@ def show(cursor: Cursor) -> Statement:
 
 
 def _show_create(cursor: Cursor) -> Statement:
-    for kind in (ObjectKind.TABLE, ObjectKind.VIEW, ObjectKind.SOURCE):
+    for kind in (ObjectKind.TABLE, ObjectKind.VIEW, ObjectKind.SOURCE, ObjectKind.CONNECTION):
         if cursor.accept(kind.value.lower()):
             return ShowCreate(kind, cursor.name())
+    if cursor.peek_any("secret"):
+        raise cursor.unsupported(
+            "SHOW CREATE SECRET", hint="What a secret holds is never shown; SHOW SECRETS gives the names."
+        )
     if cursor.at_end:
         raise cursor.error()
     raise Unsupported(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from tidemill.errors import SyntaxError_, Unsupported
+from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.ast import (
     AlterSource,
     CreateSource,
     CreateTableFromSource,
     ForTables,
     Ident,
-    Include,
     Name,
     SetRetainHistory,
     SetTimestampInterval,
@@ -20,13 +21,14 @@ from tidemill.sql.ast import (
     Statement,
 )
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.formats import messages
+from tidemill.sql.parser.named_options import boolean
 from tidemill.sql.parser.upstreams import upstream
 from tidemill.sql.tokens import Kind
 
-_INCLUDES = ("key", "partition", "offset", "timestamp", "headers")
-_ENVELOPES = ("none", "upsert")
-_ENVELOPES_NOT_YET = ("debezium", "materialize")
-_OPTIONS_HINT = "The options are RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'."
+T = TypeVar("T")
+
+_OPTIONS = "RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'"
 
 
 def create_source(cursor: Cursor) -> Statement:
@@ -38,15 +40,10 @@ def create_source(cursor: Cursor) -> Statement:
     cursor.expect("from")
     read = upstream(cursor)
     tables = for_tables(cursor)
-    include = includes(cursor)
-    said = envelope(cursor)
+    said = messages(cursor)
     progress = cursor.name() if cursor.accept("expose", "progress", "as") else None
-    history = interval = None
-    if cursor.peek_words("with"):
-        cursor.expect("with")
-        history, interval = _with_options(cursor)
     return CreateSource(
-        name, read, columns, if_not_exists, cluster, tables, include, said, progress, history, interval
+        name, read, columns, if_not_exists, cluster, tables, said, progress, *_with_options(cursor)
     )
 
 
@@ -61,9 +58,10 @@ def create_table_from_source(
     cursor.accept_symbol("=")
     reference = cursor.name()
     cursor.expect_symbol(")")
-    if cursor.peek_any("format", "key", "include", "envelope", "with"):
-        raise cursor.unsupported(f"CREATE TABLE ... FROM SOURCE ... {cursor.token.value.upper()}")
-    return CreateTableFromSource(name, source, reference, tuple(columns), if_not_exists)
+    said = messages(cursor)
+    if cursor.peek_any("with"):
+        raise cursor.unsupported("CREATE TABLE ... FROM SOURCE ... WITH")
+    return CreateTableFromSource(name, source, reference, tuple(columns), if_not_exists, said)
 
 
 def for_tables(cursor: Cursor) -> ForTables | None:
@@ -88,101 +86,82 @@ def _output(cursor: Cursor) -> SourceOutput:
     return SourceOutput(output, cursor.name() if cursor.accept("as") else None)
 
 
-def includes(cursor: Cursor) -> tuple[Include, ...]:
-    """[INCLUDE what [AS name], ...]"""
-    if not cursor.accept("include"):
-        return ()
-    found = [_include(cursor)]
-    while cursor.accept_symbol(","):
-        found.append(_include(cursor))
-    return tuple(found)
+@dataclass(frozen=True, slots=True)
+class _Validate:
+    """VALIDATE [=] true | false."""
+
+    value: bool
 
 
-def _include(cursor: Cursor) -> Include:
-    offset = cursor.offset
-    for what in _INCLUDES:
-        if cursor.accept(what):
-            return Include(what.upper(), cursor.ident() if cursor.accept("as") else None, offset)
-    if cursor.token.kind is not Kind.WORD:
-        raise cursor.error()
-    raise cursor.unsupported(
-        f"INCLUDE {cursor.token.value.upper()}",
-        hint="What can be included is KEY, PARTITION, OFFSET, TIMESTAMP and HEADERS.",
-    )
-
-
-def envelope(cursor: Cursor) -> str | None:
-    """[ENVELOPE NONE | UPSERT]"""
-    if not cursor.accept("envelope"):
-        return None
-    for word in _ENVELOPES:
-        if cursor.accept(word):
-            return word.upper()
-    if cursor.peek_any(*_ENVELOPES_NOT_YET):
-        raise Unsupported(
-            f"ENVELOPE {cursor.token.value.upper()} is not supported yet",
-            hint="Use ENVELOPE NONE or ENVELOPE UPSERT.",
-            position=cursor.offset + 1,
-        )
-    if cursor.token.kind is not Kind.WORD:
-        raise cursor.error()
-    raise SyntaxError_(
-        f"unknown envelope: {cursor.token.value.upper()}",
-        hint="Use ENVELOPE NONE or ENVELOPE UPSERT.",
-        position=cursor.offset + 1,
-    )
-
-
-def _with_options(cursor: Cursor) -> tuple[str | None, str | None]:
-    """(RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...'), each at most once, in any order."""
+def _with_options(cursor: Cursor) -> tuple[str | None, str | None, bool]:
+    """[WITH (RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...', VALIDATE = false)], in any order."""
     history = interval = None
-    for action in _source_options(cursor, values=True):
-        if isinstance(action, SetRetainHistory):
-            history = action.duration
-        else:
-            interval = action.duration
-    return history, interval
+    validate = True
+    for option in _options(cursor, _with_option) if cursor.accept("with") else ():
+        match option:
+            case SetRetainHistory():
+                history = option.duration
+            case SetTimestampInterval():
+                interval = option.duration
+            case _Validate():
+                validate = option.value
+    return history, interval, validate
 
 
-def _source_options(cursor: Cursor, *, values: bool) -> tuple[SourceAction, ...]:
-    """The options in parentheses, with their values or (RESET) only their names."""
+def _options(cursor: Cursor, read: Callable[[Cursor], T]) -> tuple[T, ...]:
+    """The options in parentheses, each at most once."""
     cursor.expect_symbol("(")
-    found: list[SourceAction] = []
+    found: list[T] = []
     while True:
         offset = cursor.offset
-        action = _source_option(cursor, values=values)
-        if any(isinstance(action, type(other)) for other in found):
+        option = read(cursor)
+        if any(type(option) is type(other) for other in found):
             raise SyntaxError_("an option was specified more than once", position=offset + 1)
-        found.append(action)
+        found.append(option)
         if cursor.accept_symbol(")"):
             return tuple(found)
         cursor.expect_symbol(",")
 
 
-def _source_option(cursor: Cursor, *, values: bool) -> SourceAction:
+def _with_option(cursor: Cursor) -> SourceAction | _Validate:
+    if cursor.accept("validate"):
+        cursor.accept_symbol("=")
+        return _Validate(boolean(cursor))
+    return _set_option(cursor, "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...' and VALIDATE")
+
+
+def _set_option(cursor: Cursor, known: str = _OPTIONS) -> SourceAction:
     if cursor.accept("retain", "history"):
-        if not values:
-            return SetRetainHistory(None)
         cursor.accept_symbol("=")
         cursor.accept("for")
         return SetRetainHistory(cursor.string())
     if cursor.accept("timestamp", "interval"):
-        if not values:
-            return SetTimestampInterval(None)
         cursor.accept_symbol("=")
         return SetTimestampInterval(cursor.string())
+    raise _no_option(cursor, known)
+
+
+def _reset_option(cursor: Cursor) -> SourceAction:
+    if cursor.accept("retain", "history"):
+        return SetRetainHistory(None)
+    if cursor.accept("timestamp", "interval"):
+        return SetTimestampInterval(None)
+    raise _no_option(cursor)
+
+
+def _no_option(cursor: Cursor, known: str = _OPTIONS) -> TidemillError:
     if cursor.token.kind is not Kind.WORD:
-        raise cursor.error()
-    raise cursor.unsupported(f"option {cursor.token.value.upper()}", hint=_OPTIONS_HINT)
+        return cursor.error()
+    return cursor.unsupported(f"option {cursor.token.value.upper()}", hint=f"The options are {known}.")
 
 
 def alter_source(cursor: Cursor, name: Name, if_exists: bool) -> Statement:
     """After ALTER SOURCE [IF EXISTS] name, where no RENAME follows."""
     if cursor.peek_symbol("(", 1):
         if cursor.accept("set"):
-            return AlterSource(name, _source_options(cursor, values=True), if_exists)
+            return AlterSource(name, _options(cursor, _set_option), if_exists)
         if cursor.accept("reset"):
-            return AlterSource(name, _source_options(cursor, values=False), if_exists)
+            return AlterSource(name, _options(cursor, _reset_option), if_exists)
     if cursor.peek_any("set", "reset", "owner", "add", "drop"):
         raise cursor.unsupported(f"ALTER SOURCE ... {cursor.token.value.upper()}")
     raise cursor.error()

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import Upstream
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.upstreams.kafka import kafka
 from tidemill.sql.parser.upstreams.load_generator import load_generator
 from tidemill.sql.tokens import Kind
 
 # The words after FROM, and who reads what follows them.
 UPSTREAMS: dict[tuple[str, ...], Callable[[Cursor], Upstream]] = {
     ("load", "generator"): load_generator,
+    ("kafka",): kafka,
 }
 # Kinds that later work brings.
 _NOT_YET = (
-    ("kafka",),
     ("postgres",),
     ("mysql",),
     ("sql", "server"),

@@ -1,0 +1,120 @@
+"""How the messages of an upstream become rows: FORMAT, INCLUDE and ENVELOPE, of a source or of its table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidemill.sql.ast.base import Ident, Name, offset_field
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """Which schema messages are read with: the registry's of an ID, the LATEST of the topic's subject, or one
+    given INLINE."""
+
+    kind: str  # ID, LATEST or INLINE
+    value: int | str | None = None  # of ID the number, of INLINE the schema
+
+
+@dataclass(frozen=True, slots=True)
+class AvroRegistry:
+    """AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION c [KEY STRATEGY ...] [VALUE STRATEGY ...]."""
+
+    registry: Name | str  # a connection, or (an older spelling) the registry's address
+    key_strategy: Strategy | None = None
+    value_strategy: Strategy | None = None
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """AVRO USING SCHEMA '...' [(CONFLUENT WIRE FORMAT [=] true | false)]."""
+
+    schema: str
+    framed: bool = True  # messages begin with the five bytes that name a schema
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFormat:
+    """JSON, TEXT or BYTES: nothing more is to be said of it."""
+
+    name: str
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """REGEX '...'."""
+
+    pattern: str
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Csv:
+    """CSV WITH n COLUMNS, or WITH HEADER (names); [DELIMITED BY 'c']."""
+
+    columns: int | tuple[Ident, ...]
+    delimiter: str | None = None
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufRegistry:
+    """PROTOBUF USING CONFLUENT SCHEMA REGISTRY CONNECTION c."""
+
+    registry: Name | str
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufSchema:
+    """PROTOBUF MESSAGE '.M' USING SCHEMA '...': a compiled set of descriptors, as bytea is written."""
+
+    message: str
+    schema: str
+    offset: int = offset_field()
+
+
+Format: TypeAlias = AvroRegistry | AvroSchema | PlainFormat | Regex | Csv | ProtobufRegistry | ProtobufSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """INCLUDE what [AS alias], or HEADER 'key' AS alias [BYTES]: a column of the message's metadata."""
+
+    what: str  # KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS or HEADER
+    alias: Ident | None = None
+    header: str | None = None  # of HEADER, the key
+    raw: bool = False  # of HEADER: BYTES, the value is not text
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """ENVELOPE kind [(ORDER BY (columns)), VALUE DECODING ERRORS = (INLINE AS column))]."""
+
+    kind: str  # NONE, UPSERT or DEBEZIUM UPSERT
+    order_by: tuple[Ident, ...] = ()
+    inline_errors: Ident | None = None  # the column that value errors go to
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """All three. FORMAT f alone is a `value` without `key`."""
+
+    key: Format | None = None
+    value: Format | None = None
+    include: tuple[Include, ...] = ()
+    envelope: Envelope | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Nothing was said."""
+        return self == NO_MESSAGES
+
+
+NO_MESSAGES = Messages()

@@ -1,0 +1,235 @@
+"""CREATE and ALTER of secrets and connections. An error never shows the text of a secret."""
+
+from __future__ import annotations
+
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.sql.ast import (
+    AlterConnection,
+    AlterSecret,
+    ConnectionKind,
+    ConnectionOption,
+    ConnectionValue,
+    CreateConnection,
+    CreateSecret,
+    Name,
+    SecretName,
+    Statement,
+)
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.named_options import (
+    Readers,
+    accept_name,
+    accept_option,
+    boolean,
+    refuse_twice,
+    spelled,
+)
+from tidemill.sql.tokens import Kind
+
+# Kinds of connections that later work brings, or that there is nothing behind.
+_OTHER_KINDS = (
+    ("postgres",),
+    ("mysql",),
+    ("sql", "server"),
+    ("aws", "privatelink"),
+    ("aws",),
+    ("ssh", "tunnel"),
+)
+
+
+# -- secrets
+
+
+def create_secret(cursor: Cursor) -> Statement:
+    """After CREATE SECRET."""
+    if_not_exists = cursor.accept_if_not_exists()
+    name = cursor.name()
+    return CreateSecret(name, _secret_text(cursor, "CREATE SECRET"), if_not_exists)
+
+
+def alter_secret(cursor: Cursor, name: Name, if_exists: bool) -> Statement:
+    """After ALTER SECRET [IF EXISTS] name, where no RENAME follows."""
+    return AlterSecret(name, _secret_text(cursor, "ALTER SECRET"), if_exists)
+
+
+def _secret_text(cursor: Cursor, statement: str) -> str:
+    """AS '...' and nothing more. What comes instead may hold the secret: the error does not quote it."""
+    position = cursor.offset + 1
+    if cursor.accept("as") and cursor.token.kind is Kind.STRING:
+        text = cursor.string()
+        if cursor.at_end:
+            return text
+        position = cursor.offset + 1
+    raise SyntaxError_(
+        f"syntax error in {statement}", hint=f"Write {statement} name AS '...'.", position=position
+    )
+
+
+# -- connections
+
+
+def create_connection(cursor: Cursor) -> Statement:
+    """After CREATE CONNECTION. FOR kind option, ... is the older spelling of TO kind (option, ...)."""
+    if_not_exists = cursor.accept_if_not_exists()
+    name = cursor.name()
+    if not cursor.accept("for"):
+        cursor.expect("to")
+    kind = _kind(cursor)
+    of = f"a {_CALLED[kind]} connection"
+    found: list[ConnectionOption] = []
+    closed = cursor.accept_symbol("(")
+    _options(cursor, _READERS[kind], of, found)
+    if closed:
+        cursor.expect_symbol(")")
+    return CreateConnection(name, kind, tuple(found), if_not_exists, validate(cursor))
+
+
+def _kind(cursor: Cursor) -> ConnectionKind:
+    for kind in ConnectionKind:
+        if cursor.accept(*kind.value.lower().split()):
+            return kind
+    raise _refused(cursor)
+
+
+def _refused(cursor: Cursor) -> TidemillError:
+    hint = f"A connection can be made TO {' or '.join(k.value for k in ConnectionKind)}."
+    for words in _OTHER_KINDS:
+        if cursor.peek_words(*words):
+            return Unsupported(
+                f"CREATE CONNECTION ... TO {spelled(words)} is not supported yet",
+                hint=hint,
+                position=cursor.offset + 1,
+            )
+    if cursor.token.kind is not Kind.WORD:
+        return cursor.error()
+    return SyntaxError_(
+        f"unknown kind of connection: {cursor.token.value.upper()}", hint=hint, position=cursor.offset + 1
+    )
+
+
+def alter_connection(cursor: Cursor, name: Name, if_exists: bool) -> Statement:
+    """After ALTER CONNECTION [IF EXISTS] name, where no RENAME follows."""
+    changed: list[ConnectionOption] = []
+    reset: list[str] = []
+    while True:
+        if cursor.accept("set"):
+            cursor.expect_symbol("(")
+            _options(cursor, _ALL_READERS, "a connection", changed)
+        elif cursor.accept("reset") or cursor.accept("drop"):
+            cursor.expect_symbol("(")
+            _names(cursor, reset)
+        elif cursor.peek_any("rotate", "owner"):
+            raise cursor.unsupported(f"ALTER CONNECTION ... {cursor.token.value.upper()}")
+        else:
+            raise cursor.error()
+        cursor.expect_symbol(")")
+        if not cursor.accept_symbol(","):
+            break
+    both = [o for o in changed if o.name in reset]
+    if both:
+        raise SyntaxError_(f"{both[0].name} is both set and reset", position=both[0].offset + 1)
+    return AlterConnection(name, tuple(changed), tuple(reset), if_exists, validate(cursor))
+
+
+def validate(cursor: Cursor) -> bool:
+    """[WITH (VALIDATE [=] true | false)]"""
+    if not cursor.accept("with"):
+        return True
+    cursor.expect_symbol("(")
+    _, value = accept_option(cursor, {("validate",): boolean}, "the statement")
+    cursor.expect_symbol(")")
+    return value
+
+
+def _options(
+    cursor: Cursor, readers: Readers[ConnectionValue], of: str, found: list[ConnectionOption]
+) -> None:
+    """option, ...; behind those that were found before."""
+    names = [o.name for o in found]
+    while True:
+        offset = cursor.offset
+        words, value = accept_option(cursor, readers, of)
+        name = _canonical(words)
+        refuse_twice(name, names, offset)
+        found.append(ConnectionOption(name, value, offset))
+        if not cursor.accept_symbol(","):
+            return
+
+
+def _names(cursor: Cursor, found: list[str]) -> None:
+    while True:
+        offset = cursor.offset
+        refuse_twice(_canonical(accept_name(cursor, _ALL_READERS, "a connection")), found, offset)
+        if not cursor.accept_symbol(","):
+            return
+
+
+def _canonical(words: tuple[str, ...]) -> str:
+    return _SAME.get(words, spelled(words))
+
+
+# -- values
+
+
+def _text(cursor: Cursor) -> ConnectionValue:
+    """A string, or SECRET name."""
+    if cursor.accept("secret"):
+        return SecretName(cursor.name())
+    return cursor.string()
+
+
+def _word(cursor: Cursor) -> ConnectionValue:
+    """A name out of a short list: as a string or bare."""
+    text = cursor.string() if cursor.token.kind is Kind.STRING else cursor.word()
+    return text.upper()
+
+
+def brokers(cursor: Cursor) -> tuple[str, ...]:
+    """'h:p', or several in brackets or parentheses."""
+    for opening, closing in (("[", "]"), ("(", ")")):
+        if cursor.accept_symbol(opening):
+            found = [_broker(cursor)]
+            while cursor.accept_symbol(","):
+                found.append(_broker(cursor))
+            cursor.expect_symbol(closing)
+            return tuple(found)
+    return (_broker(cursor),)
+
+
+def _broker(cursor: Cursor) -> str:
+    address = cursor.string()
+    if cursor.peek_any("using"):
+        raise cursor.unsupported(
+            "BROKER ... USING", hint="Give the address at which the server reaches the broker."
+        )
+    return address
+
+
+_SAME = {("broker",): "BROKERS", ("sasl", "mechanism"): "SASL MECHANISMS"}
+_CALLED = {ConnectionKind.KAFKA: "Kafka", ConnectionKind.SCHEMA_REGISTRY: "schema registry"}
+_TLS: Readers[ConnectionValue] = {
+    ("ssl", "key"): _text,
+    ("ssl", "certificate"): _text,
+    ("ssl", "certificate", "authority"): _text,
+}
+_READERS: dict[ConnectionKind, Readers[ConnectionValue]] = {
+    ConnectionKind.KAFKA: {
+        ("broker",): brokers,
+        ("brokers",): brokers,
+        ("security", "protocol"): _word,
+        ("sasl", "mechanisms"): _word,
+        ("sasl", "mechanism"): _word,
+        ("sasl", "username"): _text,
+        ("sasl", "password"): _text,
+        **_TLS,
+    },
+    ConnectionKind.SCHEMA_REGISTRY: {
+        ("url",): _text,
+        ("username",): _text,
+        ("password",): _text,
+        **_TLS,
+    },
+}
+_ALL_READERS: Readers[ConnectionValue] = {
+    words: reader for readers in _READERS.values() for words, reader in readers.items()
+}

@@ -1,0 +1,276 @@
+"""FORMAT, INCLUDE and ENVELOPE: how messages become rows. The three may come in any order, each once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.sql.ast import (
+    AvroRegistry,
+    AvroSchema,
+    Csv,
+    Envelope,
+    Format,
+    Ident,
+    Include,
+    Messages,
+    Name,
+    PlainFormat,
+    ProtobufRegistry,
+    ProtobufSchema,
+    Regex,
+    Strategy,
+)
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.named_options import accept_option, boolean
+from tidemill.sql.tokens import Kind
+
+_PLAIN = ("json", "text", "bytes")
+_FORMATS_HINT = "The formats are AVRO, PROTOBUF, JSON, TEXT, BYTES, CSV and REGEX."
+_INCLUDES = ("key", "partition", "offset", "timestamp", "headers")
+_INCLUDES_HINT = (
+    "What can be included is KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS and HEADER '...' AS name."
+)
+_ENVELOPES_HINT = "Use ENVELOPE NONE, ENVELOPE UPSERT or ENVELOPE DEBEZIUM UPSERT."
+# What the column of inlined errors is called unless it is said.
+_ERROR_COLUMN = "error"
+
+
+def messages(cursor: Cursor) -> Messages:
+    """[FORMAT f | KEY FORMAT f VALUE FORMAT f] [INCLUDE ...] [ENVELOPE ...]"""
+    said = Messages()
+    seen: set[str] = set()
+    while (clause := _clause(cursor)) is not None:
+        if clause in seen:
+            raise SyntaxError_(f"{clause} specified more than once", position=cursor.offset + 1)
+        seen.add(clause)
+        if clause == "FORMAT":
+            key = None
+            if cursor.accept("key"):
+                cursor.expect("format")
+                key = _format(cursor)
+                cursor.expect("value")
+            cursor.expect("format")
+            said = replace(said, key=key, value=_format(cursor))
+        elif clause == "INCLUDE":
+            said = replace(said, include=_includes(cursor))
+        else:
+            said = replace(said, envelope=_envelope(cursor))
+    return said
+
+
+def _clause(cursor: Cursor) -> str | None:
+    """Which clause comes next, without moving."""
+    if cursor.peek_any("format") or cursor.peek_words("key", "format"):
+        return "FORMAT"
+    if cursor.peek_words("value", "format"):
+        raise SyntaxError_(
+            "VALUE FORMAT without KEY FORMAT",
+            hint="Write KEY FORMAT ... VALUE FORMAT ..., or FORMAT ... alone.",
+            position=cursor.offset + 1,
+        )
+    return cursor.token.value.upper() if cursor.peek_any("include", "envelope") else None
+
+
+# -- FORMAT
+
+
+def _format(cursor: Cursor) -> Format:
+    """After FORMAT."""
+    offset = cursor.offset
+    for word in _PLAIN:
+        if cursor.accept(word):
+            return PlainFormat(word.upper(), offset)
+    if cursor.accept("avro"):
+        return _avro(cursor, offset)
+    if cursor.accept("protobuf"):
+        return _protobuf(cursor, offset)
+    if cursor.accept("csv"):
+        return _csv(cursor, offset)
+    if cursor.accept("regex"):
+        return Regex(cursor.string(), offset)
+    if cursor.token.kind is not Kind.WORD:
+        raise cursor.error()
+    raise SyntaxError_(
+        f"unknown format: {cursor.token.value.upper()}", hint=_FORMATS_HINT, position=offset + 1
+    )
+
+
+def _avro(cursor: Cursor, offset: int) -> Format:
+    cursor.expect("using")
+    if cursor.peek_words("confluent"):
+        registry = _registry(cursor)
+        strategies: dict[str, Strategy] = {}
+        while (side := _strategy_side(cursor)) is not None:
+            if side in strategies:
+                raise SyntaxError_(
+                    f"{side.upper()} STRATEGY specified more than once", position=cursor.offset + 1
+                )
+            cursor.expect(side, "strategy")
+            strategies[side] = _strategy(cursor)
+        return AvroRegistry(registry, strategies.get("key"), strategies.get("value"), offset)
+    cursor.expect("schema")
+    if cursor.peek_any("file"):
+        raise cursor.unsupported("USING SCHEMA FILE", hint="Write the schema itself: USING SCHEMA '...'.")
+    schema = cursor.string()
+    framed = True
+    if cursor.accept_symbol("("):
+        option = {("confluent", "wire", "format"): boolean}
+        _, framed = accept_option(cursor, option, "AVRO USING SCHEMA")
+        cursor.expect_symbol(")")
+    return AvroSchema(schema, framed, offset)
+
+
+def _strategy_side(cursor: Cursor) -> str | None:
+    return next((s for s in ("key", "value") if cursor.peek_words(s, "strategy")), None)
+
+
+def _strategy(cursor: Cursor) -> Strategy:
+    if cursor.accept("latest"):
+        return Strategy("LATEST")
+    if cursor.accept("id"):
+        return Strategy("ID", cursor.integer())
+    cursor.expect("inline")
+    return Strategy("INLINE", cursor.string())
+
+
+def _registry(cursor: Cursor) -> Name | str:
+    """CONFLUENT SCHEMA REGISTRY CONNECTION c, or CONFLUENT SCHEMA REGISTRY 'address'."""
+    cursor.expect("confluent", "schema", "registry")
+    return cursor.name() if cursor.accept("connection") else cursor.string()
+
+
+def _protobuf(cursor: Cursor, offset: int) -> Format:
+    if cursor.accept("message"):
+        message = cursor.string()
+        cursor.expect("using", "schema")
+        return ProtobufSchema(message, cursor.string(), offset)
+    cursor.expect("using")
+    return ProtobufRegistry(_registry(cursor), offset)
+
+
+def _csv(cursor: Cursor, offset: int) -> Format:
+    """WITH n COLUMNS or WITH HEADER (names), in parentheses or not; DELIMITED BY."""
+    cursor.expect("with")
+    closed = cursor.accept_symbol("(")
+    columns: int | tuple[Ident, ...]
+    if cursor.accept("header"):
+        columns = cursor.idents_in_parentheses()
+    else:
+        columns = cursor.integer()
+        cursor.expect("columns")
+    if closed:
+        cursor.expect_symbol(")")
+    return Csv(columns, cursor.string() if cursor.accept("delimited", "by") else None, offset)
+
+
+# -- INCLUDE
+
+
+def _includes(cursor: Cursor) -> tuple[Include, ...]:
+    cursor.expect("include")
+    found = [_include(cursor)]
+    while cursor.accept_symbol(","):
+        found.append(_include(cursor))
+    return tuple(found)
+
+
+def _include(cursor: Cursor) -> Include:
+    offset = cursor.offset
+    for what in _INCLUDES:
+        if cursor.accept(what):
+            return Include(what.upper(), cursor.ident() if cursor.accept("as") else None, offset=offset)
+    if cursor.accept("header"):
+        header = cursor.string()
+        cursor.expect("as")
+        return Include("HEADER", cursor.ident(), header, cursor.accept("bytes"), offset)
+    if cursor.token.kind is not Kind.WORD:
+        raise cursor.error()
+    raise cursor.unsupported(f"INCLUDE {cursor.token.value.upper()}", hint=_INCLUDES_HINT)
+
+
+# -- ENVELOPE
+
+
+def _envelope(cursor: Cursor) -> Envelope:
+    cursor.expect("envelope")
+    offset = cursor.offset
+    if cursor.accept("none"):
+        return Envelope("NONE", offset=offset)
+    if cursor.accept("debezium", "upsert"):
+        return Envelope("DEBEZIUM UPSERT", offset=offset)
+    if cursor.accept("upsert"):
+        envelope = Envelope("UPSERT", offset=offset)
+        while cursor.accept_symbol("("):
+            envelope = _upsert_clause(cursor, envelope)
+            while cursor.accept_symbol(","):
+                envelope = _upsert_clause(cursor, envelope)
+            cursor.expect_symbol(")")
+        return envelope
+    raise _unknown_envelope(cursor)
+
+
+def _unknown_envelope(cursor: Cursor) -> TidemillError:
+    if cursor.token.kind is not Kind.WORD:
+        return cursor.error()
+    name, position = cursor.token.value.upper(), cursor.offset + 1
+    if cursor.peek_any("debezium", "materialize"):
+        return Unsupported(f"ENVELOPE {name} is not supported yet", hint=_ENVELOPES_HINT, position=position)
+    return SyntaxError_(f"unknown envelope: {name}", hint=_ENVELOPES_HINT, position=position)
+
+
+def _upsert_clause(cursor: Cursor, envelope: Envelope) -> Envelope:
+    position = cursor.offset + 1
+    if cursor.accept("order", "by"):
+        if envelope.order_by:
+            raise SyntaxError_("ORDER BY specified more than once", position=position)
+        return replace(envelope, order_by=_order_by(cursor))
+    if cursor.accept("value", "decoding", "errors"):
+        if envelope.inline_errors is not None:
+            raise SyntaxError_("VALUE DECODING ERRORS specified more than once", position=position)
+        return replace(envelope, inline_errors=_inline(cursor))
+    raise cursor.error()
+
+
+def _order_by(cursor: Cursor) -> tuple[Ident, ...]:
+    """(column [ASC], ...) [ASC]. The columns are often called as key words are: TIMESTAMP, OFFSET."""
+    if not cursor.accept_symbol("("):
+        raise SyntaxError_(
+            "the columns of ENVELOPE UPSERT (ORDER BY ...) must stand in parentheses",
+            hint="Write ENVELOPE UPSERT (ORDER BY (TIMESTAMP, OFFSET)).",
+            position=cursor.offset + 1,
+        )
+    found = [_order_column(cursor)]
+    while cursor.accept_symbol(","):
+        found.append(_order_column(cursor))
+    cursor.expect_symbol(")")
+    _ascending(cursor)
+    return tuple(found)
+
+
+def _order_column(cursor: Cursor) -> Ident:
+    offset = cursor.offset
+    column = Ident(cursor.word(), offset)
+    _ascending(cursor)
+    return column
+
+
+def _ascending(cursor: Cursor) -> None:
+    if cursor.peek_any("desc"):
+        raise SyntaxError_(
+            "ENVELOPE UPSERT (ORDER BY ...) is always ascending: DESC is not possible",
+            hint="Leave DESC out: the record that is greatest by the columns wins.",
+            position=cursor.offset + 1,
+        )
+    cursor.accept("asc")
+
+
+def _inline(cursor: Cursor) -> Ident:
+    """[=] [(] INLINE [AS name] [)]"""
+    cursor.accept_symbol("=")
+    closed = cursor.accept_symbol("(")
+    cursor.expect("inline")
+    column = cursor.ident() if cursor.accept("as") else Ident(_ERROR_COLUMN, cursor.offset)
+    if closed:
+        cursor.expect_symbol(")")
+    return column

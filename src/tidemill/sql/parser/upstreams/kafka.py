@@ -1,0 +1,73 @@
+"""FROM KAFKA: a topic of a broker that a connection leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidemill.sql.ast import Kafka
+from tidemill.sql.parser.connections import brokers
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.named_options import accept_option, refuse_twice, spelled
+
+
+def kafka(cursor: Cursor) -> Kafka:
+    """After KAFKA: CONNECTION k (options), or BROKER 'h:p' TOPIC 't' [(options)]."""
+    offset = cursor.offset
+    if cursor.accept("connection"):
+        return Kafka(cursor.name(), **_options(cursor), offset=offset)
+    if not cursor.accept("broker"):
+        cursor.expect("brokers")
+    addresses = brokers(cursor)
+    cursor.expect("topic")
+    topic = cursor.string()
+    more: dict[str, Any] = _options(cursor, ["TOPIC"]) if cursor.peek_symbol("(") else {}
+    return Kafka(None, addresses, topic, **more, offset=offset)
+
+
+def _options(cursor: Cursor, said: list[str] | None = None) -> dict[str, Any]:
+    """(option, ...) by the fields of `Kafka`; `said` were said before."""
+    cursor.expect_symbol("(")
+    names = said or []
+    found: dict[str, Any] = {}
+    while True:
+        offset = cursor.offset
+        words, value = accept_option(cursor, _READERS, "a Kafka source")
+        refuse_twice(spelled(words), names, offset)
+        found[_FIELDS[words]] = value
+        if cursor.accept_symbol(")"):
+            return found
+        cursor.expect_symbol(",")
+
+
+def _offsets(cursor: Cursor) -> tuple[int, ...]:
+    """(n, ...), [n, ...] or n: by partition."""
+    for opening, closing in (("(", ")"), ("[", "]")):
+        if cursor.accept_symbol(opening):
+            found = [cursor.integer()]
+            while cursor.accept_symbol(","):
+                found.append(cursor.integer())
+            cursor.expect_symbol(closing)
+            return tuple(found)
+    return (cursor.integer(),)
+
+
+def _milliseconds(cursor: Cursor) -> int:
+    sign = -1 if cursor.accept_symbol("-") else 1
+    return sign * cursor.integer()
+
+
+_READERS: dict[tuple[str, ...], Callable[[Cursor], object]] = {
+    ("topic",): Cursor.string,
+    ("start", "offset"): _offsets,
+    ("start", "timestamp"): _milliseconds,
+    ("group", "id", "prefix"): Cursor.string,
+    ("topic", "metadata", "refresh", "interval"): Cursor.string,
+}
+_FIELDS: dict[tuple[str, ...], str] = {
+    ("topic",): "topic",
+    ("start", "offset"): "start_offset",
+    ("start", "timestamp"): "start_timestamp",
+    ("group", "id", "prefix"): "group_id_prefix",
+    ("topic", "metadata", "refresh", "interval"): "refresh_interval",
+}
