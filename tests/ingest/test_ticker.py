@@ -176,8 +176,8 @@ def test_a_removed_source_stops(world: World) -> None:
     a, b = world.add("a", world.counter()), world.add("b", world.counter())
     world.ticks(a, b, more=2)
     world.ticker.remove("a")
-    with world.ticker.held(a):
-        version = a.machine.feeds[0].shard.version
+    world.wait(lambda: not a.busy)
+    version = a.machine.feeds[0].shard.version
     world.ticks(b, more=4)
     assert a.machine.feeds[0].shard.version == version
 

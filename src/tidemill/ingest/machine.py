@@ -107,8 +107,8 @@ class Machine:
         # What a binding may cover.
         self.pace = Pace(limits or Limits(), keyed=any(o.key is not None for o in source.outputs))
         self.feeds: tuple[Feed, ...] = ()
-        # Per output: complete before this time, by the log or because a binding gave it nothing.
-        self._complete: dict[int, int] = {}
+        # Per shard: complete before this time, by the log or because a binding gave it nothing.
+        self._complete: dict[str, int] = {}
         # Bound, and not yet in every shard; in order. More than one only after a crash.
         self.pending: list[Work] = []
         # No binding will be made below it. The first comes after the moment of creation: since moves to it.
@@ -123,26 +123,25 @@ class Machine:
 
     def set_feeds(self, feeds: Sequence[Feed]) -> None:
         """What is wanted of the source from now on. One that is new gets all that was bound before."""
-        for feed in feeds:
-            self._complete.setdefault(feed.output, upper_of(feed.shard))
-        self.feeds = tuple(feeds)
-        self._complete = {f.output: self._complete[f.output] for f in feeds}
+        self._complete = {f.shard.id: self._complete.get(f.shard.id, upper_of(f.shard)) for f in feeds}
         # A table's first time has what was bound before it was made: nothing more may be bound there.
         made = [feed.created + 1 for feed in feeds]
         self.promised = max([self.promised, self.remap.upper, *self._complete.values(), *made])
-        self.pending = self._not_done()
+        # Before the feeds: readers must not take one for complete whose work is not yet known.
+        self.pending = self._not_done(feeds)
+        self.feeds = tuple(feeds)
 
     def _original(self) -> list[Feed]:
         return [f for f in self.feeds if f.created == self.timing.created]
 
-    def _not_done(self) -> list[Work]:
+    def _not_done(self, feeds: Sequence[Feed]) -> list[Work]:
         """What the bindings say and the shards lack."""
-        if not self.feeds:
+        if not feeds:
             return []
         bindings = self.remap.bindings(0)
         work: list[Work] = []
-        for feed in self.feeds:
-            if feed.created == self.timing.created or self._complete[feed.output] > feed.created:
+        for feed in feeds:
+            if feed.created == self.timing.created or self._complete[feed.shard.id] > feed.created:
                 continue
             # All that was bound before the table was made is there at its first moment.
             earlier = [b.upper for b in bindings if b.time <= feed.created]
@@ -150,9 +149,9 @@ class Machine:
                 first = Binding(feed.created, self.source.start, earlier[-1])
                 work.append(Work(first, frozenset({feed.output})))
         least = min(self._complete.values())
-        every = frozenset(f.output for f in self.feeds)
+        every = frozenset(f.output for f in feeds)
         for binding in bindings:
-            late = {f.output for f in self.feeds if f.created >= binding.time > self.timing.created}
+            late = {f.output for f in feeds if f.created >= binding.time > self.timing.created}
             outputs = every - late
             if binding.time >= least and outputs:
                 work.append(Work(binding, outputs))
@@ -166,6 +165,15 @@ class Machine:
         if not self.hydrated:
             return 0
         return self.pending[0].binding.time if self.pending else self.promised
+
+    def complete(self, shard_id: str) -> int:
+        """As `readable`, for one output: what another one, made later, still lacks says nothing about it. 0
+        for one that is not fed yet."""
+        feed = next((f for f in self.feeds if f.shard.id == shard_id), None)
+        if feed is None or not self.hydrated:
+            return 0
+        todo = (work.binding.time for work in self.pending if feed.output in work.outputs)
+        return next(todo, self.promised)
 
     @property
     def ingested(self) -> Offsets:
@@ -261,7 +269,7 @@ class Machine:
 
     def _wants(self, feed: Feed, work: Work) -> bool:
         """Whether the work is for the feed, and its shard lacks it: a crash may have come between two."""
-        return feed.output in work.outputs and self._complete[feed.output] <= work.binding.time
+        return feed.output in work.outputs and self._complete[feed.shard.id] <= work.binding.time
 
     def abandon(self, unit: Unit) -> None:
         """The unit's parts will never be appended."""
@@ -282,7 +290,7 @@ class Machine:
             for feed in self.feeds:
                 if self._wants(feed, work):
                     self._append(feed.shard, facts.parts.get(feed.output, []), unit.time)
-                    self._complete[feed.output] = unit.time + 1
+                    self._complete[feed.shard.id] = unit.time + 1
                     failpoints.hit(FP_BETWEEN)
         except TidemillError:
             self._look_again()
@@ -311,7 +319,7 @@ class Machine:
                 feed.shard.refresh()
             except (TidemillError, OSError) as e:
                 log.warning("shard %s could not be read: %s", feed.shard.id, e)
-            self._complete[feed.output] = max(self._complete[feed.output], upper_of(feed.shard))
+            self._complete[feed.shard.id] = max(self._complete[feed.shard.id], upper_of(feed.shard))
 
     def _hydrate(self) -> None:
         """The first time that all that was upstream is here: from now on the source can be read."""

@@ -46,6 +46,12 @@ class _Source:
     tables: tuple[SourceTable, ...]
     report: Report
     slot: Slot | None = None
+    # The item and tables that the slot's machine was last told of, and whether somebody is about to tell it
+    # of others.
+    told: tuple[Source, tuple[SourceTable, ...]] | None = None
+    following: bool = False
+    # How long it waits for the next attempt, after one that failed; seconds.
+    wait: float = FIRST_RETRY_SECONDS
     # Set when it was dropped while it was being opened.
     gone: bool = False
 
@@ -91,40 +97,71 @@ class Ingestion:
                 known = self._sources.get(source_id)
                 if known is None:
                     known = self._sources[source_id] = _Source(item, tables, Report())
-                    self._opening.submit(self._open, known)
-                elif (known.item, known.tables) != (item, tables):
-                    known.item, known.tables = item, tables
-                    if known.slot is not None:
-                        self._opening.submit(self._alter, known)
+                known.item, known.tables = item, tables
+                if known.told != (item, tables) and not known.following:
+                    known.following = True
+                    self._submit(known)
         # The ticker's lock is never taken under ours: it asks us under its own.
         for source in gone:
             source.gone = True
-            slot = self.ticker.remove(source.item.id)
-            if slot is not None:
-                self._opening.submit(self._close, slot)
+            self._remove(source.item.id)
 
-    def _open(self, source: _Source) -> None:
-        wait = FIRST_RETRY_SECONDS
-        while not self._stopping.is_set() and not source.gone:
-            try:
-                machine = self._machine(source)
-            except TidemillError as e:
-                log.warning("source %s cannot be opened, it is tried again: %s", source.item.name, e)
-                source.report.become(State.STALLED, e)
-            except Exception as e:
-                log.exception("source %s cannot be opened for an unforeseen reason", source.item.name)
-                source.report.become(State.STALLED, TidemillError(str(e)))
-            else:
-                source.slot = Slot(source.item.id, source.item.name, machine, source.report)
-                self.ticker.add(source.slot)
-                if source.gone:
-                    self.ticker.remove(source.item.id)
+    def _submit(self, source: _Source) -> None:
+        try:
+            self._opening.submit(self._follow, source)
+        except RuntimeError:
+            pass  # we have been stopped
+
+    def _follow(self, source: _Source) -> None:
+        """Tell the source what the catalog says of it, until it knows; one thread at a time, which waits for
+        nothing but the store: a source at work, or one that cannot be opened, must not keep others from being
+        opened."""
+        with self._lock:
+            wanted = source.item, source.tables
+            if source.gone or self._stopping.is_set() or source.told == wanted:
+                source.following = False
                 return
-            self._stopping.wait(wait)
-            wait = min(2 * wait, LAST_RETRY_SECONDS)
+        if source.slot is None:
+            self._attempt(source, wanted, lambda: self._open(source, *wanted))
+        else:
+            slot = source.slot
+            self.ticker.when_free(
+                slot, lambda: self._attempt(source, wanted, lambda: self._alter(slot, *wanted))
+            )
 
-    def _machine(self, source: _Source) -> Machine:
-        item = source.item
+    def _attempt(
+        self, source: _Source, wanted: tuple[Source, tuple[SourceTable, ...]], step: Callable[[], None]
+    ) -> None:
+        """Take the step, and see what is next; after a failure it is tried again."""
+        try:
+            step()
+        except TidemillError as e:
+            log.warning("source %s cannot be opened, it is tried again: %s", wanted[0].name, e)
+            source.report.become(State.STALLED, e)
+        except Exception as e:
+            log.exception("source %s cannot be opened for an unforeseen reason", wanted[0].name)
+            source.report.become(State.STALLED, TidemillError(f"{type(e).__name__}: {e}"))
+        else:
+            source.told, source.wait = wanted, FIRST_RETRY_SECONDS
+            self._submit(source)
+            return
+        timer = threading.Timer(source.wait, self._submit, [source])
+        timer.daemon = True
+        source.wait = min(2 * source.wait, LAST_RETRY_SECONDS)
+        timer.start()
+
+    def _open(self, source: _Source, item: Source, tables: tuple[SourceTable, ...]) -> None:
+        source.slot = Slot(item.id, item.name, self._machine(item, tables), source.report)
+        self.ticker.add(source.slot)
+        if source.gone:
+            self._remove(item.id)
+
+    def _remove(self, source_id: ItemId) -> None:
+        slot = self.ticker.remove(source_id)
+        if slot is not None:
+            self.ticker.when_free(slot, slot.machine.source.close)
+
+    def _machine(self, item: Source, tables: tuple[SourceTable, ...]) -> Machine:
         upstream = open_source(json.loads(item.definition))
         # The bindings first: fencing them says which there are, and that no other server adds any.
         remap = Remap(self._environment.open_shard(item.remap_shard), upstream.gauge, upstream.start)
@@ -132,42 +169,29 @@ class Ingestion:
             item.id,
             upstream,
             remap,
-            self._feeds(source, [o.name for o in upstream.outputs]),
+            self._feeds(item, tables, [o.name for o in upstream.outputs]),
             Timing(item.created, item.interval_ms),
             home=self._environment,
             clock=self._environment.oracle,
         )
 
-    def _feeds(self, source: _Source, outputs: list[str]) -> list[Feed]:
-        item = source.item
+    def _feeds(self, item: Source, tables: tuple[SourceTable, ...], outputs: list[str]) -> list[Feed]:
         feeds: list[Feed] = []
         if item.shard is not None:
             feeds.append(Feed(0, self._environment.open_ingested(item.shard), item.created))
-        for table in source.tables:
+        for table in tables:
             if table.output not in outputs:
                 raise Internal(f"source {item.name} has no output {table.output}")
             shard = self._environment.open_ingested(table.shard)
             feeds.append(Feed(outputs.index(table.output), shard, table.created))
         return feeds
 
-    def _alter(self, source: _Source) -> None:
-        """The interval, the name or the tables have changed. The machine is ours once nobody steps it."""
-        slot = source.slot
-        if slot is None:
-            return
-        with self.ticker.held(slot):
-            machine = slot.machine
-            slot.name = source.item.name
-            machine.timing = replace(machine.timing, interval=source.item.interval_ms)
-            try:
-                machine.set_feeds(self._feeds(source, [o.name for o in machine.source.outputs]))
-            except TidemillError as e:
-                log.warning("source %s could not follow a change: %s", source.item.name, e)
-                source.report.become(State.STALLED, e)
-
-    def _close(self, slot: Slot) -> None:
-        with self.ticker.held(slot):
-            slot.machine.source.close()
+    def _alter(self, slot: Slot, item: Source, tables: tuple[SourceTable, ...]) -> None:
+        """The interval, the name or the tables have changed; the machine is ours meanwhile."""
+        machine = slot.machine
+        slot.name = item.name
+        machine.timing = replace(machine.timing, interval=item.interval_ms)
+        machine.set_feeds(self._feeds(item, tables, [o.name for o in machine.source.outputs]))
 
     # -- what the engine asks
 
@@ -191,7 +215,10 @@ class Ingestion:
     def readable(self, item: Source | SourceTable | SourceProgress) -> int:
         """The relation is complete before it; 0 when it cannot be read at all yet."""
         slot = self._source(item).slot
-        return 0 if slot is None else slot.machine.readable
+        if slot is None:
+            return 0
+        shard = None if isinstance(item, SourceProgress) else item.shard
+        return slot.machine.readable if shard is None else slot.machine.complete(shard)
 
     def report(self, item: Source | SourceTable | SourceProgress) -> Report:
         return self._source(item).report

@@ -1,12 +1,13 @@
 """A source's place in the ticker: its machine, whether it is at work, when it is due, and how it is.
 
 A slot is busy from the moment the ticker takes it until it is released, and only its holder steps the machine
-or changes the fields below `busy`.
+or changes the fields below `busy`. (`waiting` is guarded by the ticker's lock.)
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidemill.errors import TidemillError
@@ -28,6 +29,8 @@ class Slot:
     report: Report = field(default_factory=Report)
     # Somebody steps the machine.
     busy: bool = False
+    # What is to be done with the machine before its next step (`Ticker.when_free`).
+    waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     # It was dropped: whoever holds it commits no more.
     removed: bool = False
     # The boundary at which it is next looked at; milliseconds.

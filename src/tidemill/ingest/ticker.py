@@ -13,9 +13,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 
 from tidemill.errors import TidemillError
 from tidemill.ingest.runner import JobFailed, Runner
@@ -110,16 +109,35 @@ class Ticker:
         with self._changed:
             return list(self._slots.values())
 
-    @contextmanager
-    def held(self, slot: Slot) -> Generator[None]:
-        """The slot's machine is the caller's inside the `with`. Waits for the step at work."""
+    def when_free(self, slot: Slot, step: Callable[[], None]) -> None:
+        """Have `step` done while nobody else steps the slot's machine: at once, or as soon as the step at
+        work has ended. Returns before that."""
         with self._changed:
-            self._changed.wait_for(lambda: not slot.busy or self._stopping.is_set())
+            slot.waiting.append(step)
+            if slot.busy:
+                return
             slot.busy = True
-        try:
-            yield
-        finally:
-            self._release_now(slot)
+        self._free(slot)
+
+    def _free(self, slot: Slot) -> None:
+        """The slot is busy with us, and we are done with it."""
+        with self._changed:
+            if not slot.waiting or self._stopping.is_set():
+                slot.busy = False
+                self._changed.notify_all()
+                return
+            steps, slot.waiting = slot.waiting, []
+            # It is looked at again at once: the steps may have changed what there is to do.
+            slot.due = 0
+        self._commits.submit(self._take_steps, slot, steps)
+
+    def _take_steps(self, slot: Slot, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:
+            try:
+                step()
+            except Exception:
+                log.exception("source %s could not be changed for an unforeseen reason", slot.name)
+        self._free(slot)
 
     def wait_for(self, what: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until `what` holds, which is asked whenever a source has moved; False at the (monotonic)
@@ -169,9 +187,7 @@ class Ticker:
 
     def _release(self, slot: Slot) -> None:
         slot.next_due(self._oracle.now())
-        with self._changed:
-            slot.busy = False
-            self._changed.notify_all()
+        self._free(slot)
 
     # -- a round: all that is due at one boundary
 
@@ -261,10 +277,8 @@ class Ticker:
 
     def _release_now(self, slot: Slot) -> None:
         """It is due at once, but for what a failure makes it wait."""
-        with self._changed:
-            slot.due = 0
-            slot.busy = False
-            self._changed.notify_all()
+        slot.due = 0
+        self._free(slot)
 
     # -- a source that goes alone
 
@@ -273,10 +287,11 @@ class Ticker:
         self._jobs.submit(self._guarded, [slot], self._alone, 0)
 
     def _alone(self, slots: Sequence[Slot], _: int) -> None:
-        """Bind, read and commit until it has caught up. The first binding is there already."""
+        """Bind, read and commit until it has caught up, or somebody waits for the slot. The first binding is
+        there already."""
         (slot,) = slots
         bind_seconds: float | None = 0.0
-        while bind_seconds is not None and not self._stopping.is_set() and not slot.removed:
+        while bind_seconds is not None and not (self._stopping.is_set() or slot.removed or slot.waiting):
             machine = slot.machine
             records = machine.pending[0].binding.records
             unit = machine.unit(machine.pace.ways(records, self._runner.cores), ALONE_SECONDS)
