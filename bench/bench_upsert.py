@@ -31,7 +31,7 @@ DESC = RelationDesc(
         Column("at", TIMESTAMP),
     )
 )
-SHAPE = Shape.of(DESC, [0])
+SHAPE = Shape.of(DESC, [DESC.names[0]])
 # Records of one binding of a catch-up: `sources.contract.Limits`.
 BINDING = 1_000_000
 _NOTES = pa.array([f"a note of some length, number {i:03}" for i in range(200)])
@@ -84,7 +84,7 @@ def _tick(store: StateStore, upper: int, batches: list[pa.RecordBatch], at: int)
     updates = 0
     for bucket, state in states.items():
         if bucket in slices:
-            updates += state.apply(slices[bucket], at).num_rows
+            updates += sum(batch.num_rows for batch in state.apply(slices[bucket], at))
         if not state.commit(at + 1):
             raise AssertionError("the disk refused the state")
     return cut - began, time.perf_counter() - cut, updates

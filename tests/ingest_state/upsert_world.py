@@ -18,7 +18,7 @@ from tidemill.types.arrow import arrow_type
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
 
 DESC = RelationDesc((Column("k", INT8), Column("v", TEXT), Column("n", INT8)))
-SHAPE = Shape.of(DESC, [0])
+SHAPE = Shape.of(DESC, ["k"])
 
 # A record: the key, and its value or None for a tombstone.
 Record = tuple[Any, str | None]
@@ -45,6 +45,10 @@ def exchanged(table: pa.Table, key: Sequence[int] = (0,), batch: int = 7) -> dic
         for bucket, piece in partition_by_key(table.slice(at, batch), key).items():
             slices.setdefault(bucket, []).insert(0, encode(piece, (0, at)))
     return {bucket: gather(pieces) for bucket, pieces in slices.items()}
+
+
+def applied(state: BucketState, records: pa.Table, time: int) -> pa.Table:
+    return pa.Table.from_batches(list(state.apply(records, time)), state.shape.update_schema)
 
 
 @dataclass
@@ -99,7 +103,7 @@ class World:
     ) -> tuple[pa.Table, Counter[tuple[Any, str, int]]]:
         """The updates of a tick, from the states: what one attempt of the tasks does."""
         slices = exchanged(table_of(records)) if records else {}
-        tables = [states[bucket].apply(piece, time) for bucket, piece in slices.items()]
+        tables = [applied(states[bucket], piece, time) for bucket, piece in slices.items()]
         table = pa.concat_tables([SHAPE.update_schema.empty_table(), *tables])
         found: Counter[tuple[Any, str, int]] = Counter()
         for row in table.to_pylist():

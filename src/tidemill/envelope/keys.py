@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidemill.errors import Internal
 from tidemill.sources.contract import TOMBSTONE_COLUMN
-from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, storage_schema
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, hidden_fields, storage_schema
 from tidemill.types.columns import contiguous, valid_mask
 from tidemill.types.hash import SEED, fold, hash_column
 from tidemill.types.identity import comparable
@@ -33,18 +33,26 @@ HASH_COLUMN = "mz_key_hash"
 @dataclass(frozen=True)
 class Shape:
     """The rows of an upsert collection: the columns of its shard without time and diff, and the positions of
-    its key among them. Hidden columns (their names start with `mz_`) stand behind the relation's own and may
-    be part of the key."""
+    its key among them. What stands behind the relation's own is there if it has hidden columns: the error,
+    and those, which may be part of the key. `order`: positions of the hidden columns by which a record must
+    be greater than its key's row to replace it; without any, the later one wins."""
 
     schema: pa.Schema
     key: tuple[int, ...]
+    order: tuple[int, ...] = ()
 
     @staticmethod
-    def of(desc: RelationDesc, key: Sequence[int], hidden: Sequence[pa.Field] = ()) -> Shape:
-        if not all(0 <= i < len(desc.columns) + len(hidden) for i in key):
-            raise Internal(f"key {tuple(key)} of a relation of {len(desc.columns)} columns")
-        fields = [f.with_nullable(True) for f in (*storage_schema(desc), *hidden)]
-        return Shape(pa.schema(fields), tuple(key))
+    def of(desc: RelationDesc, key: Sequence[str], order: Sequence[str] = ()) -> Shape:
+        """`key` and `order` are names: physical ones, or of hidden columns."""
+        fields = [f.with_nullable(True) for f in storage_schema(desc)]
+        if desc.hidden:
+            fields += [pa.field(ERROR_COLUMN, pa.string()), *hidden_fields(desc)]
+        names = [f.name for f in fields]
+        unknown = {*key, *order} - set(names)
+        if unknown or not key:
+            raise Internal(f"key {tuple(key)}, order {tuple(order)} of a relation of {names}")
+        at = names.index
+        return Shape(pa.schema(fields), tuple(map(at, key)), tuple(map(at, order)))
 
     @cached_property
     def names(self) -> list[str]:
@@ -53,6 +61,11 @@ class Shape:
     @cached_property
     def key_names(self) -> list[str]:
         return [self.schema.names[i] for i in self.key]
+
+    @cached_property
+    def error(self) -> int | None:
+        """Where the error stands; None where there can be none."""
+        return self.names.index(ERROR_COLUMN) if ERROR_COLUMN in self.names else None
 
     @cached_property
     def kept_schema(self) -> pa.Schema:
@@ -78,7 +91,7 @@ class Shape:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal shapes, on every machine: names what was kept for rows of this shape."""
-        told = f"{[(f.name, str(f.type)) for f in self.schema]} {self.key}"
+        told = f"{[(f.name, str(f.type)) for f in self.schema]} {self.key} {self.order}"
         return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
 
@@ -118,10 +131,12 @@ def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
     return np.where(left & right, pc.fill_null(equal, False).to_numpy(zero_copy_only=False), left == right)
 
 
-def first_of_each_key(hashes: np.ndarray, keys: Sequence[pa.Array]) -> np.ndarray:
+def first_of_each_key(
+    hashes: np.ndarray, keys: Sequence[pa.Array], order: np.ndarray | None = None
+) -> np.ndarray:
     """The positions of the first row of each key, in the order of their hashes. Fast where rows of a hash
-    follow each other already in sorted runs."""
-    return _chosen(hashes, keys, np.argsort(hashes, kind="stable"))
+    follow each other already in sorted runs. `order` sorts by hash, and says which row of a key is first."""
+    return _chosen(hashes, keys, np.argsort(hashes, kind="stable") if order is None else order)
 
 
 def last_of_each_key(hashes: np.ndarray, keys: Sequence[pa.Array]) -> np.ndarray:

@@ -3,15 +3,14 @@
 `upsert` is a pure function of the records of one time and of the rows that the collection had before: it says
 which updates follow, and what the state must remember. Called by `ingest.state`, one key bucket at a time.
 
-The steps, and what later envelopes put between them:
-1. Of several records of a key only the last counts. Records come in the order of (partition, offset).
-   ORDER BY replaces this order by its own columns.
-2. `State.lookup` finds the rows that the keys have now. Here a record may turn out to have lost against the
-   stored row (ORDER BY compares hidden columns), and what it leaves out may be taken from the old row (TOAST
-   placeholders).
+The steps:
+1. Of several records of a key only one counts. Records come in the order of (partition, offset) and the last
+   wins, unless ORDER BY says otherwise (`order`).
+2. `State.lookup` finds the rows that the keys have now. A record may turn out to have lost against its key's
+   row (`order`), and what it leaves out is taken from there (`unavailable`).
 3. Equal rows cancel; the rest are retractions of old rows and insertions of new ones.
-Slots of errors are rows like any others, with `mz_error` among the hidden columns and their raw key
-(`mz_key`) in `Shape.key`; a tombstone that must keep winning is a row of hidden columns, no tombstone here.
+Errors are rows like any others, with `mz_error` among the columns. One of a key that cannot be read stands in
+a slot of its own, by `mz_key`, which is part of the key.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from tidemill.envelope import order
 from tidemill.envelope.keys import HASH_COLUMN, Shape, key_hash, last_of_each_key, one_batch, rows_equal
-from tidemill.sources.contract import TOMBSTONE_COLUMN
+from tidemill.envelope.unavailable import Lacking, fill_from_state, fill_here
+from tidemill.sources.contract import TOMBSTONE_COLUMN, UNAVAILABLE_COLUMN
 from tidemill.types.columns import contiguous
 
 
@@ -60,17 +61,33 @@ def upsert(records: pa.Table, shape: Shape, time: int, state: State) -> Changed:
     known already, `mz_key_hash`; in the order in which they count."""
     every = one_batch(records, shape.names, shape.schema)
     hashes = _hashes(records, every, shape)
-    last = last_of_each_key(hashes, [every.column(i) for i in shape.key])
-    rows, hashes = every.take(pa.array(last)), hashes[last]
-    deleted = contiguous(records.column(TOMBSTONE_COLUMN)).to_numpy(zero_copy_only=False)[last]
+    deleted = contiguous(records.column(TOMBSTONE_COLUMN)).to_numpy(zero_copy_only=False)
+    lacking: Lacking | None = None
+    if UNAVAILABLE_COLUMN in records.schema.names:
+        left_out = contiguous(records.column(UNAVAILABLE_COLUMN))
+        if left_out.null_count < len(left_out):
+            every, lacking = fill_here(every, left_out, deleted, shape)
+    forced: np.ndarray | None = None
+    if shape.order:
+        every, deleted = order.remembered(every, deleted, shape)
+        won = order.winners(every, hashes, shape)
+        chosen, forced = won.at, won.forced
+    else:
+        chosen = last_of_each_key(hashes, [every.column(i) for i in shape.key])
+    rows, hashes, deleted = every.take(pa.array(chosen)), hashes[chosen], deleted[chosen]
     found = state.lookup(rows, hashes)
-    same = _unchanged(rows, deleted, found)
-    gone = _where(found.rows, ~same)
+    if lacking is not None:
+        rows = fill_from_state(rows, lacking.take(chosen), found.rows, found.where, shape)
+    stays = _unchanged(rows, deleted, found)
+    if forced is not None and len(found.where):
+        new = rows.take(pa.array(found.where))
+        stays |= order.lost(new, found.rows, shape, forced[found.where])
+    gone = _where(found.rows, ~stays)
     # A key changes when it gets a row that differs, or loses the one it has.
     changes = ~deleted
-    changes[found.where] = ~same
+    changes[found.where] = ~stays
     come = _where(rows, changes & ~deleted)
-    updates = pa.Table.from_batches([_updates(gone, shape, time, -1), _updates(come, shape, time, 1)])
+    updates = pa.Table.from_batches([as_updates(gone, shape, time, -1), as_updates(come, shape, time, 1)])
     return Changed(updates, _where(rows, changes), hashes[changes], deleted[changes])
 
 
@@ -93,7 +110,8 @@ def _where(rows: pa.RecordBatch, mask: np.ndarray) -> pa.RecordBatch:
     return rows if mask.all() else rows.take(pa.array(mask.nonzero()[0]))
 
 
-def _updates(rows: pa.RecordBatch, shape: Shape, time: int, diff: int) -> pa.RecordBatch:
+def as_updates(rows: pa.RecordBatch, shape: Shape, time: int, diff: int) -> pa.RecordBatch:
+    """The rows as the shard keeps them."""
     columns = rows.columns
     columns[shape.visible : shape.visible] = [pa.array(np.full(rows.num_rows, n)) for n in (time, diff)]
     return pa.RecordBatch.from_arrays(columns, schema=shape.update_schema)

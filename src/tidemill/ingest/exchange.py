@@ -14,6 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.envelope.keys import HASH_COLUMN, key_hash
+from tidemill.sources.contract import TRUNCATE_COLUMN
+from tidemill.types.columns import contiguous
+from tidemill.types.kernels import pc
 
 # Buckets per collection: part of the format, since state is kept and parts are clustered by bucket. Every
 # bucket costs a tick one to two milliseconds of a core, however few its records; against that stand the tasks
@@ -36,10 +39,21 @@ def partition_by_key(
     rows: pa.RecordBatch | pa.Table, key: Sequence[int], buckets: int = BUCKETS
 ) -> dict[int, pa.Table]:
     """The rows of each bucket that has any, in their order, with `mz_key_hash` behind. `key` are positions of
-    columns."""
+    columns. A record that empties the relation goes to every bucket."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     hashes = key_hash(table, key)
-    return split(table.append_column(HASH_COLUMN, pa.array(hashes)), bucket_of(hashes, buckets), buckets)
+    bucket = bucket_of(hashes, buckets)
+    table = table.append_column(HASH_COLUMN, pa.array(hashes))
+    if TRUNCATE_COLUMN in table.schema.names:
+        every = truncates(table)
+        chosen = {b: ((bucket == b) | every).nonzero()[0] for b in range(buckets)}
+        return {b: table.take(pa.array(at)) for b, at in chosen.items() if len(at)}
+    return split(table, bucket, buckets)
+
+
+def truncates(table: pa.Table) -> np.ndarray:
+    """Which records empty the relation. Only for tables that have the column."""
+    return pc.fill_null(contiguous(table.column(TRUNCATE_COLUMN)), False).to_numpy(zero_copy_only=False)
 
 
 def split(table: pa.Table, bucket: np.ndarray, buckets: int = BUCKETS) -> dict[int, pa.Table]:
@@ -72,4 +86,5 @@ def decode(data: bytes) -> tuple[Order, pa.Table]:
 def gather(slices: Iterable[bytes]) -> pa.Table:
     """The records of one bucket of a target, in the order of (partition, offset)."""
     decoded = sorted((decode(data) for data in slices), key=lambda item: item[0])
-    return pa.concat_tables([table for _, table in decoded])
+    # Columns that few records need are only in the slices that have any.
+    return pa.concat_tables([table for _, table in decoded], promote_options="default")

@@ -19,7 +19,7 @@ from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
 from tidemill.ingest.history import CollectionHistory
 from tidemill.ingest.state import prepare, shared
 from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, named, read, stamped
-from tidemill.ingest.unit import Facts, Failure, Target, Unit
+from tidemill.ingest.unit import Facts, Failure, Target, Unit, Upsert
 from tidemill.sources.contract import OFFSET_COLUMN, Batch, Piece
 from tidemill.types.names import physical_names
 
@@ -84,15 +84,23 @@ def _send(
 ) -> None:
     if not batches or target.upsert is None:
         return
-    table = pa.Table.from_batches(batches).combine_chunks()
+    table = pa.concat_tables(map(_table, batches), promote_options="default").combine_chunks()
     # What a source promises never to be null may be null in its collection: an error has no values.
     names = named(table, physical_names(target.desc))
     fields = [f.with_nullable(True).with_name(n) for f, n in zip(table.schema, names, strict=True)]
     table = pa.table(table.columns, schema=pa.schema(fields))
     rank = piece.partition if isinstance(piece.partition, int) else 0
     order = (rank, int(table.column(OFFSET_COLUMN)[0].as_py()))
-    for bucket, rows in partition_by_key(table, target.upsert.key).items():
+    for bucket, rows in partition_by_key(table, _shape(target, target.upsert).key).items():
         send((output, bucket, encode(rows, order)))
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def _shape(target: Target, upsert: Upsert) -> Shape:
+    return Shape.of(target.desc, upsert.key, upsert.order)
 
 
 def buckets_of(share: int, shares: int) -> list[int]:
@@ -127,7 +135,7 @@ def _apply(
     if target.upsert is None:
         return
     began = time.monotonic()
-    shape = Shape.of(target.desc, target.upsert.key)
+    shape = _shape(target, target.upsert)
     history = CollectionHistory(unit.blobs, target.shard)
     prepared = prepare(shared(folder), target.shard, shape, buckets, target.upsert.upper, history)
     facts.hits += prepared.hits
@@ -137,8 +145,8 @@ def _apply(
         state = prepared.states[bucket]
         own = slices.get((index, bucket))
         if own:
-            for batch in state.apply(gather(own), unit.time).to_batches():
-                writer.add(batch)
+            for updates in state.apply(gather(own), unit.time):
+                writer.add(updates)
         state.commit(unit.time + 1)
     facts.state_seconds += time.monotonic() - began
     writer.flush()

@@ -29,6 +29,7 @@ from tidemill.reclock.boundaries import boundary
 from tidemill.reclock.remap import Binding, Remap
 from tidemill.sources.contract import Limits, Source, SourceError
 from tidemill.sources.offsets import Offsets
+from tidemill.types.names import physical_names
 
 log = logging.getLogger(__name__)
 
@@ -263,8 +264,10 @@ class Machine:
         output = self.source.outputs[index]
         upsert = None
         if output.key is not None:
-            names = output.desc.names
-            upsert = Upsert(tuple(names.index(name) for name in output.key), upper_of(feed.shard))
+            # The relation may have been created with other names for its columns.
+            called = dict(zip(output.desc.names, physical_names(feed.shard.desc), strict=True))
+            key = tuple(called.get(name, name) for name in output.key)
+            upsert = Upsert(key, upper_of(feed.shard), output.order)
         return Target(feed.shard.id, feed.shard.desc, upsert)
 
     def _wants(self, feed: Feed, work: Work) -> bool:

@@ -95,14 +95,19 @@ def named(rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> list[str]:
 
 
 def stamped(rows: pa.RecordBatch, names: Sequence[str], at: int) -> pa.RecordBatch:
-    """The rows as updates at a time; a reader may have given diffs behind the columns."""
-    columns = list(rows.columns)
-    diffs = columns.pop() if len(columns) > len(names) else pa.array(np.ones(rows.num_rows, np.int64))
+    """The rows as updates at a time; a reader may have given diffs and errors behind the columns."""
+    own = len(names)
+    given = dict(zip(rows.schema.names[own:], rows.columns[own:], strict=True))
     times = pa.array(np.full(rows.num_rows, at, np.int64))
-    nulls = pa.nulls(rows.num_rows, pa.string())
-    return pa.RecordBatch.from_arrays(
-        [*columns, times, diffs, nulls], names=[*names, TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN]
-    )
+    diffs = given.get(DIFF_COLUMN)
+    errors = given.get(ERROR_COLUMN)
+    columns = [
+        *rows.columns[:own],
+        times,
+        pa.array(np.ones(rows.num_rows, np.int64)) if diffs is None else diffs,
+        pa.nulls(rows.num_rows, pa.string()) if errors is None else errors,
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[*names, TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN])
 
 
 class PartWriter:

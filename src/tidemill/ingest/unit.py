@@ -17,11 +17,12 @@ from tidemill.types.model import RelationDesc
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """The target's records are upserts: `key` are positions of columns. Its state before the unit is the
-    collection at `upper - 1`, complete before `upper`."""
+    """The target's records are upserts: `key` and `order` are columns of its shard (`envelope.keys.Shape`).
+    Its state before the unit is the collection at `upper - 1`, complete before `upper`."""
 
-    key: tuple[int, ...]
+    key: tuple[str, ...]
     upper: int
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

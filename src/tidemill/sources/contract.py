@@ -22,9 +22,12 @@ from tidemill.types.model import UINT8, Column, RelationDesc
 # Columns that a reader's batches carry beside the output's own.
 OFFSET_COLUMN = "mz_offset"  # int64: the record's number in its partition (keyed outputs)
 TOMBSTONE_COLUMN = "mz_tombstone"  # bool: the record deletes its key (keyed outputs)
-# list<int32>: positions of columns whose value the upstream did not send because it did not change. Only in batches
-# that have any.
+# list<int32>: positions of columns whose value the upstream did not send because it did not change. Only in
+# batches that have any.
 UNAVAILABLE_COLUMN = "mz_unavailable"
+# binary, a hidden column of relations whose records can fail: which slot of errors a row stands in. Null for
+# rows of keys that could be read.
+KEY_SLOT_COLUMN = "mz_key"
 # bool: the record says nothing of a key; it empties the relation. Only in batches that have any.
 TRUNCATE_COLUMN = "mz_truncate"
 
@@ -88,8 +91,8 @@ class Batch:
     """Rows of one output, in the order of their records. The columns are those of the output's `desc` under
     their physical names in the storage types. An output without key may add `mz_diff` (int64; 1 where it is
     missing) and `mz_error` (text; the row is an error then, and has no values). One with a key adds, if its
-    relation has hidden columns, `mz_error` and those, then `mz_offset` and `mz_tombstone`, and in batches that
-    need them `mz_unavailable` and `mz_truncate`. `records` tells how many records of the
+    relation has hidden columns, `mz_error` and those, then `mz_offset` and `mz_tombstone`, and in batches
+    that need them `mz_unavailable` and `mz_truncate`. `records` tells how many records of the
     upstream the rows came from, `bytes` their size there."""
 
     output: int

@@ -25,8 +25,8 @@ TIME_COLUMN = "mz_timestamp"
 DIFF_COLUMN = "mz_diff"
 ERROR_COLUMN = "mz_error"
 
-# In the error column: the row is none of the relation's, and no error either. An envelope remembers with it what it
-# must not forget (the order of a deleted key), in its hidden columns.
+# In the error column: the row is none of the relation's, and no error either. An envelope remembers with it
+# what it must not forget (the order of a deleted key), in its hidden columns.
 HIDDEN_ROW = ""
 
 INTERVAL_FIELDS = [
@@ -109,8 +109,9 @@ def storage_schema(desc: RelationDesc) -> pa.Schema:
 
 
 def shard_schema(desc: RelationDesc) -> pa.Schema:
-    """What a part of the relation's shard holds: its columns, then time, diff and error, then the hidden ones.
-    All nullable but time and diff: an error row has no values, whatever its relation says of NOT NULL."""
+    """What a part of the relation's shard holds: its columns, then time, diff and error, then the hidden
+    ones. All nullable but time and diff: an error row has no values, whatever its relation says of NOT
+    NULL."""
     schema = pa.schema([f.with_nullable(True) for f in storage_schema(desc)])
     schema = schema.append(pa.field(TIME_COLUMN, pa.int64(), nullable=False))
     schema = schema.append(pa.field(DIFF_COLUMN, pa.int64(), nullable=False))

@@ -111,15 +111,14 @@ def consolidate(table: pa.Table, desc: RelationDesc, *, time: bool = True) -> pa
     if len(diffs) == 0:
         return table
     keys = [contiguous(table.column(n)) for n in table.column_names if n != DIFF_COLUMN]
-    leaders = _leaders([comparable(key) for key in keys], len(diffs))
-    sums = _sums(diffs, leaders)
+    sums = _sums(diffs, leaders(keys, len(diffs)))
     kept = np.flatnonzero(sums)
     result = table if len(kept) == len(diffs) else table.take(pa.array(kept))
     i = result.schema.get_field_index(DIFF_COLUMN)
     return result.set_column(i, result.schema.field(i), pa.array(sums[kept]))
 
 
-def _sums(diffs: np.ndarray, leaders: np.ndarray) -> np.ndarray:
+def _sums(diffs: np.ndarray, leader: np.ndarray) -> np.ndarray:
     """Per leader the sum of its rows' diffs; zero at all other rows."""
     largest = max(int(diffs.max()), -int(diffs.min()))
     if largest * len(diffs) >= 2**63:
@@ -127,16 +126,17 @@ def _sums(diffs: np.ndarray, leaders: np.ndarray) -> np.ndarray:
             "the sum of the diffs may not fit 64 bits", detail=f"One is {largest} of {len(diffs)}."
         )
     sums = np.zeros(len(diffs), dtype=np.int64)
-    np.add.at(sums, leaders, diffs)
+    np.add.at(sums, leader, diffs)
     return sums
 
 
-def _leaders(keys: list[pa.Array], count: int) -> np.ndarray:
+def leaders(columns: Sequence[pa.Array], count: int) -> np.ndarray:
     """For each row the first row that equals it. Rows are sorted by hash; each run of one hash takes its
     first row as leader, and what does not equal it (a collision) is taken in another round."""
-    leaders = np.arange(count)
-    if not keys:
+    result = np.arange(count)
+    if not columns:
         return np.zeros(count, dtype=np.int64)
+    keys = [comparable(column) for column in columns]
     hashes = fold([hash_column(key) for key in keys])
     order = np.argsort(hashes, kind="stable")
     while order.size:
@@ -150,6 +150,6 @@ def _leaders(keys: list[pa.Array], count: int) -> np.ndarray:
         same = np.ones(len(rows), dtype=np.bool_)
         for key in keys:
             same &= same_rows(key, heads, rows)
-        leaders[rows[same]] = heads[same]
+        result[rows[same]] = heads[same]
         order = rows[~same]
-    return leaders
+    return result

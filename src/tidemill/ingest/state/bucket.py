@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.envelope.keys import Shape
-from tidemill.envelope.upsert import Found, upsert
+from tidemill.envelope.upsert import Found, as_updates, upsert
 from tidemill.errors import Internal
+from tidemill.ingest.exchange import truncates
 from tidemill.ingest.state.manifest import Manifest, manifest_name, write_manifest
 from tidemill.ingest.state.merge import Plan, merged, plan
 from tidemill.ingest.state.run import Run, RunFacts, remove, write_run
+from tidemill.sources.contract import TRUNCATE_COLUMN
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +67,29 @@ class BucketState:
         # Whether anything was put since the last commit.
         self._dirty = False
 
-    def apply(self, records: pa.Table, time: int) -> pa.Table:
+    def apply(self, records: pa.Table, time: int) -> Iterator[pa.RecordBatch]:
         """The updates that the records of one time give (`envelope.upsert`), remembered. Records that are too
         many for one table may come in several calls of the same time, in their order: the updates of all
         together are the time's."""
         if time < self.upper:
             raise Internal(f"records at {time} for a state at {self.upper}")
+        if TRUNCATE_COLUMN in records.schema.names:
+            at = truncates(records).nonzero()[0]
+            records = records.drop([TRUNCATE_COLUMN])
+            if len(at):
+                yield from self._emptied(time)
+                records = records.slice(int(at[-1]) + 1)
         changed = upsert(records, self.shape, time, self)
         self.put(changed.rows, changed.hashes, changed.deleted)
-        return changed.updates
+        yield from changed.updates.to_batches()
+
+    def _emptied(self, time: int) -> Iterator[pa.RecordBatch]:
+        """Retractions of all that is here; then nothing is."""
+        runs = [*self._fresh, *self._runs]
+        for batch in merged(runs, self.shape, oldest=True) if runs else ():
+            rows = pa.RecordBatch.from_arrays(batch.columns[1:-1], schema=self.shape.schema)
+            yield as_updates(rows, self.shape, time, -1)
+        self._fresh, self._runs, self._dirty = [], [], True
 
     def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Found:
         """See `envelope.upsert.State`."""
@@ -169,7 +185,7 @@ class BucketState:
             return (self._fresh[0] if self._fresh else None), runs
         if sum(run.bytes for run in self._fresh) <= HEAD_BYTES:
             head = self._fresh
-            if len(head) > 1 or (not runs and head[0].tombstones):
+            if len(head) > 1 or (head and not runs and head[0].tombstones):
                 head = [Run([batch]) for batch in merged(head, self.shape, oldest=not runs)]
             return (head[0] if head else None), runs
         rest = runs[todo.inline :]

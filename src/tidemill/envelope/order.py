@@ -1,0 +1,87 @@
+"""UPSERT (ORDER BY ...): a record replaces its key's row only if it is greater by the columns named.
+
+Called by `upsert` in place of "the later one wins". The fold that this is, record by record: an error always
+replaces; anything replaces an error; else the greater order wins, and equal orders leave what is there. A
+deletion has an order like any record, and must keep winning against an older one that comes later: its key
+keeps a row that nobody sees (`HIDDEN_ROW`), unless the key is one of an error's slots, which has no order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.envelope.keys import Shape, first_of_each_key
+from tidemill.sources.contract import KEY_SLOT_COLUMN
+from tidemill.types.arrow import HIDDEN_ROW
+from tidemill.types.columns import numbers, valid_mask
+from tidemill.types.identity import leaders
+from tidemill.types.kernels import pc
+
+
+@dataclass(frozen=True, slots=True)
+class Winners:
+    """Of the records of one time, per key, in the order of the hashes: where the winner stands, and whether
+    it replaces whatever row there is (an error came before it at the same time)."""
+
+    at: np.ndarray
+    forced: np.ndarray
+
+
+def remembered(rows: pa.RecordBatch, deleted: np.ndarray, shape: Shape) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Deletions of keys as rows that nobody sees, and which deletions are left."""
+    if shape.error is None or not deleted.any():
+        return rows, deleted
+    slots = rows.column(shape.names.index(KEY_SLOT_COLUMN))
+    hidden = deleted & ~valid_mask(slots)
+    errors = pc.if_else(pa.array(hidden), HIDDEN_ROW, rows.column(shape.error))
+    columns = rows.columns
+    columns[shape.error] = errors
+    return pa.RecordBatch.from_arrays(columns, schema=shape.schema), deleted & ~hidden
+
+
+def winners(rows: pa.RecordBatch, hashes: np.ndarray, shape: Shape) -> Winners:
+    """Of each key the record that the fold ends with, if nothing was there before."""
+    keys = [rows.column(i) for i in shape.key]
+    count = len(hashes)
+    arrival = np.arange(count)
+    left, forced = arrival, np.zeros(count, dtype=np.bool_)
+    failed = failures(rows, shape)
+    if failed.any():
+        # What came before the last error of a key does not count; the error itself only if it is the end.
+        group = leaders(keys, count)
+        error = np.full(count, -1)
+        np.maximum.at(error, group[failed], arrival[failed])
+        last = np.zeros(count, dtype=np.int64)
+        np.maximum.at(last, group, arrival)
+        left = (arrival > error[group]) | (failed & (arrival == last[group]))
+        left, forced = left.nonzero()[0], error[group] >= 0
+    orders = [numbers(rows.column(i), np.int64)[left] for i in reversed(shape.order)]
+    descending = np.lexsort((arrival[left], *(-order for order in orders), hashes[left]))
+    chosen = first_of_each_key(hashes[left], [k.take(pa.array(left)) for k in keys], descending)
+    at = left[chosen]
+    return Winners(at, forced[at])
+
+
+def lost(new: pa.RecordBatch, old: pa.RecordBatch, shape: Shape, forced: np.ndarray) -> np.ndarray:
+    """Per pair of a new row and the one that its key has, whether the old one stays."""
+    decided = forced | failures(new, shape) | failures(old, shape)
+    greater = np.zeros(new.num_rows, dtype=np.bool_)
+    equal = np.ones(new.num_rows, dtype=np.bool_)
+    for i in shape.order:
+        ours, theirs = numbers(new.column(i), np.int64), numbers(old.column(i), np.int64)
+        greater |= equal & (ours > theirs)
+        equal &= ours == theirs
+    return ~decided & ~greater
+
+
+def failures(rows: pa.RecordBatch, shape: Shape) -> np.ndarray:
+    """Which rows are errors."""
+    if shape.error is None:
+        return np.zeros(rows.num_rows, dtype=np.bool_)
+    errors = rows.column(shape.error)
+    if errors.null_count == len(errors):
+        return np.zeros(rows.num_rows, dtype=np.bool_)
+    return pc.fill_null(pc.not_equal(errors, HIDDEN_ROW), False).to_numpy(zero_copy_only=False)

@@ -1,0 +1,115 @@
+"""Values that the upstream left out because they did not change: they are taken from the key's row before.
+
+Debezium sends a placeholder for a TOASTed column that an update did not touch. Called by `upsert`:
+`fill_here` takes the value from an earlier record of the same time, `fill_from_state` from the row that the
+key has. Where there is no row to take it from, the record becomes an error of its key: record by record, each
+looks at its key's row, and finds none, a deletion or an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.envelope.keys import Shape
+from tidemill.envelope.order import failures
+from tidemill.types.identity import leaders
+from tidemill.types.kernels import pc
+
+UNKNOWN_TEXT = (
+    "Envelope error: Debezium: the value of column {column} was left out as unchanged, "
+    "and no earlier value of it is known"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What records still lack. `columns`: per column with any, which records lack it. `first`: the first
+    column that each record came without. `alone`: records of whose key no record before them at this time has
+    all values, so that the key's row must have the others; `lost`: the last that has is a deletion or an
+    error."""
+
+    columns: dict[int, np.ndarray]
+    first: np.ndarray
+    alone: np.ndarray
+    lost: np.ndarray
+
+    def take(self, at: np.ndarray) -> Lacking:
+        columns = {column: mask[at] for column, mask in self.columns.items()}
+        return Lacking(columns, self.first[at], self.alone[at], self.lost[at])
+
+
+def fill_here(
+    rows: pa.RecordBatch, unavailable: pa.Array, deleted: np.ndarray, shape: Shape
+) -> tuple[pa.RecordBatch, Lacking]:
+    """The records with values of earlier ones of the same key and time, and what is still lacking."""
+    masks = _masks(unavailable)
+    group = leaders([rows.column(i) for i in shape.key], rows.num_rows)
+    order = np.argsort(group, kind="stable")
+    grouped = group[order]
+    place = np.arange(len(order))
+    starts = np.maximum.accumulate(np.where(np.r_[True, grouped[1:] != grouped[:-1]], place, 0))
+
+    def latest(known: np.ndarray) -> np.ndarray:
+        """For each record the last one of its key, up to itself, that is `known`; -1 where there is none."""
+        found = np.maximum.accumulate(np.where(known[order], place, -1))
+        result = np.empty(len(order), dtype=np.int64)
+        result[order] = np.where(found >= starts, order[np.maximum(found, 0)], -1)
+        return result
+
+    partial = np.logical_or.reduce(list(masks.values()))
+    whole = latest(~partial)
+    empty = deleted | failures(rows, shape)
+    columns = rows.columns
+    left: dict[int, np.ndarray] = {}
+    first = np.full(rows.num_rows, -1)
+    for column, mask in sorted(masks.items(), reverse=True):
+        first[mask] = column
+        source = latest(~mask)
+        columns[column] = columns[column].take(pa.array(np.where(source >= 0, source, np.arange(len(order)))))
+        left[column] = mask & (source < 0)
+    lacking = Lacking(left, first, partial & (whole < 0), partial & (whole >= 0) & empty[whole])
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema), lacking
+
+
+def fill_from_state(
+    rows: pa.RecordBatch, lacking: Lacking, old: pa.RecordBatch, where: np.ndarray, shape: Shape
+) -> pa.RecordBatch:
+    """The rows with values of those that their keys have (`old`, for the rows at `where`), or as errors."""
+    if shape.error is None or not (lacking.alone | lacking.lost).any():
+        return rows
+    origin = np.full(rows.num_rows, -1)
+    origin[where] = np.arange(len(where))
+    origin[where[failures(old, shape)]] = -1
+    failed = lacking.lost | (lacking.alone & (origin < 0))
+    columns = rows.columns
+    for column, mask in lacking.columns.items():
+        known = mask & ~failed
+        if known.any():
+            both = pa.concat_arrays([columns[column], old.column(column)])
+            at = np.where(known, rows.num_rows + origin, np.arange(rows.num_rows))
+            columns[column] = both.take(pa.array(at))
+    for column in np.unique(lacking.first[failed]).tolist():
+        text = UNKNOWN_TEXT.format(column=shape.names[column])
+        own = pa.array(failed & (lacking.first == column))
+        columns[shape.error] = pc.if_else(own, text, columns[shape.error])
+    if failed.any():
+        # An error has its key and nothing else.
+        for i in range(shape.visible):
+            if i not in shape.key:
+                columns[i] = pc.if_else(pa.array(failed), pa.scalar(None, columns[i].type), columns[i])
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _masks(unavailable: pa.Array) -> dict[int, np.ndarray]:
+    """Per column with any, which rows lack its value."""
+    rows = pc.list_parent_indices(unavailable).to_numpy()
+    columns = pc.list_flatten(unavailable).to_numpy()
+    found: dict[int, np.ndarray] = {}
+    for column in np.unique(columns).tolist():
+        mask = np.zeros(len(unavailable), dtype=np.bool_)
+        mask[rows[columns == column]] = True
+        found[column] = mask
+    return found
