@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tidemill.ingest import ticker as ticker_module
 from tidemill.ingest.machine import Feed, Machine, Timing
 from tidemill.ingest.runner import JobFailed, LocalRunner
 from tidemill.ingest.slot import Slot
@@ -16,7 +18,7 @@ from tidemill.ingest.ticker import ALONE_LANE, SHARED_LANE, Ticker
 from tidemill.ingest.unit import Facts, Unit
 from tidemill.persist.environment import Environment
 from tidemill.reclock.remap import Remap
-from tidemill.sources.contract import Limits, Reader, Source, SourceError
+from tidemill.sources.contract import Limits, Piece, Reader, Source, SourceError
 from tidemill.sources.definition import normalise, open_source
 from tidemill.sources.offsets import Offsets
 
@@ -24,18 +26,22 @@ WAIT_SECONDS = 30.0
 
 
 class Recording(LocalRunner):
-    """Remembers which sources shared which job; `poison` makes a job that carries it fail as a whole."""
+    """Remembers which sources shared which job; `poison` makes a job that carries it fail as a whole, and
+    `held` makes jobs of sources that go alone wait."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         self.jobs: list[tuple[str, list[str]]] = []
         self.poison: str | None = None
+        self.held: threading.Event | None = None
 
     def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
         names = [u.source for u in units]
         self.jobs.append((lane, names))
         if self.poison in names:
             raise JobFailed("the worker died")
+        if self.held is not None and lane == ALONE_LANE:
+            assert self.held.wait(2 * WAIT_SECONDS)
         return super().run(units, lane=lane, seconds=seconds)
 
 
@@ -58,6 +64,13 @@ class Sleepy(Source):
         return self.inner.reader()
 
 
+class Scattered(Sleepy):
+    """Its ranges cannot be cut: a bug of the source."""
+
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+        raise ZeroDivisionError("no ways")
+
+
 class World:
     def __init__(self, folder: Path) -> None:
         self.environment = Environment.open(str(folder / "data"))
@@ -70,7 +83,7 @@ class World:
         named = {name.replace("_", " "): value for name, value in options.items()}
         return open_source(normalise("COUNTER", {"TICK INTERVAL": 1000, **named}, now))
 
-    def add(self, name: str, source: Source, limits: Limits | None = None) -> Slot:
+    def add(self, name: str, source: Source, limits: Limits | None = None, *, alone: bool = False) -> Slot:
         oracle = self.environment.oracle
         created = oracle.write_ts()
         oracle.complete(created)
@@ -86,7 +99,7 @@ class World:
             clock=oracle,
             limits=limits,
         )
-        slot = Slot(name, name, machine)
+        slot = Slot(name, name, machine, alone=alone)
         self.ticker.add(slot)
         return slot
 
@@ -130,6 +143,30 @@ def test_a_source_that_fails_is_told_and_hurts_nobody(world: World) -> None:
     assert good.report.statistics.jobs_failed == 0
     # What it could read before stays bound, and nothing of it is there in half.
     assert len(bad.machine.feeds[0].shard.parts) <= 1
+
+
+def test_a_bug_of_one_source_is_not_told_of_another(world: World) -> None:
+    good = world.add("good", world.counter())
+    bad = world.add("bad", Scattered(world.counter()))
+    world.ticks(good, more=8)
+    assert good.report.statistics.jobs_failed == 0
+    assert bad.report.status.state is State.STALLED
+    assert bad.report.status.error == "ZeroDivisionError: no ways"
+
+
+def test_however_many_go_alone_the_others_keep_their_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticker_module, "JOB_THREADS", 2)
+    monkeypatch.setattr(ticker_module, "ALONE_THREADS", 1)
+    world = World(tmp_path)
+    world.runner.held = threading.Event()
+    others = [world.add(f"other{n}", world.counter(), alone=True) for n in range(3)]
+    world.ticks(world.add("calm", world.counter()), more=5)
+    assert not any(slot.report.statistics.ticks for slot in others)
+    world.runner.held.set()
+    world.ticks(*others, more=1)
+    world.close()
 
 
 def test_a_source_that_cannot_be_reached_recovers(world: World) -> None:

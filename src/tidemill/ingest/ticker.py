@@ -27,9 +27,10 @@ from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
 
-# Threads, apart by what they wait for, so that one kind never waits for another's: rounds and jobs (one per
-# source that goes alone; more of them take turns), upstreams, and the store.
+# Threads, apart by what they wait for, so that one kind never waits for another's: rounds and shared jobs,
+# sources that go alone (more of them take turns), upstreams, and the store.
 JOB_THREADS = 64
+ALONE_THREADS = 64
 BIND_THREADS = 32
 COMMIT_THREADS = 16
 # What a binding may hold to go into the shared job: some 50 ms of a core.
@@ -67,6 +68,7 @@ class Ticker:
         self._slots: dict[str, Slot] = {}
         self._stopping = threading.Event()
         self._jobs = ThreadPoolExecutor(JOB_THREADS, thread_name_prefix="tick-job")
+        self._alones = ThreadPoolExecutor(ALONE_THREADS, thread_name_prefix="tick-alone")
         self._binds = ThreadPoolExecutor(BIND_THREADS, thread_name_prefix="tick-bind")
         self._commits = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="tick-commit")
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
@@ -84,7 +86,7 @@ class Ticker:
             self._thread.join()
         with self._changed:
             self._changed.wait_for(lambda: not any(s.busy for s in self._slots.values()), seconds)
-        for pool in (self._jobs, self._binds, self._commits):
+        for pool in (self._jobs, self._alones, self._binds, self._commits):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def add(self, slot: Slot) -> None:
@@ -232,13 +234,18 @@ class Ticker:
             self._release_now(slot)
 
     def _shared(self, slots: Sequence[Slot], bind_seconds: dict[str, float]) -> None:
-        units = [slot.machine.unit(1, SHARED_UNIT_SECONDS) for slot in slots]
+        work: list[tuple[Slot, Unit]] = []
+        for slot in slots:
+            try:
+                work.append((slot, slot.machine.unit(1, SHARED_UNIT_SECONDS)))
+            except Exception as e:
+                self._fail(slot, e)
+                self._release(slot)
         # Those without keys need one stage, the others two: they do not wait for each other.
-        groups = [
-            [(s, u) for s, u in zip(slots, units, strict=True) if u.keyed is keyed] for keyed in (False, True)
-        ]
-        for group in [g for g in groups if g]:
-            self._jobs.submit(self._shared_job, group, bind_seconds)
+        for keyed in (False, True):
+            group = [(slot, unit) for slot, unit in work if unit.keyed is keyed]
+            if group:
+                self._jobs.submit(self._shared_job, group, bind_seconds)
 
     def _shared_job(self, group: Sequence[tuple[Slot, Unit]], bind_seconds: dict[str, float]) -> None:
         def work(slots: Sequence[Slot], _: int) -> None:
@@ -284,7 +291,7 @@ class Ticker:
 
     def _go_alone(self, slot: Slot) -> None:
         slot.alone = True
-        self._jobs.submit(self._guarded, [slot], self._alone, 0)
+        self._alones.submit(self._guarded, [slot], self._alone, 0)
 
     def _alone(self, slots: Sequence[Slot], _: int) -> None:
         """Bind, read and commit until it has caught up, or somebody waits for the slot. The first binding is
