@@ -73,16 +73,17 @@ class LiveSources:
         for item, _, machine in self._ingestion.all():
             if machine is None:
                 continue
-            upper = machine.readable
             by_shard = {feed.shard.id: feed.shard for feed in machine.feeds}
             named = [(item.id, item.shard), *((t.id, t.shard) for t in state.source_tables(item.id))]
             rows += [
-                FrontierRow(item_id, by_shard[shard].since, upper)
+                FrontierRow(item_id, by_shard[shard].since, machine.complete(shard))
                 for item_id, shard in named
                 if shard is not None and shard in by_shard
             ]
             if item.id in state.items:
-                rows.append(FrontierRow(state.progress(item.id).id, machine.remap.shard.since, upper))
+                rows.append(
+                    FrontierRow(state.progress(item.id).id, machine.remap.shard.since, machine.readable)
+                )
         return rows
 
 
