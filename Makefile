@@ -5,9 +5,9 @@ BIN := .venv/bin
 PYTHON ?= python3
 export PYTHON
 # The two tiers of tests below the long one: `make test` leaves out what only `make chaos` runs, `make test-fast` also
-# whatever starts Spark, a server process or an object store.
+# whatever starts Spark, a server process, an object store or Kafka.
 FULL := not chaos
-FAST := not chaos and not spark and not server and not s3
+FAST := not chaos and not spark and not server and not s3 and not kafka
 PYTEST_ARGS ?=
 LOCKED := pyproject.toml tools/setup.sh lock/java.txt
 

@@ -1,0 +1,217 @@
+"""A real Kafka broker for tests: started once per run by the first test that asks for it.
+
+The fixture `kafka` is a handle on it. Tests use topics of their own (`create_topic` gives a fresh name). The
+broker also has listeners with SASL and TLS (`kafka.broker.secure`). Tests may kill and restart it; each test
+begins with a broker that runs. Whatever uses one of the fixtures here gets the marker `kafka`. The jars are
+downloaded before the first test, where no test's time limit counts, and stay in the user's cache.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Message as Delivered
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from tidemill.dev import jars
+from tidemill.dev.broker import Broker
+
+# What one administrative request or one flush may take on a busy machine.
+REQUEST_SECONDS = 30.0
+# The fixtures and what each needs; the download happens at the start of the run.
+BUNDLES: dict[str, tuple[jars.Bundle, ...]] = {"kafka": (jars.BROKER,)}
+
+
+class Record(NamedTuple):
+    """What `Kafka.produce` takes; a plain tuple of the same order serves as well. Without a timestamp (ms)
+    the client's clock counts, without a partition the key decides."""
+
+    key: bytes | str | None
+    value: bytes | str | None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
+    timestamp: int | None = None
+    partition: int | None = None
+
+
+class Kafka:
+    """The broker of the test run, and what tests do with it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.bootstrap = broker.bootstrap
+        # Kept: futures of a client that is gone never resolve.
+        self.admin = AdminClient(self.client())
+        self._producer = self._fresh_producer()
+
+    def client(self, **settings: Any) -> dict[str, Any]:
+        """The configuration of a confluent-kafka client for the plain listener. librdkafka's own log is off:
+        it tells of every broker that is down, and tests take brokers down."""
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **settings}
+
+    def create_topic(
+        self, name: str | None = None, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """A topic; its name, made up if none is given. Returns when the broker serves it."""
+        name = name or f"t-{uuid.uuid4().hex[:12]}"
+        _wait(self.admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))]))
+        self._until(lambda: self._leaders(name) == partitions)
+        return name
+
+    def add_partitions(self, name: str, total: int) -> None:
+        _wait(self.admin.create_partitions([NewPartitions(name, total)]))
+        self._until(lambda: self._leaders(name) == total)
+        self._producer = self._fresh_producer()
+
+    def delete_topic(self, name: str) -> None:
+        """Returns when the broker no longer knows it."""
+        _wait(self.admin.delete_topics([name]))
+        self._until(lambda: self._leaders(name) is None)
+        self._producer = self._fresh_producer()
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Drop what lies before an offset, by partition: the log then starts there, as after retention."""
+        _wait(self.admin.delete_records([TopicPartition(topic, p, o) for p, o in before.items()]))
+
+    def produce(self, topic: str, records: Iterable[tuple[Any, ...]]) -> list[tuple[int, int]]:
+        """Produce, wait until all is acknowledged, and give the (partition, offset) of each record."""
+        return send(self._producer, topic, records)
+
+    def transaction(
+        self, topic: str, records: Iterable[tuple[Any, ...]], *, commit: bool = True
+    ) -> list[tuple[int, int]]:
+        """Produce in one transaction, which is committed or aborted; aborted records take offsets too."""
+        producer = self.open_transaction()
+        placed = send(producer, topic, records)
+        if commit:
+            producer.commit_transaction(REQUEST_SECONDS)
+        else:
+            producer.abort_transaction(REQUEST_SECONDS)
+        return placed
+
+    def open_transaction(self) -> Producer:
+        """A producer with a transaction open, for the test to end; `send` writes into it."""
+        producer = Producer(self.client(**{"transactional.id": uuid.uuid4().hex, "linger.ms": 5}))
+        producer.init_transactions(REQUEST_SECONDS)
+        producer.begin_transaction()
+        return producer
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.broker.kill()
+
+    def stop(self) -> None:
+        self.broker.stop()
+
+    def start(self) -> None:
+        """Start it again if it is down."""
+        if not self.broker.running:
+            self.broker.start()
+
+    def restart(self) -> None:
+        """An orderly stop and a start, on the same port."""
+        self.stop()
+        self.start()
+
+    def _fresh_producer(self) -> Producer:
+        """A producer remembers for minutes how many partitions a topic had."""
+        return Producer(self.client(**{"linger.ms": 5, "acks": "all", "enable.idempotence": True}))
+
+    def _leaders(self, topic: str) -> int | None:
+        """How many partitions can be written to; None if there is no such topic."""
+        found = self.admin.list_topics(topic, timeout=REQUEST_SECONDS).topics[topic]
+        if found.error is not None:
+            return None
+        return sum(p.leader >= 0 for p in found.partitions.values())
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while not done():
+            assert time.monotonic() < deadline, "the broker does not get there"
+            time.sleep(0.01)
+
+
+def send(producer: Producer, topic: str, records: Iterable[tuple[Any, ...]]) -> list[tuple[int, int]]:
+    """Produce with any producer; the (partition, offset) of each record, in the order given."""
+    placed: dict[int, tuple[int, int]] = {}
+    failed: list[KafkaError] = []
+
+    def deliver(number: int) -> Any:
+        def delivered(error: KafkaError | None, message: Delivered) -> None:
+            if error is not None:
+                failed.append(error)
+            else:
+                placed[number] = (message.partition() or 0, message.offset() or 0)
+
+        return delivered
+
+    count = 0
+    for count, given in enumerate(records, 1):
+        record = Record(*given)
+        options: dict[str, Any] = {"on_delivery": deliver(count)}
+        if record.headers is not None:
+            options["headers"] = list(record.headers)
+        if record.timestamp is not None:
+            options["timestamp"] = record.timestamp
+        if record.partition is not None:
+            options["partition"] = record.partition
+        while True:
+            try:
+                producer.produce(topic, key=record.key, value=record.value, **options)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    left = producer.flush(REQUEST_SECONDS)
+    if failed:
+        raise KafkaException(failed[0])
+    assert left == 0 and len(placed) == count, f"{left} of {count} records were not acknowledged"
+    return [placed[number] for number in range(1, count + 1)]
+
+
+def _wait(futures: Mapping[Any, Future[Any]]) -> None:
+    for future in futures.values():
+        future.result(REQUEST_SECONDS)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    broker = Broker(tmp_path_factory.mktemp("kafka"), secure=True)
+    try:
+        broker.start()
+        yield Kafka(broker)
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(autouse=True)
+def _kafka_runs(request: pytest.FixtureRequest) -> None:  # pyright: ignore[reportUnusedFunction]
+    """A test that took the broker down and failed is not the next one's trouble."""
+    if "kafka" in request.fixturenames:
+        request.getfixturevalue("kafka").start()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before -m looks at the markers: who uses these fixtures is marked so."""
+    for item in items:
+        if BUNDLES.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.kafka)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The downloads, once it is known which tests run."""
+    if session.config.option.collectonly:
+        return
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    for name in BUNDLES.keys() & used:
+        for bundle in BUNDLES[name]:
+            if not jars.fetched(bundle):
+                print(f"\ndownloading {bundle.name}, once", file=sys.__stderr__, flush=True)
+                jars.fetch(bundle)
