@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 from tidemill.envelope.keys import Shape
 from tidemill.envelope.unavailable import UNKNOWN_TEXT
 from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
+from tidemill.ingest.history import CollectionHistory
 from tidemill.ingest.state import StateStore, prepare
+from tidemill.persist.local import LocalBlobs
 from tidemill.persist.part import conform
+from tidemill.persist.shard import Shard
 from tidemill.query.multiset import check_errors
 from tidemill.types.identity import consolidate
 from tidemill.types.model import BYTEA, INT8, TEXT, Column, RelationDesc
@@ -262,3 +265,48 @@ def test_a_deleted_key_does_not_come_back_by_an_older_record(tmp_path: Path) -> 
     assert check_errors(consolidate(updates, RelationDesc(()))).num_rows == 0
     tick(tmp_path, shard, ORDERED, True, 4, [table_of([replace(row, stamp=10)], 3, True)])
     assert seen(shard)[0] == Counter([(1, "v", None)])
+
+
+def test_what_is_remembered_of_deleted_keys_goes_with_the_history(tmp_path: Path) -> None:
+    """In a real shard: compaction lets it go when nobody can read the deletion's time any more. A state that
+    still has it, and retracts it later, does no harm."""
+    blobs = LocalBlobs(str(tmp_path / "data"))
+    shard = Shard.create(blobs, "s", ORDERED, epoch=1)
+    state = tmp_path / "state"
+
+    def history(as_of: int) -> list[pa.Table]:
+        return list(CollectionHistory(blobs, "s").snapshot(as_of, ()))
+
+    def write(time: int, *said: Record) -> None:
+        memory = Collection_(updates_=history(time - 1))
+        before = len(memory.updates_)
+        tick(state, memory, ORDERED, True, time, [table_of(said, 10 * time, True)])
+        new = memory.updates_[before:]
+        parts = [shard.write_part(pa.concat_tables(new), job="test")] if new else []
+        shard.compare_and_append(parts, shard.upper, time + 1)
+
+    def hidden() -> int:
+        rows = consolidate(pa.concat_tables(history(shard.state.upper)), ORDERED, time=False)
+        return sum(row["mz_diff"] for row in rows.to_pylist() if row["mz_error"] == "")
+
+    row = Record(1, values=("v", None), stamp=5)
+    write(1, row, Record(2, values=("w", None), stamp=1))
+    write(2, Record(1, stamp=9))
+    assert hidden() == 1
+    shard.downgrade_since(1, record=True)
+    shard.compact(everything=True)
+    assert hidden() == 1, "the deletion's time can still be read"
+    write(3, Record(2, values=("w", None), stamp=2))
+    shard.downgrade_since(2, record=True)
+    shard.compact(everything=True)
+    assert hidden() == 0
+    write(4, replace(row, stamp=10))
+    assert hidden() == -1
+    shutil.rmtree(state)
+    write(5, replace(row, values=("again", None), stamp=11))
+    shard.downgrade_since(5, record=True)
+    shard.compact(everything=True)
+    assert hidden() == 0
+    with shard.snapshot(5) as snapshot:
+        rows = check_errors(snapshot.read(["k", "a"]))
+    assert sorted((r["k"], r["a"]) for r in rows.to_pylist()) == [(1, "again"), (2, "w")]

@@ -36,7 +36,8 @@ PIECE_BYTES = 4 << 20
 @dataclass(frozen=True, slots=True)
 class Work:
     """What every task of one compaction knows: whose parts, the time to which earlier updates move, the job
-    that names what is written, and how many updates make a part."""
+    that names what is written, how many updates make a part, and whether rows that nobody sees may go
+    (`persist.compact.Plan`)."""
 
     blobs: Blobs
     shard: str
@@ -44,6 +45,7 @@ class Work:
     since: int
     job: str
     part_rows: int
+    forget: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def shares(parts: Sequence[Part]) -> list[list[Piece]]:
 def merge_group(work: Work, parts: Sequence[Part]) -> tuple[Part, ...]:
     """Parts that fit a task's memory, as one or few."""
     tables = [read_part(work.blobs, work.shard, part, work.desc) for part in parts]
-    return _write(work, merge(tables, work.desc, work.since))
+    return _write(work, merge(tables, work.desc, work.since, forget=work.forget))
 
 
 def cut(work: Work, pieces: Sequence[Piece], of: int) -> Iterator[tuple[int, bytes]]:
@@ -107,7 +109,7 @@ def cut(work: Work, pieces: Sequence[Piece], of: int) -> Iterator[tuple[int, byt
 def merge_range(work: Work, slices: Iterable[bytes]) -> tuple[Part, ...]:
     """All updates of one range."""
     tables = [decode(data)[1] for data in slices]
-    return _write(work, merge(tables, work.desc, work.since)) if tables else ()
+    return _write(work, merge(tables, work.desc, work.since, forget=work.forget)) if tables else ()
 
 
 def _write(work: Work, table: pa.Table) -> tuple[Part, ...]:

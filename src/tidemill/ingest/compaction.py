@@ -207,7 +207,15 @@ class SparkCompactor:
 
     def _carry(self, shard: Shard, plan: LargePlan, name: str) -> tuple[Part, ...]:
         inputs, settings = plan.plan.inputs, shard.settings
-        work = Work(shard.blobs, shard.id, plan.plan.desc, plan.plan.since, name, part_rows(inputs, settings))
+        work = Work(
+            shard.blobs,
+            shard.id,
+            plan.plan.desc,
+            plan.plan.since,
+            name,
+            part_rows(inputs, settings),
+            plan.plan.forget,
+        )
         job = Job(self._host, f"compaction of {shard.id}", pool=POOL)
         self._job = job
         late = threading.Timer(JOB_SECONDS, job.cancel)

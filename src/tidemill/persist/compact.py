@@ -25,8 +25,9 @@ from tidemill.persist.part import Part, part_path, write_part
 from tidemill.persist.reading import PartReader
 from tidemill.persist.settings import Settings
 from tidemill.persist.state import FANOUT, State
-from tidemill.types.arrow import TIME_COLUMN
+from tidemill.types.arrow import ERROR_COLUMN, HIDDEN_ROW, TIME_COLUMN
 from tidemill.types.identity import consolidate
+from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
 
 FP_PART_WRITTEN = failpoints.register(
@@ -44,12 +45,14 @@ MAX_INPUTS = 16 * FANOUT
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to merge, at which version it was live, as which relation, and the time to which earlier updates
-    move; the log must know since to be there before the plan is carried out."""
+    move; the log must know since to be there before the plan is carried out. `forget`: the inputs have every
+    update up to that time, so that rows which nobody sees may go (`types.arrow.HIDDEN_ROW`)."""
 
     version: int
     desc: RelationDesc
     inputs: tuple[Part, ...]
     since: int
+    forget: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,12 @@ def plan_all(state: State, since: int, settings: Settings) -> Plan | None:
 
 
 def make_plan(state: State, inputs: tuple[Part, ...], since: int) -> Plan:
-    return Plan(state.version, state.metadata.desc, inputs, target_time(state, since))
+    target, desc = target_time(state, since), state.metadata.desc
+    forget = False
+    if desc.hidden:
+        paths = {part.path for part in inputs}
+        forget = all(part.path in paths or part.min_time > target for part in state.parts.values())
+    return Plan(state.version, desc, inputs, target, forget)
 
 
 def target_time(state: State, since: int) -> int:
@@ -135,13 +143,17 @@ def _within(parts: list[Part], max_bytes: int) -> tuple[Part, ...]:
     return tuple(chosen)
 
 
-def merge(tables: Sequence[pa.Table], desc: RelationDesc, since: int) -> pa.Table:
-    """One table with the same contents at every time >= since, sorted by time."""
+def merge(tables: Sequence[pa.Table], desc: RelationDesc, since: int, *, forget: bool = False) -> pa.Table:
+    """One table with the same contents at every time >= since, sorted by time. `forget` as in `Plan`."""
     table = pa.concat_tables(tables)
     times = table.column(TIME_COLUMN)
     index = table.schema.get_field_index(TIME_COLUMN)
     moved = pa.array(np.maximum(times.to_numpy(), since))
     table = consolidate(table.set_column(index, table.schema.field(index), moved), desc)
+    if forget:
+        hidden = pc.fill_null(pc.equal(table.column(ERROR_COLUMN), HIDDEN_ROW), False)
+        old = pc.less_equal(table.column(TIME_COLUMN), since)
+        table = table.filter(pc.invert(pc.and_(hidden, old)))
     return table.sort_by(TIME_COLUMN)
 
 
@@ -156,7 +168,7 @@ def compact(
 ) -> Compacted:
     """Carry the plan out. Raises `InputsReplaced` (another compaction came first) or another outcome of a
     commit; what it wrote is deleted unless it may have become visible."""
-    table = merge(_read(plan, committer, reader), plan.desc, plan.since)
+    table = merge(_read(plan, committer, reader), plan.desc, plan.since, forget=plan.forget)
     step = part_rows(plan.inputs, settings)
     outputs = write_parts(reader.blobs, reader.shard_id, plan.desc, table, job, step)
     return replace_inputs(plan, outputs, committer, reader, epoch=epoch)

@@ -20,9 +20,10 @@ from tidemill.errors import TidemillError
 from tidemill.ingest.exchange import bucket_of, split
 from tidemill.ingest.state.bucket import BucketState
 from tidemill.ingest.state.store import StateStore
-from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW, TIME_COLUMN
 from tidemill.types.columns import contiguous
 from tidemill.types.identity import consolidate
+from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
 
 # Rows held in memory while hydrating, before they go to files beside the states: some two million rows.
@@ -169,7 +170,7 @@ def _one_per_key(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBa
     again |= contiguous(table.column(DIFF_COLUMN)).to_numpy()[order] != 1
     if again.any():
         single, rest = pa.array(order[~again]), pa.array(order[again])
-        net = _net(table.take(rest), shape)
+        net = _remembered(_net(table.take(rest), shape), shape)
         table = pa.concat_tables([table.take(single), net]).combine_chunks()
         hashes = contiguous(table.column(HASH_COLUMN)).to_numpy()
         order = _distinct(shard, shape, table, hashes, sign=1)
@@ -193,6 +194,15 @@ def _changes(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBatch,
 def _net(table: pa.Table, shape: Shape) -> pa.Table:
     """The rows that are left when the diffs of equal ones are added up."""
     return _keyed(consolidate(table.drop([HASH_COLUMN]), RelationDesc(())), shape)
+
+
+def _remembered(net: pa.Table, shape: Shape) -> pa.Table:
+    """Without what is left when compaction has let a row go that nobody sees, and a retraction of it came
+    later."""
+    if shape.error is None:
+        return net
+    hidden = pc.fill_null(pc.equal(net.column(ERROR_COLUMN), HIDDEN_ROW), False)
+    return net.filter(pc.invert(pc.and_(hidden, pc.less(net.column(DIFF_COLUMN), 0))))
 
 
 def _distinct(shard: str, shape: Shape, rows: pa.Table, hashes: np.ndarray, *, sign: int) -> np.ndarray:
