@@ -41,7 +41,7 @@ def carry_here(shard: Shard, job: str = "compact-test") -> Carry:
     def carry(plan: LargePlan) -> tuple[Part, ...]:
         inputs, target = plan.plan.inputs, shard.settings.part_target_bytes
         rows = part_rows(inputs, shard.settings)
-        work = Work(shard.blobs, shard.id, plan.plan.desc, plan.plan.since, job, rows)
+        work = Work(shard.blobs, shard.id, plan.plan.desc, plan.plan.since, job, rows, plan.plan.forget)
         parts: list[Part] = []
         for group in plan.groups:
             of = compact_task.ranges(group, target)

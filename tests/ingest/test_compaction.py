@@ -282,7 +282,7 @@ def _a_piece_twice(patch: pytest.MonkeyPatch) -> None:
 
 def _moved_too_far(patch: pytest.MonkeyPatch) -> None:
     real = compact_task.merge
-    patch.setattr(compact_task, "merge", lambda tables, desc, since: real(tables, desc, since + 1))
+    patch.setattr(compact_task, "merge", lambda tables, desc, since, **_: real(tables, desc, since + 1))
 
 
 @pytest.mark.parametrize("bug", [_cut_anyhow, _a_slice_lost, _a_piece_twice, _moved_too_far])

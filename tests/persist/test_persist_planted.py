@@ -122,7 +122,7 @@ def no_epoch(patch: Patch) -> None:
 def changed_merge(change: Callable[[pa.Table], pa.Table]) -> Callable[[Patch], None]:
     def plant(patch: Patch) -> None:
         real = compact.merge
-        patch.setattr(compact, "merge", lambda tables, desc, since: change(real(tables, desc, since)))
+        patch.setattr(compact, "merge", lambda tables, desc, since, **_: change(real(tables, desc, since)))
 
     return plant
 
