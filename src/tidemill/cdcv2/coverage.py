@@ -1,0 +1,182 @@
+"""Which times are covered by statements, by which one, and how far they reach without a gap.
+
+Called by `Tally`. Two forms of one thing: intervals of a line, and regions of a product order. Each keeps
+only what reaches beyond the reported frontier; a region that others cover is kept once where that can be
+told cheaply.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from tidemill.cdcv2.times import INTEGERS, Frontier, Time, beyond, join, minimal, within
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is kept of a progress message: its bounds, and where it came from. Its counts go to their
+    times."""
+
+    lower: Frontier
+    upper: Frontier
+    origin: str
+
+    def __str__(self) -> str:
+        return f"progress from {list(self.lower)} to {list(self.upper)} of {self.origin}"
+
+
+class Coverage(Protocol):
+    def add(self, statement: Statement) -> None: ...
+
+    def covering(self, time: Time) -> Statement | None:
+        """Some statement in whose region `time` lies."""
+        ...
+
+    def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
+        """`frontier` was the least uncovered times; the same after `statement` was added."""
+        ...
+
+    def forget(self, reported: Frontier) -> None:
+        """Nothing is asked any more about times that are not beyond `reported`."""
+        ...
+
+    def nearest(self, time: Time) -> Frontier:
+        """The least times beyond `time`, which is uncovered, that some statement covers."""
+        ...
+
+    def statements(self) -> Sequence[Statement]:
+        """All that is kept; adding them to an empty coverage gives an equal one."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+def empty_coverage(kind: int) -> Coverage:
+    return LineCoverage() if kind == INTEGERS else ProductCoverage()
+
+
+class LineCoverage:
+    """For integers: disjoint intervals in order. A later statement takes over what it covers whole, so
+    there are never more intervals than statements."""
+
+    def __init__(self) -> None:
+        # Interval i is [starts[i], ends[i]); infinity where a statement ends the stream.
+        self._starts: list[int] = []
+        self._ends: list[float] = []
+        self._by: list[Statement] = []
+
+    def add(self, statement: Statement) -> None:
+        low = cast("int", statement.lower[0])
+        high = cast("int", statement.upper[0]) if statement.upper else math.inf
+        first = bisect_left(self._starts, low)
+        if first < len(self._starts) and self._starts[first] == low and self._ends[first] >= high:
+            return
+        if first and self._ends[first - 1] > low:
+            if self._ends[first - 1] >= high:
+                return
+            self._ends[first - 1] = low
+        last = first
+        while last < len(self._starts) and self._ends[last] <= high:
+            last += 1
+        if last < len(self._starts) and self._starts[last] < high:
+            self._starts[last] = cast("int", high)  # its end is above, so this is finite
+        self._starts[first:last] = [low]
+        self._ends[first:last] = [high]
+        self._by[first:last] = [statement]
+
+    def covering(self, time: Time) -> Statement | None:
+        at = bisect_right(self._starts, cast("int", time)) - 1
+        return self._by[at] if at >= 0 and self._ends[at] > cast("int", time) else None
+
+    def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
+        if not frontier:
+            return frontier
+        here = cast("int", frontier[0])
+        at = bisect_right(self._starts, here) - 1
+        while 0 <= at < len(self._starts) and self._starts[at] <= here < self._ends[at]:
+            if self._ends[at] == math.inf:
+                return ()
+            here = cast("int", self._ends[at])
+            at += 1
+        return (here,)
+
+    def forget(self, reported: Frontier) -> None:
+        gone = bisect_right(self._ends, cast("int", reported[0])) if reported else len(self._ends)
+        if gone:
+            del self._starts[:gone], self._ends[:gone], self._by[:gone]
+
+    def nearest(self, time: Time) -> Frontier:
+        at = bisect_right(self._starts, cast("int", time))
+        return (self._starts[at],) if at < len(self._starts) else ()
+
+    def statements(self) -> Sequence[Statement]:
+        return [
+            Statement((start,), () if end == math.inf else (cast("int", end),), by.origin)
+            for start, end, by in zip(self._starts, self._ends, self._by, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+
+class ProductCoverage:
+    """For products of integers: the regions as they were stated, each once. Asked by looking at all of
+    them; there are as many as distinct statements that touch unreported times."""
+
+    def __init__(self) -> None:
+        self._regions: dict[tuple[Frontier, Frontier], Statement] = {}
+
+    def add(self, statement: Statement) -> None:
+        self._regions.setdefault((statement.lower, statement.upper), statement)
+
+    def covering(self, time: Time) -> Statement | None:
+        for (lower, upper), statement in self._regions.items():
+            if within(lower, upper, time):
+                return statement
+        return None
+
+    def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
+        """An element in a region moves to where it leaves it: everything between is covered. To a fixpoint:
+        what it becomes may lie in another region. The element, not the whole frontier, must be beyond
+        `lower`: else two statements that need one another's half of the frontier would wait for ever."""
+        if not any(within(statement.lower, statement.upper, p) for p in frontier):
+            return frontier
+        uncovered: list[Time] = []
+        left = list(frontier)
+        seen = set(left)
+        while left:
+            p = left.pop()
+            by = self.covering(p)
+            if by is None:
+                uncovered.append(p)
+                continue
+            moved = {join(p, u) for u in by.upper} - seen
+            seen |= moved
+            left.extend(moved)
+        return minimal(uncovered)
+
+    def forget(self, reported: Frontier) -> None:
+        if not reported:
+            self._regions.clear()
+        self._regions = {k: s for k, s in self._regions.items() if reaches(reported, *k)}
+
+    def nearest(self, time: Time) -> Frontier:
+        """Where `time` would enter a region by moving on."""
+        return minimal(
+            at for lower, upper in self._regions for low in lower if not beyond(upper, at := join(time, low))
+        )
+
+    def statements(self) -> Sequence[Statement]:
+        return list(self._regions.values())
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+
+def reaches(reported: Frontier, lower: Frontier, upper: Frontier) -> bool:
+    """Has the region between `lower` and `upper` a time beyond `reported`?"""
+    return any(not beyond(upper, join(r, low)) for r in reported for low in lower)

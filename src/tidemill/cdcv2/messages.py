@@ -1,0 +1,47 @@
+"""The two statements of CDCv2, as Python values.
+
+Made by people, codecs and the writer; taken by recovery. A message may hold anything: what it says is
+weighed when it is pushed, so that an error can name where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.cdcv2.times import Time
+
+Update = tuple[Hashable, Time, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """A batch of updates: for each (data, time, diff), the change of `data` at `time` is exactly `diff`.
+
+    `data` is hashable; equal data is the same data (and NaN equals NaN, in tuples too). How updates are put
+    into batches means nothing, nor does their order."""
+
+    updates: Sequence[tuple[Any, Time, int]]
+    # Where the message came from, for errors: "topic t, partition 0, offset 7". Recovery numbers those
+    # without.
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """For the times beyond `lower` and not beyond `upper`: how many distinct updates there are at each; a
+    time that is not counted has none. `upper` empty: until the end of the stream."""
+
+    lower: Sequence[Time]
+    upper: Sequence[Time]
+    counts: Sequence[tuple[Time, int]] = ()
+    # One digest for each entry of `counts` over the content of that time (`digest.py`); None: without
+    # digests.
+    contents: Sequence[int] | None = None
+    # The digest over all of the above; there if `contents` is.
+    seal: int | None = None
+    origin: str | None = None
+
+
+Message = Updates | Progress

@@ -1,0 +1,90 @@
+"""What can be wrong with a stream, as errors that name the statements and where they came from.
+
+Raised by recovery and the codecs. An `InvalidMessage` says nothing that could be weighed (it is refused
+whole and changes nothing); a `Contradiction` is two statements of which one must be false (or one that
+refutes itself): its time is never released; `Stalled` is a bounded input that ended while something was
+still waiting.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.errors import TidemillError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemill.cdcv2.stalls import Stall
+    from tidemill.cdcv2.times import Time
+
+
+class InvalidMessage(TidemillError):
+    """A message that is no statement: bytes that do not decode, a time that is none, times of two kinds."""
+
+    sqlstate = "22P02"
+
+    def __init__(
+        self, primary: str, origin: str, *, detail: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(primary, detail=f"In {origin}.{' ' + detail if detail else ''}", hint=hint)
+        # Where the message came from, in its transport's words.
+        self.origin = origin
+
+
+class Contradiction(TidemillError):
+    """Statements that cannot all be true. The time is not released, now or later, and nothing beyond it
+    is."""
+
+    sqlstate = "22000"
+
+    def __init__(self, kind: str, time: Time | None, first: str, second: str | None = None) -> None:
+        at = "" if time is None else f" at time {time}"
+        said = first if second is None else f"{first}; {second}"
+        super().__init__(
+            f"contradiction{at}: {kind}",
+            detail=f"Said: {said}.",
+            hint="Nothing at this time or beyond it is released. Find the writer that is wrong, and start"
+            " anew from a snapshot beyond this time.",
+        )
+        # What is wrong, in a few words; one of the constants below.
+        self.kind = kind
+        # The time that is not released; None when it was reported before.
+        self.time = time
+        # The two statements with their origins; the second is None when one statement refutes itself.
+        self.first = first
+        self.second = second
+        # Further contradictions that the same message brought to light.
+        self.others: tuple[Contradiction, ...] = ()
+
+
+TWO_DIFFS = "the same data changes by two different diffs"
+ZERO_DIFF = "an update changes nothing"
+COUNTS_DIFFER = "two statements count differently"
+COUNT_REPEATED = "a statement counts a time twice"
+COUNT_OUTSIDE = "a statement counts a time outside its bounds"
+BOUNDS_CROSSED = "a statement's lower bound is not before its upper bound"
+NO_ANTICHAIN = "a statement's bound has a time beyond another"
+TOO_MANY = "more updates than were counted"
+SEAL_BROKEN = "a statement does not match its own digest"
+CONTENTS_DIFFER = "two statements have different digests"
+CONTENT_WRONG = "the updates do not match their digest"
+
+
+class Stalled(TidemillError):
+    """The input ended and something that was said never came to be complete."""
+
+    sqlstate = "22000"
+
+    def __init__(self, stalls: Sequence[Stall]) -> None:
+        more = f" (and {len(stalls) - 1} more)" if len(stalls) > 1 else ""
+        super().__init__(
+            f"the input ended too early: {stalls[0].describe()}{more}",
+            detail=" ".join(f"{s.describe()}." for s in stalls[:MAX_SHOWN]),
+            hint="Read the rest of the stream, or resume from a snapshot beyond the times that wait.",
+        )
+        self.stalls = tuple(stalls)
+
+
+# Of many, so many are shown in a text: enough to see the pattern.
+MAX_SHOWN = 5

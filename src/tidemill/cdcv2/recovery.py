@@ -1,0 +1,209 @@
+"""Recovery: from statements in any order, any number of times and cut in any way, the history, each update
+once.
+
+Called by people with an iterator of messages (`recover`) or with messages that come one by one
+(`Recovery`). For Arrow columns there is `ColumnRecovery`, by the same rules.
+
+The rules, which are all there is (docs/cdcv2.md draws them):
+1. An update at a time that is not beyond the reported frontier is old news: drop it.
+2. An update that is in the stash already is a repetition: drop it. Else stash it, and count it.
+3. A progress statement says how many updates its times have. Statements that touch are one larger
+   statement; the progress frontier is where the first gap is.
+4. The reported frontier is where the first gap or the first time with missing updates is. When it moves,
+   the stashed updates that it passes are released, and nothing about their times is needed any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, cast
+
+from tidemill.cdcv2 import problems
+from tidemill.cdcv2.digest import UpdateHash, content_of, python_hash
+from tidemill.cdcv2.messages import Message, Update, Updates
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage, Stalled
+from tidemill.cdcv2.row_stash import MAX_SPILLED, MAX_STASHED, RowStash
+from tidemill.cdcv2.stalls import Stall
+from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
+from tidemill.cdcv2.times import Time, beyond
+from tidemill.time.clock import Clock
+
+# Updates in the order of their times, and the frontier before which the history is now complete; [] = all
+# of it.
+Release = tuple[list[Update], list[Time]]
+
+# A diff is carried as a signed 64-bit integer.
+MAX_DIFF = 2**63 - 1
+
+
+def recover(
+    messages: Iterable[Message],
+    *,
+    resume_from: Iterable[Time] | None = None,
+    max_stashed: int | None = None,
+) -> Iterator[Release]:
+    """The history that `messages` tell: each update once, in the order of times, as early as it can be known.
+
+    With `resume_from`, a frontier at which a snapshot is at hand: only what comes beyond it. A
+    contradiction is raised when it is found, after all that can be released before it. When the messages
+    end while something still waits, `Stalled` says what for."""
+    recovery = Recovery(resume_from, max_stashed)
+    for message in messages:
+        try:
+            released = recovery.push(message)
+        except Contradiction:
+            yield from recovery.drain()
+            raise
+        yield from released
+    if stalls := recovery.stalls():
+        raise Stalled(stalls)
+
+
+class Recovery:
+    """The state between messages; all of it concerns times beyond the reported frontier."""
+
+    def __init__(
+        self,
+        resume_from: Iterable[Time] | None = None,
+        max_stashed: int | None = None,
+        *,
+        max_spilled: int = MAX_SPILLED,
+        max_statements: int = MAX_STATEMENTS,
+        max_times: int = MAX_TIMES,
+        require_digests: bool = False,
+        update_hash: UpdateHash = python_hash,
+        spill_folder: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        # The updates at unreported times: to release them once, and to know their repetitions.
+        self._stash = RowStash(MAX_STASHED if max_stashed is None else max_stashed, max_spilled, spill_folder)
+        # What was counted and what has come, per time; the frontiers.
+        self._tally = Tally(
+            None if resume_from is None else list(resume_from),
+            content=self._content,
+            clock=clock,
+            require_digests=require_digests,
+            max_statements=max_statements,
+            max_times=max_times,
+        )
+        # Released, and not yet handed out because the push that found it also found something wrong.
+        self._ready: list[Release] = []
+        self._update_hash = update_hash
+        # Messages so far: the origin of those that do not name one.
+        self._pushed = 0
+
+    @property
+    def frontier(self) -> list[Time]:
+        """The history is complete before it and was released; [] when it is complete for ever. ([0] until the
+        first time tells that times are products.)"""
+        return list(self._tally.reported)
+
+    @property
+    def stashed(self) -> int:
+        """Updates that are kept, in memory and on disk."""
+        return len(self._stash)
+
+    @property
+    def pending_statements(self) -> int:
+        """Statements that are kept because they reach beyond the frontier."""
+        return self._tally.pending_statements
+
+    def stalls(self) -> list[Stall]:
+        """Which times of the frontier wait, for what and how long; none if nothing has come beyond it."""
+        return self._tally.stalls()
+
+    def push(self, message: Message) -> list[Release]:
+        """Take one message in; what can be released now.
+
+        Raises `InvalidMessage` (and takes nothing of the message in), `Contradiction` (its time is withheld
+        for ever; other times go on, and what this push released comes with the next, or with `drain`), or
+        `LimitExceeded`."""
+        origin = message.origin or f"message {self._pushed}"
+        self._pushed += 1
+        if isinstance(message, Updates):
+            self._take(message, origin)
+        else:
+            self._tally.declare(message, origin)
+        self._release()
+        if found := self._tally.take_found():
+            found[0].others = tuple(found[1:])
+            raise found[0]
+        self._tally.check_limits()
+        self._stash.check_limits()
+        return self.drain()
+
+    def drain(self) -> list[Release]:
+        """What was released and not handed out because `push` raised."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _take(self, message: Updates, origin: str) -> None:
+        """Rules 1 and 2."""
+        checked = [self._checked(update, origin) for update in message.updates]
+        reported = self._tally.reported
+        news = [update for update in checked if beyond(reported, update[1])]
+        self._tally.open(dict.fromkeys(time for _, time, _ in news))
+        added: dict[Time, int] = {}
+        for data, time, diff in news:
+            if self._tally.poisoned(time):
+                continue
+            said = f"({data!r}, {time}, {diff:+}) in {origin}"
+            if diff == 0:
+                self._withhold(time, problems.ZERO_DIFF, said, None)
+                continue
+            known = self._stash.add(data, time, diff, origin)
+            if known is None:
+                added[time] = added.get(time, 0) + 1
+            elif known[0] != diff:
+                first = f"({data!r}, {time}, {known[0]:+}) in {known[1]}"
+                self._withhold(time, problems.TWO_DIFFS, first, said)
+        for time, count in added.items():
+            if not self._tally.poisoned(time):
+                self._tally.observe(time, count, origin)
+
+    def _checked(self, update: Any, origin: str) -> Update:
+        try:
+            data, at, diff = update
+        except (TypeError, ValueError):
+            raise InvalidMessage(f"not an update: {update!r}", origin) from None
+        time = self._tally.check(at, origin)
+        if isinstance(diff, bool) or not isinstance(diff, int) or not -MAX_DIFF <= diff <= MAX_DIFF:
+            raise InvalidMessage(f"not a diff: {diff!r}", origin)
+        try:
+            hash(data)
+        except TypeError:
+            raise InvalidMessage(
+                f"data of type {type(data).__name__} is not hashable", origin, hint="Use tuples for rows."
+            ) from None
+        return one_nan(data), time, diff
+
+    def _withhold(self, time: Time, kind: str, first: str, second: str | None) -> None:
+        self._tally.poison(time, kind, first, second)
+        self._stash.take(time)
+
+    def _release(self) -> None:
+        """Rule 4."""
+        before = self._tally.reported
+        passed = self._tally.advance()
+        if self._tally.reported != before:
+            released = [(data, time, diff) for time in passed for data, diff in self._stash.take(time)]
+            self._ready.append((released, self.frontier))
+
+    def _content(self, time: Time) -> int:
+        held = self._stash.peek(time)
+        return content_of(((data, time, diff) for data, diff in held), self._update_hash)
+
+
+def one_nan(data: Any) -> Hashable:
+    """The data with one object for every NaN, so that equal rows are equal: Python's NaN equals only
+    itself."""
+    if isinstance(data, float):
+        return math.nan if data != data else data
+    if isinstance(data, tuple):
+        items = cast("tuple[Any, ...]", data)
+        if any(isinstance(i, (float, tuple)) for i in items):
+            fixed = tuple(one_nan(i) for i in items)
+            if any(a is not b for a, b in zip(items, fixed, strict=True)):
+                return fixed
+    return data

@@ -1,0 +1,49 @@
+"""What a stream waits for: one line for each time at which the reported frontier stands still.
+
+Made by `Tally.stalls`, shown to people. Waiting is no error: the next message may end it. It becomes one at
+the end of a bounded input (`problems.Stalled`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemill.cdcv2.times import Frontier, Time
+
+
+class Waits(Enum):
+    """For what a time waits."""
+
+    # Counted by a statement, and not all of its updates have come.
+    MISSING = "missing"
+    # No statement counts it, though something beyond it has come.
+    GAP = "gap"
+    # Never released: see the contradiction.
+    CONTRADICTION = "contradiction"
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """`time` is an element of the reported frontier; nothing at it or beyond it is released before it."""
+
+    time: Time
+    waits: Waits
+    # How long the frontier has stood at this time, in seconds.
+    seconds: float
+    # MISSING: so many of so many updates have come.
+    have: int = 0
+    want: int = 0
+    # GAP: where the nearest statements that do not connect begin; empty when there are none, only updates.
+    nearest: Frontier = ()
+    # CONTRADICTION: what was found.
+    reason: str = ""
+
+    def describe(self) -> str:
+        waited = f"for {self.seconds:.1f} s"
+        if self.waits is Waits.MISSING:
+            return f"time {self.time} waits {waited}, MISSING {self.want - self.have} of {self.want} updates"
+        if self.waits is Waits.GAP:
+            until = f" and {list(self.nearest)}" if self.nearest else " and what has come beyond it"
+            return f"time {self.time} waits {waited} for a statement, GAP between it{until}"
+        return f"time {self.time} is withheld {waited}, {self.reason}"

@@ -1,0 +1,411 @@
+"""What was counted and what has come, time by time, and how far that is complete: the heart of recovery.
+
+Called by `Recovery` and `ColumnRecovery`, which keep the updates themselves; here are only numbers per
+time, so that the same rules serve Python values, Arrow columns and stashes that are elsewhere.
+
+Promises: the reported frontier is the least times that are not known to be complete, at every moment (as
+early as it can be known, never too early); it never goes back; what is kept concerns times beyond it and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+from tidemill.cdcv2 import problems
+from tidemill.cdcv2.coverage import Coverage, Statement, empty_coverage, reaches
+from tidemill.cdcv2.digest import seal_of, signed
+from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage
+from tidemill.cdcv2.stalls import Stall, Waits
+from tidemill.cdcv2.times import (
+    INTEGERS,
+    Frontier,
+    Time,
+    beyond,
+    checked,
+    kind_of,
+    least,
+    less_equal,
+    minimal,
+    within,
+)
+from tidemill.errors import LimitExceeded
+from tidemill.time.clock import Clock, SystemClock
+
+# Statements that reach beyond the reported frontier. A writer makes about one a second: a day of them is
+# 86,400, and a week behind one lost update still fits; each is about 200 bytes.
+MAX_STATEMENTS = 1_000_000
+# Times with updates or counts beyond the reported frontier, at about 300 bytes each.
+MAX_TIMES = 10_000_000
+# A count that no stream reaches, and that stays exact wherever it is carried.
+MAX_COUNT = 2**63 - 1
+
+
+class Account:
+    """What is known of one time beyond the reported frontier; it goes when the time is reported."""
+
+    __slots__ = ("content", "content_by", "declared", "declared_by", "observed", "poison", "verified")
+
+    def __init__(self, declared_by: Statement | None) -> None:
+        # Distinct updates at this time that the stash holds.
+        self.observed = 0
+        # How many there are in all, and who said so; None until a statement covers the time. A statement
+        # that covers it and does not list it says zero.
+        self.declared: int | None = None if declared_by is None else 0
+        self.declared_by = declared_by
+        # The digest of all of them, and who said so; None without one.
+        self.content: int | None = None
+        self.content_by: Statement | None = None
+        # The stash was compared with `content`.
+        self.verified = False
+        # Why the time is never released.
+        self.poison: Contradiction | None = None
+
+
+class Tally:
+    """Statements and counts. `reported` is R, `progress` is P of the explanation in docs/cdcv2.md."""
+
+    def __init__(
+        self,
+        resume_from: Sequence[Time] | None,
+        *,
+        content: Callable[[Time], int],
+        clock: Clock | None = None,
+        require_digests: bool = False,
+        max_statements: int = MAX_STATEMENTS,
+        max_times: int = MAX_TIMES,
+    ) -> None:
+        # Integers, or products of so many; None until the first time is seen.
+        self.kind: int | None = None
+        # Everything not beyond it was released; nothing about such times is kept or looked at.
+        self.reported: Frontier = (0,)
+        # The least times that no statement covers. Beyond or at `reported`, always.
+        self.progress: Frontier = (0,)
+        # Who covers what, for times beyond `reported`: to move `progress`, and to know who said that a time
+        # is empty.
+        self._coverage: Coverage = empty_coverage(INTEGERS)
+        # Times beyond `reported` of which anything is known.
+        self._accounts: dict[Time, Account] = {}
+        # The same times in order (for products an order that extends theirs), to find those of a region.
+        self._order: list[Time] = []
+        # What the last calls found; the owner takes it.
+        self._found: list[Contradiction] = []
+        # Since when each element of `reported` is one, in microseconds of the monotonic clock.
+        self._clock = clock or SystemClock()
+        self._since: dict[Time, int] = {0: self._clock.monotonic_us()}
+        # The digest of what the stash holds at a time.
+        self._content = content
+        self._require_digests = require_digests
+        self._max_statements = max_statements
+        self._max_times = max_times
+        if resume_from is not None:
+            start = [checked(t, "resume_from") for t in resume_from]
+            self.reported = self.progress = ()
+            for time in start:
+                self._learn(time, "resume_from")
+            self._stand_at(minimal(start))
+            self.progress = self.reported
+
+    # -- what comes in ---------------------------------------------------------------------------------------
+
+    def check(self, value: Any, origin: str) -> Time:
+        """`value` as a time of this stream."""
+        time = checked(value, origin)
+        self._learn(time, origin)
+        return time
+
+    def open(self, times: Iterable[Time]) -> None:
+        """Have an account for each of `times`, all beyond `reported`."""
+        accounts = self._accounts
+        fresh = [t for t in times if t not in accounts]
+        if not fresh:
+            return
+        for time in fresh:
+            accounts[time] = Account(self._coverage.covering(time))
+        if len(fresh) == 1:
+            self._order.insert(bisect_left(self._order, cast("Any", fresh[0])), fresh[0])
+        else:
+            self._order.extend(fresh)
+            cast("list[Any]", self._order).sort()
+
+    def observe(self, time: Time, count: int, origin: str) -> None:
+        """So many more distinct updates at `time`, which has an account."""
+        account = self._accounts[time]
+        account.observed += count
+        account.verified = False
+        if account.declared is not None and account.observed > account.declared:
+            self._too_many(time, account, f"updates of {origin}")
+
+    def declare(self, message: Progress, origin: str) -> None:
+        """Take a progress statement in, or find what is wrong with it."""
+        lower = tuple(self.check(t, origin) for t in message.lower)
+        upper = tuple(self.check(t, origin) for t in message.upper)
+        counts = [(self.check(t, origin), _checked_count(n, origin)) for t, n in message.counts]
+        contents = _checked_contents(message, origin)
+        statement = Statement(lower, upper, origin)
+        if self._refutes_itself(message, statement, counts):
+            return
+        statement = Statement(minimal(lower), minimal(upper), origin)
+        if contents is None and self._require_digests:
+            raise InvalidMessage("a statement without a digest", origin)
+        if not reaches(self.reported, statement.lower, statement.upper):
+            return
+        stated = {t: n for t, n in counts if n and beyond(self.reported, t)}
+        self.open(stated)
+        digests = {} if contents is None else dict(zip((t for t, _ in counts), contents, strict=True))
+        for time in self._between(statement):
+            account = self._accounts[time]
+            if account.poison is None:
+                self._weigh(time, account, statement, stated.get(time, 0))
+            if account.poison is None and contents is not None:
+                self._weigh_content(time, account, statement, digests.get(time, 0))
+        self._coverage.add(statement)
+        self.progress = self._coverage.extend(self.progress, statement)
+
+    def poison(self, time: Time, kind: str, first: str, second: str | None = None) -> None:
+        """A contradiction at `time`; it is not released if it was not yet."""
+        if not beyond(self.reported, time):
+            return
+        self.open((time,))
+        account = self._accounts[time]
+        if account.poison is None:
+            account.poison = Contradiction(kind, time, first, second)
+            self._found.append(account.poison)
+
+    def poisoned(self, time: Time) -> bool:
+        account = self._accounts.get(time)
+        return account is not None and account.poison is not None
+
+    # -- what comes out --------------------------------------------------------------------------------------
+
+    def advance(self) -> list[Time]:
+        """Move `reported` as far as can be known, and forget what it passes. Gives the times of which there
+        were updates, in order."""
+        if all(self._holds(r) for r in self.reported):
+            return []
+        if self.kind == INTEGERS:
+            holding = self._first_blocked()
+        else:
+            holding = [t for t in self._order if self._blocked(t)]
+        self._stand_at(minimal((*self.progress, *holding)))
+        passed = self._passed()
+        for time in passed:
+            del self._accounts[time]
+        self._coverage.forget(self.reported)
+        return passed
+
+    def take_found(self) -> list[Contradiction]:
+        """The contradictions found since the last call."""
+        found, self._found = self._found, []
+        return found
+
+    def check_limits(self) -> None:
+        """After `advance`: what is kept is kept because it must be."""
+        if len(self._coverage) > self._max_statements:
+            raise LimitExceeded(
+                f"more than {self._max_statements} pending statements",
+                detail=f"The stream is complete up to {list(self.reported)} and was stated beyond it.",
+                hint="Raise max_statements, or find out why the earlier times do not complete.",
+            )
+        if len(self._accounts) > self._max_times:
+            raise LimitExceeded(
+                f"more than {self._max_times} unreported times",
+                detail=f"The stream is complete up to {list(self.reported)}.",
+                hint="Raise max_times, or find out why the earlier times do not complete.",
+            )
+
+    def stalls(self) -> list[Stall]:
+        """What the stream waits for. Empty when nothing beyond `reported` has come yet."""
+        now = self._clock.monotonic_us()
+        found: list[Stall] = []
+        for time in self.reported:
+            seconds = (now - self._since[time]) / 1e6
+            account = self._accounts.get(time)
+            if account is not None and account.poison is not None:
+                found.append(Stall(time, Waits.CONTRADICTION, seconds, reason=account.poison.primary))
+            elif account is not None and account.declared is not None:
+                found.append(
+                    Stall(time, Waits.MISSING, seconds, have=account.observed, want=account.declared)
+                )
+            elif nearest := self._coverage.nearest(time):
+                found.append(Stall(time, Waits.GAP, seconds, nearest=nearest))
+            elif any(less_equal(time, t) for t in self._order):
+                found.append(Stall(time, Waits.GAP, seconds))
+        return found
+
+    @property
+    def pending_statements(self) -> int:
+        return len(self._coverage)
+
+    @property
+    def pending_times(self) -> int:
+        return len(self._accounts)
+
+    # -- within ----------------------------------------------------------------------------------------------
+
+    def _learn(self, time: Time, origin: str) -> None:
+        kind = kind_of(time)
+        if self.kind == kind:
+            return
+        if self.kind is not None:
+            raise InvalidMessage(
+                f"times of two kinds: {time!r} in a stream of {_kind_name(self.kind)}", origin
+            )
+        self.kind = kind
+        if kind != INTEGERS:
+            self._coverage = empty_coverage(kind)
+            if self.reported:
+                self._stand_at((least(kind),))
+                self.progress = self.reported
+
+    def _stand_at(self, reported: Frontier) -> None:
+        now = self._clock.monotonic_us()
+        self._since = {t: self._since.get(t, now) for t in reported}
+        self.reported = reported
+
+    def _refutes_itself(
+        self,
+        message: Progress,
+        statement: Statement,
+        counts: Sequence[tuple[Time, int]],
+    ) -> bool:
+        """Poison the times of a statement that cannot be true; it is not taken in."""
+        lower, upper = statement.lower, statement.upper
+        bounds = minimal(t for t in (*lower, *upper) if beyond(self.reported, t))
+        wrong: list[tuple[str, Sequence[Time]]] = []
+        if message.seal is not None and seal_of(message) != signed(message.seal):
+            wrong.append((problems.SEAL_BROKEN, bounds))
+        if len(minimal(lower)) != len(lower) or len(minimal(upper)) != len(upper):
+            wrong.append((problems.NO_ANTICHAIN, bounds))
+        elif not all(beyond(lower, u) for u in upper):
+            wrong.append((problems.BOUNDS_CROSSED, bounds))
+        seen: set[Time] = set()
+        for time, _ in counts:
+            if time in seen:
+                wrong.append((problems.COUNT_REPEATED, [time]))
+            elif not within(lower, upper, time):
+                wrong.append((problems.COUNT_OUTSIDE, [time]))
+            seen.add(time)
+        for kind, times in wrong:
+            still = [t for t in times if beyond(self.reported, t)]
+            for time in still:
+                self.poison(time, kind, str(statement))
+            if not still:
+                self._found.append(Contradiction(kind, None, str(statement)))
+        return bool(wrong)
+
+    def _weigh(self, time: Time, account: Account, statement: Statement, count: int) -> None:
+        if account.declared is None:
+            account.declared, account.declared_by = count, statement
+        elif account.declared != count:
+            self.poison(
+                time,
+                problems.COUNTS_DIFFER,
+                f"{account.declared} updates in {account.declared_by}",
+                f"{count} updates in {statement}",
+            )
+            return
+        if account.observed > count:
+            self._too_many(time, account, f"{account.observed} distinct updates")
+
+    def _weigh_content(self, time: Time, account: Account, statement: Statement, content: int) -> None:
+        if account.content is None:
+            account.content, account.content_by = content, statement
+        elif account.content != content:
+            self.poison(
+                time,
+                problems.CONTENTS_DIFFER,
+                f"{account.content} in {account.content_by}",
+                f"{content} in {statement}",
+            )
+
+    def _too_many(self, time: Time, account: Account, what: str) -> None:
+        self.poison(time, problems.TOO_MANY, f"{account.declared} updates in {account.declared_by}", what)
+
+    def _between(self, statement: Statement) -> list[Time]:
+        """The times with accounts in the statement's region."""
+        order = cast("list[Any]", self._order)
+        if self.kind == INTEGERS:
+            first = bisect_left(order, statement.lower[0])
+            last = bisect_left(order, statement.upper[0]) if statement.upper else len(order)
+            return order[first:last]
+        # No time of the region comes before the least of `lower` in the order of tuples.
+        first = bisect_left(order, min(cast("Any", statement.lower)))
+        return [t for t in order[first:] if within(statement.lower, statement.upper, t)]
+
+    def _holds(self, time: Time) -> bool:
+        """Does this element of `reported` still hold it?"""
+        return time in self.progress or (time in self._accounts and self._blocked(time))
+
+    def _blocked(self, time: Time) -> bool:
+        """Is this covered time not complete? (An uncovered one is beyond `progress` anyway.)"""
+        account = self._accounts[time]
+        if account.poison is None and account.declared is not None:
+            if account.observed < account.declared:
+                return True
+            if account.content is not None and not account.verified:
+                self._verify(time, account, account.content)
+        return account.poison is not None
+
+    def _verify(self, time: Time, account: Account, content: int) -> None:
+        account.verified = True
+        found = self._content(time) if account.observed else 0
+        if found != content:
+            self.poison(
+                time,
+                problems.CONTENT_WRONG,
+                f"{content} in {account.content_by}",
+                f"{account.observed} updates with digest {found}",
+            )
+
+    def _first_blocked(self) -> list[Time]:
+        """For integers: what comes behind the first one is beyond it. All that is passed over here is
+        reported right after, so each time is looked at once."""
+        for time in self._order:
+            if beyond(self.progress, time):
+                break
+            if self._blocked(time):
+                return [time]
+        return []
+
+    def _passed(self) -> list[Time]:
+        """Take the times that are not beyond `reported` out of the order."""
+        if self.kind == INTEGERS or not self.reported:
+            order = cast("list[Any]", self._order)
+            count = bisect_left(order, self.reported[0]) if self.reported else len(order)
+            passed = self._order[:count]
+            del self._order[:count]
+            return passed
+        passed = [t for t in self._order if not beyond(self.reported, t)]
+        if passed:
+            self._order = [t for t in self._order if beyond(self.reported, t)]
+        return passed
+
+
+def _kind_name(kind: int) -> str:
+    return "integers" if kind == INTEGERS else f"products of {kind} integers"
+
+
+def _checked_count(value: Any, origin: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise InvalidMessage(f"not a count: {value!r}", origin)
+    return value
+
+
+def _checked_contents(message: Progress, origin: str) -> list[int] | None:
+    if (message.contents is None) != (message.seal is None):
+        raise InvalidMessage(
+            "a statement with half a digest", origin, detail="Contents and seal come together."
+        )
+    if message.contents is None:
+        return None
+    if len(message.contents) != len(message.counts):
+        raise InvalidMessage(
+            "a statement with half a digest",
+            origin,
+            detail=f"{len(message.contents)} digests for {len(message.counts)} counts.",
+        )
+    return [signed(c) for c in message.contents]
