@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tidemill.catalog.items import (
+    Connection,
     Database,
     Item,
     ItemId,
@@ -20,6 +21,7 @@ from tidemill.catalog.items import (
     Reference,
     Role,
     Schema,
+    Secret,
     Source,
     SourceProgress,
     SourceTable,
@@ -115,6 +117,7 @@ def _encode(item: Item) -> tuple[str, Json]:
             "created": item.created,
             "interval_ms": item.interval_ms,
             "retain_history_ms": item.retain_history_ms,
+            **({"depends_on": list(item.depends_on)} if item.depends_on else {}),
         }
     if isinstance(item, SourceTable):
         return "source_table", {
@@ -127,6 +130,8 @@ def _encode(item: Item) -> tuple[str, Json]:
             "envelope": item.envelope,
             "created": item.created,
             "subsource": item.subsource,
+            **({} if item.definition is None else {"definition": item.definition, "sql": item.sql}),
+            **({"connections": list(item.connections)} if item.connections else {}),
         }
     if isinstance(item, SourceProgress):
         return "source_progress", {
@@ -134,6 +139,16 @@ def _encode(item: Item) -> tuple[str, Json]:
             "schema": item.schema,
             "source": item.source,
             "desc": encode_desc(item.desc),
+        }
+    if isinstance(item, Secret):
+        return "secret", {"name": item.name, "schema": item.schema, "version": item.version}
+    if isinstance(item, Connection):
+        return "connection", {
+            "name": item.name,
+            "schema": item.schema,
+            "type": item.type,
+            "options": item.options,
+            "depends_on": list(item.depends_on),
         }
     if isinstance(item, Role):
         return "role", {"name": item.name, "superuser": item.superuser}
@@ -185,6 +200,7 @@ def _source(i: ItemId, b: Json) -> Item:
         b["created"],
         b["interval_ms"],
         b["retain_history_ms"],
+        tuple(b.get("depends_on", ())),
     )
 
 
@@ -200,11 +216,22 @@ def _source_table(i: ItemId, b: Json) -> Item:
         b["envelope"],
         b["created"],
         b["subsource"],
+        b.get("definition"),
+        b.get("sql"),
+        tuple(b.get("connections", ())),
     )
 
 
 def _source_progress(i: ItemId, b: Json) -> Item:
     return SourceProgress(i, b["name"], b["schema"], b["source"], decode_desc(b["desc"]))
+
+
+def _secret(i: ItemId, b: Json) -> Item:
+    return Secret(i, b["name"], b["schema"], b["version"])
+
+
+def _connection(i: ItemId, b: Json) -> Item:
+    return Connection(i, b["name"], b["schema"], b["type"], b["options"], tuple(b["depends_on"]))
 
 
 def _role(i: ItemId, b: Json) -> Item:
@@ -223,6 +250,8 @@ _DECODERS: dict[str, Callable[[ItemId, Json], Item]] = {
     "source": _source,
     "source_table": _source_table,
     "source_progress": _source_progress,
+    "secret": _secret,
+    "connection": _connection,
     "role": _role,
     "parameter": _parameter,
 }

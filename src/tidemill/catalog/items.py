@@ -1,8 +1,8 @@
 """The things a catalog holds, as immutable values.
 
 Ids are stable and never used twice: `u1`, `u2`, ... for what users made, `s1`, ... for what the system
-brings. A later kind of item (connection, secret, sink, materialized view) is one more dataclass here and one
-more pair of functions in `codec`; an item that stands in a schema has `schema`, `depends_on` and `owner`, and
+brings. A later kind of item (sink, materialized view) is one more dataclass here and one more pair of
+functions in `codec`; an item that stands in a schema has `schema`, `depends_on` and `owner`, and
 then all of names, dependencies and DROP work for it.
 """
 
@@ -122,10 +122,8 @@ class Source:
     interval_ms: int
     # Of its rows, its tables' and its bindings alike: they are let go together.
     retain_history_ms: int | None = None
-
-    @property
-    def depends_on(self) -> tuple[ItemId, ...]:
-        return ()
+    # The connections that its definition names.
+    depends_on: tuple[ItemId, ...] = ()
 
     @property
     def owner(self) -> ItemId | None:
@@ -149,10 +147,15 @@ class SourceTable:
     # As for a source. A table made later than its source begins later.
     created: int
     subsource: bool
+    # Of a table that says itself how messages become rows: what is added to the outputs of its source's
+    # definition, the statement that made it, and the connections that it names.
+    definition: str | None = None
+    sql: str | None = None
+    connections: tuple[ItemId, ...] = ()
 
     @property
     def depends_on(self) -> tuple[ItemId, ...]:
-        return (self.source,)
+        return (self.source, *self.connections)
 
     @property
     def owner(self) -> ItemId | None:
@@ -180,6 +183,46 @@ class SourceProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A text that statements refer to and nobody sees. It is in a store of its own (`secrets`); here is only
+    that there is one."""
+
+    id: ItemId
+    name: str
+    schema: ItemId
+    # The time at which the text was set. It is part of the name that the text has in the store, so that a
+    # text is never overwritten, and a change of it is a change of the catalog.
+    version: int
+
+    @property
+    def depends_on(self) -> tuple[ItemId, ...]:
+        return ()
+
+    @property
+    def owner(self) -> ItemId | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How something outside is reached, and who we are there."""
+
+    id: ItemId
+    name: str
+    schema: ItemId
+    # The kind, as mz_connections shows it: `kafka`, `confluent-schema-registry`.
+    type: str
+    # Canonical JSON: by name a text, a list of texts, or {"secret": id} (`connections`).
+    options: str
+    # The secrets among the options.
+    depends_on: tuple[ItemId, ...] = ()
+
+    @property
+    def owner(self) -> ItemId | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
     """`superuser` may ALTER SYSTEM."""
 
@@ -197,10 +240,13 @@ class SystemParameter:
     value: str
 
 
-# What stands in a schema under a name. All can be read, but for a source that feeds tables.
+# What can be read, but for a source that feeds tables.
 Relation: TypeAlias = Table | View | Source | SourceTable | SourceProgress
 RELATIONS = (Table, View, Source, SourceTable, SourceProgress)
-Item: TypeAlias = Database | Schema | Relation | Role | SystemParameter
+# What stands in a schema under a name. There is one space of names for all.
+SchemaItem: TypeAlias = Relation | Secret | Connection
+SCHEMA_ITEMS = (*RELATIONS, Secret, Connection)
+Item: TypeAlias = Database | Schema | SchemaItem | Role | SystemParameter
 
 # How an item's kind is called in messages.
 KIND_NAMES: dict[type[Item], str] = {
@@ -211,6 +257,8 @@ KIND_NAMES: dict[type[Item], str] = {
     Source: "source",
     SourceTable: "table",
     SourceProgress: "progress relation",
+    Secret: "secret",
+    Connection: "connection",
     Role: "role",
     SystemParameter: "parameter",
 }

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from tidemill.catalog import source_ops
+from tidemill.catalog import connection_ops, source_ops
 from tidemill.catalog.columns import check_columns
+from tidemill.catalog.connection_ops import AlterConnection, AlterSecret, CreateConnection, CreateSecret
 from tidemill.catalog.items import (
     DEFAULT_SCHEMA,
     RELATIONS,
+    SCHEMA_ITEMS,
     Database,
     Item,
     ItemId,
@@ -23,6 +25,7 @@ from tidemill.catalog.items import (
     Reference,
     Role,
     Schema,
+    SchemaItem,
     SystemParameter,
     Table,
     View,
@@ -87,7 +90,8 @@ class CreateRole:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A database, schema, relation or role. What belongs to a source goes with the source alone."""
+    """A database, role, schema, or what stands in one. What belongs to a source goes with the source
+    alone."""
 
     id: ItemId
     cascade: bool = False
@@ -95,8 +99,8 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A database, schema or relation. `rewrites` are new texts of dependent views, for those who like
-    SHOW CREATE to show the new name; what a view reads does not hang on its text (`items.Reference`)."""
+    """A database, a schema, or what stands in one. `rewrites` are new texts of dependent views, for those who
+    like SHOW CREATE to show the new name; what a view reads does not hang on its text (`items.Reference`)."""
 
     id: ItemId
     name: str
@@ -158,6 +162,10 @@ Op: TypeAlias = (
     | SetRetainHistory
     | SetSourceHistory
     | SetSourceInterval
+    | CreateSecret
+    | AlterSecret
+    | CreateConnection
+    | AlterConnection
     | AlterSystem
 )
 
@@ -205,6 +213,8 @@ class _Draft:
                 source_ops.create_source_table(self, op)
             case SetSourceHistory() | SetSourceInterval():
                 self.put(source_ops.altered(self.state, op))
+            case CreateSecret() | AlterSecret() | CreateConnection() | AlterConnection():
+                connection_ops.apply(self, op)
             case Drop():
                 self.drop(op)
             case Rename():
@@ -241,15 +251,17 @@ class _Draft:
         if self.state.find_schema(database, name) is not None:
             raise DuplicateObject(f'schema "{name}" already exists', sqlstate="42P06")
 
-    def check_relation_name(self, schema: ItemId, name: str) -> None:
+    def check_name(self, schema: ItemId, name: str) -> None:
+        """Something new may be called so in the schema."""
         check_identifier(name)
         if self.state.get(schema, Schema).database is None:
             raise Unsupported("system schemas cannot be changed", sqlstate="42501")
-        if self.state.find_relation(schema, name) is not None:
-            raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
+        existing = self.state.find(schema, name)
+        if existing is not None:
+            raise already_exists(existing)
 
     def create_table(self, op: CreateTable) -> None:
-        self.check_relation_name(op.schema, op.name)
+        self.check_name(op.schema, op.name)
         check_columns(op.desc)
         defaults = op.defaults or (None,) * len(op.desc.columns)
         if len(defaults) != len(op.desc.columns):
@@ -267,12 +279,12 @@ class _Draft:
         depends_on = tuple(dict.fromkeys((*op.depends_on, *(r.id for r in op.references))))
         for needed in depends_on:
             self.state.relation(needed)
-        existing = self.state.find_relation(op.schema, op.name)
+        existing = self.state.find(op.schema, op.name)
         if op.replace and isinstance(existing, View):
             self.check_replaces(existing, op, depends_on)
             item_id = existing.id
         else:
-            self.check_relation_name(op.schema, op.name)
+            self.check_name(op.schema, op.name)
             item_id = self.new_id()
         self.put(View(item_id, op.name, op.schema, op.sql, op.desc, depends_on, op.references))
 
@@ -308,7 +320,7 @@ class _Draft:
 
     def drop(self, op: Drop) -> None:
         item = self.changeable(op.id)
-        if isinstance(item, RELATIONS) and item.owner is not None:
+        if isinstance(item, SCHEMA_ITEMS) and item.owner is not None:
             shown, owner = self.state.describe(item), self.state.describe(self.items[item.owner])
             raise DependentObjects(
                 f"cannot drop {shown} because {owner} requires it", hint=f"You can drop {owner} instead."
@@ -327,8 +339,8 @@ class _Draft:
 
     def rename(self, op: Rename) -> None:
         item = self.changeable(op.id)
-        if isinstance(item, RELATIONS):
-            self.check_relation_name(item.schema, op.name)
+        if isinstance(item, SCHEMA_ITEMS):
+            self.check_name(item.schema, op.name)
         elif isinstance(item, Schema) and item.database is not None:
             self.check_schema_name(item.database, op.name)
         elif isinstance(item, Database):
@@ -350,6 +362,12 @@ class _Draft:
             self.put(replace(found, value=op.value))
         else:
             self.put(SystemParameter(self.new_id(), op.name, op.value))
+
+
+def already_exists(item: SchemaItem) -> DuplicateObject:
+    if isinstance(item, RELATIONS):
+        return DuplicateObject(f'relation "{item.name}" already exists', sqlstate="42P07")
+    return DuplicateObject(f'{kind_name(item)} "{item.name}" already exists')
 
 
 def _alter_table(table: Table, op: AddColumn | SetDefault | SetNotNull | SetRetainHistory) -> Table:

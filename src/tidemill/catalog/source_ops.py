@@ -7,11 +7,13 @@ the statement did not give are found here, against the very state that the chang
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidemill.catalog.columns import check_columns
-from tidemill.catalog.items import Item, ItemId, Source, SourceProgress, SourceTable
+from tidemill.catalog.items import Connection, Item, ItemId, Source, SourceProgress, SourceTable
 from tidemill.catalog.names import MAX_IDENTIFIER_BYTES, check_identifier
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import DuplicateObject
@@ -46,11 +48,14 @@ class CreateSource:
     progress: str | None = None
     subsources: tuple[NewSubsource, ...] = ()
     retain_history_ms: int | None = None
+    # The connections that the definition names.
+    depends_on: tuple[ItemId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CreateSourceTable:
-    """CREATE TABLE ... FROM SOURCE."""
+    """CREATE TABLE ... FROM SOURCE. With `definition` the table has an output of its own, which is added to
+    those of the source; several of them may be made from one `output` of the upstream."""
 
     schema: ItemId
     name: str
@@ -58,6 +63,9 @@ class CreateSourceTable:
     output: str
     desc: RelationDesc
     envelope: str
+    definition: Mapping[str, Any] | None = None
+    sql: str | None = None
+    connections: tuple[ItemId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +98,13 @@ class Draft(Protocol):
 
     def put(self, item: Item) -> None: ...
 
-    def check_relation_name(self, schema: ItemId, name: str) -> None: ...
+    def check_name(self, schema: ItemId, name: str) -> None: ...
 
 
 def create_source(draft: Draft, op: CreateSource) -> None:
     taken: set[str] = set()
     for name in (op.name, *(s.name for s in op.subsources), *([op.progress] if op.progress else ())):
-        draft.check_relation_name(op.schema, name)
+        draft.check_name(op.schema, name)
         if name in taken:
             raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
         taken.add(name)
@@ -121,6 +129,7 @@ def create_source(draft: Draft, op: CreateSource) -> None:
             draft.time,
             op.interval_ms,
             op.retain_history_ms,
+            _connections(draft.state, op.depends_on),
         )
     )
     progress = op.progress or _progress_name(draft.state, op.schema, op.name, taken)
@@ -129,28 +138,49 @@ def create_source(draft: Draft, op: CreateSource) -> None:
         _put_table(draft, op.schema, source_id, new, subsource=True)
 
 
+def _connections(state: CatalogState, found: tuple[ItemId, ...]) -> tuple[ItemId, ...]:
+    """They are still there."""
+    return tuple(state.get(i, Connection).id for i in found)
+
+
 def create_source_table(draft: Draft, op: CreateSourceTable) -> None:
     source = draft.state.get(op.source, Source)
-    draft.check_relation_name(op.schema, op.name)
+    draft.check_name(op.schema, op.name)
     check_columns(op.desc)
-    for other in draft.state.source_tables(source.id):
-        if other.output == op.output:
-            raise DuplicateObject(
-                f'"{op.output}" of source "{source.name}" already has a table',
-                detail=f"It is {draft.state.describe(other)}.",
-            )
+    others = {other.output: other for other in draft.state.source_tables(source.id)}
+    if op.definition is not None:
+        output = _free(op.output, others)
+        new = NewSubsource(op.name, output, op.desc, op.envelope)
+        table = _put_table(draft, op.schema, source.id, new, subsource=False)
+        definition = json.dumps({**op.definition, "name": output}, sort_keys=True, separators=(",", ":"))
+        needed = _connections(draft.state, op.connections)
+        draft.put(replace(table, definition=definition, sql=op.sql, connections=needed))
+        return
+    if op.output in others:
+        raise DuplicateObject(
+            f'"{op.output}" of source "{source.name}" already has a table',
+            detail=f"It is {draft.state.describe(others[op.output])}.",
+        )
     new = NewSubsource(op.name, op.output, op.desc, op.envelope)
     _put_table(draft, op.schema, source.id, new, subsource=False)
 
 
-def _put_table(draft: Draft, schema: ItemId, source: ItemId, new: NewSubsource, *, subsource: bool) -> None:
+def _free(output: str, taken: Container[str]) -> str:
+    """The name itself, else with the first number that makes it another."""
+    names = (f"{output}#{n}" for n in itertools.count(2))
+    return next(n for n in itertools.chain([output], names) if n not in taken)
+
+
+def _put_table(
+    draft: Draft, schema: ItemId, source: ItemId, new: NewSubsource, *, subsource: bool
+) -> SourceTable:
     item_id, time = draft.new_id(), draft.time
     shard = f"{item_id}-{time}"
-    draft.put(
-        SourceTable(
-            item_id, new.name, schema, source, new.output, new.desc, shard, new.envelope, time, subsource
-        )
+    table = SourceTable(
+        item_id, new.name, schema, source, new.output, new.desc, shard, new.envelope, time, subsource
     )
+    draft.put(table)
+    return table
 
 
 def _progress_name(state: CatalogState, schema: ItemId, source: str, taken: set[str]) -> str:
@@ -160,7 +190,7 @@ def _progress_name(state: CatalogState, schema: ItemId, source: str, taken: set[
         suffix = f"_progress{number or ''}"
         room = MAX_IDENTIFIER_BYTES - len(suffix)
         name = check_identifier(source.encode()[:room].decode(errors="ignore") + suffix)
-        if name not in taken and state.find_relation(schema, name) is None:
+        if name not in taken and state.find(schema, name) is None:
             return name
     raise AssertionError("there is always a free number")
 

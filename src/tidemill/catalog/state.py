@@ -13,13 +13,17 @@ from typing import TypeVar
 from tidemill.catalog.items import (
     IMPLICIT_SCHEMAS,
     RELATIONS,
+    SCHEMA_ITEMS,
     Collection,
+    Connection,
     Database,
     Item,
     ItemId,
     Relation,
     Role,
     Schema,
+    SchemaItem,
+    Secret,
     Source,
     SourceProgress,
     SourceTable,
@@ -28,7 +32,14 @@ from tidemill.catalog.items import (
     kind_name,
 )
 from tidemill.catalog.names import dotted, similar
-from tidemill.errors import DependentObjects, Internal, SyntaxError_, UndefinedObject, Unsupported
+from tidemill.errors import (
+    DependentObjects,
+    Internal,
+    SyntaxError_,
+    UndefinedObject,
+    Unsupported,
+    WrongObjectType,
+)
 
 _I = TypeVar("_I", bound=Item)
 
@@ -45,7 +56,7 @@ class CatalogState:
         self._items: dict[ItemId, Item] = {i.id: i for i in items}
         self._databases: dict[str, ItemId] = {}
         self._schemas: dict[tuple[ItemId | None, str], ItemId] = {}
-        self._relations: dict[tuple[ItemId, str], ItemId] = {}
+        self._named: dict[tuple[ItemId, str], ItemId] = {}
         self._roles: dict[str, ItemId] = {}
         self._parameters: dict[str, ItemId] = {}
         self._dependants: dict[ItemId, list[ItemId]] = {}
@@ -67,7 +78,7 @@ class CatalogState:
         elif isinstance(item, SystemParameter):
             taken = self._parameters.setdefault(item.name, item.id)
         else:
-            taken = self._relations.setdefault((item.schema, item.name), item.id)
+            taken = self._named.setdefault((item.schema, item.name), item.id)
             self._require(item, item.schema)
             self._contents.setdefault(item.schema, []).append(item.id)
             for needed in item.depends_on:
@@ -121,6 +132,12 @@ class CatalogState:
                 return item
         raise Internal(f"source {source} has no progress relation")
 
+    def connections(self) -> list[Connection]:
+        return [i for i in self._items.values() if isinstance(i, Connection)]
+
+    def secrets(self) -> list[Secret]:
+        return [i for i in self._items.values() if isinstance(i, Secret)]
+
     def collections(self) -> list[Collection]:
         """Everything that has a shard."""
         found: list[Collection] = []
@@ -147,7 +164,11 @@ class CatalogState:
         return own + [self.get(i, Schema) for (d, _), i in self._schemas.items() if d is None]
 
     def relations(self, schema: ItemId) -> list[Relation]:
-        return [self.relation(i) for i in self._contents.get(schema, ())]
+        return [i for i in self.schema_items(schema) if isinstance(i, RELATIONS)]
+
+    def schema_items(self, schema: ItemId) -> list[SchemaItem]:
+        found = [self._items[i] for i in self._contents.get(schema, ())]
+        return [i for i in found if isinstance(i, SCHEMA_ITEMS)]
 
     def contents(self, container: ItemId) -> list[ItemId]:
         """What stands directly in a database or schema."""
@@ -180,7 +201,7 @@ class CatalogState:
         item = self._items[item_id]
         others = [i for i in self.drop_order(item_id) if i.id != item_id]
         going = {item_id, *(i.id for i in others)}
-        others = [i for i in others if not (isinstance(i, RELATIONS) and i.owner in going)]
+        others = [i for i in others if not (isinstance(i, SCHEMA_ITEMS) and i.owner in going)]
         if others:
             shown = self.describe(item)
             raise DependentObjects(
@@ -193,7 +214,7 @@ class CatalogState:
         lines: list[str] = []
         for other in sorted(others, key=lambda i: id_order(i.id)):
             causes: list[ItemId | None] = [other.database] if isinstance(other, Schema) else []
-            if isinstance(other, RELATIONS):
+            if isinstance(other, SCHEMA_ITEMS):
                 causes = [*other.depends_on, other.schema]
             cause = next((c for c in causes if c is not None and c in going), item.id)
             lines.append(f"{self.describe(other)} depends on {self.describe(self._items[cause])}")
@@ -227,14 +248,24 @@ class CatalogState:
             raise SyntaxError_(f"improper qualified name (too many dotted names): {dotted(parts)}")
         return self.schema(self.database(parts[0] if len(parts) == 2 else database).id, parts[-1])
 
-    def find_relation(self, schema: ItemId, name: str) -> Relation | None:
-        item_id = self._relations.get((schema, name))
-        return None if item_id is None else self.relation(item_id)
+    def find(self, schema: ItemId, name: str) -> SchemaItem | None:
+        item_id = self._named.get((schema, name))
+        item = None if item_id is None else self._items[item_id]
+        return item if isinstance(item, SCHEMA_ITEMS) else None
 
     def resolve(self, parts: Sequence[str], database: str, search_path: Sequence[str]) -> Relation:
-        """A relation by its name as written: `item`, `schema.item` or `database.schema.item`. An
-        unqualified one is looked for in the system's implicit schemas and then along the search path;
-        schemas of the path that do not exist are skipped."""
+        """A relation by its name as written (`resolve_item`)."""
+        found = self.resolve_item(parts, database, search_path)
+        if not isinstance(found, RELATIONS):
+            raise WrongObjectType(f'"{dotted(parts)}" is a {kind_name(found)}, not a relation')
+        return found
+
+    def resolve_item(
+        self, parts: Sequence[str], database: str, search_path: Sequence[str], kind: str = "relation"
+    ) -> SchemaItem:
+        """What stands in a schema, by its name as written: `item`, `schema.item` or `database.schema.item`.
+        An unqualified one is looked for in the system's implicit schemas and then along the search path;
+        schemas of the path that do not exist are skipped. `kind` is how an error calls it."""
         if len(parts) > 3:
             raise SyntaxError_(f"improper qualified name (too many dotted names): {dotted(parts)}")
         name = parts[-1]
@@ -244,11 +275,15 @@ class CatalogState:
         else:
             schemas = [self.resolve_schema(parts[:-1], database)]
         for schema in schemas:
-            if (found := self.find_relation(schema.id, name)) is not None:
+            if (found := self.find(schema.id, name)) is not None:
                 return found
-        close = similar(name, [r.name for s in schemas for r in self.relations(s.id)])
-        hint = _perhaps("relation", close)
-        raise UndefinedObject(f'relation "{dotted(parts)}" does not exist', hint=hint, sqlstate="42P01")
+        items = [i for s in schemas for i in self.schema_items(s.id)]
+        close = similar(name, [i.name for i in items if kind in ("relation", kind_name(i))])
+        raise UndefinedObject(
+            f'{kind} "{dotted(parts)}" does not exist',
+            hint=_perhaps(kind, close),
+            sqlstate="42P01" if kind == "relation" else "42704",
+        )
 
     def resolve_new(
         self, parts: Sequence[str], database: str, search_path: Sequence[str]
@@ -294,13 +329,13 @@ class CatalogState:
         """All parts of the name that `resolve` finds the item by from anywhere."""
         if isinstance(item, Schema):
             return (item.name,) if item.database is None else (self._items[item.database].name, item.name)
-        if isinstance(item, RELATIONS):
+        if isinstance(item, SCHEMA_ITEMS):
             return (*self.full_name(self._items[item.schema]), item.name)
         return (item.name,)
 
     def describe(self, item: Item) -> str:
         """As in PostgreSQL's messages: `table t`, `view other.v`; the default schema is not shown."""
-        if isinstance(item, RELATIONS):
+        if isinstance(item, SCHEMA_ITEMS):
             schema = self._items[item.schema]
             shown = item.name if schema.name == "public" else f"{schema.name}.{item.name}"
             return f"{kind_name(item)} {shown}"

@@ -137,12 +137,14 @@ class Catalog:
         contents: pa.Table | None = None,
         reads: Mapping[str, int] | None = None,
         unaltered: Table | None = None,
+        before: Listener | None = None,
     ) -> CatalogState:
         """Make all of the changes, or none, durably; returns the state after them. `contents` are the updates
         (physical columns and `mz_diff`) that come with the change: what the one table which `ops` create
         starts with, or what the rows get in the columns which `ops` add to one table. `reads` are the shards
         that the change was worked out from, with the times, and `unaltered` the table as it was then:
-        SerializationFailure when one has changed since."""
+        SerializationFailure when one has changed since. `before` is called with the states before and after
+        the change when nothing of it is durable yet; what it raises ends the attempt."""
         with self._lock, self._environment.txns.paused():
             for shard_id, read_at in (reads or {}).items():
                 if (changed_at := self._environment.txns.last_write(shard_id)) > read_at:
@@ -158,19 +160,21 @@ class Catalog:
             widening: Widening | None = None
             try:
                 new = apply_all(old, ops, time=ts)
+                if before is not None:
+                    before(old, new)
                 self._create_shards(old, new, ts, created)
                 widening = prepare(self._environment, old, new, contents, ts)
                 if contents is not None and widening is None:
                     self._fill(created, contents, ts)
                 gone = _dropped(old, new)
-                before = {r: b for r, b in self._rows.items() if r.startswith(DROPPED)}
-                rows = self._rows_of(new) | before
+                dropped = {r: b for r, b in self._rows.items() if r.startswith(DROPPED)}
+                rows = self._rows_of(new) | dropped
                 rows |= {DROPPED + c.shard: _dropped_body(c.shard) for c in gone}
                 if widening is not None:
                     rows[widening.table.id] = codec.encode(widening.entry)
                 self._write(rows, ts)
                 if widening is not None:
-                    self._widen(widening, self._rows_of(old) | before)
+                    self._widen(widening, self._rows_of(old) | dropped)
             except Exception:
                 self._discard(created)
                 if widening is not None:

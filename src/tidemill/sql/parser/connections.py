@@ -205,7 +205,7 @@ def _broker(cursor: Cursor) -> str:
     return address
 
 
-_SAME = {("broker",): "BROKERS", ("sasl", "mechanism"): "SASL MECHANISMS"}
+_SAME: dict[tuple[str, ...], str] = {("broker",): "BROKERS", ("sasl", "mechanism"): "SASL MECHANISMS"}
 _CALLED = {ConnectionKind.KAFKA: "Kafka", ConnectionKind.SCHEMA_REGISTRY: "schema registry"}
 _TLS: Readers[ConnectionValue] = {
     ("ssl", "key"): _text,

@@ -1,0 +1,72 @@
+"""Changes of the catalog that make and alter secrets and connections; `ops` applies them.
+
+The text of a secret is in the store of secrets before the change that names it (`Catalog.transact`'s
+`before`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tidemill.catalog.items import Connection, ItemId, Secret
+from tidemill.catalog.source_ops import Draft
+from tidemill.catalog.state import CatalogState
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSecret:
+    schema: ItemId
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSecret:
+    """It has another text from now on."""
+
+    secret: ItemId
+
+
+@dataclass(frozen=True, slots=True)
+class CreateConnection:
+    """`options` as `Connection` has them; `secrets` are the ids among them."""
+
+    schema: ItemId
+    name: str
+    type: str
+    options: str
+    secrets: tuple[ItemId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConnection:
+    """It has these options from now on, all of them."""
+
+    connection: ItemId
+    options: str
+    secrets: tuple[ItemId, ...] = ()
+
+
+ConnectionOp = CreateSecret | AlterSecret | CreateConnection | AlterConnection
+
+
+def apply(draft: Draft, op: ConnectionOp) -> None:
+    match op:
+        case CreateSecret():
+            draft.check_name(op.schema, op.name)
+            draft.put(Secret(draft.new_id(), op.name, op.schema, draft.time))
+        case AlterSecret():
+            draft.put(replace(draft.state.get(op.secret, Secret), version=draft.time))
+        case CreateConnection():
+            draft.check_name(op.schema, op.name)
+            _check_secrets(draft.state, op.secrets)
+            draft.put(Connection(draft.new_id(), op.name, op.schema, op.type, op.options, op.secrets))
+        case AlterConnection():
+            _check_secrets(draft.state, op.secrets)
+            connection = draft.state.get(op.connection, Connection)
+            draft.put(replace(connection, options=op.options, depends_on=op.secrets))
+
+
+def _check_secrets(state: CatalogState, secrets: tuple[ItemId, ...]) -> None:
+    """They are still there."""
+    for secret in secrets:
+        state.get(secret, Secret)

@@ -1,0 +1,121 @@
+"""From what the catalog keeps of a source to what opens it: connections in the place of their ids.
+
+A definition names a connection by its id, and a connection names secrets by theirs, so that neither passwords
+nor addresses are copied. When a source is opened, `opened(state, source, secrets)` gives the definition that
+`sources.definition.open_source` takes:
+
+- `"connection": "<id>"` becomes `"connection": {"brokers": [...], "security_protocol": ..., ...}`;
+- `"registry": {"connection": "<id>"}` of a format becomes `"registry": {"url": ..., "username": ..., ...}`;
+- the outputs of tables (CREATE TABLE ... FROM SOURCE ... FORMAT ...) stand behind the source's own;
+- `{"secret": "<id>"}` becomes the secret's text.
+
+What is opened so is never logged or kept: it holds passwords. `hangs_on(state, source)` are the items whose
+change means that the source must be opened anew. Called by whoever runs sources, and by the engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from tidemill.catalog.items import Connection, ItemId, Secret, Source
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import WrongObjectType
+
+Definition = dict[str, Any]
+
+KAFKA = "kafka"
+SCHEMA_REGISTRY = "confluent-schema-registry"
+
+
+class Secrets(Protocol):
+    """The store of secrets (`secrets.SecretStore`)."""
+
+    def read(self, secret: Secret) -> str: ...
+
+
+def opened(state: CatalogState, source: Source, secrets: Secrets) -> Definition:
+    """The definition that opens `source` as the catalog has it now. Raises TidemillError."""
+    definition: Definition = json.loads(source.definition)
+    tables = [json.loads(t.definition) for t in state.source_tables(source.id) if t.definition is not None]
+    if tables:
+        definition["outputs"] = [*definition.get("outputs", ()), *tables]
+    return resolved(state, definition, secrets)
+
+
+def resolved(state: CatalogState, definition: Mapping[str, Any], secrets: Secrets) -> Definition:
+    """`definition` with what its connections say today."""
+    found = dict(definition)
+    if "connection" in found:
+        found["connection"] = _reached(state, found["connection"], secrets)
+    if "outputs" in found:
+        found["outputs"] = [
+            {name: _format(state, part, secrets) for name, part in output.items()}
+            for output in found["outputs"]
+        ]
+    return found
+
+
+def _format(state: CatalogState, part: Any, secrets: Secrets) -> Any:
+    """A part of an output; formats are those that have a registry."""
+    if not isinstance(part, dict) or not cast("Definition", part).get("registry"):
+        return part
+    form = cast("Definition", part)
+    registry: Definition = form["registry"]
+    if "connection" in registry:
+        return {**form, "registry": options(state, registry["connection"], secrets)}
+    return form
+
+
+def _reached(state: CatalogState, connection: Any, secrets: Secrets) -> Any:
+    """Of a connection that was not made by itself the options are in the definition."""
+    return options(state, connection, secrets) if isinstance(connection, str) else connection
+
+
+def options(state: CatalogState, connection: ItemId, secrets: Secrets) -> Definition:
+    """The options of a connection, secrets in the place of their names."""
+    item = state.get(connection, Connection)
+    return with_secrets(state, json.loads(item.options), secrets)
+
+
+def with_secrets(state: CatalogState, given: Mapping[str, Any], secrets: Secrets) -> Definition:
+    """Options as a connection has them, secrets in the place of their names."""
+    found: Definition = {}
+    for name, value in given.items():
+        if isinstance(value, dict):
+            found[name] = secrets.read(state.get(cast("Definition", value)["secret"], Secret))
+        else:
+            found[name] = value
+    return found
+
+
+def hangs_on(state: CatalogState, source: Source) -> tuple[Connection | Secret, ...]:
+    """The connections and secrets that the source and its tables are opened with, in the order of their
+    ids."""
+    found: dict[ItemId, Connection | Secret] = {}
+    waiting: list[ItemId] = [*source.depends_on]
+    for table in state.source_tables(source.id):
+        waiting += table.connections
+    while waiting:
+        item = state.items[waiting.pop()]
+        if isinstance(item, Connection | Secret) and item.id not in found:
+            found[item.id] = item
+            waiting += item.depends_on
+    return tuple(found[i] for i in sorted(found))
+
+
+def connection_of(state: CatalogState, source: Source) -> Connection | None:
+    """The connection that a source reads through; None where it has none with a name."""
+    found = json.loads(source.definition).get("connection")
+    return state.get(found, Connection) if isinstance(found, str) else None
+
+
+def expect_type(connection: Connection, kind: str, position: int | None = None) -> Connection:
+    """The connection, if it is of that kind."""
+    if connection.type != kind:
+        raise WrongObjectType(
+            f'connection "{connection.name}" is a {connection.type} connection, not a {kind} connection',
+            position=position,
+        )
+    return connection

@@ -1,0 +1,167 @@
+"""The store of secrets: what passwords and keys are, in a folder that only the server's user can read.
+
+The one durable thing that is no shard: the catalog is read by anybody who can read the data directory or
+`mz_connections`, and keeps history; a secret must do neither. A text is one file, `<item id>-<version>`, mode
+0600, in a folder of mode 0700. It is written and synced before the catalog's entry that names it, under a
+name that no other attempt or server uses (versions are times of the one clock), and deleted after the entry
+that no longer does; what a crash leaves in between is deleted when the store is opened next. So CREATE and
+ALTER SECRET happen or do not, as any other change. Made by the engine; read by whoever opens sources. No text
+of a secret is in a log or an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tidemill import failpoints
+from tidemill.catalog.items import Secret
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import LimitExceeded, TidemillError, Unavailable, Unsupported
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FP_WRITTEN = failpoints.register(
+    "secrets.written", "a secret's text is durable, the catalog does not know it"
+)
+
+# Certificates with their chains take some kilobytes; a secret is no place for data.
+MAX_SECRET_BYTES = 512 * 1024
+
+_OURS = re.compile(r"u\d+-\d+|\.tmp-[0-9a-f]{32}")
+
+
+class SecretMissing(TidemillError):
+    """The catalog has the secret, the store not."""
+
+    sqlstate = "58P01"
+
+
+class SecretStore:
+    """Thread-safe. `folder` is made when it is first needed; None: there is no place for secrets."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def write(self, secret: Secret, text: str) -> None:
+        """Durable when it returns."""
+        data = checked(text)
+        folder = self._place()
+        temporary = folder / f".tmp-{uuid.uuid4().hex}"
+
+        def put() -> None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # One that was there may be wider open.
+            folder.chmod(0o700)
+            _write_synced(temporary, data)
+            temporary.rename(folder / _file_name(secret))
+            _sync(folder)
+            _sync(folder.parent)
+
+        try:
+            _trying("cannot keep a secret", put)
+        finally:
+            temporary.unlink(missing_ok=True)
+        failpoints.hit(FP_WRITTEN)
+
+    def read(self, secret: Secret) -> str:
+        path = None if self._folder is None else self._folder / _file_name(secret)
+        try:
+            if path is None:
+                raise FileNotFoundError
+            return _trying("cannot read a secret", path.read_bytes).decode()
+        except FileNotFoundError:
+            raise SecretMissing(
+                f'the text of secret "{secret.name}" is missing',
+                detail="The server has no folder for secrets."
+                if path is None
+                else f"There is no file {path}.",
+                hint="Bring the folder back that the server had for its secrets (--secrets-dir), or set the "
+                "secret anew with ALTER SECRET ... AS '...'.",
+            ) from None
+
+    def forget(self, secret: Secret) -> None:
+        """The catalog does not name this text any more. Best effort: the next server tries again."""
+        if self._folder is None:
+            return
+        try:
+            (self._folder / _file_name(secret)).unlink(missing_ok=True)
+        except OSError as e:
+            log.warning("the file of a secret that was dropped cannot be deleted: %s", e)
+
+    def follow(self, old: CatalogState, new: CatalogState) -> None:
+        """For `Catalog.on_change`: texts that are named no more go."""
+        for secret in old.secrets():
+            now = new.items.get(secret.id)
+            if not isinstance(now, Secret) or now.version != secret.version:
+                self.forget(secret)
+
+    def sweep(self, state: CatalogState) -> None:
+        """Delete what a crash left: texts that the catalog never named, or names no more. Before anything is
+        written here."""
+        if self._folder is None or not self._folder.is_dir():
+            return
+        named = {_file_name(secret) for secret in state.secrets()}
+        for path in self._folder.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in named:
+                log.info("deleting the file of a secret that no longer exists: %s", path.name)
+                path.unlink(missing_ok=True)
+
+    def _place(self) -> Path:
+        if self._folder is None:
+            raise Unsupported(
+                "there is no place for secrets",
+                detail="Secrets are not kept in an object store.",
+                hint="Start the server with --secrets-dir: a local folder that stays.",
+                sqlstate="55000",
+            )
+        return self._folder
+
+
+def checked(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > MAX_SECRET_BYTES:
+        raise LimitExceeded(f"a secret can have at most {MAX_SECRET_BYTES} bytes, this has {len(data)}")
+    return data
+
+
+def _file_name(secret: Secret) -> str:
+    return f"{secret.id}-{secret.version}"
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    # Never readable by others, not even before the first byte: the mode is that of the open, whatever the
+    # umask.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _trying(what: str, act: Callable[[], T]) -> T:
+    """A file that is not there is the caller's to tell."""
+    try:
+        return act()
+    except FileNotFoundError:
+        raise
+    except OSError as e:
+        raise Unavailable(
+            what,
+            detail=f"{e.filename}: {e.strerror}",
+            hint="Check the folder of secrets: owner, mode, space.",
+        ) from e
