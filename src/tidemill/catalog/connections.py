@@ -107,7 +107,7 @@ def hangs_on(state: CatalogState, source: Source) -> tuple[Connection | Secret, 
 
 def connection_of(state: CatalogState, source: Source) -> Connection | None:
     """The connection that a source reads through; None where it has none with a name."""
-    found = json.loads(source.definition).get("connection")
+    found = json.loads(source.definition).get("connection") if source.depends_on else None
     return state.get(found, Connection) if isinstance(found, str) else None
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidemill.catalog import ops
-from tidemill.catalog.items import Item, Relation, Schema
+from tidemill.catalog.items import RELATIONS, Item, Relation, Schema, SchemaItem
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.kinds import statement_kind
@@ -77,8 +77,16 @@ def skip(verb: str, text: str, sqlstate: str) -> Action:
 def existing_at(
     s: EngineSession, name: ast.Name, catalog: CatalogState
 ) -> tuple[Schema, str, Relation | None]:
+    """Where a new relation of that name will be, and the relation that is there now."""
+    schema, item, existing = item_at(s, name, catalog)
+    if existing is not None and not isinstance(existing, RELATIONS):
+        raise ops.already_exists(existing)
+    return schema, item, existing
+
+
+def item_at(s: EngineSession, name: ast.Name, catalog: CatalogState) -> tuple[Schema, str, SchemaItem | None]:
     schema, item = catalog.resolve_new(name.parts, s.database, s.variables.search_path())
-    return schema, item, catalog.find_relation(schema.id, item)
+    return schema, item, catalog.find(schema.id, item)
 
 
 def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState) -> Item:
@@ -87,13 +95,17 @@ def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: Catalo
         return catalog.database(name.item)
     if kind is ast.ObjectKind.SCHEMA:
         return catalog.resolve_schema(name.parts, s.database)
-    item = s.resolver(catalog).item(name)
+    named = kind.value.lower() if kind in _NO_RELATIONS else "relation"
+    item = s.resolver(catalog).any_item(name, named)
     if statement_kind(item) is not kind:
         raise wrong_kind(item, kind, name)
     return item
 
 
-def wrong_kind(item: Relation, kind: ast.ObjectKind, name: ast.Name) -> WrongObjectType:
+_NO_RELATIONS = (ast.ObjectKind.CONNECTION, ast.ObjectKind.SECRET)
+
+
+def wrong_kind(item: SchemaItem, kind: ast.ObjectKind, name: ast.Name) -> WrongObjectType:
     return WrongObjectType(
         f'"{item.name}" is not a {kind.value.lower()}',
         hint=f"Use the statement for a {statement_kind(item).value.lower()}.",

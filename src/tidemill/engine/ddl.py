@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.catalog import ops
-from tidemill.catalog.items import RELATIONS, Database, Item, Key, Table
+from tidemill.catalog.items import SCHEMA_ITEMS, Database, Item, Key, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome
@@ -217,7 +217,7 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
 
 
 def _goes_with(item: Item, dropped: Item) -> bool:
-    return item.id == dropped.id or (isinstance(item, RELATIONS) and item.owner == dropped.id)
+    return item.id == dropped.id or (isinstance(item, SCHEMA_ITEMS) and item.owner == dropped.id)
 
 
 def plan_rename(s: EngineSession, statement: ast.Rename, catalog: CatalogState) -> Plan:

@@ -1,13 +1,26 @@
-"""What the catalog's relations are called: in statements, and in the system relations."""
+"""What the things in a schema are called: in statements, and in the system relations."""
 
 from __future__ import annotations
 
-from tidemill.catalog.items import Relation, Source, SourceProgress, SourceTable, Table, View
+from tidemill.catalog.items import (
+    Connection,
+    SchemaItem,
+    Secret,
+    Source,
+    SourceProgress,
+    SourceTable,
+    Table,
+    View,
+)
 from tidemill.sql.ast import ObjectKind
 
 
-def statement_kind(item: Relation) -> ObjectKind:
+def statement_kind(item: SchemaItem) -> ObjectKind:
     """The word of DROP, ALTER and SHOW CREATE for it."""
+    if isinstance(item, Connection):
+        return ObjectKind.CONNECTION
+    if isinstance(item, Secret):
+        return ObjectKind.SECRET
     if isinstance(item, View):
         return ObjectKind.VIEW
     if isinstance(item, Table) or (isinstance(item, SourceTable) and not item.subsource):
@@ -15,7 +28,7 @@ def statement_kind(item: Relation) -> ObjectKind:
     return ObjectKind.SOURCE
 
 
-def object_type(item: Relation) -> str:
+def object_type(item: SchemaItem) -> str:
     """As mz_objects and SHOW OBJECTS have it."""
     if isinstance(item, SourceProgress):
         return "source_progress"

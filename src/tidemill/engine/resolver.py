@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.catalog.items import IMPLICIT_SCHEMAS, Reference, SourceProgress, Table, View, kind_name
+from tidemill.catalog.items import (
+    IMPLICIT_SCHEMAS,
+    Reference,
+    SchemaItem,
+    SourceProgress,
+    Table,
+    View,
+    kind_name,
+)
 from tidemill.catalog.items import Relation as CatalogRelation
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_SCHEMAS, SystemRelation
@@ -65,14 +73,26 @@ class Resolver:
 
     def item(self, name: ast.Name) -> CatalogRelation:
         """The catalog's relation of that name."""
-        system = find_system_relation(name.parts, self._search_path)
-        if system is not None:
-            raise WrongObjectType(f'"{system.name}" is a system relation', sqlstate="42809")
+        self._refuse_system(name)
         try:
             return self._catalog.resolve(name.parts, self._database, self._search_path)
         except TidemillError as e:
             e.position = name.offset + 1
             raise
+
+    def any_item(self, name: ast.Name, kind: str = "relation") -> SchemaItem:
+        """Whatever stands under that name; `kind` is what it is called where there is nothing."""
+        self._refuse_system(name)
+        try:
+            return self._catalog.resolve_item(name.parts, self._database, self._search_path, kind)
+        except TidemillError as e:
+            e.position = name.offset + 1
+            raise
+
+    def _refuse_system(self, name: ast.Name) -> None:
+        system = find_system_relation(name.parts, self._search_path)
+        if system is not None:
+            raise WrongObjectType(f'"{system.name}" is a system relation', sqlstate="42809")
 
     def table(self, name: ast.Name, verb: str) -> Table:
         """A table that can be written; anything else is an error that says so. `verb` is what the statement

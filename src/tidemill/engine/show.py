@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidemill.catalog.items import Schema, Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.connections import connection_of
+from tidemill.catalog.items import Connection, Schema, Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.kinds import object_type, source_type
@@ -69,8 +70,10 @@ _COLUMNS = {
     ast.Listing.SCHEMAS: (Column("name", TEXT),),
     ast.Listing.DATABASES: (Column("name", TEXT),),
     ast.Listing.OBJECTS: (Column("name", TEXT), Column("type", TEXT)),
-    ast.Listing.SOURCES: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.SOURCES: (Column("name", TEXT), Column("type", TEXT), Column("connection", TEXT)),
     ast.Listing.SUBSOURCES: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.CONNECTIONS: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.SECRETS: (Column("name", TEXT),),
     ast.Listing.COLUMNS: (
         Column("name", TEXT),
         Column("position", INT4),
@@ -150,7 +153,7 @@ def _relations(
     schema = _schema(session, statement, catalog)
     if schema is None:
         return []
-    rows = [(r.name, object_type(r)) for r in catalog.relations(schema.id)]
+    rows = [(i.name, object_type(i)) for i in catalog.schema_items(schema.id)]
     if schema.database is None:
         rows += [(r.name, "view") for r in SYSTEM_RELATIONS.values() if r.schema == schema.name]
     return rows
@@ -167,7 +170,18 @@ def _objects(session: EngineSession, statement: ast.ShowObjects, catalog: Catalo
 def _sources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
     schema = _schema(session, statement, catalog)
     found = [] if schema is None else catalog.relations(schema.id)
-    return [(r.name, source_type(r)) for r in found if isinstance(r, Source)]
+    return [(r.name, source_type(r), _connection_name(catalog, r)) for r in found if isinstance(r, Source)]
+
+
+def _connection_name(catalog: CatalogState, source: Source) -> str | None:
+    connection = connection_of(catalog, source)
+    return None if connection is None else connection.name
+
+
+def _connections(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    schema = _schema(session, statement, catalog)
+    found = [] if schema is None else catalog.schema_items(schema.id)
+    return [(i.name, i.type) for i in found if isinstance(i, Connection)]
 
 
 def _subsources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
@@ -217,6 +231,8 @@ _LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogSt
     ast.Listing.OBJECTS: _objects,
     ast.Listing.SOURCES: _sources,
     ast.Listing.SUBSOURCES: _subsources,
+    ast.Listing.CONNECTIONS: _connections,
+    ast.Listing.SECRETS: _named("secret"),
     ast.Listing.SCHEMAS: _schemas,
     ast.Listing.DATABASES: _databases,
     ast.Listing.COLUMNS: _columns,

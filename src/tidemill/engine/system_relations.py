@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidemill.catalog.items import (
     RELATIONS,
+    SCHEMA_ITEMS,
     Database,
     Relation,
     Role,
@@ -106,7 +107,7 @@ class SystemRelation:
 def _objects(s: Situation) -> Rows:
     rows: Rows = []
     for item in s.catalog.items.values():
-        if isinstance(item, RELATIONS):
+        if isinstance(item, SCHEMA_ITEMS):
             rows.append((item.id, item_oid(item.id), item.schema, item.name, object_type(item)))
     schemas = _system_schema_ids(s)
     for relation in SYSTEM_RELATIONS.values():
@@ -171,8 +172,8 @@ def _columns(s: Situation) -> Rows:
 
 
 def _dependencies(s: Situation) -> Rows:
-    relations = [i for i in s.catalog.items.values() if isinstance(i, RELATIONS)]
-    return [(r.id, needed) for r in relations for needed in r.depends_on]
+    found = [i for i in s.catalog.items.values() if isinstance(i, SCHEMA_ITEMS)]
+    return [(i.id, needed) for i in found for needed in i.depends_on]
 
 
 def _sessions(s: Situation) -> Rows:
