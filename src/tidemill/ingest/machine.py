@@ -67,10 +67,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A binding that is to be read, and for which outputs."""
+    """A binding that is to be read, and for which shards."""
 
     binding: Binding
-    outputs: frozenset[int]
+    shards: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,13 @@ class Machine:
         # A source is readable from the time at which it had first caught up: since moves there.
         self.hydrated = all(f.shard.since > timing.created for f in self._original())
 
-    def set_feeds(self, feeds: Sequence[Feed]) -> None:
-        """What is wanted of the source from now on. One that is new gets all that was bound before."""
+    def set_feeds(self, feeds: Sequence[Feed], source: Source | None = None) -> None:
+        """What is wanted of the source from now on. One that is new gets all that was bound before. `source`:
+        the same upstream, opened anew, because its outputs or the way to it have changed; the one before is
+        closed."""
+        if source is not None:
+            self.source.close()
+            self.source = source
         self._complete = {f.shard.id: self._complete.get(f.shard.id, upper_of(f.shard)) for f in feeds}
         # A table's first time has what was bound before it was made: nothing more may be bound there.
         made = [feed.created + 1 for feed in feeds]
@@ -148,14 +153,14 @@ class Machine:
             earlier = [b.upper for b in bindings if b.time <= feed.created]
             if earlier:
                 first = Binding(feed.created, self.source.start, earlier[-1])
-                work.append(Work(first, frozenset({feed.output})))
+                work.append(Work(first, frozenset({feed.shard.id})))
         least = min(self._complete.values())
-        every = frozenset(f.output for f in feeds)
+        every = frozenset(f.shard.id for f in feeds)
         for binding in bindings:
-            late = {f.output for f in feeds if f.created >= binding.time > self.timing.created}
-            outputs = every - late
-            if binding.time >= least and outputs:
-                work.append(Work(binding, outputs))
+            late = {f.shard.id for f in feeds if f.created >= binding.time > self.timing.created}
+            shards = every - late
+            if binding.time >= least and shards:
+                work.append(Work(binding, shards))
         return sorted(work, key=lambda w: w.binding.time)
 
     # -- what others ask
@@ -173,7 +178,7 @@ class Machine:
         feed = next((f for f in self.feeds if f.shard.id == shard_id), None)
         if feed is None or not self.hydrated:
             return 0
-        todo = (work.binding.time for work in self.pending if feed.output in work.outputs)
+        todo = (work.binding.time for work in self.pending if shard_id in work.shards)
         return next(todo, self.promised)
 
     @property
@@ -229,7 +234,7 @@ class Machine:
             binding = self.remap.bind(time, upper, job)
         finally:
             self._home.end_job(job)
-        work = Work(binding, frozenset(f.output for f in self.feeds))
+        work = Work(binding, frozenset(f.shard.id for f in self.feeds))
         self.pending.append(work)
         self._promise(max(time + 1, at + self.timing.interval if caught_up else 0))
         return work
@@ -272,7 +277,7 @@ class Machine:
 
     def _wants(self, feed: Feed, work: Work) -> bool:
         """Whether the work is for the feed, and its shard lacks it: a crash may have come between two."""
-        return feed.output in work.outputs and self._complete[feed.shard.id] <= work.binding.time
+        return feed.shard.id in work.shards and self._complete[feed.shard.id] <= work.binding.time
 
     def abandon(self, unit: Unit) -> None:
         """The unit's parts will never be appended."""

@@ -7,15 +7,16 @@ shard is damaged) is stalled, is tried again, and stops nobody else.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from tidemill.catalog.items import ItemId, Source, SourceProgress, SourceTable
+from tidemill.catalog.connections import Secrets, hangs_on, opened
+from tidemill.catalog.items import Connection, ItemId, Secret, Source, SourceProgress, SourceTable
+from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import Internal, TidemillError, UndefinedObject
@@ -27,6 +28,7 @@ from tidemill.ingest.ticker import Ticker
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import Remap
+from tidemill.sources.contract import Source as Upstream
 from tidemill.sources.definition import open_source
 
 log = logging.getLogger(__name__)
@@ -38,22 +40,44 @@ SINCE_STEPS = 10
 SINCE_STEP_MS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the catalog says of a source: itself, its tables, and the connections and secrets that it hangs
+    on. `state` is the catalog that says it."""
+
+    item: Source
+    tables: tuple[SourceTable, ...]
+    hung: tuple[Connection | Secret, ...]
+    state: CatalogState = field(compare=False, repr=False)
+
+    @staticmethod
+    def of(state: CatalogState, item: Source) -> _Wanted:
+        return _Wanted(item, tuple(state.source_tables(item.id)), hangs_on(state, item), state)
+
+    def opens_as(self, other: _Wanted) -> bool:
+        """Whether the upstream that was opened for the other is the one for this."""
+        outputs = [[table.definition for table in wanted.tables] for wanted in (self, other)]
+        return self.hung == other.hung and outputs[0] == outputs[1]
+
+
 @dataclass(slots=True)
 class _Source:
     """A source of the catalog and how it is here; `slot` once it is open."""
 
-    item: Source
-    tables: tuple[SourceTable, ...]
+    wanted: _Wanted
     report: Report
     slot: Slot | None = None
-    # The item and tables that the slot's machine was last told of, and whether somebody is about to tell it
-    # of others.
-    told: tuple[Source, tuple[SourceTable, ...]] | None = None
+    # What the slot's machine was last told of, and whether somebody is about to tell it of something else.
+    told: _Wanted | None = None
     following: bool = False
     # How long it waits for the next attempt, after one that failed; seconds.
     wait: float = FIRST_RETRY_SECONDS
     # Set when it was dropped while it was being opened.
     gone: bool = False
+
+    @property
+    def item(self) -> Source:
+        return self.wanted.item
 
 
 class Ingestion:
@@ -65,9 +89,11 @@ class Ingestion:
         catalog: Catalog,
         runner: Runner,
         *,
+        secrets: Secrets | None = None,
         on_lost: Callable[[TidemillError], None] | None = None,
     ) -> None:
         self._environment = environment
+        self._secrets = SecretStore(None) if secrets is None else secrets
         self._lock = threading.Lock()
         self._sources: dict[ItemId, _Source] = {}
         self._stopping = threading.Event()
@@ -93,12 +119,12 @@ class Ingestion:
         with self._lock:
             gone = [self._sources.pop(i) for i in self._sources.keys() - wanted.keys()]
             for source_id, item in wanted.items():
-                tables = tuple(new.source_tables(source_id))
+                now = _Wanted.of(new, item)
                 known = self._sources.get(source_id)
                 if known is None:
-                    known = self._sources[source_id] = _Source(item, tables, Report())
-                known.item, known.tables = item, tables
-                if known.told != (item, tables) and not known.following:
+                    known = self._sources[source_id] = _Source(now, Report())
+                known.wanted = now
+                if known.told != now and not known.following:
                     known.following = True
                     self._submit(known)
         # The ticker's lock is never taken under ours: it asks us under its own.
@@ -117,29 +143,28 @@ class Ingestion:
         nothing but the store: a source at work, or one that cannot be opened, must not keep others from being
         opened."""
         with self._lock:
-            wanted = source.item, source.tables
+            wanted = source.wanted
             if source.gone or self._stopping.is_set() or source.told == wanted:
                 source.following = False
                 return
         if source.slot is None:
-            self._attempt(source, wanted, lambda: self._open(source, *wanted))
+            self._attempt(source, wanted, lambda: self._open(source, wanted))
         else:
             slot = source.slot
             self.ticker.when_free(
-                slot, lambda: self._attempt(source, wanted, lambda: self._alter(slot, *wanted))
+                slot,
+                lambda: self._attempt(source, wanted, lambda: self._alter(slot, source.told, wanted)),
             )
 
-    def _attempt(
-        self, source: _Source, wanted: tuple[Source, tuple[SourceTable, ...]], step: Callable[[], None]
-    ) -> None:
+    def _attempt(self, source: _Source, wanted: _Wanted, step: Callable[[], None]) -> None:
         """Take the step, and see what is next; after a failure it is tried again."""
         try:
             step()
         except TidemillError as e:
-            log.warning("source %s cannot be opened, it is tried again: %s", wanted[0].name, e)
+            log.warning("source %s cannot be opened, it is tried again: %s", wanted.item.name, e)
             source.report.become(State.STALLED, e)
         except Exception as e:
-            log.exception("source %s cannot be opened for an unforeseen reason", wanted[0].name)
+            log.exception("source %s cannot be opened for an unforeseen reason", wanted.item.name)
             source.report.become(State.STALLED, TidemillError(f"{type(e).__name__}: {e}"))
         else:
             source.told, source.wait = wanted, FIRST_RETRY_SECONDS
@@ -150,8 +175,9 @@ class Ingestion:
         source.wait = min(2 * source.wait, LAST_RETRY_SECONDS)
         timer.start()
 
-    def _open(self, source: _Source, item: Source, tables: tuple[SourceTable, ...]) -> None:
-        source.slot = Slot(item.id, item.name, self._machine(item, tables), source.report)
+    def _open(self, source: _Source, wanted: _Wanted) -> None:
+        item = wanted.item
+        source.slot = Slot(item.id, item.name, self._machine(wanted), source.report)
         self.ticker.add(source.slot)
         if source.gone:
             self._remove(item.id)
@@ -161,37 +187,53 @@ class Ingestion:
         if slot is not None:
             self.ticker.when_free(slot, slot.machine.source.close)
 
-    def _machine(self, item: Source, tables: tuple[SourceTable, ...]) -> Machine:
-        upstream = open_source(json.loads(item.definition))
+    def _upstream(self, wanted: _Wanted) -> Upstream:
+        return open_source(opened(wanted.state, wanted.item, self._secrets))
+
+    def _machine(self, wanted: _Wanted) -> Machine:
+        item, upstream = wanted.item, self._upstream(wanted)
         # The bindings first: fencing them says which there are, and that no other server adds any.
         remap = Remap(self._environment.open_shard(item.remap_shard), upstream.gauge, upstream.start)
         return Machine(
             item.id,
             upstream,
             remap,
-            self._feeds(item, tables, [o.name for o in upstream.outputs]),
+            self._feeds(wanted, upstream),
             Timing(item.created, item.interval_ms),
             home=self._environment,
             clock=self._environment.oracle,
         )
 
-    def _feeds(self, item: Source, tables: tuple[SourceTable, ...], outputs: list[str]) -> list[Feed]:
+    def _feeds(self, wanted: _Wanted, upstream: Upstream) -> list[Feed]:
+        item, names = wanted.item, [output.name for output in upstream.outputs]
         feeds: list[Feed] = []
         if item.shard is not None:
             feeds.append(Feed(0, self._environment.open_ingested(item.shard), item.created))
-        for table in tables:
-            if table.output not in outputs:
+        # Outputs that tables brought with them stand last, in their order (`catalog.connections.opened`).
+        brought = len(names) - sum(table.definition is not None for table in wanted.tables)
+        for table in wanted.tables:
+            if table.definition is not None:
+                output, brought = brought, brought + 1
+            elif table.output in names:
+                output = names.index(table.output)
+            else:
                 raise Internal(f"source {item.name} has no output {table.output}")
-            shard = self._environment.open_ingested(table.shard)
-            feeds.append(Feed(outputs.index(table.output), shard, table.created))
+            feeds.append(Feed(output, self._environment.open_ingested(table.shard), table.created))
         return feeds
 
-    def _alter(self, slot: Slot, item: Source, tables: tuple[SourceTable, ...]) -> None:
-        """The interval, the name or the tables have changed; the machine is ours meanwhile."""
+    def _alter(self, slot: Slot, told: _Wanted | None, wanted: _Wanted) -> None:
+        """The interval, the name, the tables or a connection have changed; the machine is ours meanwhile."""
         machine = slot.machine
-        slot.name = item.name
-        machine.timing = replace(machine.timing, interval=item.interval_ms)
-        machine.set_feeds(self._feeds(item, tables, [o.name for o in machine.source.outputs]))
+        slot.name = wanted.item.name
+        machine.timing = replace(machine.timing, interval=wanted.item.interval_ms)
+        anew = None if told is not None and wanted.opens_as(told) else self._upstream(wanted)
+        try:
+            feeds = self._feeds(wanted, anew or machine.source)
+        except Exception:
+            if anew is not None:
+                anew.close()
+            raise
+        machine.set_feeds(feeds, anew)
 
     # -- what the engine asks
 
