@@ -6,12 +6,16 @@ messages in hand: it needs neither the server nor Spark. Promises: each update o
 known, and never a wrong one.
 """
 
+from tidemill.cdcv2.column_recovery import ColumnRecovery, ColumnRelease, recover_columns
+from tidemill.cdcv2.columns import UpdateColumns
 from tidemill.cdcv2.messages import Message, Progress, Update, Updates
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage, Stalled
 from tidemill.cdcv2.recovery import Recovery, Release, recover
 from tidemill.cdcv2.stalls import Stall, Waits
 
 __all__ = [
+    "ColumnRecovery",
+    "ColumnRelease",
     "Contradiction",
     "InvalidMessage",
     "Message",
@@ -21,7 +25,9 @@ __all__ = [
     "Stall",
     "Stalled",
     "Update",
+    "UpdateColumns",
     "Updates",
     "Waits",
     "recover",
+    "recover_columns",
 ]

@@ -1,0 +1,206 @@
+"""Recovery of columns: the rules of `recovery`, for batches of Arrow data.
+
+Called with `UpdateColumns` and `Progress` messages, as the codecs give them. All work per row is done for
+whole columns; Python sees times, of which a batch has few, and statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.cdcv2 import problems
+from tidemill.cdcv2.batches import MEMORY_BYTES, SPILL_BYTES
+from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash
+from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
+from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.problems import Contradiction, Stalled
+from tidemill.cdcv2.stalls import Stall
+from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
+from tidemill.cdcv2.times import Time, beyond
+from tidemill.time.clock import Clock
+from tidemill.types.hash import SEED, fold, hash_column, hash_longs
+
+ColumnMessage = UpdateColumns | Progress
+# Updates in the order of their times, and the frontier before which the history is now complete; [] = all
+# of it.
+ColumnRelease = tuple[UpdateColumns, list[Time]]
+
+
+def recover_columns(
+    messages: Iterable[ColumnMessage], schema: pa.Schema, *, resume_from: Iterable[Time] | None = None
+) -> Iterator[ColumnRelease]:
+    """As `recover`, for columns."""
+    recovery = ColumnRecovery(schema, resume_from)
+    for message in messages:
+        try:
+            released = recovery.push(message)
+        except Contradiction:
+            yield from recovery.drain()
+            raise
+        yield from released
+    if stalls := recovery.stalls():
+        raise Stalled(stalls)
+
+
+class ColumnRecovery:
+    """As `Recovery`; every update has the columns of `schema`, in the storage forms of `types.arrow`."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        resume_from: Iterable[Time] | None = None,
+        max_stashed: int | None = None,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        spill_bytes: int = SPILL_BYTES,
+        max_statements: int = MAX_STATEMENTS,
+        max_times: int = MAX_TIMES,
+        require_digests: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._schema = schema
+        # The updates at unreported times: to release them once, and to know their repetitions.
+        self._stash = ColumnStash(
+            schema, MAX_STASHED if max_stashed is None else max_stashed, memory_bytes, spill_bytes
+        )
+        # What was counted and what has come, per time; the frontiers.
+        self._tally = Tally(
+            None if resume_from is None else list(resume_from),
+            content=self._stash.content,
+            clock=clock,
+            require_digests=require_digests,
+            max_statements=max_statements,
+            max_times=max_times,
+        )
+        # Released, and not yet handed out because the push that found it also found something wrong.
+        self._ready: list[ColumnRelease] = []
+        # Messages so far: the origin of those that do not name one.
+        self._pushed = 0
+
+    @property
+    def frontier(self) -> list[Time]:
+        """The history is complete before it and was released; [] when it is complete for ever."""
+        return list(self._tally.reported)
+
+    @property
+    def stashed(self) -> int:
+        """Updates that are kept, in memory and on disk."""
+        return len(self._stash)
+
+    @property
+    def stashed_memory(self) -> int:
+        """Bytes of the updates' data that are in memory; about 50 more for each update."""
+        return self._stash.memory
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of the updates' data on disk."""
+        return self._stash.disk
+
+    @property
+    def pending_statements(self) -> int:
+        """Statements that are kept because they reach beyond the frontier."""
+        return self._tally.pending_statements
+
+    def stalls(self) -> list[Stall]:
+        """Which times of the frontier wait, for what and how long; none if nothing has come beyond it."""
+        return self._tally.stalls()
+
+    def push(self, message: ColumnMessage) -> list[ColumnRelease]:
+        """Take one message in; what can be released now. Raises as `Recovery.push` does."""
+        origin = message.origin or f"message {self._pushed}"
+        self._pushed += 1
+        if isinstance(message, UpdateColumns):
+            self._take(message, origin)
+        else:
+            self._tally.declare(message, origin)
+        before = self._tally.reported
+        passed = self._tally.advance()
+        if self._tally.reported != before:
+            self._ready.append((self._stash.take(passed, self._tally.kind), self.frontier))
+        if found := self._tally.take_found():
+            self._stash.drop([c.time for c in found if c.time is not None])
+            found[0].others = tuple(found[1:])
+            raise found[0]
+        self._tally.check_limits()
+        self._stash.check_limits()
+        return self.drain()
+
+    def drain(self) -> list[ColumnRelease]:
+        """What was released and not handed out because `push` raised."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _take(self, batch: UpdateColumns, origin: str) -> None:
+        check_columns(batch, self._schema, origin)
+        if not len(batch):
+            return
+        times, codes = distinct_times(batch.times)
+        self._tally.check(times[0], origin)
+        reported = self._tally.reported
+        news = [beyond(reported, t) for t in times]
+        self._tally.open(t for t, new in zip(times, news, strict=True) if new)
+        wanted = np.array(
+            [new and not self._tally.poisoned(t) for t, new in zip(times, news, strict=True)], np.bool_
+        )
+        self._refuse_zeros(batch, times, codes, wanted, origin)
+        if not wanted.any():
+            return
+        if not wanted.all():
+            rows = np.flatnonzero(wanted[codes])
+            batch = batch.take(rows)
+            number = np.cumsum(wanted) - 1
+            codes = number[codes[rows]]
+            times = [t for t, keep in zip(times, wanted.tolist(), strict=True) if keep]
+        fresh, again, equal_to = self._stash.add(batch, times, codes, keys_of(batch), origin)
+        self._compare_diffs(batch, times, codes, again, equal_to, origin)
+        counts = np.bincount(codes[fresh], minlength=len(times)).tolist()
+        for time, count in zip(times, counts, strict=True):
+            if count and not self._tally.poisoned(time):
+                self._tally.observe(time, count, origin)
+
+    def _refuse_zeros(
+        self, batch: UpdateColumns, times: list[Time], codes: np.ndarray, wanted: np.ndarray, origin: str
+    ) -> None:
+        if bool(batch.diffs.all()):
+            return
+        for row in np.flatnonzero((batch.diffs == 0) & wanted[codes]).tolist():
+            if wanted[codes[row]]:
+                time = times[codes[row]]
+                self._tally.poison(time, problems.ZERO_DIFF, _said(batch, row, time, origin))
+                wanted[codes[row]] = False
+
+    def _compare_diffs(
+        self,
+        batch: UpdateColumns,
+        times: list[Time],
+        codes: np.ndarray,
+        again: np.ndarray,
+        equal_to: np.ndarray,
+        origin: str,
+    ) -> None:
+        known = self._stash.diff_of(equal_to)
+        for i in np.flatnonzero(known != batch.diffs[again]).tolist():
+            row = int(again[i])
+            time = times[codes[row]]
+            if not self._tally.poisoned(time):
+                data, source = self._stash.describe(int(equal_to[i]))
+                first = f"({data}, {time}, {int(known[i]):+}) in {source}"
+                self._tally.poison(time, problems.TWO_DIFFS, first, _said(batch, row, time, origin))
+
+
+def keys_of(batch: UpdateColumns) -> np.ndarray:
+    """One 64-bit hash of each row's data and time: the same in every process."""
+    hashes = [hash_column(column) for column in batch.data.columns]
+    with np.errstate(over="ignore"):
+        key = fold(hashes) if hashes else np.full(len(batch), SEED, np.uint64)
+        for component in batch.times.reshape(len(batch), -1).T:
+            key = hash_longs(np.ascontiguousarray(component), key)
+    return key
+
+
+def _said(batch: UpdateColumns, row: int, time: Time, origin: str) -> str:
+    return f"({batch.data.slice(row, 1).to_pylist()[0]}, {time}, {int(batch.diffs[row]):+}) in {origin}"

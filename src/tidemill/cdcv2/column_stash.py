@@ -1,0 +1,327 @@
+"""The updates at unreported times, as columns: to release each once, and to know repetitions.
+
+Called by `ColumnRecovery`. Nothing here is a loop over rows. Rows lie in a few large batches in the order
+in which they came; beside them four numbers per row (key, time, diff, origin) and an index from keys to
+rows. A row is found by its key and then compared: equal keys alone are never believed.
+
+Memory: what is released stays in its batch until it is half of all rows, then the rest is copied together.
+Beyond `memory_bytes` the oldest batches go to unnamed files that are mapped back: the system keeps in
+memory what is used. The numbers beside the rows stay, about 50 bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.cdcv2.batches import Batches
+from tidemill.cdcv2.columns import UpdateColumns
+from tidemill.cdcv2.hash_index import HashIndex
+from tidemill.cdcv2.times import Time
+from tidemill.errors import LimitExceeded
+from tidemill.types.hash import hash_longs
+
+# Rows in memory and on disk. The numbers beside them are about 50 bytes each: 2.5 GB.
+MAX_STASHED = 50_000_000
+# Rows behind the last ones that were put in order of time: looked through whole at every release, which takes
+# 50 microseconds.
+_UNSORTED = 1 << 16
+# A stash so small is not worth copying together.
+_SMALL = 1 << 14
+
+
+class ColumnStash:
+    def __init__(self, schema: pa.Schema, max_stashed: int, memory_bytes: int, spill_bytes: int) -> None:
+        # The data of every row, released or not, by row number.
+        self._batches = Batches(schema, memory_bytes, spill_bytes)
+        # By row number: the key of (data, time); which time (a slot); the diff; which origin.
+        self._keys = np.zeros(0, np.uint64)
+        self._slots = np.zeros(0, np.int32)
+        self._diffs = np.zeros(0, np.int64)
+        self._from = np.zeros(0, np.int32)
+        self._rows = 0
+        self._index = HashIndex()
+        # The first key of rows whose key is another, because a different row had it.
+        self._chained: dict[int, int] = {}
+        # A slot for each unreported time with rows, and whether its rows are still wanted.
+        self._slot_of: dict[Time, int] = {}
+        self._times: list[Time] = []
+        self._wanted = np.zeros(0, np.bool_)
+        # How many rows a slot has; and their numbers, for rows before `_sorted`.
+        self._counts = np.zeros(0, np.int64)
+        self._rows_at: list[list[np.ndarray]] = []
+        self._sorted = 0
+        # Where rows came from, by the numbers in `_from`.
+        self._origins: list[str] = []
+        # Rows whose times are wanted.
+        self._live = 0
+        self._max_stashed = max_stashed
+
+    def __len__(self) -> int:
+        """Rows that are kept to be released."""
+        return self._live
+
+    @property
+    def memory(self) -> int:
+        """Bytes of data in memory."""
+        return self._batches.memory
+
+    @property
+    def disk(self) -> int:
+        """Bytes of data in mapped files."""
+        return self._batches.disk
+
+    def add(
+        self, batch: UpdateColumns, times: Sequence[Time], codes: np.ndarray, keys: np.ndarray, origin: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Put in the rows that are new. Row i has time `times[codes[i]]` and the key `keys[i]` of its data
+        and time. Gives which rows were new; and those that were not, each with the number of the row that
+        equals it."""
+        slots = np.fromiter((self._slot(t) for t in times), np.int32, len(times))[codes]
+        count, first = len(keys), self._rows
+        if not self._index.has_room(count):
+            self._reindex(count)
+        # For the moment all of them are rows, so that rows of one batch can be compared with each other too.
+        self._write(first, keys, slots, batch.diffs)
+        self._batches.append(batch.data)
+        equals, places = self._find(np.arange(first, first + count), keys)
+        fresh = equals < 0
+        again = np.flatnonzero(~fresh)
+        equal_to = equals[again]
+        if again.size:
+            kept = np.flatnonzero(fresh)
+            number = np.full(count, -1, np.int64)
+            number[kept] = first + np.arange(len(kept))
+            equal_to = np.where(equal_to >= first, number[np.maximum(equal_to - first, 0)], equal_to)
+            placed_keys = self._keys[first : first + count][kept]
+            self._write(first, placed_keys, slots[kept], batch.diffs[kept])
+            self._index.rename(places[kept], number[kept])
+            self._chained = {
+                int(number[row - first]) if row >= first else row: key
+                for row, key in self._chained.items()
+                if row < first or number[row - first] >= 0
+            }
+            self._batches.drop_from(first)
+            self._batches.append(batch.data.take(pa.array(kept)))
+            count = len(kept)
+        if count:
+            self._from[first : first + count] = len(self._origins)
+            self._origins.append(origin)
+            self._counts[: len(self._times)] += np.bincount(
+                self._slots[first : first + count], minlength=len(self._times)
+            )
+            self._live += count
+        self._batches.settle()
+        if self._rows - self._sorted > _UNSORTED:
+            self._sort()
+        return fresh, again, equal_to
+
+    def diff_of(self, rows: np.ndarray) -> np.ndarray:
+        return self._diffs[rows]
+
+    def describe(self, row: int) -> tuple[str, str]:
+        """A row's data and its origin, for an error."""
+        return str(self._batches.gather(np.array([row])).to_pylist()[0]), self._origins[self._from[row]]
+
+    def content(self, time: Time) -> int:
+        """The sum of the hashes of a time's updates."""
+        rows = self._rows_of([time])
+        return sum_hashes(self._original_keys(rows), self._diffs[rows])
+
+    def take(self, times: Sequence[Time], kind: int | None) -> UpdateColumns:
+        """The updates at these times, in their order; they are not kept any more. `kind` is that of the
+        stream's times."""
+        held = [t for t in times if t in self._slot_of]
+        rows = self._rows_of(held)
+        data = self._batches.gather(rows)
+        when = np.array(held, np.int64)[self._rank(held)[self._slots[rows]]] if held else _no_times(kind)
+        taken = UpdateColumns(data, when, self._diffs[rows])
+        self._forget(held)
+        return taken
+
+    def drop(self, times: Sequence[Time]) -> None:
+        """Forget the updates at these times."""
+        self._forget([t for t in times if t in self._slot_of])
+
+    def check_limits(self) -> None:
+        if self._live > self._max_stashed:
+            raise LimitExceeded(
+                f"more than {self._max_stashed} stashed updates",
+                detail="They wait for their times to be complete.",
+                hint="Raise max_stashed, or find out why the earlier times do not complete.",
+            )
+
+    # -- within ----------------------------------------------------------------------------------------------
+
+    def _slot(self, time: Time) -> int:
+        slot = self._slot_of.get(time)
+        if slot is None:
+            slot = self._slot_of[time] = len(self._times)
+            self._times.append(time)
+            self._rows_at.append([])
+            if slot >= len(self._wanted):
+                more = max(64, len(self._wanted))
+                self._wanted = np.concatenate([self._wanted, np.zeros(more, np.bool_)])
+                self._counts = np.concatenate([self._counts, np.zeros(more, np.int64)])
+            self._wanted[slot] = True
+        return slot
+
+    def _write(self, first: int, keys: np.ndarray, slots: np.ndarray, diffs: np.ndarray) -> None:
+        """The numbers of rows `first` and on; they are the last ones."""
+        end = first + len(keys)
+        if end > len(self._keys):
+            size = max(end, 2 * len(self._keys), 1 << 12)
+            self._keys = _grown(self._keys, size)
+            self._slots = _grown(self._slots, size)
+            self._diffs = _grown(self._diffs, size)
+            self._from = _grown(self._from, size)
+        self._keys[first:end] = keys
+        self._slots[first:end] = slots
+        self._diffs[first:end] = diffs
+        self._rows = end
+
+    def _find(self, rows: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Put rows into the index; for each the row that equals it, or -1."""
+        equals, places = self._index.add(rows, keys, self._keys)
+        asked = np.flatnonzero(equals >= 0)
+        while asked.size:
+            same = self._same(rows[asked], equals[asked])
+            others = asked[~same]
+            if not others.size:
+                break
+            # Different rows with one key, of which there should be one in 2^64: they go on with another
+            # key, made of the first, as any row like them will.
+            for row in rows[others].tolist():
+                self._chained.setdefault(row, int(self._keys[row]))
+            self._keys[rows[others]] = _next_key(self._keys[rows[others]])
+            equals[others], places[others] = self._index.add(
+                rows[others], self._keys[rows[others]], self._keys
+            )
+            asked = others[equals[others] >= 0]
+        return equals, places
+
+    def _same(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        result = self._slots[left] == self._slots[right]
+        if bool(result.all()):
+            return self._batches.same(left, right)
+        alike = np.flatnonzero(result)
+        if alike.size:
+            result[alike] = self._batches.same(left[alike], right[alike])
+        return result
+
+    def _original_keys(self, rows: np.ndarray) -> np.ndarray:
+        keys = self._keys[rows]
+        if self._chained:
+            for i, row in enumerate(rows.tolist()):
+                first = self._chained.get(row)
+                if first is not None:
+                    keys[i] = first
+        return keys
+
+    def _reindex(self, more: int) -> None:
+        """A new index of all rows with room for `more` and as many again."""
+        rows = np.arange(self._rows)
+        keys = self._original_keys(rows)
+        self._chained = {}
+        self._keys[: self._rows] = keys
+        self._index = HashIndex(2 * (self._rows + more))
+        self._find(rows, keys)
+
+    def _sort(self) -> None:
+        """Put the row numbers that came since the last time where their times are."""
+        for slot, rows in _by_slot(self._slots[self._sorted : self._rows], self._sorted):
+            self._rows_at[slot].append(rows)
+        self._sorted = self._rows
+
+    def _rank(self, times: Sequence[Time]) -> np.ndarray:
+        """By slot, the place of its time in `times`; -1 for others."""
+        rank = np.full(len(self._times), -1, np.int64)
+        rank[[self._slot_of[t] for t in times]] = np.arange(len(times))
+        return rank
+
+    def _rows_of(self, times: Sequence[Time]) -> np.ndarray:
+        """The row numbers at `times`, in their order."""
+        if not times:
+            return np.zeros(0, np.int64)
+        rank = self._rank(times)[self._slots[self._sorted : self._rows]]
+        tail = np.flatnonzero(rank >= 0)
+        late = dict(_by_slot(rank[tail], 0))
+        parts: list[np.ndarray] = []
+        for place, time in enumerate(times):
+            parts += self._rows_at[self._slot_of[time]]
+            if place in late:
+                parts.append(tail[late[place]] + self._sorted)
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def _forget(self, times: Sequence[Time]) -> None:
+        for time in times:
+            slot = self._slot_of.pop(time)
+            self._wanted[slot] = False
+            self._rows_at[slot] = []
+            self._live -= int(self._counts[slot])
+        if self._rows - self._live > max(self._live, _SMALL) or not self._live:
+            self._close_up()
+
+    def _close_up(self) -> None:
+        """Forget released rows for good: numbers, slots and origins begin anew."""
+        wanted = self._wanted[self._slots[: self._rows]]
+        rows = np.flatnonzero(wanted)
+        keys = self._original_keys(rows)
+        self._chained = {}
+        slots, diffs = self._slots[rows], self._diffs[rows]
+        origins, origin_of = np.unique(self._from[rows], return_inverse=True)
+        self._batches.keep(wanted)
+        times = [self._times[s] for s in np.flatnonzero(self._wanted[: len(self._times)]).tolist()]
+        old = [self._slot_of[t] for t in times]
+        counts = self._counts[old]
+        renamed = np.zeros(len(self._times), np.int32)
+        renamed[old] = np.arange(len(old))
+        self._origins = [self._origins[i] for i in origins.tolist()]
+        self._slot_of = {t: i for i, t in enumerate(times)}
+        self._times = times
+        self._wanted = np.ones(len(times), np.bool_)
+        self._counts = counts
+        self._rows_at = [[] for _ in times]
+        self._sorted = 0
+        self._keys, self._slots = np.zeros(0, np.uint64), np.zeros(0, np.int32)
+        self._diffs, self._from = np.zeros(0, np.int64), np.zeros(0, np.int32)
+        self._write(0, keys, renamed[slots], diffs)
+        self._from[: self._rows] = origin_of
+        self._reindex(0)
+        self._sort()
+
+
+def sum_hashes(keys: np.ndarray, diffs: np.ndarray) -> int:
+    """The digest of updates from the keys of their data and times."""
+    with np.errstate(over="ignore"):
+        return int(hash_longs(diffs, keys).sum(dtype=np.uint64).view(np.int64))
+
+
+def _next_key(keys: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return hash_longs(keys, keys)
+
+
+def _grown(array: np.ndarray, size: int) -> np.ndarray:
+    larger = np.zeros(size, array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def _by_slot(slots: np.ndarray, first: int) -> list[tuple[int, np.ndarray]]:
+    """Row numbers from `first` on, by slot."""
+    if not len(slots):
+        return []
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    cuts = np.flatnonzero(np.diff(ordered)) + 1
+    return list(
+        zip(ordered[np.concatenate([[0], cuts])].tolist(), np.split(order + first, cuts), strict=True)
+    )
+
+
+def _no_times(kind: int | None) -> np.ndarray:
+    """The times of no rows, in the shape that the stream's have."""
+    return np.zeros((0, kind) if kind else 0, np.int64)

@@ -1,0 +1,136 @@
+"""Updates as columns: the form for many of them. The same statements as `messages.Updates`, without a
+Python object per row.
+
+Made by the codecs and by whoever has Arrow data; taken and given by `ColumnRecovery` and the writer. The
+data's columns are in the storage forms of `types.arrow` (so that the rules of row identity hold), times and
+diffs are numpy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.cdcv2.problems import InvalidMessage
+from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, Time
+from tidemill.errors import Internal
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateColumns:
+    """A batch of updates; row i changes by diffs[i] at times[i]."""
+
+    data: pa.RecordBatch
+    # int64; of shape (rows,) for integers, (rows, k) for products of k.
+    times: np.ndarray
+    # int64, of shape (rows,).
+    diffs: np.ndarray
+    # Where the message came from, for errors.
+    origin: str | None = None
+
+    def __post_init__(self) -> None:
+        rows = self.data.num_rows
+        if self.times.dtype != np.int64 or self.diffs.dtype != np.int64:
+            raise Internal(f"times and diffs are int64, not {self.times.dtype} and {self.diffs.dtype}")
+        if self.times.ndim > 2 or len(self.times) != rows or self.diffs.shape != (rows,):
+            raise Internal(f"{rows} rows with times {self.times.shape} and diffs {self.diffs.shape}")
+
+    def __len__(self) -> int:
+        return self.data.num_rows
+
+    @property
+    def kind(self) -> int:
+        """0 for integers, else how many components a time has."""
+        return INTEGERS if self.times.ndim == 1 else self.times.shape[1]
+
+    @staticmethod
+    def of(
+        data: pa.RecordBatch | pa.Table,
+        times: Any,
+        diffs: Any = None,
+        origin: str | None = None,
+    ) -> UpdateColumns:
+        """From anything that numpy takes for times and diffs; without diffs, each row appears once."""
+        batch = data if isinstance(data, pa.RecordBatch) else one_batch(data)
+        when = np.asarray(times, dtype=np.int64)
+        change = np.ones(batch.num_rows, np.int64) if diffs is None else np.asarray(diffs, dtype=np.int64)
+        return UpdateColumns(batch, when, change, origin)
+
+    def take(self, rows: np.ndarray) -> UpdateColumns:
+        return UpdateColumns(self.data.take(pa.array(rows)), self.times[rows], self.diffs[rows], self.origin)
+
+    def slice(self, first: int, count: int) -> UpdateColumns:
+        return UpdateColumns(
+            self.data.slice(first, count),
+            self.times[first : first + count],
+            self.diffs[first : first + count],
+            self.origin,
+        )
+
+    def rows(self) -> list[tuple[tuple[Any, ...], Time, int]]:
+        """As Python values, each row a tuple of its columns: to look at, not for many."""
+        columns = [column.to_pylist() for column in self.data.columns]
+        values = list(zip(*columns, strict=True)) if columns else [()] * len(self)
+        times: list[Any] = self.times.tolist()
+        if self.times.ndim == 2:
+            times = [tuple(t) for t in times]
+        return list(zip(values, times, self.diffs.tolist(), strict=True))
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """The table's rows as one batch."""
+    combined = table.combine_chunks()
+    batches = combined.to_batches()
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=table.schema)
+    return concat(batches)
+
+
+def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def distinct_times(times: np.ndarray) -> tuple[list[Time], np.ndarray]:
+    """The different times, and for each row which of them it has."""
+    if times.ndim == 1:
+        encoded = pa.array(times).dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    # Component by component: numbers of pairs, then of those pairs with the next component, and so on. A
+    # number is below the count of rows, so that a product of two fits 64 bits.
+    codes = np.zeros(len(times), np.int64)
+    for column in times.T:
+        encoded = pa.array(np.ascontiguousarray(column)).dictionary_encode()
+        joint = codes * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy()
+        codes = pa.array(joint).dictionary_encode().indices.to_numpy().astype(np.int64)
+    # The first row of each code: written backwards, so that the first one stays.
+    first = np.zeros(int(codes.max()) + 1 if len(codes) else 0, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return [tuple(t) for t in times[first].tolist()], codes
+
+
+def check_columns(batch: UpdateColumns, schema: pa.Schema, origin: str) -> None:
+    """What a batch must be before anything of it is believed."""
+    if batch.data.schema.names != schema.names or batch.data.schema.types != schema.types:
+        raise InvalidMessage(
+            "updates with other columns than the stream's",
+            origin,
+            detail=f"They have {_columns(batch.data.schema)}, the stream has {_columns(schema)}.",
+        )
+    if not len(batch):
+        return
+    if batch.times.ndim == 2 and not 1 <= batch.times.shape[1] <= MAX_ARITY:
+        raise InvalidMessage(f"a time has 1 to {MAX_ARITY} components, not {batch.times.shape[1]}", origin)
+    if int(batch.times.min()) < 0:
+        raise InvalidMessage(f"time out of range: {int(batch.times.min())}", origin)
+    if int(batch.diffs.min()) == np.iinfo(np.int64).min:
+        raise InvalidMessage(f"not a diff: {int(batch.diffs.min())}", origin)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{f.name} {f.type}" for f in schema) or "none"

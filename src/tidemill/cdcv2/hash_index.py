@@ -1,0 +1,71 @@
+"""From 64-bit keys to rows, for whole columns of keys at once: open addressing, probed round by round in
+numpy.
+
+Called by `ColumnStash`. A round looks at one slot for every key that is still undecided; keys leave as they
+find their like or an empty slot. At most half of the slots are taken, so that nearly all leave in the first
+two rounds. Entries are never taken out: the owner makes a new index when many of its rows are gone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_TAG = np.uint64(0xFFFFFFFF00000000)
+_ROW = np.uint64(0x00000000FFFFFFFF)
+_FIRST_SLOTS = 1 << 12
+# Row numbers share a slot with half of the key; one number stands for "empty".
+MAX_ROWS = 2**32 - 2
+
+
+class HashIndex:
+    """`keys` of the rows live with the owner, which passes them along."""
+
+    def __init__(self, expected: int = 0) -> None:
+        slots = _FIRST_SLOTS
+        while slots < 2 * expected:
+            slots *= 2
+        # The upper half of the key and the row's number plus one; zero is empty.
+        self._slots = np.zeros(slots, np.uint64)
+        self._taken = 0
+
+    def has_room(self, more: int) -> bool:
+        return 2 * (self._taken + more) <= len(self._slots)
+
+    def add(self, rows: np.ndarray, keys: np.ndarray, all_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Put in each row whose key is not there. Gives, for each, the row that has its key already, -1 for
+        those put in; and the place of those put in, for `rename`. Two rows of one call with one key: one of
+        them is put in. `all_keys[row]` is the key of any row."""
+        found = np.full(len(rows), -1, np.int64)
+        places = np.zeros(len(rows), np.int64)
+        mask = np.uint64(len(self._slots) - 1)
+        entries = (keys & _TAG) | (rows.astype(np.uint64) + np.uint64(1))
+        left = np.arange(len(rows))
+        # The lower half chooses the slot, the upper half tells most others apart.
+        at = (keys & mask).astype(np.int64)
+        while left.size:
+            held = self._slots[at]
+            empty = held == 0
+            if empty.any():
+                free = np.flatnonzero(empty)
+                self._slots[at[free]] = entries[left[free]]
+                # Where several wrote to one slot the last one stays; the others see it now.
+                held[free] = self._slots[at[free]]
+            stays = held == entries[left]
+            places[left[stays]] = at[stays]
+            alike = np.flatnonzero(~stays & ((held ^ entries[left]) & _TAG == 0))
+            done = stays
+            if alike.size:
+                row = (held[alike] & _ROW).astype(np.int64) - 1
+                equal = all_keys[row] == keys[left[alike]]
+                found[left[alike[equal]]] = row[equal]
+                done = stays.copy()
+                done[alike[equal]] = True
+            more = np.flatnonzero(~done)
+            left = left[more]
+            at = (at[more] + 1) & int(mask)
+        self._taken += int((found < 0).sum())
+        return found, places
+
+    def rename(self, places: np.ndarray, rows: np.ndarray) -> None:
+        """The rows that were put in at `places` have other numbers now."""
+        self._slots[places] = (self._slots[places] & _TAG) | (rows.astype(np.uint64) + np.uint64(1))
