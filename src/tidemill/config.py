@@ -238,6 +238,16 @@ class Config:
             "system's temporary one.",
         ),
     )
+    secrets_dir: str = field(
+        default="",
+        metadata=_about(
+            "DIR",
+            _folder,
+            "Data",
+            "A local folder, which must stay, for the texts of secrets. Default: the folder secrets in the "
+            "data directory; with s3:// there is none, and CREATE SECRET needs this setting.",
+        ),
+    )
     retain_history: int = field(
         default=3_600_000,
         metadata=_about(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tidemill.catalog.items import Connection, ItemId, Secret
 from tidemill.catalog.source_ops import Draft
 from tidemill.catalog.state import CatalogState
+from tidemill.errors import SerializationFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,10 @@ class CreateConnection:
 
 @dataclass(frozen=True, slots=True)
 class AlterConnection:
-    """It has these options from now on, all of them."""
+    """It has these options from now on, all of them; they were worked out from what it had, `was`."""
 
     connection: ItemId
+    was: str
     options: str
     secrets: tuple[ItemId, ...] = ()
 
@@ -63,6 +65,10 @@ def apply(draft: Draft, op: ConnectionOp) -> None:
         case AlterConnection():
             _check_secrets(draft.state, op.secrets)
             connection = draft.state.get(op.connection, Connection)
+            if connection.options != op.was:
+                raise SerializationFailure(
+                    f'connection "{connection.name}" was altered meanwhile', hint="Run the statement again."
+                )
             draft.put(replace(connection, options=op.options, depends_on=op.secrets))
 
 

@@ -76,7 +76,17 @@ def _reached(state: CatalogState, connection: Any, secrets: Secrets) -> Any:
 def options(state: CatalogState, connection: ItemId, secrets: Secrets) -> Definition:
     """The options of a connection, secrets in the place of their names."""
     item = state.get(connection, Connection)
-    return with_secrets(state, json.loads(item.options), secrets)
+    return with_secrets(state, completed(item.type, json.loads(item.options)), secrets)
+
+
+def completed(kind: str, given: Mapping[str, Any]) -> Definition:
+    """Options with what goes without saying: how a Kafka connection is secured, by what else it says."""
+    if kind != KAFKA or "security_protocol" in given:
+        return dict(given)
+    sasl = any(name.startswith("sasl_") for name in given)
+    tls = any(name.startswith("ssl_") for name in given)
+    protocol = "SASL_SSL" if sasl else "SSL" if tls else "PLAINTEXT"
+    return {**given, "security_protocol": protocol}
 
 
 def with_secrets(state: CatalogState, given: Mapping[str, Any], secrets: Secrets) -> Definition:

@@ -11,6 +11,7 @@ of a secret is in a log or an error.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -67,7 +68,8 @@ class SecretStore:
         try:
             _trying("cannot keep a secret", put)
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
         failpoints.hit(FP_WRITTEN)
 
     def read(self, secret: Secret) -> str:
@@ -108,10 +110,13 @@ class SecretStore:
         if self._folder is None or not self._folder.is_dir():
             return
         named = {_file_name(secret) for secret in state.secrets()}
-        for path in self._folder.iterdir():
-            if _OURS.fullmatch(path.name) and path.name not in named:
-                log.info("deleting the file of a secret that no longer exists: %s", path.name)
-                path.unlink(missing_ok=True)
+        try:
+            for path in self._folder.iterdir():
+                if _OURS.fullmatch(path.name) and path.name not in named:
+                    log.info("deleting the file of a secret that no longer exists: %s", path.name)
+                    path.unlink(missing_ok=True)
+        except OSError as e:
+            log.warning("the folder of secrets cannot be tidied up: %s", e)
 
     def _place(self) -> Path:
         if self._folder is None:
