@@ -124,6 +124,13 @@ def _milliseconds(value: pa.Scalar, t: SqlType, zone: str) -> int | None:
     return None
 
 
+def _query(statement: ast.Query | ast.Subscribe) -> ast.Query:
+    """What COPY, DECLARE and EXPLAIN hold."""
+    if isinstance(statement, ast.Subscribe):
+        raise Unsupported("SUBSCRIBE is not supported yet", position=statement.offset + 1)
+    return statement
+
+
 # -- COPY ... TO STDOUT ----------------------------------------------------------------------------
 
 
@@ -149,8 +156,8 @@ def plan_copy_to(
 ) -> CopyToPlan:
     source = statement.source
     if isinstance(source, ast.Name):
-        source = _table_query(source, statement.columns)
-    return CopyToPlan(plan_query(session, source, types, catalog), copy_options(statement.options))
+        source = table_query(source, statement.columns)
+    return CopyToPlan(plan_query(session, _query(source), types, catalog), copy_options(statement.options))
 
 
 def copy_options(o: ast.CopyOptions) -> CopyOptions:
@@ -169,7 +176,7 @@ def copy_options(o: ast.CopyOptions) -> CopyOptions:
     )
 
 
-def _table_query(name: ast.Name, columns: Sequence[ast.Ident]) -> ast.Query:
+def table_query(name: ast.Name, columns: Sequence[ast.Ident] = ()) -> ast.Query:
     """SELECT columns FROM name."""
     items = [exp.column(exp.to_identifier(c.value, quoted=True)) for c in columns] or [exp.Star()]
     return ast.Query(exp.Select(expressions=items, from_=exp.From(this=table_tree(name))), offset=name.offset)
@@ -219,7 +226,7 @@ class DeclarePlan:
 def plan_declare(
     session: EngineSession, statement: ast.Declare, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
-    return DeclarePlan(statement.name.value, plan_query(session, statement.query, types, catalog))
+    return DeclarePlan(statement.name.value, plan_query(session, _query(statement.query), types, catalog))
 
 
 def find_cursor(session: EngineSession, name: str) -> Cursor:
@@ -267,7 +274,7 @@ def plan_explain(
     if statement.options:
         name = statement.options[0][0]
         raise Unsupported(f"EXPLAIN option {name} is not supported", hint="Use plain EXPLAIN.")
-    plan = plan_query(session, statement.statement, types, catalog)
+    plan = plan_query(session, _query(statement.statement), types, catalog)
     columns = text_columns("QUERY PLAN")
 
     async def act(s: EngineSession) -> Outcome:

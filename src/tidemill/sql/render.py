@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from functools import singledispatch
 
 from sqlglot import exp
-from sqlglot.dialects.postgres import Postgres
-from sqlglot.errors import ErrorLevel, UnsupportedError
 
-from tidemill.errors import Internal, Unsupported
+from tidemill.errors import Internal
 from tidemill.sql import ast
 from tidemill.sql.names import quote_ident, quote_literal
 from tidemill.sql.render_connections import (
@@ -28,54 +26,17 @@ from tidemill.sql.render_sources import (
     create_source_sql,
     create_table_from_source_sql,
 )
+from tidemill.sql.render_subscribe import subscribe_sql
+from tidemill.sql.render_trees import expr_sql as _expr
+from tidemill.sql.render_trees import expression_sql, query_sql
 
-_DIALECT = Postgres()
+__all__ = ["expression_sql", "query_sql", "to_sql"]
 
 
 @singledispatch
 def to_sql(statement: ast.Statement) -> str:
     """`statement` as canonical text, without a semicolon."""
     raise Internal(f"no text for {type(statement).__name__}")
-
-
-def expression_sql(tree: exp.Expr) -> str:
-    """A tree as PostgreSQL text."""
-    copy = tree.copy()
-    for node in list(copy.find_all(exp.DataType)):
-        if node.this in (exp.DType.LIST, exp.DType.MAP) and not isinstance(node.parent, exp.DataType):
-            named = exp.DataType(this=exp.DType.USERDEFINED, kind=_type_sql(node))
-            if node is copy:
-                copy = named
-            else:
-                node.replace(named)
-    try:
-        return _DIALECT.generate(
-            copy, copy=False, comments=False, normalize_functions=False, unsupported_level=ErrorLevel.RAISE
-        )
-    except UnsupportedError as error:
-        raise Unsupported(f"this query cannot be written back as text: {error}") from None
-
-
-def _type_sql(node: exp.DataType) -> str:
-    """Our own types (`int list`, `map[text=>int]`), which the generator writes in another dialect's way."""
-    inner = [_type_sql(e) for e in node.expressions if isinstance(e, exp.DataType)]
-    if node.this is exp.DType.LIST and len(inner) == 1:
-        return f"{inner[0]} list"
-    if node.this is exp.DType.MAP and len(inner) == 2:
-        return f"map[{inner[0]}=>{inner[1]}]"
-    return _DIALECT.generate(node, copy=True)
-
-
-def query_sql(query: ast.Query) -> str:
-    text = expression_sql(query.tree)
-    if query.as_of is None:
-        return text
-    least = "AT LEAST " if query.as_of.at_least else ""
-    return f"{text} AS OF {least}{_expr(query.as_of.time)}"
-
-
-def _expr(value: ast.Expr | ast.Default) -> str:
-    return "DEFAULT" if isinstance(value, ast.Default) else expression_sql(value.tree)
 
 
 def _list(items: Iterable[object]) -> str:
@@ -92,6 +53,11 @@ def _if(condition: bool, text: str) -> str:
 
 def _history(duration: str | None) -> str:
     return "" if duration is None else f" WITH (RETAIN HISTORY FOR {quote_literal(duration)})"
+
+
+@to_sql.register
+def _(s: ast.Subscribe) -> str:
+    return subscribe_sql(s)
 
 
 # -- relations
@@ -316,7 +282,7 @@ def _(s: ast.CopyFrom) -> str:
 
 @to_sql.register
 def _(s: ast.CopyTo) -> str:
-    source = f"({query_sql(s.source)})" if isinstance(s.source, ast.Query) else str(s.source)
+    source = str(s.source) if isinstance(s.source, ast.Name) else f"({to_sql(s.source)})"
     return f"COPY {source}{_columns(s.columns)} TO STDOUT{_copy_options(s.options)}"
 
 
@@ -356,7 +322,7 @@ def _(s: ast.SetTransaction) -> str:
 
 @to_sql.register
 def _(s: ast.Declare) -> str:
-    return f"DECLARE {s.name} {_if(s.binary, 'BINARY')}CURSOR FOR {query_sql(s.query)}"
+    return f"DECLARE {s.name} {_if(s.binary, 'BINARY')}CURSOR FOR {to_sql(s.query)}"
 
 
 @to_sql.register
@@ -448,7 +414,7 @@ def _(s: ast.Explain) -> str:
         quote_ident(name) if value is None else f"{quote_ident(name)} {quote_literal(value)}"
         for name, value in s.options
     ]
-    return f"EXPLAIN {f'({_list(options)}) ' if options else ''}{query_sql(s.statement)}"
+    return f"EXPLAIN {f'({_list(options)}) ' if options else ''}{to_sql(s.statement)}"
 
 
 @to_sql.register

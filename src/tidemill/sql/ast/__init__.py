@@ -63,6 +63,16 @@ from tidemill.sql.ast.sources import (
     SourceOutput,
     Upstream,
 )
+from tidemill.sql.ast.subscribe import (
+    Bound,
+    EnvelopeDebezium,
+    EnvelopeUpsert,
+    OrderItem,
+    Subscribe,
+    SubscribeOutput,
+    SubscribePlain,
+    WithinTimestampOrderBy,
+)
 from tidemill.sql.ast.tables import (
     AddColumn,
     AlterTable,
@@ -108,6 +118,7 @@ __all__ = [
     "AvroRegistry",
     "AvroSchema",
     "Begin",
+    "Bound",
     "Close",
     "ColumnDef",
     "CommentOn",
@@ -137,6 +148,8 @@ __all__ = [
     "DiscardKind",
     "Drop",
     "Envelope",
+    "EnvelopeDebezium",
+    "EnvelopeUpsert",
     "Execute",
     "Explain",
     "ExplainTimestamp",
@@ -155,6 +168,7 @@ __all__ = [
     "NoOp",
     "ObjectKind",
     "Option",
+    "OrderItem",
     "PlainFormat",
     "Prepare",
     "ProtobufRegistry",
@@ -179,6 +193,9 @@ __all__ = [
     "SourceOutput",
     "Statement",
     "Strategy",
+    "Subscribe",
+    "SubscribeOutput",
+    "SubscribePlain",
     "TableAction",
     "TableConstraint",
     "TransactionModes",
@@ -186,4 +203,5 @@ __all__ = [
     "Update",
     "Upstream",
     "Values",
+    "WithinTimestampOrderBy",
 ]

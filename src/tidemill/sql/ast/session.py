@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidemill.sql.ast.base import Expr, Ident, Name, Query, Statement
+from tidemill.sql.ast.subscribe import Subscribe
 from tidemill.sql.ast.tables import ObjectKind
 
 
@@ -44,10 +45,10 @@ class SetTransaction(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Declare(Statement):
-    """DECLARE name [BINARY] [NO SCROLL] CURSOR FOR query."""
+    """DECLARE name [BINARY] [NO SCROLL] CURSOR FOR query | SUBSCRIBE ..."""
 
     name: Ident
-    query: Query
+    query: Query | Subscribe
     binary: bool = False
 
 
@@ -160,9 +161,9 @@ class ShowCreate(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Explain(Statement):
-    """EXPLAIN [(options)] query."""
+    """EXPLAIN [(options)] query | SUBSCRIBE ..."""
 
-    statement: Query
+    statement: Query | Subscribe
     options: tuple[tuple[str, str | None], ...] = ()  # (name, value), both folded; None = no value
 
 

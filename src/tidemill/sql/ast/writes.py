@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill.sql.ast.base import Default, Expr, Ident, Name, Query, Statement, offset_field
+from tidemill.sql.ast.subscribe import Subscribe
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ class CopyFrom(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CopyTo(Statement):
-    """COPY table [(columns)] | (query) TO STDOUT [options]."""
+    """COPY table [(columns)] | (query) | (SUBSCRIBE ...) TO STDOUT [options]."""
 
-    source: Name | Query
+    source: Name | Query | Subscribe
     columns: tuple[Ident, ...] = ()  # of a table only
     options: CopyOptions = CopyOptions()

@@ -1,13 +1,15 @@
-"""COPY t FROM STDIN, COPY t or (query) TO STDOUT, with the options in their new and old spelling."""
+"""COPY t FROM STDIN; COPY t, (query) or (SUBSCRIBE ...) TO STDOUT; the options in their new and old
+spelling."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from tidemill.errors import InvalidValue, SyntaxError_, Unsupported
-from tidemill.sql.ast import CopyFrom, CopyOptions, CopyTo, Ident, Name, Query, Statement
+from tidemill.sql.ast import CopyFrom, CopyOptions, CopyTo, Ident, Name, Query, Statement, Subscribe
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import query_to_end
+from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
 from tidemill.sql.tokens import Kind
 
 _TRUE = frozenset({"true", "on", "1"})
@@ -19,14 +21,12 @@ def copy(cursor: Cursor) -> Statement:
     """After COPY."""
     if cursor.peek_any("binary"):
         raise cursor.unsupported("COPY BINARY before the table's name", hint="Write WITH (FORMAT binary).")
-    source: Name | Query
+    source: Name | Query | Subscribe
     columns: tuple[Ident, ...] = ()
     if cursor.accept_symbol("("):
         if cursor.peek_any("insert", "update", "delete"):
             raise cursor.unsupported(f"COPY of {cursor.token.value.upper()}")
-        if cursor.peek_any("subscribe"):
-            raise Unsupported("SUBSCRIBE is not supported yet", position=cursor.offset + 1)
-        source = query_to_end(cursor)
+        source = subscribe(cursor) if accept_subscribe(cursor) else query_to_end(cursor)
         cursor.expect_symbol(")")
     else:
         source = cursor.name()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.ast import Close, Declare, Fetch, Statement
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import query_to_end
+from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
 from tidemill.sql.tokens import Kind
 
 
@@ -27,9 +28,8 @@ def declare(cursor: Cursor) -> Statement:
         raise cursor.unsupported("WITH HOLD", hint="Fetch within the transaction that declared the cursor.")
     cursor.accept("without", "hold")
     cursor.expect("for")
-    if cursor.peek_any("subscribe", "tail"):
-        raise Unsupported("SUBSCRIBE is not supported yet", position=cursor.offset + 1)
-    return Declare(name, query_to_end(cursor), binary)
+    query = subscribe(cursor) if accept_subscribe(cursor) else query_to_end(cursor)
+    return Declare(name, query, binary)
 
 
 def fetch(cursor: Cursor) -> Statement:

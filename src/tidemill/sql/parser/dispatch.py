@@ -20,6 +20,7 @@ from tidemill.sql.parser import (
     settings,
     show,
     sources,
+    subscribe,
     transactions,
     writes,
 )
@@ -117,6 +118,7 @@ _STATEMENTS: dict[str, Parser] = {
     "set": settings.set_,
     "show": show.show,
     "start": transactions.start_transaction,
+    "subscribe": subscribe.subscribe,
     "truncate": writes.truncate,
     "update": writes.update,
 }

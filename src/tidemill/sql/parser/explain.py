@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidemill.sql.ast import Explain, ExplainTimestamp, Statement
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import at_query, query_to_end
+from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
 from tidemill.sql.tokens import Kind
 
 
@@ -12,6 +13,8 @@ def explain(cursor: Cursor) -> Statement:
     """After EXPLAIN."""
     if cursor.accept("timestamp"):
         cursor.expect("for")
+        if cursor.peek_any("subscribe"):
+            raise cursor.unsupported("EXPLAIN TIMESTAMP FOR SUBSCRIBE", hint="Use EXPLAIN SUBSCRIBE.")
         return ExplainTimestamp(query_to_end(cursor))
     options: list[tuple[str, str | None]] = []
     if cursor.peek_symbol("(") and _is_options(cursor):
@@ -33,8 +36,10 @@ def explain(cursor: Cursor) -> Statement:
         for name in ("analyze", "verbose"):
             if cursor.accept(name):
                 options.append((name, None))
+    if accept_subscribe(cursor):
+        return Explain(subscribe(cursor), tuple(options))
     if not at_query(cursor):
-        if cursor.peek_any("insert", "update", "delete", "create", "subscribe", "declare", "execute"):
+        if cursor.peek_any("insert", "update", "delete", "create", "declare", "execute"):
             raise cursor.unsupported(f"EXPLAIN {cursor.token.value.upper()}")
         raise cursor.error()
     return Explain(query_to_end(cursor), tuple(options))

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.sql.ast import Deallocate, Delete, Execute, Expr, Insert, Prepare, Query, Statement, Update
+from tidemill.sql.ast import (
+    Deallocate,
+    Delete,
+    Execute,
+    Expr,
+    Insert,
+    Prepare,
+    Query,
+    Statement,
+    Subscribe,
+    Update,
+)
 from tidemill.sql.parser.cursor import Cursor
 
-_PREPARABLE = (Query, Insert, Update, Delete)
+_PREPARABLE = (Query, Subscribe, Insert, Update, Delete)
 
 
 def prepare(cursor: Cursor, statement: Callable[[Cursor], Statement]) -> Statement:

@@ -1,6 +1,6 @@
 """Statements that are known and not done: each refused by its own name, never half parsed.
 
-`NOT_YET` gives way to files of their own as sinks, materialized views and SUBSCRIBE arrive.
+`NOT_YET` gives way to files of their own as sinks and materialized views arrive.
 `NO_OPS` are accepted and do nothing, so that scripts written for the upstream product or for PostgreSQL
 run.
 """
@@ -73,8 +73,6 @@ def refuse_statement(cursor: Cursor) -> TidemillError:
     """The error for a statement whose first word no parser is registered for."""
     token = cursor.token
     if token.kind is Kind.WORD:
-        if token.value == "subscribe":
-            return Unsupported("SUBSCRIBE is not supported yet", position=token.start + 1)
         if token.value == "tail":
             return SyntaxError_("TAIL has been renamed to SUBSCRIBE", position=token.start + 1)
         if token.value in _REFUSED_WORDS:

@@ -1,0 +1,199 @@
+"""SUBSCRIBE, alone or as what COPY, DECLARE, EXPLAIN and PREPARE hold.
+
+    SUBSCRIBE [TO] name | (query) [output] [WITH (options)] [AS OF [AT LEAST] t] [UP TO t] [output]
+
+`dispatch` calls `subscribe` for a statement; the others ask with `accept_subscribe` whether one starts. None
+of its words is reserved: a relation may be called `envelope`, a column `up`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.sql.ast import (
+    AsOf,
+    Bound,
+    EnvelopeDebezium,
+    EnvelopeUpsert,
+    Expr,
+    Ident,
+    Name,
+    OrderItem,
+    Query,
+    Subscribe,
+    SubscribeOutput,
+    SubscribePlain,
+    WithinTimestampOrderBy,
+)
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.named_options import boolean, refuse_twice
+from tidemill.sql.parser.query import STARTS, query_to_end
+from tidemill.sql.parser.refused import refuse_statement
+from tidemill.sql.tokens import Kind
+
+# An expression ends before one of these words, if one of those follows it: alone it may be a column. No word:
+# it is reserved.
+_CLAUSES: dict[str, tuple[str, ...]] = {
+    "with": (),
+    "as": (),
+    "up": ("to",),
+    "within": ("timestamp",),
+    "envelope": ("upsert", "debezium"),
+}
+_ORDER_ENDS: dict[str, tuple[str, ...]] = {",": (), "asc": (), "desc": (), "nulls": ("first", "last")}
+
+
+def accept_subscribe(cursor: Cursor) -> bool:
+    """Whether a SUBSCRIBE starts here; then the cursor stands behind the word."""
+    if cursor.peek_any("tail"):
+        raise refuse_statement(cursor)
+    return cursor.accept("subscribe")
+
+
+def subscribe(cursor: Cursor) -> Subscribe:
+    """After SUBSCRIBE; up to its last clause."""
+    offset = cursor.fork(cursor.index - 1).offset
+    cursor.accept("to")
+    relation = _relation(cursor)
+    output = _output(cursor, None)
+    snapshot, progress = _options(cursor)
+    as_of = _as_of(cursor)
+    up_to = _up_to(cursor)
+    output = _output(cursor, output)
+    _output(cursor, output)  # a third is refused as a second is
+    return Subscribe(relation, output or SubscribePlain(), snapshot, progress, as_of, up_to, offset)
+
+
+def _relation(cursor: Cursor) -> Name | Query:
+    if cursor.peek_any(*STARTS):
+        raise SyntaxError_(
+            f"SUBSCRIBE {cursor.token.value.upper()} needs parentheses",
+            hint="Write SUBSCRIBE (query).",
+            position=cursor.offset + 1,
+        )
+    if not cursor.accept_symbol("("):
+        return cursor.name()
+    query = query_to_end(cursor)
+    if query.as_of is not None:
+        raise Unsupported(
+            "AS OF is not supported inside SUBSCRIBE (...)",
+            hint="Write it behind the query: SUBSCRIBE (query) AS OF ...",
+            position=query.as_of.time.offset + 1,
+        )
+    cursor.expect_symbol(")")
+    return query
+
+
+# -- the output
+
+
+def _output(cursor: Cursor, before: SubscribeOutput | None) -> SubscribeOutput | None:
+    """The output clause if one comes next, and `before`, the one that was said already, if none does."""
+    offset = cursor.offset
+    if not cursor.peek_any("within", "envelope"):
+        return before
+    if before is not None:
+        raise _expected("end of statement", cursor)
+    if cursor.accept("within"):
+        cursor.expect("timestamp", "order", "by")
+        items = [_order_item(cursor)]
+        while cursor.accept_symbol(","):
+            items.append(_order_item(cursor))
+        return WithinTimestampOrderBy(tuple(items), offset)
+    cursor.expect("envelope")
+    if cursor.accept("upsert"):
+        return EnvelopeUpsert(_keys(cursor), offset)
+    if cursor.accept("debezium"):
+        return EnvelopeDebezium(_keys(cursor), offset)
+    raise _expected("one of UPSERT or DEBEZIUM", cursor)
+
+
+def _keys(cursor: Cursor) -> tuple[Ident, ...]:
+    """(KEY (column, ...))"""
+    cursor.expect_symbol("(")
+    cursor.expect("key")
+    keys = cursor.idents_in_parentheses()
+    cursor.expect_symbol(")")
+    return keys
+
+
+def _order_item(cursor: Cursor) -> OrderItem:
+    expression = _expression(cursor, ordered=True)
+    descending = cursor.accept("desc")
+    if not descending:
+        cursor.accept("asc")
+    nulls_first = descending
+    if cursor.accept("nulls"):
+        nulls_first = cursor.accept("first")
+        if not nulls_first:
+            cursor.expect("last")
+    return OrderItem(expression, descending, nulls_first)
+
+
+# -- options and times
+
+
+def _options(cursor: Cursor) -> tuple[bool, bool]:
+    """[WITH (SNAPSHOT [[=] bool], PROGRESS [[=] bool])]: snapshot, progress."""
+    said = {"snapshot": True, "progress": False}
+    if not cursor.accept("with"):
+        return said["snapshot"], said["progress"]
+    cursor.expect_symbol("(")
+    found: list[str] = []
+    while True:
+        if not cursor.peek_any(*said):
+            raise _expected("one of PROGRESS or SNAPSHOT", cursor)
+        refuse_twice(cursor.token.value.upper(), found, cursor.offset)
+        name = cursor.word()
+        if cursor.accept_symbol("=") and (cursor.peek_symbol(",") or cursor.peek_symbol(")")):
+            raise cursor.error()
+        said[name] = boolean(cursor)
+        if cursor.accept_symbol(")"):
+            return said["snapshot"], said["progress"]
+        cursor.expect_symbol(",")
+
+
+def _as_of(cursor: Cursor) -> AsOf | Literal[Bound.EARLIEST] | None:
+    if not cursor.accept("as", "of"):
+        return None
+    at_least = cursor.accept("at", "least")
+    if cursor.peek_any("earliest"):
+        if at_least:
+            raise cursor.error()
+        cursor.expect("earliest")
+        return Bound.EARLIEST
+    return AsOf(_expression(cursor), at_least)
+
+
+def _up_to(cursor: Cursor) -> Expr | Literal[Bound.LATEST] | None:
+    if not cursor.accept("up", "to"):
+        return None
+    if cursor.accept("latest"):
+        return Bound.LATEST
+    return _expression(cursor)
+
+
+def _expression(cursor: Cursor, *, ordered: bool = False) -> Expr:
+    """An expression up to the next clause; with `ordered` one of a list, which ASC, DESC or NULLS may
+    follow."""
+    ends = _CLAUSES | (_ORDER_ENDS if ordered else {})
+    probe = cursor.fork()
+    while True:
+        end = probe.find(*ends)
+        probe.rewind(end)
+        after = ends.get(probe.token.value, ())
+        # The end, a closing parenthesis, or a word with what makes it no operand.
+        if probe.at_end or not after or probe.following.key in after:
+            return cursor.sub(end).expression()
+        probe.advance()
+
+
+def _expected(what: str, cursor: Cursor) -> TidemillError:
+    token = cursor.token
+    if token.kind is Kind.END:
+        found = "the end"
+    else:
+        found = cursor.text[token.start : token.end]
+        found = found.upper() if token.kind is Kind.WORD else found
+    return SyntaxError_(f"Expected {what}, found {found}", position=cursor.offset + 1)

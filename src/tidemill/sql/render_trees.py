@@ -1,0 +1,52 @@
+"""Expressions and queries back to SQL text: what `render` and its parts are written with."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import ErrorLevel, UnsupportedError
+
+from tidemill.errors import Unsupported
+from tidemill.sql import ast
+
+_DIALECT = Postgres()
+
+
+def expression_sql(tree: exp.Expr) -> str:
+    """A tree as PostgreSQL text."""
+    copy = tree.copy()
+    for node in list(copy.find_all(exp.DataType)):
+        if node.this in (exp.DType.LIST, exp.DType.MAP) and not isinstance(node.parent, exp.DataType):
+            named = exp.DataType(this=exp.DType.USERDEFINED, kind=_type_sql(node))
+            if node is copy:
+                copy = named
+            else:
+                node.replace(named)
+    try:
+        return _DIALECT.generate(
+            copy, copy=False, comments=False, normalize_functions=False, unsupported_level=ErrorLevel.RAISE
+        )
+    except UnsupportedError as error:
+        raise Unsupported(f"this query cannot be written back as text: {error}") from None
+
+
+def _type_sql(node: exp.DataType) -> str:
+    """Our own types (`int list`, `map[text=>int]`), which the generator writes in another dialect's way."""
+    inner = [_type_sql(e) for e in node.expressions if isinstance(e, exp.DataType)]
+    if node.this is exp.DType.LIST and len(inner) == 1:
+        return f"{inner[0]} list"
+    if node.this is exp.DType.MAP and len(inner) == 2:
+        return f"map[{inner[0]}=>{inner[1]}]"
+    return _DIALECT.generate(node, copy=True)
+
+
+def query_sql(query: ast.Query) -> str:
+    text = expression_sql(query.tree)
+    if query.as_of is None:
+        return text
+    least = "AT LEAST " if query.as_of.at_least else ""
+    return f"{text} AS OF {least}{expr_sql(query.as_of.time)}"
+
+
+def expr_sql(value: ast.Expr | ast.Default) -> str:
+    return "DEFAULT" if isinstance(value, ast.Default) else expression_sql(value.tree)
