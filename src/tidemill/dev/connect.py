@@ -202,7 +202,6 @@ def debezium(
                 f"{part}.converter": _AVRO_CONVERTER,
                 f"{part}.converter.apicurio.registry.url": registry.native_url,
                 f"{part}.converter.apicurio.registry.auto-register": "true",
-                f"{part}.converter.apicurio.registry.find-latest": "true",
                 f"{part}.converter.apicurio.registry.as-confluent": "true",
                 f"{part}.converter.apicurio.registry.headers.enabled": "false",
                 # The registry's address for Confluent's clients counts contents, not versions.
