@@ -14,7 +14,17 @@ from cdcv2_oracle import Oracle, after, at_or_before, batches, count, history, l
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.cdcv2 import InvalidMessage, Message, Progress, Recovery, Stalled, Updates, Waits, recover
+from tidemill.cdcv2 import (
+    Contradiction,
+    InvalidMessage,
+    Message,
+    Progress,
+    Recovery,
+    Stalled,
+    Updates,
+    Waits,
+    recover,
+)
 from tidemill.cdcv2.times import Time
 from tidemill.errors import LimitExceeded
 from tidemill.time.clock import ManualClock
@@ -98,21 +108,16 @@ def _all_orders(kind: int, size: int, seed: int = 0) -> None:
     said = statements(rng, updates, kind, side, 2)
     carried: list[Message] = [*said, *batches(rng, updates)]
     carried += carried[: max(0, size - len(carried))]
-    for order in itertools.permutations(carried[:size]):
-        _check_end(order, kind, side)
-
-
-def _check_end(order: Sequence[Message], kind: int, side: int) -> None:
     oracle = Oracle(kind, side)
-    recovery = Recovery()
-    released: list[Any] = []
-    for message in order:
+    for message in carried[:size]:
         oracle.take(message)
-        for updates, _ in recovery.push(message):
-            released += updates
     expected = oracle.frontier()
-    assert tuple(recovery.frontier) == expected
-    assert sorted(released) == sorted(oracle.released(expected))
+    released = sorted(oracle.released(expected))
+    for order in itertools.permutations(carried[:size]):
+        recovery = Recovery()
+        found = [u for message in order for updates, _ in recovery.push(message) for u in updates]
+        assert tuple(recovery.frontier) == expected
+        assert sorted(found) == released
 
 
 @pytest.mark.parametrize("kind", [0, 2, 3])
@@ -284,7 +289,36 @@ def test_times_up_to_the_last() -> None:
     ]
 
 
+@pytest.mark.parametrize(("kind", "rounds"), [(0, 300), (2, 100)])
+def test_spilling_changes_nothing(kind: int, rounds: int) -> None:
+    for n in range(rounds):
+        messages = stream(Random(f"spill {kind} {n}"), kind, SIDES[kind], size=12)
+        plain, spilling = Recovery(), Recovery(max_stashed=6)
+        for message in messages:
+            assert spilling.push(message) == plain.push(message)
+            assert spilling.stashed >= plain.stashed
+        assert spilling.frontier == [] and spilling.stashed == 0
+
+
+def test_a_contradiction_with_an_update_on_disk() -> None:
+    recovery = Recovery(max_stashed=3)
+    recovery.push(Updates([("a", 1, 1), ("b", 7, 1), ("c", 8, 1)], "first"))
+    recovery.push(Updates([("d", 8, 1)]))
+    recovery.push(Updates([("b", 7, 2)], "second"))
+    assert recovery.stashed == 5
+    with pytest.raises(Contradiction, match="two different diffs") as caught:
+        recovery.push(Progress([0], [9], [(1, 1), (7, 1), (8, 2)]))
+    assert "first" in caught.value.first and "second" in str(caught.value.second)
+    assert recovery.drain() == [([("a", 1, 1)], [7])]
+
+
 def test_limits_have_names() -> None:
+    recovery = Recovery(max_stashed=2, max_spilled=2)
+    with pytest.raises(LimitExceeded, match="more than 2 stashed updates on disk"):
+        for n in range(9):
+            recovery.push(Updates([("a", n, 1)]))
+    with pytest.raises(LimitExceeded, match="more than 2 stashed updates at one time"):
+        Recovery(max_stashed=2).push(Updates([(n, 5, 1) for n in "abc"]))
     recovery = Recovery(max_statements=3)
     with pytest.raises(LimitExceeded, match="more than 3 pending statements"):
         for n in range(2, 20, 2):

@@ -19,7 +19,7 @@ from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import Contradiction, Stalled
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
-from tidemill.cdcv2.times import Time, beyond
+from tidemill.cdcv2.times import Time
 from tidemill.time.clock import Clock
 from tidemill.types.hash import SEED, fold, hash_column, hash_longs
 
@@ -140,12 +140,7 @@ class ColumnRecovery:
             return
         times, codes = distinct_times(batch.times)
         self._tally.check(times[0], origin)
-        reported = self._tally.reported
-        news = [beyond(reported, t) for t in times]
-        self._tally.open(t for t, new in zip(times, news, strict=True) if new)
-        wanted = np.array(
-            [new and not self._tally.poisoned(t) for t, new in zip(times, news, strict=True)], np.bool_
-        )
+        wanted = np.array(self._tally.news(times), np.bool_)
         self._refuse_zeros(batch, times, codes, wanted, origin)
         if not wanted.any():
             return
@@ -156,11 +151,12 @@ class ColumnRecovery:
             codes = number[codes[rows]]
             times = [t for t, keep in zip(times, wanted.tolist(), strict=True) if keep]
         fresh, again, equal_to = self._stash.add(batch, times, codes, keys_of(batch), origin)
-        self._compare_diffs(batch, times, codes, again, equal_to, origin)
+        poisoned = self._compare_diffs(batch, times, codes, again, equal_to, origin)
         counts = np.bincount(codes[fresh], minlength=len(times)).tolist()
-        for time, count in zip(times, counts, strict=True):
-            if count and not self._tally.poisoned(time):
-                self._tally.observe(time, count, origin)
+        counted = [(t, n) for t, n in zip(times, counts, strict=True) if n]
+        if poisoned:
+            counted = [(t, n) for t, n in counted if t not in poisoned]
+        self._tally.observe(counted, origin)
 
     def _refuse_zeros(
         self, batch: UpdateColumns, times: list[Time], codes: np.ndarray, wanted: np.ndarray, origin: str
@@ -181,15 +177,19 @@ class ColumnRecovery:
         again: np.ndarray,
         equal_to: np.ndarray,
         origin: str,
-    ) -> None:
+    ) -> set[Time]:
+        """Withhold the times at which one row has two diffs."""
+        poisoned: set[Time] = set()
         known = self._stash.diff_of(equal_to)
         for i in np.flatnonzero(known != batch.diffs[again]).tolist():
             row = int(again[i])
             time = times[codes[row]]
-            if not self._tally.poisoned(time):
+            if time not in poisoned:
+                poisoned.add(time)
                 data, source = self._stash.describe(int(equal_to[i]))
                 first = f"({data}, {time}, {int(known[i]):+}) in {source}"
                 self._tally.poison(time, problems.TWO_DIFFS, first, _said(batch, row, time, origin))
+        return poisoned
 
 
 def keys_of(batch: UpdateColumns) -> np.ndarray:

@@ -79,7 +79,7 @@ class ColumnStash:
         """Put in the rows that are new. Row i has time `times[codes[i]]` and the key `keys[i]` of its data
         and time. Gives which rows were new; and those that were not, each with the number of the row that
         equals it."""
-        slots = np.fromiter((self._slot(t) for t in times), np.int32, len(times))[codes]
+        slots = self._slots_of(times)[codes]
         count, first = len(keys), self._rows
         if not self._index.has_room(count):
             self._reindex(count)
@@ -155,17 +155,21 @@ class ColumnStash:
 
     # -- within ----------------------------------------------------------------------------------------------
 
-    def _slot(self, time: Time) -> int:
-        slot = self._slot_of.get(time)
-        if slot is None:
-            slot = self._slot_of[time] = len(self._times)
-            self._times.append(time)
-            self._rows_at.append([])
-            if slot >= len(self._wanted):
-                more = max(64, len(self._wanted))
-                self._wanted = np.concatenate([self._wanted, np.zeros(more, np.bool_)])
-                self._counts = np.concatenate([self._counts, np.zeros(more, np.int64)])
-            self._wanted[slot] = True
+    def _slots_of(self, times: Sequence[Time]) -> np.ndarray:
+        slots = [self._slot_of.get(t, -1) for t in times]
+        if -1 in slots:
+            slots = [self._new_slot(t) if s < 0 else s for t, s in zip(times, slots, strict=True)]
+        return np.array(slots, np.int32)
+
+    def _new_slot(self, time: Time) -> int:
+        slot = self._slot_of[time] = len(self._times)
+        self._times.append(time)
+        self._rows_at.append([])
+        if slot >= len(self._wanted):
+            more = max(64, len(self._wanted))
+            self._wanted = np.concatenate([self._wanted, np.zeros(more, np.bool_)])
+            self._counts = np.concatenate([self._counts, np.zeros(more, np.int64)])
+        self._wanted[slot] = True
         return slot
 
     def _write(self, first: int, keys: np.ndarray, slots: np.ndarray, diffs: np.ndarray) -> None:

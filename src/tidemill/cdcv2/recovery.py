@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import compress
 from typing import Any, cast
 
 from tidemill.cdcv2 import problems
@@ -26,7 +27,7 @@ from tidemill.cdcv2.problems import Contradiction, InvalidMessage, Stalled
 from tidemill.cdcv2.row_stash import MAX_SPILLED, MAX_STASHED, RowStash
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
-from tidemill.cdcv2.times import Time, beyond
+from tidemill.cdcv2.times import Time
 from tidemill.time.clock import Clock
 
 # Updates in the order of their times, and the frontier before which the history is now complete; [] = all
@@ -82,6 +83,7 @@ class Recovery:
         self._tally = Tally(
             None if resume_from is None else list(resume_from),
             content=self._content,
+            settle=self._settle,
             clock=clock,
             require_digests=require_digests,
             max_statements=max_statements,
@@ -127,6 +129,9 @@ class Recovery:
             self._tally.declare(message, origin)
         self._release()
         if found := self._tally.take_found():
+            for contradiction in found:
+                if contradiction.time is not None:
+                    self._stash.drop(contradiction.time)
             found[0].others = tuple(found[1:])
             raise found[0]
         self._tally.check_limits()
@@ -141,26 +146,31 @@ class Recovery:
     def _take(self, message: Updates, origin: str) -> None:
         """Rules 1 and 2."""
         checked = [self._checked(update, origin) for update in message.updates]
-        reported = self._tally.reported
-        news = [update for update in checked if beyond(reported, update[1])]
-        self._tally.open(dict.fromkeys(time for _, time, _ in news))
+        times = list(dict.fromkeys(time for _, time, _ in checked))
+        wanted = set(compress(times, self._tally.news(times)))
         added: dict[Time, int] = {}
-        for data, time, diff in news:
-            if self._tally.poisoned(time):
+        for data, time, diff in checked:
+            if time not in wanted:
                 continue
-            said = f"({data!r}, {time}, {diff:+}) in {origin}"
             if diff == 0:
-                self._withhold(time, problems.ZERO_DIFF, said, None)
+                self._tally.poison(time, problems.ZERO_DIFF, _said(data, time, diff, origin))
+                wanted.discard(time)
                 continue
             known = self._stash.add(data, time, diff, origin)
             if known is None:
-                added[time] = added.get(time, 0) + 1
+                if self._stash.spilled(time):
+                    self._tally.set_apart(time)
+                else:
+                    added[time] = added.get(time, 0) + 1
             elif known[0] != diff:
-                first = f"({data!r}, {time}, {known[0]:+}) in {known[1]}"
-                self._withhold(time, problems.TWO_DIFFS, first, said)
-        for time, count in added.items():
-            if not self._tally.poisoned(time):
-                self._tally.observe(time, count, origin)
+                self._tally.poison(
+                    time,
+                    problems.TWO_DIFFS,
+                    _said(data, time, *known),
+                    _said(data, time, diff, origin),
+                )
+                wanted.discard(time)
+        self._tally.observe(((t, n) for t, n in added.items() if t in wanted), origin)
 
     def _checked(self, update: Any, origin: str) -> Update:
         try:
@@ -178,10 +188,6 @@ class Recovery:
             ) from None
         return one_nan(data), time, diff
 
-    def _withhold(self, time: Time, kind: str, first: str, second: str | None) -> None:
-        self._tally.poison(time, kind, first, second)
-        self._stash.take(time)
-
     def _release(self) -> None:
         """Rule 4."""
         before = self._tally.reported
@@ -190,9 +196,23 @@ class Recovery:
             released = [(data, time, diff) for time in passed for data, diff in self._stash.take(time)]
             self._ready.append((released, self.frontier))
 
+    def _settle(self, time: Time) -> None:
+        """Compare what came for a time with what of it is on disk."""
+        for data, first, second in self._stash.gather(time):
+            self._tally.poison(
+                time, problems.TWO_DIFFS, _said(data, time, *first), _said(data, time, *second)
+            )
+        if not self._tally.poisoned(time):
+            more = self._stash.count(time) - self._tally.observed(time)
+            self._tally.observe([(time, more)], "several messages, some of them on disk")
+
     def _content(self, time: Time) -> int:
         held = self._stash.peek(time)
         return content_of(((data, time, diff) for data, diff in held), self._update_hash)
+
+
+def _said(data: Hashable, time: Time, diff: int, origin: str) -> str:
+    return f"({data!r}, {time}, {diff:+}) in {origin}"
 
 
 def one_nan(data: Any) -> Hashable:

@@ -1,41 +1,135 @@
-"""The updates at unreported times, as Python values: to release each once, and to know repetitions."""
+"""The updates at unreported times, as Python values: to release each once, and to know repetitions.
+
+Called by `Recovery`. A time's updates are one dictionary. Beyond `max_stashed` in memory, the times that are
+furthest ahead go to unnamed files, whole; what comes for such a time afterwards is kept apart until the
+time is wanted, when both are joined: so a repetition of an update on disk is found then, and until then
+counts as nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import pickle
+import tempfile
+from collections.abc import Hashable
+from typing import IO, Any
 
 from tidemill.cdcv2.times import Time
 from tidemill.errors import LimitExceeded
 
+# Updates in memory, at 200 to 500 bytes each; and on disk, at their pickled size.
 MAX_STASHED = 5_000_000
-MAX_SPILLED = 50_000_000
+MAX_SPILLED = 100_000_000
+
+# Data, and for each its diff and where it came from.
+Rows = dict[Hashable, tuple[int, str]]
 
 
 class RowStash:
     def __init__(self, max_stashed: int, max_spilled: int, folder: str | None) -> None:
-        self._times: dict[Time, dict[Hashable, tuple[int, str]]] = {}
-        self._count = 0
+        # By time, what is known of it in memory.
+        self._times: dict[Time, Rows] = {}
+        # Times with updates on disk: their files (each a pickled dictionary), and how many updates those
+        # hold.
+        self._files: dict[Time, list[IO[bytes]]] = {}
+        self._on_disk: dict[Time, int] = {}
+        # Updates in memory and on disk.
+        self._here = 0
+        self._there = 0
         self._max_stashed = max_stashed
+        self._max_spilled = max_spilled
+        self._folder = folder
 
     def __len__(self) -> int:
-        return self._count
+        return self._here + self._there
 
     def add(self, data: Hashable, time: Time, diff: int, origin: str) -> tuple[int, str] | None:
-        rows = self._times.setdefault(time, {})
+        """Put an update in, unless its data is there: then give that one's diff and origin."""
+        rows = self._times.get(time)
+        if rows is None:
+            rows = self._times[time] = {}
         known = rows.get(data)
         if known is None:
             rows[data] = (diff, origin)
-            self._count += 1
+            self._here += 1
         return known
 
-    def take(self, time: Time) -> Iterable[tuple[Hashable, int]]:
-        rows = self._times.pop(time, {})
-        self._count -= len(rows)
+    def spilled(self, time: Time) -> bool:
+        """Are there updates on disk, with which those in memory were not compared?"""
+        return time in self._files
+
+    def take(self, time: Time) -> list[tuple[Hashable, int]]:
+        """The updates at a time, which are not kept any more."""
+        rows = self._rows(time)
+        self.drop(time)
         return [(data, diff) for data, (diff, _) in rows.items()]
 
-    def peek(self, time: Time) -> Iterable[tuple[Hashable, int]]:
-        return [(data, diff) for data, (diff, _) in self._times.get(time, {}).items()]
+    def peek(self, time: Time) -> list[tuple[Hashable, int]]:
+        return [(data, diff) for data, (diff, _) in self._rows(time).items()]
+
+    def drop(self, time: Time) -> None:
+        self._here -= len(self._times.pop(time, ()))
+        self._there -= self._on_disk.pop(time, 0)
+        for file in self._files.pop(time, ()):
+            file.close()
+
+    def gather(self, time: Time) -> list[tuple[Hashable, tuple[int, str], tuple[int, str]]]:
+        """Bring a time's updates into memory. Gives those that were there twice with different diffs."""
+        late = self._times.get(time, {})
+        rows: Rows = {}
+        differ: list[tuple[Hashable, tuple[int, str], tuple[int, str]]] = []
+        for part in (*(pickle.loads(_read(f)) for f in self._files[time]), late):
+            for data, said in part.items():
+                known = rows.setdefault(data, said)
+                if known[0] != said[0]:
+                    differ.append((data, known, said))
+        self.drop(time)
+        self._times[time] = rows
+        self._here += len(rows)
+        return differ
+
+    def count(self, time: Time) -> int:
+        return len(self._times.get(time, ()))
 
     def check_limits(self) -> None:
-        if self._count > self._max_stashed:
-            raise LimitExceeded(f"more than {self._max_stashed} stashed updates")
+        """Move what is too much to disk: the last times first, they are wanted last."""
+        if self._here <= self._max_stashed:
+            return
+        times: list[Any] = sorted(self._times, key=_key, reverse=True)
+        for time in times[:-1]:
+            if self._here <= self._max_stashed // 2:
+                break
+            self._spill(time)
+        if self._there > self._max_spilled or self._here > self._max_stashed:
+            limit = (
+                f"{self._max_stashed} stashed updates at one time"
+                if self._here > self._max_stashed
+                else f"{self._max_spilled} stashed updates on disk"
+            )
+            raise LimitExceeded(
+                f"more than {limit}",
+                detail=f"{len(self)} updates wait for their times to be complete.",
+                hint="Raise the limit, or find out why the earlier times do not complete.",
+            )
+
+    def _spill(self, time: Time) -> None:
+        rows = self._times.pop(time)
+        file = tempfile.TemporaryFile(prefix="tidemill-stash-", dir=self._folder)  # noqa: SIM115 closed in drop
+        pickle.dump(rows, file, pickle.HIGHEST_PROTOCOL)
+        self._files.setdefault(time, []).append(file)
+        self._on_disk[time] = self._on_disk.get(time, 0) + len(rows)
+        self._here -= len(rows)
+        self._there += len(rows)
+
+    def _rows(self, time: Time) -> Rows:
+        if time in self._files:
+            self.gather(time)
+        return self._times.get(time, {})
+
+
+def _read(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
+
+
+def _key(time: Any) -> Any:
+    return time

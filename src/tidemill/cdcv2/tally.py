@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from typing import Any, cast
 
 from tidemill.cdcv2 import problems
@@ -47,7 +48,16 @@ MAX_COUNT = 2**63 - 1
 class Account:
     """What is known of one time beyond the reported frontier; it goes when the time is reported."""
 
-    __slots__ = ("content", "content_by", "declared", "declared_by", "observed", "poison", "verified")
+    __slots__ = (
+        "apart",
+        "content",
+        "content_by",
+        "declared",
+        "declared_by",
+        "observed",
+        "poison",
+        "verified",
+    )
 
     def __init__(self, declared_by: Statement | None) -> None:
         # Distinct updates at this time that the stash holds.
@@ -59,6 +69,8 @@ class Account:
         # The digest of all of them, and who said so; None without one.
         self.content: int | None = None
         self.content_by: Statement | None = None
+        # Updates came that the stash could not yet compare with those it has; `observed` is without them.
+        self.apart = False
         # The stash was compared with `content`.
         self.verified = False
         # Why the time is never released.
@@ -73,6 +85,7 @@ class Tally:
         resume_from: Sequence[Time] | None,
         *,
         content: Callable[[Time], int],
+        settle: Callable[[Time], None] | None = None,
         clock: Clock | None = None,
         require_digests: bool = False,
         max_statements: int = MAX_STATEMENTS,
@@ -91,6 +104,8 @@ class Tally:
         self._accounts: dict[Time, Account] = {}
         # The same times in order (for products an order that extends theirs), to find those of a region.
         self._order: list[Time] = []
+        # How many of them are poisoned. They stay for ever: `reported` does not pass them.
+        self._poisoned = 0
         # What the last calls found; the owner takes it.
         self._found: list[Contradiction] = []
         # Since when each element of `reported` is one, in microseconds of the monotonic clock.
@@ -98,6 +113,8 @@ class Tally:
         self._since: dict[Time, int] = {0: self._clock.monotonic_us()}
         # The digest of what the stash holds at a time.
         self._content = content
+        # Has the stash compare what it could not, and observe what is new of it.
+        self._settle = settle
         self._require_digests = require_digests
         self._max_statements = max_statements
         self._max_times = max_times
@@ -117,6 +134,20 @@ class Tally:
         self._learn(time, origin)
         return time
 
+    def news(self, times: Sequence[Time]) -> list[bool]:
+        """For each of `times` (of the stream's kind) whether updates at it are wanted: it was neither
+        reported nor found contradictory. Those have accounts from here on."""
+        reported = self.reported
+        if self.kind == INTEGERS and reported:
+            first = cast("int", reported[0])
+            wanted = [cast("int", t) >= first for t in times]
+        else:
+            wanted = [beyond(reported, t) for t in times]
+        self.open(compress(times, wanted))
+        if self._poisoned:
+            wanted = [w and not self.poisoned(t) for t, w in zip(times, wanted, strict=True)]
+        return wanted
+
     def open(self, times: Iterable[Time]) -> None:
         """Have an account for each of `times`, all beyond `reported`."""
         accounts = self._accounts
@@ -131,13 +162,22 @@ class Tally:
             self._order.extend(fresh)
             cast("list[Any]", self._order).sort()
 
-    def observe(self, time: Time, count: int, origin: str) -> None:
-        """So many more distinct updates at `time`, which has an account."""
-        account = self._accounts[time]
-        account.observed += count
-        account.verified = False
-        if account.declared is not None and account.observed > account.declared:
-            self._too_many(time, account, f"updates of {origin}")
+    def observe(self, counts: Iterable[tuple[Time, int]], origin: str) -> None:
+        """So many more distinct updates at each of these times, which have accounts."""
+        accounts = self._accounts
+        for time, count in counts:
+            account = accounts[time]
+            account.observed += count
+            account.verified = False
+            if account.declared is not None and account.observed > account.declared:
+                self._too_many(time, account, f"updates of {origin}")
+
+    def set_apart(self, time: Time) -> None:
+        """Updates came for a time of which the stash cannot tell without effort whether they are new."""
+        self._accounts[time].apart = True
+
+    def observed(self, time: Time) -> int:
+        return self._accounts[time].observed
 
     def declare(self, message: Progress, origin: str) -> None:
         """Take a progress statement in, or find what is wrong with it."""
@@ -173,6 +213,7 @@ class Tally:
         account = self._accounts[time]
         if account.poison is None:
             account.poison = Contradiction(kind, time, first, second)
+            self._poisoned += 1
             self._found.append(account.poison)
 
     def poisoned(self, time: Time) -> bool:
@@ -186,11 +227,21 @@ class Tally:
         were updates, in order."""
         if all(self._holds(r) for r in self.reported):
             return []
-        if self.kind == INTEGERS:
-            holding = self._first_blocked()
-        else:
-            holding = [t for t in self._order if self._blocked(t)]
-        self._stand_at(minimal((*self.progress, *holding)))
+        while True:
+            if self.kind == INTEGERS:
+                holding = self._first_blocked()
+            else:
+                holding = [t for t in self._order if self._blocked(t)]
+            reported = minimal((*self.progress, *holding))
+            apart = [t for t in reported if t in self._accounts and self._accounts[t].apart]
+            if not apart:
+                break
+            # Only here, where the frontier stands, is it worth the effort.
+            for time in apart:
+                self._accounts[time].apart = False
+                if self._settle is not None:
+                    self._settle(time)
+        self._stand_at(reported)
         passed = self._passed()
         for time in passed:
             del self._accounts[time]
@@ -338,13 +389,16 @@ class Tally:
 
     def _holds(self, time: Time) -> bool:
         """Does this element of `reported` still hold it?"""
-        return time in self.progress or (time in self._accounts and self._blocked(time))
+        if time in self.progress:
+            return True
+        account = self._accounts.get(time)
+        return account is not None and not account.apart and self._blocked(time)
 
     def _blocked(self, time: Time) -> bool:
         """Is this covered time not complete? (An uncovered one is beyond `progress` anyway.)"""
         account = self._accounts[time]
         if account.poison is None and account.declared is not None:
-            if account.observed < account.declared:
+            if account.apart or account.observed < account.declared:
                 return True
             if account.content is not None and not account.verified:
                 self._verify(time, account, account.content)
