@@ -13,17 +13,57 @@ from tidemill.sql.render import to_sql
 
 # Names that are words of the statement's own grammar, reserved words, and words that need quotes.
 NAMES = st.sampled_from(
-    """
-    a b up to as of with within envelope nulls first earliest latest key timestamp order progress snapshot
-    upsert mz_diff Mixed q"q é desc
-    """.split()
+    [
+        "a",
+        "b",
+        "up",
+        "to",
+        "as",
+        "of",
+        "with",
+        "within",
+        "envelope",
+        "nulls",
+        "first",
+        "earliest",
+        "latest",
+        "key",
+        "timestamp",
+        "order",
+        "progress",
+        "snapshot",
+        "upsert",
+        "mz_diff",
+        "Mixed",
+        'q"q',
+        "é",
+        "desc",
+    ]
 )
 TEXTS = st.sampled_from(
-    """
-    1; a; a + 1; f(a, b); (a, b); not true; t."up"; "up"; "within" is null; $1; (1); 'x' || "envelope";
-    timestamp '2026-01-01' at time zone 'utc'; case when a then b end; array[1, 2]; "nulls"; now();
-    (select max(a) from t); - "up"; not "envelope"; "earliest"
-    """.split(";")
+    [
+        "1",
+        "a",
+        "a + 1",
+        "f(a, b)",
+        "(a, b)",
+        "not true",
+        't."up"',
+        '"up"',
+        '"within" is null',
+        "$1",
+        "(1)",
+        "'x' || \"envelope\"",
+        "timestamp '2026-01-01' at time zone 'utc'",
+        "case when a then b end",
+        "array[1, 2]",
+        '"nulls"',
+        "now()",
+        "(select max(a) from t)",
+        '- "up"',
+        'not "envelope"',
+        '"earliest"',
+    ]
 )
 
 
