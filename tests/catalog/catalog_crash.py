@@ -1,5 +1,5 @@
 """Kills a process in the middle of a catalog change that brings rows along, at every step, and looks at what
-is left: CREATE TABLE AS and ADD COLUMN ... DEFAULT happen whole or not at all.
+is left: CREATE TABLE AS, ADD COLUMN ... DEFAULT, and secrets with their texts, happen whole or not at all.
 
 A script, run by `test_catalog_crash.py`: it stays free of threads and forks a child for each life, so that
 one costs tens of milliseconds. The first life of a change counts the hits of every failpoint; then each hit
@@ -19,12 +19,16 @@ import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pyarrow as pa
 
 from tidemill import failpoints
+from tidemill.catalog.connection_ops import AlterSecret, CreateSecret
 from tidemill.catalog.items import Table
 from tidemill.catalog.ops import AddColumn, CreateTable
+from tidemill.catalog.secrets import SecretStore
+from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.persist.environment import Environment
 from tidemill.types.arrow import DIFF_COLUMN
@@ -37,7 +41,7 @@ VALUES = [1, 1, 2, 3]
 NEVER = 1_000_000
 
 Rows = Counter[tuple[object, ...]]
-Change = Callable[[Catalog, Table], None]
+Change = Callable[[Catalog, Table, str], None]
 
 
 def updates(columns: Mapping[str, pa.Array], diff: int = 1) -> pa.Table:
@@ -54,20 +58,39 @@ def wide(value: str | None, diff: int = 1) -> pa.Table:
     return updates({"a": pa.array(VALUES, pa.int32()), "b": b}, diff)
 
 
-def create(catalog: Catalog, base: Table) -> None:
+def create(catalog: Catalog, base: Table, _folder: str) -> None:
     catalog.transact([CreateTable(base.schema, "made", WIDE)], contents=wide("x"))
 
 
-def widen(catalog: Catalog, base: Table) -> None:
+def widen(catalog: Catalog, base: Table, _folder: str) -> None:
     contents = pa.concat_tables([wide(None, -1), wide("x")])
     catalog.transact([AddColumn(base.id, WIDE.columns[1], "'x'")], contents=contents, unaltered=base)
 
 
-def widen_only(catalog: Catalog, base: Table) -> None:
+def widen_only(catalog: Catalog, base: Table, _folder: str) -> None:
     catalog.transact([AddColumn(base.id, Column("b", TEXT))])
 
 
-CHANGES: dict[str, Change] = {"create": create, "widen": widen, "widen_only": widen_only}
+def secrets(catalog: Catalog, base: Table, folder: str) -> None:
+    """A secret, and then another text for it."""
+    store = SecretStore(Path(folder) / "data" / "secrets")
+    catalog.on_change(store.follow)
+
+    def before(old: CatalogState, new: CatalogState) -> None:
+        for secret in new.secrets():
+            if old.items.get(secret.id) != secret:
+                store.write(secret, f"{secret.name} {secret.version}")
+
+    catalog.transact([CreateSecret(base.schema, "s")], before=before)
+    catalog.transact([AlterSecret(catalog.state.secrets()[0].id)], before=before)
+
+
+CHANGES: dict[str, Change] = {
+    "create": create,
+    "widen": widen,
+    "widen_only": widen_only,
+    "secrets": secrets,
+}
 
 
 def find(catalog: Catalog, name: str) -> Table | None:
@@ -109,7 +132,7 @@ def attempt(folder: str, change: str, spec: str | None) -> None:
     # What the last life left to be applied is no part of the change.
     env.open_shard(base.shard)
     failpoints.arm(spec or ";".join(f"{name}=kill@{NEVER}" for name in failpoints.NAMES))
-    CHANGES[change](catalog, base)
+    CHANGES[change](catalog, base, folder)
     armed = failpoints._armed  # pyright: ignore[reportPrivateUsage]
     with open(f"{folder}/acknowledged", "w") as file:
         json.dump({name: NEVER - a.left for name, a in armed.items() if a.left < NEVER}, file)
@@ -126,7 +149,16 @@ def check(folder: str, change: str) -> None:
     now = env.oracle.read_ts()
     filled: Rows = Counter((a, "x") for a in VALUES)
     empty: Rows = Counter((a,) for a in VALUES)
-    if change == "create":
+    if change == "secrets":
+        store = SecretStore(Path(folder) / "data" / "secrets")
+        store.sweep(catalog.state)
+        found = catalog.state.secrets()
+        assert len(found) == 1 or not done, "an acknowledged secret is gone"
+        for secret in found:
+            assert store.read(secret) == f"{secret.name} {secret.version}"
+        left = os.listdir(f"{folder}/data/secrets") if os.path.isdir(f"{folder}/data/secrets") else []
+        assert sorted(left) == sorted(f"{s.id}-{s.version}" for s in found), left
+    elif change == "create":
         assert made is not None or not done, "an acknowledged table is gone"
         if made is not None:
             assert read(env, made, now) == filled
@@ -195,7 +227,7 @@ def run(home: str) -> dict[str, dict[str, int]]:
         with open(f"{home}/{change}-count-0/acknowledged") as file:
             hits = json.load(file)
         for name in sorted(hits):
-            if change == "widen_only" and not name.startswith("catalog."):
+            if change in ("widen_only", "secrets") and not name.startswith(("catalog.", "secrets.")):
                 continue  # the entries are those of `widen`
             # A hit too many belongs to another thread, such as the lease's: then the change may come through.
             kills[change][name] = sum(life(change, name, nth) for nth in range(1, hits[name] + 1))

@@ -23,3 +23,4 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
     assert kills["create"]["persist.entry.linked"] >= 3  # the new shard's, its rows', the catalog's
     assert kills["widen"]["persist.entry.linked"] >= 2  # the catalog's, the shard's
     assert "catalog.widened" in kills["widen_only"]
+    assert kills["secrets"]["secrets.written"] == 2

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tidemill.catalog import codec
+from tidemill.catalog.connection_ops import AlterConnection, CreateConnection, CreateSecret
 from tidemill.catalog.items import (
     BUILTINS,
+    Connection,
     Database,
     Item,
     Schema,
+    Secret,
     Source,
     SourceProgress,
     SourceTable,
@@ -39,8 +42,9 @@ from tidemill.types.model import INT4, TEXT, Column, RelationDesc
 
 DESC = RelationDesc((Column("a", INT4), Column("b", TEXT)))
 EMPTY = RelationDesc(())
-# What shares the names of a schema.
 RELATIONS = ("table", "view", "source", "source table", "progress")
+# What shares the names of a schema.
+NAMED = (*RELATIONS, "secret", "connection")
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,16 @@ class CatalogMachine(RuleBasedStateMachine):
         if isinstance(item, View):
             return Node("view", item.name, item.schema, frozenset(item.depends_on), len(item.desc.columns))
         if isinstance(item, Source):
-            return Node("source", item.name, item.schema)
+            return Node("source", item.name, item.schema, frozenset(item.depends_on))
         if isinstance(item, SourceTable):
             owner = item.source if item.subsource else None
-            return Node("source table", item.name, item.schema, frozenset({item.source}), owner=owner)
+            return Node("source table", item.name, item.schema, frozenset(item.depends_on), owner=owner)
         if isinstance(item, SourceProgress):
             return Node("progress", item.name, item.schema, frozenset({item.source}), owner=item.source)
+        if isinstance(item, Secret):
+            return Node("secret", item.name, item.schema)
+        if isinstance(item, Connection):
+            return Node("connection", item.name, item.schema, frozenset(item.depends_on))
         return Node(type(item).__name__, item.name, None)
 
     def pick(self, data: st.DataObject, *kinds: str) -> str | None:
@@ -101,7 +109,7 @@ class CatalogMachine(RuleBasedStateMachine):
         return any(n.kind in kinds and n.parent == parent and n.name == name for n in self.model.values())
 
     def create(self, op: Op, node: Node, extra: Node | None = None) -> None:
-        kinds = RELATIONS if node.kind in RELATIONS else (node.kind,)
+        kinds = NAMED if node.kind in NAMED else (node.kind,)
         if self.taken(kinds, node.parent, node.name):
             with pytest.raises(DuplicateObject, match="already exists"):
                 self.transact([op])
@@ -148,21 +156,34 @@ class CatalogMachine(RuleBasedStateMachine):
         if schema is None:
             return
         tables = tuple(NewSubsource(n, f"o{i}", DESC, "none") for i, n in enumerate(subsources))
+        needed = tuple(sorted({c for c in [self.pick(data, "connection")] if c}))
         desc = None if tables else DESC
         op = CreateSource(
-            schema, name, "load-generator", "{}", "", desc, None, EMPTY, DESC, 1000, progress, tables
+            schema,
+            name,
+            "load-generator",
+            "{}",
+            "",
+            desc,
+            None,
+            EMPTY,
+            DESC,
+            1000,
+            progress,
+            tables,
+            depends_on=needed,
         )
         given = [name, *subsources, *([progress] if progress else [])]
-        if len(set(given)) < len(given) or any(self.taken(RELATIONS, schema, n) for n in given):
+        if len(set(given)) < len(given) or any(self.taken(NAMED, schema, n) for n in given):
             with pytest.raises(DuplicateObject, match="already exists"):
                 self.transact([op])
             return
         free = (f"{name}_progress{n or ''}" for n in range(100))
-        progress = progress or next(n for n in free if not self.taken(RELATIONS, schema, n))
+        progress = progress or next(n for n in free if not self.taken(NAMED, schema, n))
         state = self.transact([op])
         (source,) = (s.id for s in state.sources() if s.id not in self.model)
         assert source not in self.ever, "an id was used twice"
-        self.model[source] = Node("source", name, schema)
+        self.model[source] = Node("source", name, schema, frozenset(needed))
         belongs = frozenset({source})
         self.model[state.progress(source).id] = Node("progress", progress, schema, belongs, owner=source)
         for table, sub in zip(state.source_tables(source), subsources, strict=True):
@@ -176,7 +197,32 @@ class CatalogMachine(RuleBasedStateMachine):
             outputs = {t.output for t in self.state.source_tables(source)}
             output = next(o for o in (f"o{n}" for n in range(100)) if o not in outputs)
             op = CreateSourceTable(schema, name, source, output, DESC, "none")
-            self.create(op, Node("source table", name, schema, frozenset({source})))
+            connection = self.pick(data, "connection")
+            if connection is not None:
+                op = replace(op, definition={}, sql="", connections=(connection,))
+            needed = frozenset({source, *op.connections})
+            self.create(op, Node("source table", name, schema, needed))
+
+    @rule(data=st.data(), name=names)
+    def create_secret(self, data: st.DataObject, name: str) -> None:
+        if (schema := self.pick(data, "schema")) is not None:
+            self.create(CreateSecret(schema, name), Node("secret", name, schema))
+
+    @rule(data=st.data(), name=names)
+    def create_connection(self, data: st.DataObject, name: str) -> None:
+        schema, secret = self.pick(data, "schema"), self.pick(data, "secret")
+        if schema is not None:
+            secrets = () if secret is None else (secret,)
+            op = CreateConnection(schema, name, "kafka", "{}", secrets)
+            self.create(op, Node("connection", name, schema, frozenset(secrets)))
+
+    @rule(data=st.data())
+    def alter_connection(self, data: st.DataObject) -> None:
+        connection, secret = self.pick(data, "connection"), self.pick(data, "secret")
+        if connection is not None:
+            secrets = () if secret is None else (secret,)
+            self.transact([AlterConnection(connection, "{}", "{}", secrets)])
+            self.model[connection] = replace(self.model[connection], deps=frozenset(secrets))
 
     @rule(data=st.data())
     def add_column(self, data: st.DataObject) -> None:
@@ -187,9 +233,9 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=names)
     def rename(self, data: st.DataObject, name: str) -> None:
-        if (item := self.pick(data, "database", "schema", *RELATIONS)) is not None:
+        if (item := self.pick(data, "database", "schema", *NAMED)) is not None:
             node = self.model[item]
-            kinds = RELATIONS if node.kind in RELATIONS else (node.kind,)
+            kinds = NAMED if node.kind in NAMED else (node.kind,)
             if self.taken(kinds, node.parent, name):
                 with pytest.raises(DuplicateObject, match="already exists"):
                     self.transact([Rename(item, name)])
@@ -199,7 +245,7 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), cascade=st.booleans())
     def drop(self, data: st.DataObject, cascade: bool) -> None:
-        item = self.pick(data, "database", "schema", *RELATIONS)
+        item = self.pick(data, "database", "schema", *NAMED)
         if item is None:
             return
         if self.model[item].owner is not None:
@@ -237,9 +283,9 @@ class CatalogMachine(RuleBasedStateMachine):
         assert {i: self.node(n) for i, n in users.items()} == self.model
         for item_id, node in self.model.items():
             item = self.state.items[item_id]
-            if node.kind in RELATIONS:
+            if node.kind in NAMED:
                 full = self.state.full_name(item)
-                assert self.state.resolve(full, "nowhere", ()).id == item_id
+                assert self.state.resolve_item(full, "nowhere", ()).id == item_id
             assert codec.decode(item_id, codec.encode(item)) == item
 
 
