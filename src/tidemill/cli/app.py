@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemill import config
+from tidemill.cli.dev import dev
 
 app = typer.Typer(
     name="tidemill",
@@ -18,6 +19,7 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(dev, name="dev")
 
 ConfigFile = Annotated[
     str | None,

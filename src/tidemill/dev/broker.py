@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemill.dev.certificates import Certificates, make_certificates
 from tidemill.dev.jars import BROKER, Progress, fetch
-from tidemill.dev.process import HOST, Child, answers, java_command, must_be_free, pick_ports
+from tidemill.dev.process import HOST, Program, answers, java_command, must_be_free, pick_ports
 from tidemill.errors import Unavailable
 
 # 4-5 s on a quiet machine of two cores.
@@ -57,7 +57,7 @@ class Secure:
     certificates: Certificates
 
 
-class Broker:
+class Broker(Program):
     """`folder` is kept between starts. `settings` go into server.properties as they are and win over ours."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Broker:
         settings: Mapping[str, str] | None = None,
         heap_mb: int = HEAP_MB,
     ) -> None:
-        self.folder = folder
+        super().__init__("the Kafka broker", folder, "broker.log")
         self.heap_mb = heap_mb
         picked = pick_ports(6 if secure else 2)
         if port is not None:
@@ -79,26 +79,13 @@ class Broker:
         self.secure: Secure | None = None
         if secure:
             sasl, tls, sasl_tls, mutual = (f"{HOST}:{port}" for port in picked[2:])
-            self.secure = Secure(sasl, tls, sasl_tls, mutual, make_certificates(folder / "tls"))
+            self.secure = Secure(sasl, tls, sasl_tls, mutual, make_certificates(self.folder / "tls"))
         self._settings = dict(settings or {})
-        self._child = Child("the Kafka broker", folder / "broker.log")
 
     @property
     def bootstrap(self) -> str:
         """Where clients begin, without authentication."""
         return f"{HOST}:{self.port}"
-
-    @property
-    def running(self) -> bool:
-        return self._child.running
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    @property
-    def log(self) -> Path:
-        return self._child.log
 
     def start(self, progress: Progress | None = None) -> None:
         """Start it, or start it again; returns when it serves."""
@@ -111,16 +98,8 @@ class Broker:
         # The tool writes this file last of all that a broker needs.
         if not (self._data / "meta.properties").exists():
             self._format(jars, properties)
-        self._child.start(self._java(jars, self.heap_mb, "kafka.Kafka", str(properties)))
-        self._child.wait_ready(self._serves, START_SECONDS)
-
-    def stop(self) -> None:
-        """TERM: an orderly end."""
-        self._child.stop()
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._child.kill()
+        self._launch(self._java(jars, self.heap_mb, "kafka.Kafka", str(properties)))
+        self._wait_ready(self._serves, START_SECONDS)
 
     @property
     def _data(self) -> Path:

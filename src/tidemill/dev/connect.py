@@ -20,7 +20,7 @@ from typing import Any
 from tidemill.dev.broker import LOG4J
 from tidemill.dev.jars import AVRO_CONVERTER, CONNECT, DEBEZIUM_POSTGRES, Progress, fetch
 from tidemill.dev.postgres import DATABASE, USER, Postgres
-from tidemill.dev.process import HOST, POLL_SECONDS, Child, java_command, must_be_free, pick_ports
+from tidemill.dev.process import HOST, POLL_SECONDS, Program, java_command, must_be_free, pick_ports
 from tidemill.dev.registry import Registry
 from tidemill.errors import Unavailable
 
@@ -34,27 +34,18 @@ HEAP_MB = 384
 _AVRO_CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
 
-class Connect:
+class Connect(Program):
     """`folder` is kept between starts; what the worker knows is in topics of the broker."""
 
     def __init__(self, folder: Path, bootstrap: str, *, port: int | None = None) -> None:
-        self.folder = folder
+        super().__init__("Kafka Connect", folder, "connect.log")
         self.bootstrap = bootstrap
         self.port = port if port is not None else pick_ports(1)[0]
-        self._child = Child("Kafka Connect", folder / "connect.log")
 
     @property
     def url(self) -> str:
         """Its REST interface."""
         return f"http://{HOST}:{self.port}"
-
-    @property
-    def running(self) -> bool:
-        return self._child.running
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def start(self, progress: Progress | None = None) -> None:
         """Start it, or start it again; returns when it takes connectors."""
@@ -69,16 +60,8 @@ class Connect:
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._properties(plugins).items()))
         options = [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"]
         main = "org.apache.kafka.connect.cli.ConnectDistributed"
-        self._child.start(java_command(HEAP_MB, f"{jars}/*", main, [str(properties)], options))
-        self._child.wait_ready(self._serves, START_SECONDS)
-
-    def stop(self) -> None:
-        """TERM: positions are noted, so nothing comes twice."""
-        self._child.stop()
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._child.kill()
+        self._launch(java_command(HEAP_MB, f"{jars}/*", main, [str(properties)], options))
+        self._wait_ready(self._serves, START_SECONDS)
 
     def create(self, name: str, config: Mapping[str, str]) -> None:
         """Make a connector (or change it) and wait until it and its tasks run."""

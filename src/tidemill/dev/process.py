@@ -1,21 +1,20 @@
 """One program that we started: its log, whether it is ready, and how it ends.
 
-Called by `broker`, `registry`, `connect` and `postgres`, which know the command and what "ready" means. A
+The base of `Broker`, `Registry`, `Connect` and `Postgres`, which know the command and what "ready" means. A
 program that dies or does not get ready is told with the end of its log. It is ended by its process id, and
-never outlives an orderly end of this process; Ctrl-C reaches this process alone, so that programs can be
+does not outlive this process, however that ends; Ctrl-C reaches this process alone, so that programs can be
 stopped in their order.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import random
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidemill.errors import Unavailable
@@ -33,14 +32,20 @@ SHOWN_LINES = 40
 SHOWN_BYTES = 64 << 10
 
 
-class Child:
-    """A program that can be started again after it ended, in the same folder. `name` is for people."""
+class Program:
+    """A program that can be started again after it ended, on the same folder and ports. `name` is for
+    people."""
 
-    def __init__(self, name: str, log: Path) -> None:
+    _stop_signal = signal.SIGTERM
+
+    def __init__(self, name: str, folder: Path, log_name: str) -> None:
         self.name = name
+        self.folder = folder.absolute()
         # Its output of all starts, one after another.
-        self.log = log
+        self.log = self.folder / log_name
         self._process: subprocess.Popen[bytes] | None = None
+        # Ends the program when this process is gone.
+        self._guard: subprocess.Popen[bytes] | None = None
         # Where in the log the current start begins.
         self._log_from = 0
 
@@ -53,29 +58,35 @@ class Child:
         assert self._process is not None, f"{self.name} was not started"
         return self._process.pid
 
-    def start(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-    ) -> None:
+    def start(self) -> None:
+        """Start it, or start it again; returns when it serves."""
+        raise NotImplementedError
+
+    def _launch(self, command: Sequence[str], *, user: str | None = None) -> None:
         assert not self.running, f"{self.name} runs already"
+        # Of a life that ended by itself.
+        self.kill()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
                 user=user,
             )
-        atexit.register(self.kill)
+        # Waits for the end of its input, of which this process holds the other end: kill -9 closes it too.
+        self._guard = subprocess.Popen(
+            ["sh", "-c", 'read -r _; kill "$1"', "sh", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
-    def wait_ready(self, ready: Callable[[], bool], seconds: float) -> None:
+    def _wait_ready(self, ready: Callable[[], bool], seconds: float) -> None:
         """Until `ready()`; it is asked again and again, and may raise OSError for "not yet"."""
         assert self._process is not None
         deadline = time.monotonic() + seconds
@@ -93,11 +104,10 @@ class Child:
                 raise self._failed(f"{self.name} was not ready within {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
 
-    def stop(self, *, interrupt: bool = False) -> None:
-        """TERM (or INT), and KILL for one that does not listen."""
-        if self.running:
-            self._signal(signal.SIGINT if interrupt else signal.SIGTERM)
-            assert self._process is not None
+    def stop(self) -> None:
+        """An orderly end; KILL for a program that does not listen."""
+        if self._process is not None and self.running:
+            self._process.send_signal(self._stop_signal)
             try:
                 self._process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
@@ -106,13 +116,21 @@ class Child:
 
     def kill(self) -> None:
         """kill -9, as a power cut for the program."""
-        atexit.unregister(self.kill)
-        if self.running:
-            self._signal(signal.SIGKILL)
-            assert self._process is not None
+        if self._guard is not None:
+            # First: it must not end another program that gets the number of this one.
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
+        if self._process is not None and self.running:
+            self._process.kill()
             self._process.wait()
 
-    def tail(self) -> str:
+    def check(self) -> None:
+        """An error with the end of its log, if it ended."""
+        if self._process is not None and not self.running:
+            raise self._failed(f"{self.name} ended with status {self._process.returncode}")
+
+    def _tail(self) -> str:
         """The end of what the current (or last) start wrote."""
         try:
             with self.log.open("rb") as log:
@@ -122,12 +140,8 @@ class Child:
             return ""
         return "\n".join(lines[-SHOWN_LINES:])
 
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
     def _failed(self, primary: str) -> Unavailable:
-        return Unavailable(primary, detail=f"the end of {self.log}:\n{self.tail()}")
+        return Unavailable(primary, detail=f"the end of {self.log}:\n{self._tail()}")
 
 
 def java_command(

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from tidemill.dev.jars import REGISTRY, Progress, fetch
-from tidemill.dev.process import HOST, Child, java_command, must_be_free, pick_ports
+from tidemill.dev.process import HOST, Program, java_command, must_be_free, pick_ports
 
 # 3-5 s on a machine of two cores that is not idle.
 START_SECONDS = 120.0
@@ -20,13 +20,12 @@ REQUEST_SECONDS = 5.0
 HEAP_MB = 512
 
 
-class Registry:
+class Registry(Program):
     """`folder` is kept between starts."""
 
     def __init__(self, folder: Path, *, port: int | None = None) -> None:
-        self.folder = folder
+        super().__init__("the schema registry", folder, "registry.log")
         self.port = port if port is not None else pick_ports(1)[0]
-        self._child = Child("the schema registry", folder / "registry.log")
 
     @property
     def url(self) -> str:
@@ -37,14 +36,6 @@ class Registry:
     def native_url(self) -> str:
         """For Apicurio's own converter in Kafka Connect."""
         return f"http://{HOST}:{self.port}/apis/registry/v2"
-
-    @property
-    def running(self) -> bool:
-        return self._child.running
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def start(self, progress: Progress | None = None) -> None:
         """Start it, or start it again; returns when it serves."""
@@ -58,22 +49,14 @@ class Registry:
             "quarkus.otel.enabled": "false",
             "apicurio.storage.kind": "sql",
             "apicurio.storage.sql.kind": "h2",
-            "apicurio.datasource.url": f"jdbc:h2:file:{(self.folder / 'schemas').absolute()}",
+            "apicurio.datasource.url": f"jdbc:h2:file:{self.folder / 'schemas'}",
             # It opens them all at its start.
             "apicurio.datasource.jdbc.initial-size": "2",
             "apicurio.datasource.jdbc.min-size": "2",
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
-        self._child.start(java_command(HEAP_MB, str(jar), "io.quarkus.runner.GeneratedMain", options=options))
-        self._child.wait_ready(self._serves, START_SECONDS)
-
-    def stop(self) -> None:
-        """TERM: an orderly end."""
-        self._child.stop()
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._child.kill()
+        self._launch(java_command(HEAP_MB, str(jar), "io.quarkus.runner.GeneratedMain", options=options))
+        self._wait_ready(self._serves, START_SECONDS)
 
     def _serves(self) -> bool:
         try:

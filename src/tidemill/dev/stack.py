@@ -1,0 +1,120 @@
+"""Several upstreams that belong together, in one folder: a broker, and beside it what was asked for.
+
+Called by `tidemill dev kafka`. They start in the order in which they need each other and stop in the reverse
+one; if one does not start, those before it are stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemill.dev.broker import Broker
+from tidemill.dev.connect import Connect, debezium
+from tidemill.dev.jars import AVRO_CONVERTER, BROKER, CONNECT, DEBEZIUM_POSTGRES, REGISTRY, Progress, fetch
+from tidemill.dev.postgres import Postgres
+from tidemill.dev.process import Program, must_be_free
+from tidemill.dev.registry import Registry
+
+# The connector's name, and what its topics begin with.
+PREFIX = "dev"
+# For a person who tries things: a topic appears when it is first written to.
+BROKER_SETTINGS = {"auto.create.topics.enable": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Fixed, so that connections which are kept elsewhere find the same upstreams after a restart."""
+
+    kafka: int = 9092
+    registry: int = 8081
+    connect: int = 8083
+    # Beside a PostgreSQL that may be there already.
+    postgres: int = 5433
+
+
+class Stack:
+    """`folder` is kept between starts; with the same folder and ports everything is as it was."""
+
+    def __init__(self, folder: Path, ports: Ports, *, with_registry: bool, with_debezium: bool) -> None:
+        self.broker = Broker(folder / "kafka", port=ports.kafka, settings=BROKER_SETTINGS)
+        self._ports = [ports.kafka]
+        self.registry: Registry | None = None
+        self.postgres: Postgres | None = None
+        self.connect: Connect | None = None
+        if with_registry or with_debezium:
+            self.registry = Registry(folder / "registry", port=ports.registry)
+            self._ports.append(ports.registry)
+        if with_debezium:
+            self.postgres = Postgres(folder / "postgres", port=ports.postgres)
+            self.connect = Connect(folder / "connect", self.broker.bootstrap, port=ports.connect)
+            self._ports += [ports.postgres, ports.connect]
+
+    @property
+    def programs(self) -> list[Program]:
+        """In the order in which they start."""
+        every = (self.broker, self.registry, self.postgres, self.connect)
+        return [program for program in every if program is not None]
+
+    def start(self, tell: Progress) -> None:
+        """Start everything; `tell` hears what is being done."""
+        must_be_free(*self._ports)
+        bundles = [BROKER]
+        if self.registry:
+            bundles.append(REGISTRY)
+        if self.connect:
+            bundles += [CONNECT, DEBEZIUM_POSTGRES, AVRO_CONVERTER]
+        for bundle in bundles:
+            fetch(bundle, tell)
+        try:
+            for program in self.programs:
+                tell(f"starting {program.name}")
+                program.start()
+            if self.connect and self.postgres:
+                tell("starting Debezium")
+                # All tables of the schema, also those that are yet to come.
+                config = debezium(PREFIX, self.postgres, [r"public\..*"], registry=self.registry)
+                self.connect.create(PREFIX, config | {"publication.autocreate.mode": "all_tables"})
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        for program in reversed(self.programs):
+            program.stop()
+
+    def check(self) -> None:
+        """An error with the end of its log, if one of them ended."""
+        for program in self.programs:
+            program.check()
+
+    def addresses(self) -> dict[str, str]:
+        """What listens where."""
+        out = {"Kafka": self.broker.bootstrap}
+        if self.registry:
+            out["schema registry"] = self.registry.url
+        if self.postgres:
+            out["PostgreSQL"] = f'psql "{self.postgres.dsn}"'
+        if self.connect:
+            out["Kafka Connect"] = self.connect.url
+        return out
+
+    def statements(self) -> list[str]:
+        """What to tell Tidemill."""
+        broker = f"BROKER '{self.broker.bootstrap}', SECURITY PROTOCOL PLAINTEXT"
+        out = [f"CREATE CONNECTION kafka TO KAFKA ({broker});"]
+        if self.registry:
+            out.append(
+                f"CREATE CONNECTION registry TO CONFLUENT SCHEMA REGISTRY (URL '{self.registry.url}');"
+            )
+        return out
+
+    def example(self) -> str:
+        """A source over one table of PostgreSQL; empty without Debezium."""
+        if not self.connect:
+            return ""
+        return (
+            f"CREATE SOURCE people FROM KAFKA CONNECTION kafka (TOPIC '{PREFIX}.public.people')\n"
+            "  FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION registry\n"
+            "  ENVELOPE DEBEZIUM UPSERT;"
+        )
