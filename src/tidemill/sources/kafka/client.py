@@ -1,0 +1,163 @@
+"""How librdkafka is set up, and what its complaints mean.
+
+A resolved connection (host names, users, secrets as text) becomes a configuration; its options are a fixed
+list, since properties of a client can read files and load code. Errors come in two ways: what a call
+returns is often only "timed out"; why (a wrong password, no such host) is told to `error_cb`. `Complaints`
+keeps the latter, and `explain` makes one error of both. Used by `metadata`, `source` and `consume`. Never
+logs: texts of librdkafka name brokers and mechanisms, no secrets, and go into errors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from tidemill.sources.contract import SourceError
+
+# The options of a connection, and the properties that they set. PEM texts: a client has no files.
+_PROPERTIES = {
+    "security_protocol": "security.protocol",
+    "sasl_mechanism": "sasl.mechanism",
+    "sasl_username": "sasl.username",
+    "sasl_password": "sasl.password",
+    "ssl_ca": "ssl.ca.pem",
+    "ssl_certificate": "ssl.certificate.pem",
+    "ssl_key": "ssl.key.pem",
+}
+_BROKERS = "brokers"
+
+_COMMON: dict[str, str | int] = {
+    "client.id": "tidemill",
+    # Everything worth telling comes as an error; the log goes to stderr unasked.
+    "log_level": 0,
+    "allow.auto.create.topics": "false",
+    # Small requests must not wait for each other.
+    "socket.nagle.disable": "true",
+    # A broker that came back is found within a second.
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1000,
+    # Brokers may ask clients for measurements; ours are our own.
+    "enable.metrics.push": "false",
+}
+
+# Complaints that are kept: the latest tell what is the matter, and one that is repeated is kept once.
+MAX_COMPLAINTS = 16
+
+
+class Unreachable(SourceError):
+    """The brokers cannot be reached or do not let us in. It may pass without anybody touching the source."""
+
+    transient = True
+
+
+def configuration(connection: Mapping[str, Any]) -> dict[str, str | int]:
+    """What every client of the connection is made with. Raises SourceError for options that are none."""
+    unknown = connection.keys() - _PROPERTIES.keys() - {_BROKERS}
+    if unknown:
+        raise SourceError(
+            "the connection's definition cannot be read",
+            detail=f"It has the option {min(unknown)!r}.",
+            hint="It was made by another version of Tidemill, or the catalog is damaged.",
+        )
+    settings = dict(_COMMON)
+    settings["bootstrap.servers"] = ",".join(connection[_BROKERS])
+    for option, name in _PROPERTIES.items():
+        value = connection.get(option)
+        if value is not None:
+            settings[name] = value
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What librdkafka told: its code, and a text that names the broker."""
+
+    code: int
+    text: str
+
+
+class Complaints:
+    """The latest complaints of one client; called from its threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[Complaint] = []
+
+    def __call__(self, error: KafkaError) -> None:
+        self.add(Complaint(error.code(), error.str()))
+
+    def add(self, complaint: Complaint) -> None:
+        with self._lock:
+            if complaint not in self._kept:
+                self._kept.append(complaint)
+                del self._kept[:-MAX_COMPLAINTS]
+
+    def clear(self) -> None:
+        """What was told before says nothing of what comes."""
+        with self._lock:
+            self._kept.clear()
+
+    def latest(self) -> list[Complaint]:
+        with self._lock:
+            return list(self._kept)
+
+
+_REFUSED = frozenset(
+    (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.UNSUPPORTED_SASL_MECHANISM)
+)
+_FORBIDDEN = frozenset((KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED))
+_NO_HOST = KafkaError._RESOLVE
+_TLS = KafkaError._SSL
+# Says nothing that the others do not say better.
+_VAGUE = frozenset((KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._NOENT))
+
+
+def refused(complaints: Sequence[Complaint]) -> bool:
+    """Whether waiting any longer is of no use: who we are is not believed, or not allowed."""
+    return any(c.code in _REFUSED or c.code in _FORBIDDEN or c.code == _TLS for c in complaints)
+
+
+def explain(complaints: Sequence[Complaint], brokers: str, instead: str) -> SourceError:
+    """The error of a call that failed, by what was told meanwhile; `instead` is what the call itself said."""
+    for complaint in reversed(complaints):
+        if complaint.code in _REFUSED:
+            return Unreachable(
+                "the Kafka broker does not accept the user or the password",
+                detail=complaint.text,
+                hint="See SASL MECHANISMS, SASL USERNAME and SASL PASSWORD of the connection. "
+                "It is tried again by itself.",
+                sqlstate="28P01",
+            )
+    for complaint in reversed(complaints):
+        if complaint.code == _TLS:
+            return Unreachable(
+                "no TLS connection to the Kafka broker",
+                detail=complaint.text,
+                hint="SSL CERTIFICATE AUTHORITY of the connection must have signed the broker's certificate, "
+                "which must name the host; a broker may ask for SSL CERTIFICATE and SSL KEY.",
+            )
+        if complaint.code in _FORBIDDEN:
+            return Unreachable(
+                "the Kafka broker does not allow it",
+                detail=complaint.text,
+                hint="The user needs DESCRIBE and READ on the topic.",
+                sqlstate="42501",
+            )
+    telling = [c for c in complaints if c.code not in _VAGUE]
+    if any(c.code == _NO_HOST for c in telling):
+        hint = "See the host names in BROKERS of the connection."
+    else:
+        hint = (
+            "See BROKERS and SECURITY PROTOCOL of the connection, and whether the brokers run. "
+            "It is tried again by itself."
+        )
+    return Unreachable(
+        f"the Kafka brokers cannot be reached: {brokers}",
+        detail=telling[-1].text if telling else instead,
+        hint=hint,
+        sqlstate="08001",
+    )

@@ -1,0 +1,105 @@
+"""Columns out of memory that C owns: numpy gathers, and Arrow binaries, without a Python object per value.
+
+Called by `native`. Addresses are those of messages that librdkafka handed over and that are not released
+before these functions return: everything that they give is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.sources.kafka.layout import HEADERS
+from tidemill.types.arrow import arrow_type
+from tidemill.types.columns import validity_buffer
+
+# A binary view holds values of up to so many bytes itself; of longer ones, where they are.
+_INLINE = 12
+# Views count from the start of a window in 31 bits; windows of this size leave room for the longest value.
+_WINDOW_BITS = 30
+
+
+class _Interface:
+    """numpy's protocol for memory that somebody else owns."""
+
+    def __init__(self, address: int, count: int, kind: str) -> None:
+        self.__array_interface__ = {"shape": (count,), "typestr": kind, "data": (address, True), "version": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The process's memory from `base` on, as words of eight bytes. Only what is indexed is touched."""
+
+    base: int
+    _words: np.ndarray
+
+    @staticmethod
+    def over(pointers: np.ndarray, size: int) -> Memory:
+        """All of some structures of `size` bytes, wherever they are; they are aligned to words."""
+        base = int(pointers.min())
+        count = (int(pointers.max()) + size - base) // 8
+        return Memory(base, np.asarray(_Interface(base, count, "<u8")))
+
+    def words(self, pointers: np.ndarray, number: int) -> np.ndarray:
+        """The `number`th word of each structure, as uint64."""
+        at = ((pointers - np.uint64(self.base)) >> np.uint64(3)).astype(np.int64) + number
+        return self._words[at]
+
+    @staticmethod
+    def binary(pointers: np.ndarray, lengths: np.ndarray) -> pa.Array:
+        """The bytes at each address as a binary column; null where the address is."""
+        present = pointers != 0
+        count = len(pointers)
+        if not bool(present.any()):
+            return pa.nulls(count, pa.binary())
+        lengths = np.where(present, lengths, 0)
+        base = int(pointers[present].min())
+        relative = np.where(present, pointers - np.uint64(base), 0).astype(np.int64)
+        views = np.zeros((count, 4), np.int32)
+        views[:, 0] = lengths
+        windows: list[pa.Buffer] = []
+        long = lengths > _INLINE
+        if bool(long.any()):
+            windows = _windows(base, relative, lengths, long, views)
+        _inline(base, relative, lengths, np.flatnonzero(~long & (lengths > 0)), views)
+        buffers: list[Any] = [validity_buffer(present), pa.py_buffer(views), *windows]
+        column = pa.Array.from_buffers(pa.binary_view(), count, buffers)
+        # The cast copies; nothing looks at the prefixes that a view should hold, which are left out.
+        return column.cast(pa.binary())
+
+
+def _windows(
+    base: int, relative: np.ndarray, lengths: np.ndarray, long: np.ndarray, views: np.ndarray
+) -> list[pa.Buffer]:
+    """Where the long values are: the number of a window over memory, and the place in it."""
+    numbers, which = np.unique(relative[long] >> _WINDOW_BITS, return_inverse=True)
+    views[long, 2] = which
+    views[long, 3] = relative[long] & ((1 << _WINDOW_BITS) - 1)
+    size = (1 << _WINDOW_BITS) + int(lengths.max())
+    return [pa.foreign_buffer(base + (int(number) << _WINDOW_BITS), size) for number in numbers]
+
+
+def _inline(
+    base: int, relative: np.ndarray, lengths: np.ndarray, rows: np.ndarray, views: np.ndarray
+) -> None:
+    """Put the bytes of the short values into their views."""
+    if not len(rows):
+        return
+    sizes = lengths[rows]
+    ends = np.cumsum(sizes)
+    # Of each byte: whose it is, and which one of its value.
+    row = np.repeat(rows, sizes)
+    place = np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes)
+    source = relative[row] + place
+    memory = np.asarray(_Interface(base, int(source.max()) + 1, "|u1"))
+    views.view(np.uint8)[row, place + 4] = memory[source]
+
+
+def headers_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
+    """Headers of each record in their storage type."""
+    rows = [[{"key": key, "value": value} for key, value in of_one] for of_one in headers]
+    return pa.array(rows, arrow_type(HEADERS))

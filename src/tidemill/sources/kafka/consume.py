@@ -1,0 +1,300 @@
+"""Reading an exact range of a partition, inside a task.
+
+A client is kept per connection in the worker's module, so that the next tick pays no connect; between
+ranges it is assigned to nothing. (A client that stays on its partition polls the broker all the time and
+reads ahead what another worker will be given: on two cores that cost ten times the range itself. Assigning
+it anew takes one to two milliseconds.)
+
+A range ends with the first record at or after its upper end, or with the end of the partition: the last
+numbers of a range may belong to nothing that can be seen (marks of transactions, aborted records, records
+that were compacted away).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError
+
+from tidemill.sources.contract import MAX_BATCH_ROWS, SourceError
+from tidemill.sources.kafka.client import Complaint, Unreachable, configuration, explain, refused
+from tidemill.sources.kafka.messages import Messages
+from tidemill.sources.kafka.native import PARTITION_EOF, Consumer, NativeError, Taken
+
+# What a batch holds when messages are large; the last lot taken may go beyond it, by at most what a client
+# reads ahead.
+MAX_BATCH_BYTES = 8 << 20
+# What a client reads ahead: two to three fetches are on their way while one is decoded. More is for nothing
+# when the range ends, and each client may hold as much.
+_AHEAD_KBYTES = 16 << 10
+_AHEAD_MESSAGES = 10_000
+_FETCH_BYTES = 1 << 20
+# The largest answer of a broker that is taken, hence the largest message.
+MAX_MESSAGE_BYTES = 256 << 20
+
+# Clients that are kept, least recently used last: sources mostly share a few connections. Each has some
+# threads and what it reads ahead.
+MAX_KEPT = 8
+
+# How long one wait is, and after which silence it is told that we still wait, so that the task's deadline
+# counts.
+_WAIT_MS = 100
+BEAT_SECONDS = 0.5
+# A range whose records are known to be there and do not come for so long is given up; the tick tries again.
+STALL_SECONDS = 10.0
+_REQUEST_MS = 5000
+
+_SETTINGS: dict[str, str | int] = {
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    # A range that is not there is an error, never another range.
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "enable.partition.eof": "true",
+    # A fetch that finds nothing is answered at once: a client asks only while there is something to read,
+    # and the next range must not wait for an answer to the last one.
+    "fetch.wait.max.ms": 1,
+    "fetch.queue.backoff.ms": 1,
+    "fetch.error.backoff.ms": 100,
+    "queued.min.messages": _AHEAD_MESSAGES,
+    "queued.max.messages.kbytes": _AHEAD_KBYTES,
+    "max.partition.fetch.bytes": _FETCH_BYTES,
+    "receive.message.max.bytes": MAX_MESSAGE_BYTES,
+}
+
+_GONE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
+_NO_TOPIC = frozenset(
+    (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    )
+)
+# The group is a name that librdkafka insists on; we are no member, and whether we might be does not matter.
+_OF_THE_GROUP = frozenset((KafkaError.GROUP_AUTHORIZATION_FAILED,))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read of a record beside its key, value and offset: each costs some."""
+
+    timestamps: bool = False
+    headers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Messages, and how many bytes their keys and values have; None when there are none yet."""
+
+    messages: Messages | None
+    bytes: int = 0
+
+
+STILL_WAITING = Lot(None)
+
+
+def settings_of(connection: Mapping[str, Any], group_prefix: str | None) -> dict[str, str | int]:
+    """The settings of a client that reads."""
+    return {**configuration(connection), **_SETTINGS, "group.id": f"{group_prefix or ''}tidemill"}
+
+
+def read_range(
+    settings: Mapping[str, str | int], topic: str, partition: int, lower: int, upper: int, wanted: Wanted
+) -> Iterator[Lot]:
+    """Exactly the records of [lower, upper), in order, in lots that fit into a batch; `STILL_WAITING` when
+    none came for a while. Raises SourceError."""
+    if lower >= upper:
+        return
+    place = _Place(topic, partition, lower, upper, str(settings["bootstrap.servers"]))
+    with _kept(settings, place) as consumer:
+        try:
+            consumer.start(topic, partition, lower, _REQUEST_MS)
+            yield from _range(consumer, place, wanted)
+        except NativeError as e:
+            raise _failure(consumer, place, e) from e
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    topic: str
+    partition: int
+    lower: int
+    upper: int
+    brokers: str
+
+
+def _range(consumer: Consumer, place: _Place, wanted: Wanted) -> Iterator[Lot]:
+    gathered = _Gathered(place.partition, wanted)
+    at = place.lower
+    heard = told = time.monotonic()
+    while at < place.upper:
+        taken = consumer.take(min(MAX_BATCH_ROWS - gathered.rows, place.upper - at), _WAIT_MS)
+        now = time.monotonic()
+        if taken is None:
+            if refused(consumer.complaints.latest()) or now - heard > STALL_SECONDS:
+                raise _silence(consumer, place, at)
+            if now - told > BEAT_SECONDS:
+                told = now
+                yield STILL_WAITING
+            continue
+        try:
+            reached = _take_in(taken, gathered, place, at)
+        finally:
+            taken.release()
+        if reached > at:
+            at, heard = reached, now
+        if gathered.full or (at >= place.upper and gathered.rows):
+            yield gathered.out()
+            heard = told = time.monotonic()
+
+
+def _take_in(taken: Taken, gathered: _Gathered, place: _Place, at: int) -> int:
+    """Add what belongs to the range; how far it has been read by now."""
+    offsets = taken.offsets
+    for row in np.flatnonzero(taken.codes).tolist():
+        code = int(taken.codes[row])
+        if code != PARTITION_EOF and code not in _OF_THE_GROUP:
+            raise taken.error(row)
+    end = int(offsets[taken.codes == PARTITION_EOF].max(initial=-1))
+    mine = (taken.codes == 0) & (taken.partitions == place.partition) & (offsets >= at)
+    rows = np.flatnonzero(mine & (offsets < place.upper))
+    if len(rows):
+        gathered.add(taken, rows)
+        at = int(offsets[rows[-1]]) + 1
+    if end >= place.upper or bool((offsets[mine] >= place.upper).any()):
+        return place.upper
+    return at
+
+
+class _Gathered:
+    """Messages of several takes that make one lot."""
+
+    def __init__(self, partition: int, wanted: Wanted) -> None:
+        self._partition = partition
+        self._wanted = wanted
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self._bytes = 0
+        self._keys: list[pa.Array] = []
+        self._values: list[pa.Array] = []
+        self._offsets: list[np.ndarray] = []
+        self._timestamps: list[np.ndarray] = []
+        self._headers: list[pa.Array] = []
+
+    @property
+    def full(self) -> bool:
+        return self.rows >= MAX_BATCH_ROWS or self._bytes >= MAX_BATCH_BYTES
+
+    def add(self, taken: Taken, rows: np.ndarray) -> None:
+        self.rows += len(rows)
+        self._bytes += int(taken.sizes[rows].sum())
+        self._keys.append(taken.keys(rows))
+        self._values.append(taken.values(rows))
+        self._offsets.append(taken.offsets[rows])
+        if self._wanted.timestamps:
+            self._timestamps.append(taken.timestamps(rows))
+        if self._wanted.headers:
+            self._headers.append(taken.headers(rows))
+
+    def out(self) -> Lot:
+        """What was gathered; it is forgotten."""
+        messages = Messages(
+            self._partition,
+            pa.concat_arrays(self._keys),
+            pa.concat_arrays(self._values),
+            np.concatenate(self._offsets),
+            np.concatenate(self._timestamps) if self._wanted.timestamps else None,
+            pa.concat_arrays(self._headers) if self._wanted.headers else None,
+        )
+        lot = Lot(messages, self._bytes)
+        self._clear()
+        return lot
+
+
+# -- clients
+
+# By process (a fork has no threads of its parent's clients) and settings.
+_idle: OrderedDict[tuple[Any, ...], list[Consumer]] = OrderedDict()
+
+
+@contextmanager
+def _kept(settings: Mapping[str, str | int], place: _Place) -> Generator[Consumer]:
+    """A client that nobody else uses meanwhile. One with which something went wrong is not used again."""
+    key = (os.getpid(), *sorted(settings.items()))
+    idle = _idle.get(key)
+    try:
+        consumer = idle.pop() if idle else Consumer(settings)
+    except NativeError as e:
+        raise SourceError("the connection to Kafka cannot be made", detail=str(e)) from e
+    consumer.complaints.clear()
+    try:
+        yield consumer
+    except GeneratorExit:
+        _put_back(key, consumer)
+        raise
+    except BaseException:
+        consumer.close()
+        raise
+    _put_back(key, consumer)
+
+
+def _put_back(key: tuple[Any, ...], consumer: Consumer) -> None:
+    consumer.stop()
+    _idle.setdefault(key, []).append(consumer)
+    _idle.move_to_end(key)
+    while sum(map(len, _idle.values())) > MAX_KEPT:
+        oldest = next(iter(_idle))
+        _idle[oldest].pop(0).close()
+        if not _idle[oldest]:
+            del _idle[oldest]
+
+
+# -- what went wrong
+
+
+def _failure(consumer: Consumer, place: _Place, error: NativeError) -> SourceError:
+    if error.code in _GONE:
+        return _gone(consumer, place)
+    if error.code in _NO_TOPIC:
+        return Unreachable(
+            f'partition {place.partition} of topic "{place.topic}" is not there', detail=str(error)
+        )
+    consumer.serve()
+    complaints = [*consumer.complaints.latest(), Complaint(error.code, str(error))]
+    return explain(complaints, place.brokers, str(error))
+
+
+def _gone(consumer: Consumer, place: _Place) -> SourceError:
+    """The range is outside of what the partition has."""
+    found = "What it has instead cannot be told."
+    try:
+        low, high = consumer.watermarks(place.topic, place.partition, _REQUEST_MS)
+        found = f"It has those from {low} up to {high}."
+    except NativeError:
+        pass
+    return SourceError(
+        f'partition {place.partition} of topic "{place.topic}" does not have the records that are to be read',
+        detail=f"Those from {place.lower} up to {place.upper} were there when they were bound. {found}",
+        hint="Retention removed them, or the topic was truncated or created anew: drop the source and create "
+        "it again. A topic should keep its records for longer than its readers may be away.",
+    )
+
+
+def _silence(consumer: Consumer, place: _Place, at: int) -> SourceError:
+    return explain(
+        consumer.complaints.latest(),
+        place.brokers,
+        f'No record came for {STALL_SECONDS:g} s. Partition {place.partition} of topic "{place.topic}" was '
+        f"read up to {at}, and should have records up to {place.upper}.",
+    )

@@ -1,0 +1,46 @@
+"""Headers of records as columns.
+
+Headers lie as a list of (key, value) per record (`layout.HEADERS`). `header_column` takes one of them out; of
+several equal names the last one counts, as a producer that adds one expects.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.decode.contract import with_original
+from tidemill.types.kernels import pc
+from tidemill.types.nested import list_parts
+
+
+def header_column(headers: pa.Array, name: str, *, raw: bool) -> tuple[pa.Array, pa.Array | None]:
+    """The header's value in each record, null where there is none: bytes (`raw`) or text. Then what is wrong
+    with those that are no text; None when nothing is."""
+    offsets, entries = list_parts(headers)
+    owner = np.repeat(np.arange(len(headers)), np.diff(offsets))
+    named = pc.fill_null(pc.equal(entries.field(0), name), False).to_numpy(zero_copy_only=False)
+    chosen = np.full(len(headers), -1, np.int64)
+    # Of several of one record the last assignment stays.
+    chosen[owner[named]] = np.flatnonzero(named)
+    values = entries.field(1).take(pa.array(chosen, mask=chosen < 0))
+    return (values, None) if raw else _text(values, name)
+
+
+def _text(values: pa.Array, name: str) -> tuple[pa.Array, pa.Array | None]:
+    try:
+        return values.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        pass  # some are no UTF-8; rare enough to look at each
+    texts: list[str | None] = []
+    errors: list[str | None] = []
+    for value in values.to_pylist():
+        text, error = None, None
+        if value is not None:
+            try:
+                text = value.decode()
+            except UnicodeDecodeError:
+                error = with_original(f"header '{name}' is not valid UTF-8", value)
+        texts.append(text)
+        errors.append(error)
+    return pa.array(texts, pa.string()), pa.array(errors, pa.string())

@@ -1,0 +1,302 @@
+"""From records as Kafka keeps them to the rows of an output, column by column.
+
+Called by `reader` in the tasks. Nothing that a record says raises: what cannot be read becomes an error. In
+an upsert relation it has a slot of its own, so that a later record can take it back:
+
+| record | slot (`mz_key`) | |
+| --- | --- | --- |
+| no key, a value | `00` | error |
+| a key that cannot be decoded, a value | `01` and the raw key | error |
+| a value that cannot be decoded | none: it is its key's row | error |
+| no value | that of its key, whichever it is | tombstone |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.decode.contract import Decoded, Decoder
+from tidemill.errors import Internal
+from tidemill.sources.contract import (
+    OFFSET_COLUMN,
+    TOMBSTONE_COLUMN,
+    TRUNCATE_COLUMN,
+    UNAVAILABLE_COLUMN,
+)
+from tidemill.sources.kafka.debezium import AvroChanges
+from tidemill.sources.kafka.debezium_json import JsonChanges, bare_keys
+from tidemill.sources.kafka.headers import header_column
+from tidemill.sources.kafka.layout import HEADERS, KEY_SLOT, Envelope, Include, Layout
+from tidemill.sources.kafka.values import PlainValues, ValueReader, Values
+from tidemill.types import wide
+from tidemill.types.arrow import ERROR_COLUMN, arrow_type, storage_schema
+from tidemill.types.columns import valid_mask
+from tidemill.types.kernels import pc
+from tidemill.types.model import UINT8, Column, record
+from tidemill.types.wire import encode_text
+
+# Texts that clients match.
+DECODE_ERROR = "Decode error: "
+NULL_KEY_ERROR = (
+    "Envelope error: Upsert: Null key: record with NULL key in UPSERT source; "
+    "to retract this error, produce a record upstream with a NULL key and NULL value"
+)
+KEY_ERROR = "Envelope error: Upsert: Key decode: "
+VALUE_ERROR = "Envelope error: Upsert: Value error: "
+
+NULL_KEY_SLOT = b"\x00"
+BAD_KEY_PREFIX = b"\x01"
+
+UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Records of one partition, in their order. `timestamps` are milliseconds, -1 where there is none;
+    `headers` are of the storage type of `layout.HEADERS`. Either is None where nobody asks for it."""
+
+    partition: int
+    keys: pa.Array
+    values: pa.Array
+    offsets: np.ndarray
+    timestamps: np.ndarray | None = None
+    headers: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def where(self, mask: np.ndarray) -> Messages:
+        if bool(mask.all()):
+            return self
+        chosen = pa.array(mask)
+        return Messages(
+            self.partition,
+            self.keys.filter(chosen),
+            self.values.filter(chosen),
+            self.offsets[mask],
+            None if self.timestamps is None else self.timestamps[mask],
+            None if self.headers is None else self.headers.filter(chosen),
+        )
+
+
+class Rows:
+    """Makes rows of one output. `key` is None where the definition has no format for it."""
+
+    def __init__(self, layout: Layout, key: Decoder | None, value: Decoder, *, json_value: bool) -> None:
+        self._layout = layout
+        self._key = key
+        self._unwrap = layout.envelope is Envelope.DEBEZIUM_UPSERT
+        self._values = _value_reader(layout, value, json_value=json_value)
+        self._schema = pa.schema([f.with_nullable(True) for f in storage_schema(layout.output.desc)])
+
+    def make(self, messages: Messages) -> pa.RecordBatch:
+        """The rows, in the order of their records; there may be fewer."""
+        if self._layout.envelope is Envelope.NONE:
+            return self._appended(messages)
+        return self._upserted(messages)
+
+    def none(self) -> pa.RecordBatch:
+        """No rows."""
+        nothing = pa.array([], pa.binary())
+        none = np.zeros(0, np.int64)
+        return self.make(Messages(0, nothing, nothing, none, none, pa.array([], arrow_type(HEADERS))))
+
+    # -- ENVELOPE NONE
+
+    def _appended(self, messages: Messages) -> pa.RecordBatch:
+        """Every record is a row, but those that say nothing."""
+        messages = messages.where(valid_mask(messages.keys) | valid_mask(messages.values))
+        values = self._values.read(messages.values)
+        keys = self._decoded_keys(messages.keys) if self._layout.key_at else Decoded((), None)
+        metadata, metadata_errors = self._metadata(messages)
+        errors = _first_of(values.errors, keys.errors, metadata_errors)
+        columns = self._row(messages, keys.columns, None, values, metadata)
+        if errors is None:
+            return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        failed = errors.is_valid()
+        columns = [_nulled(column, failed) for column in columns]
+        texts = pc.binary_join_element_wise(pa.scalar(DECODE_ERROR), errors, "")
+        schema = self._schema.append(pa.field(ERROR_COLUMN, pa.string()))
+        return pa.RecordBatch.from_arrays([*columns, texts], schema=schema)
+
+    # -- UPSERT, DEBEZIUM UPSERT
+
+    def _upserted(self, messages: Messages) -> pa.RecordBatch:
+        values = self._values.read(messages.values)
+        truncate = values.truncate
+        tombstone = values.missing if truncate is None else values.missing | truncate
+        keys = self._decoded_keys(messages.keys)
+        metadata, metadata_errors = self._metadata(messages)
+        value_errors = _first_of(values.errors, metadata_errors)
+        inline = None
+        if self._layout.error_at is not None:
+            value_errors, inline = None, value_errors
+        slots, errors = self._slots(messages, keys, value_errors, tombstone)
+        columns = self._row(messages, keys.columns, inline, values, metadata)
+        if errors is not None:
+            failed = errors.is_valid()
+            kept = set(self._layout.key_at)
+            columns = [c if at in kept else _nulled(c, failed) for at, c in enumerate(columns)]
+        fields = [*self._schema, pa.field(ERROR_COLUMN, pa.string()), pa.field(KEY_SLOT, pa.binary())]
+        columns += [pa.nulls(len(messages), pa.string()) if errors is None else errors, slots]
+        for name, what in zip(self._layout.output.order, self._layout.order, strict=True):
+            fields.append(pa.field(name, pa.int64()))
+            columns.append(pa.array(messages.offsets if what == "offset" else _present(messages.timestamps)))
+        fields.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))
+        fields.append(pa.field(TOMBSTONE_COLUMN, pa.bool_(), nullable=False))
+        columns += [pa.array(messages.offsets), pa.array(tombstone)]
+        if values.unavailable:
+            fields.append(pa.field(UNAVAILABLE_COLUMN, UNAVAILABLE_TYPE))
+            columns.append(self._unavailable(values.unavailable, len(messages)))
+        if truncate is not None and bool(truncate.any()):
+            fields.append(pa.field(TRUNCATE_COLUMN, pa.bool_(), nullable=False))
+            columns.append(pa.array(truncate))
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def _slots(
+        self, messages: Messages, keys: Decoded, value_errors: pa.Array | None, gone: np.ndarray
+    ) -> tuple[pa.Array, pa.Array | None]:
+        """`mz_key`, and the error of each record (None when there is none). A record that brings no row is no
+        error, whatever its key: it takes one back, or empties the relation."""
+        count = len(messages)
+        nameless = ~valid_mask(messages.keys)
+        bad = np.zeros(count, np.bool_) if keys.errors is None else valid_mask(keys.errors)
+        wrong = np.zeros(count, np.bool_) if value_errors is None else valid_mask(value_errors)
+        wrong &= ~(nameless | bad | gone)
+        if not (nameless.any() or bad.any() or wrong.any()):
+            return pa.nulls(count, pa.binary()), None
+        slots = pc.if_else(pa.array(nameless), pa.scalar(NULL_KEY_SLOT), pa.scalar(None, pa.binary()))
+        texts: pa.Array = pa.nulls(count, pa.string())
+        if nameless.any():
+            texts = pc.if_else(pa.array(nameless & ~gone), pa.scalar(NULL_KEY_ERROR), texts)
+        if bad.any() and keys.errors is not None:
+            raw = pc.binary_join_element_wise(pa.scalar(BAD_KEY_PREFIX), messages.keys, b"")
+            slots = pc.if_else(pa.array(bad), raw, slots)
+            told = pc.binary_join_element_wise(pa.scalar(KEY_ERROR), keys.errors, "")
+            texts = pc.if_else(pa.array(bad & ~gone), told, texts)
+        if wrong.any() and value_errors is not None:
+            rows = pa.array(np.flatnonzero(wrong))
+            told = self._value_errors([c.take(rows) for c in keys.columns], value_errors.take(rows))
+            texts = pc.replace_with_mask(texts, pa.array(wrong), told)
+        return slots, texts
+
+    def _value_errors(self, keys: Sequence[pa.Array], errors: pa.Array) -> pa.Array:
+        shown = encode_text(_struct(keys, self._key_columns), record(*self._key_columns))
+        ends = pc.binary_join_element_wise(errors, shown.cast(pa.string()), ", decoded key: ")
+        return pc.binary_join_element_wise(pa.scalar(VALUE_ERROR), ends, "")
+
+    def _unavailable(self, marks: dict[int, np.ndarray], count: int) -> pa.Array:
+        """Per row, the positions in the row of what was not sent."""
+        found = {self._layout.value_at[column]: mark for column, mark in marks.items()}
+        at = sorted(position for position in found if position is not None)
+        matrix = (
+            np.column_stack([found[position] for position in at]) if at else np.zeros((count, 0), np.bool_)
+        )
+        ends = np.zeros(count + 1, np.int32)
+        np.cumsum(matrix.sum(axis=1), out=ends[1:])
+        positions = np.broadcast_to(np.array(at, np.int32), matrix.shape)[matrix]
+        lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(positions, pa.int32()))
+        return lists.cast(UNAVAILABLE_TYPE)
+
+    # -- columns
+
+    @property
+    def _key_columns(self) -> tuple[Column, ...]:
+        return () if self._key is None else tuple(self._key.columns)
+
+    def _decoded_keys(self, keys: pa.Array) -> Decoded:
+        if self._key is None:
+            return Decoded((), None)
+        return self._key.decode(bare_keys(keys) if self._unwrap else keys)
+
+    def _row(
+        self,
+        messages: Messages,
+        keys: Sequence[pa.Array],
+        inline: pa.Array | None,
+        values: Values,
+        metadata: Sequence[pa.Array],
+    ) -> list[pa.Array]:
+        layout = self._layout
+        columns: list[pa.Array | None] = [None] * (len(self._schema) - len(metadata))
+        if layout.key_record:
+            keys = [_struct(keys, self._key_columns, messages.keys)]
+        for at, column in zip(layout.key_at, keys, strict=bool(layout.key_at)):
+            columns[at] = column
+        for at, column in zip(layout.value_at, values.columns, strict=True):
+            if at is not None:
+                columns[at] = column
+        if layout.error_at is not None:
+            columns[layout.error_at] = _inline(inline, len(messages))
+        return [*(column for column in columns if column is not None), *metadata]
+
+    def _metadata(self, messages: Messages) -> tuple[list[pa.Array], pa.Array | None]:
+        """The columns, and what is wrong with a header that should be text."""
+        columns: list[pa.Array] = []
+        errors: pa.Array | None = None
+        for item in self._layout.metadata:
+            if item.what == "header":
+                column, wrong = header_column(_present(messages.headers), str(item.header), raw=item.raw)
+                errors = _first_of(errors, wrong)
+            else:
+                column = _metadata_column(item, messages)
+            columns.append(column)
+        return columns, errors
+
+
+def _value_reader(layout: Layout, decoder: Decoder, *, json_value: bool) -> ValueReader:
+    if layout.envelope is not Envelope.DEBEZIUM_UPSERT:
+        return PlainValues(decoder)
+    return JsonChanges(decoder) if json_value else AvroChanges(decoder)
+
+
+def _metadata_column(item: Include, messages: Messages) -> pa.Array:
+    if item.what == "partition":
+        return pa.array(np.full(len(messages), messages.partition, np.int32))
+    if item.what == "offset":
+        zeros = np.zeros(len(messages), np.int64)
+        return wide.decimals(messages.offsets.astype(np.uint64), zeros, None, arrow_type(UINT8))
+    if item.what == "timestamp":
+        milliseconds = _present(messages.timestamps)
+        micros = pa.array(milliseconds * 1000, mask=milliseconds < 0)
+        return micros.cast(pa.timestamp("us"))
+    return _present(messages.headers)
+
+
+def _struct(columns: Sequence[pa.Array], of: Sequence[Column], present: pa.Array | None = None) -> pa.Array:
+    """The columns as one record; null where `present` is."""
+    fields = list(arrow_type(record(*of)))
+    mask = None if present is None or not present.null_count else present.is_null()
+    return pa.StructArray.from_arrays(list(columns), fields=fields, mask=mask)
+
+
+def _inline(errors: pa.Array | None, count: int) -> pa.Array:
+    kind = pa.struct([pa.field("description", pa.string())])
+    if errors is None:
+        return pa.nulls(count, kind)
+    return pa.StructArray.from_arrays([errors], fields=list(kind), mask=errors.is_null())
+
+
+def _nulled(column: pa.Array, where: pa.Array) -> pa.Array:
+    return pc.if_else(where, pa.scalar(None, column.type), column)
+
+
+def _first_of(*errors: pa.Array | None) -> pa.Array | None:
+    """Of each row the first error; None when there is none at all."""
+    found = [e for e in errors if e is not None and e.null_count < len(e)]
+    return pc.coalesce(*found) if len(found) > 1 else next(iter(found), None)
+
+
+_T = TypeVar("_T")
+
+
+def _present(value: _T | None) -> _T:
+    """What the reader was told to read along."""
+    if value is None:
+        raise Internal("a column is made of what was not read")
+    return value

@@ -1,0 +1,199 @@
+"""What the brokers say of a topic: its identity, its partitions, where they begin and end.
+
+`Admin` is one client, kept by `source` for every tick; the functions below it make one of their own, for the
+engine, when a source is created. Every call ends by its deadline, with an answer or an error that says why.
+The end of a partition is its last stable offset: beyond it lies what an open transaction may still take back.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    OffsetSpec,  # pyright: ignore[reportPrivateImportUsage]
+)
+
+from tidemill.errors import UndefinedObject
+from tidemill.sources.contract import SourceError
+from tidemill.sources.kafka.client import Complaints, configuration, explain
+
+# A person waits: brokers that are far away or busy are given some time.
+CREATE_SECONDS = 10.0
+# So many topics are looked through for one with a similar name, and so many are named.
+MAX_TOPICS = 10_000
+NEAR_TOPICS = 3
+
+_T = TypeVar("_T")
+
+# The library's own instances, which it types as if they might not be there.
+_EARLIEST, _LATEST = cast("OffsetSpec", OffsetSpec.earliest()), cast("OffsetSpec", OffsetSpec.latest())
+
+
+class NoTopic(SourceError):
+    """The topic is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """`topic_id` tells a topic from another that was later given its name; None where brokers are too old to
+    have one. `partitions`: the first offset of each, and its end."""
+
+    topic_id: str | None
+    partitions: dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A topic without its offsets."""
+
+    topic_id: str | None
+    partitions: tuple[int, ...]
+
+
+class Admin:
+    """One client. Thread-safe; `seconds` is how long a call may take in all."""
+
+    def __init__(self, connection: Mapping[str, Any]) -> None:
+        self._complaints = Complaints()
+        settings: dict[str, Any] = {**configuration(connection), "error_cb": self._complaints}
+        self._brokers = str(settings["bootstrap.servers"])
+        try:
+            self._client = AdminClient(settings)
+        except KafkaException as e:
+            raise SourceError("the connection to Kafka cannot be made", detail=_told(e)) from e
+
+    def identity(self, topic: str, seconds: float) -> Identity:
+        """Raises NoTopic, Unreachable."""
+        return self._answers(self.ask_identity(topic, seconds), topic, seconds)
+
+    def ends(self, topic: str, partitions: Iterable[int], seconds: float) -> dict[int, int]:
+        """The last stable offset of each partition. Raises NoTopic, Unreachable."""
+        return self._offsets(topic, partitions, _LATEST, seconds)
+
+    def starts(self, topic: str, partitions: Iterable[int], seconds: float) -> dict[int, int]:
+        """The first offset that each partition still has."""
+        return self._offsets(topic, partitions, _EARLIEST, seconds)
+
+    def at_time(self, topic: str, partitions: Iterable[int], ms: int, seconds: float) -> dict[int, int]:
+        """The first offset of each partition whose timestamp is `ms` or later; -1 where there is none."""
+        return self._offsets(topic, partitions, OffsetSpec.for_timestamp(ms), seconds)
+
+    def topics(self, seconds: float) -> list[str]:
+        try:
+            found = self._client.list_topics(timeout=seconds)
+        except KafkaException as e:
+            raise self._failed(e) from e
+        return sorted(found.topics)[:MAX_TOPICS]
+
+    def stand(self, topic: str, partitions: Iterable[int], seconds: float) -> tuple[Identity, dict[int, int]]:
+        """Who the topic is, and where partitions end: in one go, for every tick. The identity is asked for
+        last: a topic that is made anew while we look is noticed now or at the next look."""
+        ends = self._ask_offsets(topic, partitions, _LATEST, seconds)
+        identity = self.ask_identity(topic, seconds)
+        deadline = time.monotonic() + seconds
+        # The identity tells best what is wrong with a topic.
+        who = self._answers(identity, topic, seconds)
+        return who, self._all_offsets(ends, topic, deadline - time.monotonic())
+
+    def ask_identity(self, topic: str, seconds: float) -> Future[Any]:
+        self._complaints.clear()
+        return self._client.describe_topics(TopicCollection([topic]), request_timeout=seconds)[topic]
+
+    def _ask_offsets(
+        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, seconds: float
+    ) -> dict[TopicPartition, Future[Any]]:
+        wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+        if not wanted:
+            return {}
+        level = IsolationLevel.READ_COMMITTED
+        return self._client.list_offsets(wanted, isolation_level=level, request_timeout=seconds)
+
+    def _offsets(
+        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, seconds: float
+    ) -> dict[int, int]:
+        return self._all_offsets(self._ask_offsets(topic, partitions, spec, seconds), topic, seconds)
+
+    def _all_offsets(
+        self, futures: Mapping[TopicPartition, Future[Any]], topic: str, seconds: float
+    ) -> dict[int, int]:
+        deadline = time.monotonic() + seconds
+        return {
+            partition.partition: int(self._result(future, topic, deadline - time.monotonic()).offset)
+            for partition, future in futures.items()
+        }
+
+    def _answers(self, future: Future[Any], topic: str, seconds: float) -> Identity:
+        found = self._result(future, topic, seconds)
+        told = None if found.topic_id is None else str(found.topic_id)
+        return Identity(told, tuple(sorted(partition.id for partition in found.partitions)))
+
+    def _result(self, future: Future[_T], topic: str, seconds: float) -> _T:
+        try:
+            # The client's own deadline comes first; this one is for a client that misses it.
+            return future.result(max(seconds, 0) + 0.1)
+        except TooLate:
+            raise self._failed(None) from None
+        except KafkaException as e:
+            code = _error(e).code()
+            if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID):
+                raise NoTopic(f'there is no topic "{topic}"') from e
+            raise self._failed(e) from e
+
+    def _failed(self, error: KafkaException | None) -> SourceError:
+        self._client.poll(0)  # lets it tell what it has to tell
+        if error is not None:
+            self._complaints(_error(error))
+        instead = "They did not answer in time." if error is None else _told(error)
+        return explain(self._complaints.latest(), self._brokers, instead)
+
+
+def describe_topic(connection: Mapping[str, Any], topic: str) -> TopicInfo:
+    """Raises UndefinedObject when there is none, with topics that have a similar name; SourceError."""
+    admin = Admin(connection)
+    try:
+        identity = admin.identity(topic, CREATE_SECONDS)
+    except NoTopic:
+        raise _undefined(admin, topic) from None
+    starts = admin.starts(topic, identity.partitions, CREATE_SECONDS)
+    ends = admin.ends(topic, identity.partitions, CREATE_SECONDS)
+    return TopicInfo(identity.topic_id, {p: (starts[p], ends[p]) for p in identity.partitions})
+
+
+def offsets_for_time(connection: Mapping[str, Any], topic: str, ms: int) -> dict[int, int]:
+    """Per partition the first offset whose timestamp is `ms` or later; where there is none, the end. Raises
+    as `describe_topic`."""
+    admin = Admin(connection)
+    try:
+        partitions = admin.identity(topic, CREATE_SECONDS).partitions
+    except NoTopic:
+        raise _undefined(admin, topic) from None
+    found = admin.at_time(topic, partitions, ms, CREATE_SECONDS)
+    ends = admin.ends(topic, partitions, CREATE_SECONDS)
+    return {p: ends[p] if found[p] < 0 else found[p] for p in partitions}
+
+
+def _undefined(admin: Admin, topic: str) -> UndefinedObject:
+    names = admin.topics(CREATE_SECONDS)
+    near = difflib.get_close_matches(topic, names, n=NEAR_TOPICS, cutoff=0.6)
+    return UndefinedObject(
+        f'topic "{topic}" does not exist',
+        hint=f"Perhaps you meant {' or '.join(near)}."
+        if near
+        else "Topics are not created by reading them: create it, or see the name and the connection.",
+    )
+
+
+def _error(error: KafkaException) -> KafkaError:
+    return cast("KafkaError", error.args[0])
+
+
+def _told(error: KafkaException) -> str:
+    return _error(error).str()

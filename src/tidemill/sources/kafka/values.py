@@ -1,0 +1,48 @@
+"""What the values of records say: the columns of a row, that there is none, or more.
+
+An envelope decides how a value is read: as it stands (`PlainValues`), or as a change that Debezium describes
+(`debezium`). Called by `messages` in the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.decode.contract import Decoder
+from tidemill.types.columns import valid_mask
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """As many rows as values were given. `missing`: the record brings no row, it deletes. `errors` (text) has
+    a value where one could not be read; None when all went well. `truncate`: the record empties the relation.
+    `unavailable` marks, per position among `columns`, the rows whose value there was not sent because it did
+    not change; a marked jsonb column lacks only the members that hold a placeholder (`debezium.filled`)."""
+
+    columns: Sequence[pa.Array]
+    missing: np.ndarray
+    errors: pa.Array | None = None
+    truncate: np.ndarray | None = None
+    unavailable: dict[int, np.ndarray] | None = None
+
+
+class ValueReader(Protocol):
+    def read(self, values: pa.Array) -> Values:
+        """`values`: binary; null where the record has none. Raises only what stalls the source."""
+        ...
+
+
+class PlainValues:
+    """The value is the row."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def read(self, values: pa.Array) -> Values:
+        decoded = self._decoder.decode(values)
+        return Values(decoded.columns, ~valid_mask(values), decoded.errors)

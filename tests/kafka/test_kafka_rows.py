@@ -1,0 +1,203 @@
+"""Records into rows, under ENVELOPE NONE and UPSERT: columns, slots and the texts of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka.kafka_decoders import BAD, Numbers, OneColumn, failed, spec
+from tidemill.decode.contract import Decoder
+from tidemill.sources.kafka.columns import headers_column
+from tidemill.sources.kafka.layout import plan
+from tidemill.sources.kafka.messages import Messages, Rows
+
+# As clients match them.
+NULL_KEY = (
+    "Envelope error: Upsert: Null key: record with NULL key in UPSERT source; "
+    "to retract this error, produce a record upstream with a NULL key and NULL value"
+)
+GARBAGE = 'it is garbage (original text: garbage, original bytes: "67617262616765")'
+
+# (key, value[, headers])
+Said = tuple[Any, ...]
+
+
+def messages(records: Sequence[Said], *, first: int = 100) -> Messages:
+    headers: list[list[tuple[str, bytes | None]]] = [r[2] if len(r) > 2 else [] for r in records]
+    return Messages(
+        7,
+        pa.array([r[0] for r in records], pa.binary()),
+        pa.array([r[1] for r in records], pa.binary()),
+        np.arange(first, first + len(records)),
+        np.arange(len(records)) * 1000,
+        headers_column(headers),
+    )
+
+
+def rows(
+    of: dict[str, Any], records: Sequence[Said], key: Decoder | None = None, value: Decoder | None = None
+) -> list[dict[str, Any]]:
+    key = key or OneColumn()
+    value = value or OneColumn()
+    layout = plan(of, key.columns, value.columns)
+    batch = Rows(layout, key, value, json_value=False).make(messages(records))
+    batch.validate(full=True)
+    return batch.to_pylist()
+
+
+def test_none_gives_a_row_per_record_but_for_those_that_say_nothing() -> None:
+    found = rows(spec(), [(b"k", b"v"), (None, None), (b"k", None), (None, b"w")])
+    assert found == [{"text": "v"}, {"text": None}, {"text": "w"}]
+
+
+def test_none_with_metadata() -> None:
+    include = [
+        {"what": "key", "as": None},
+        {"what": "partition", "as": None},
+        {"what": "offset", "as": None},
+        {"what": "timestamp", "as": None},
+        {"what": "headers", "as": None},
+        {"what": "header", "as": "trace", "header": "t", "bytes": True},
+        {"what": "header", "as": "who", "header": "w"},
+    ]
+    headers = [("t", b"\xff"), ("w", b"a"), ("w", "ä".encode()), ("n", None)]
+    found = rows(spec(include=include), [(b"k", b"v", headers), (None, b"w")])
+    assert found == [
+        {
+            "key": "k",
+            "text": "v",
+            "partition": 7,
+            "offset": Decimal(100),
+            "timestamp": datetime(1970, 1, 1),
+            "headers": [{"key": k, "value": v} for k, v in headers],
+            "trace": b"\xff",
+            "who": "ä",
+        },
+        {
+            "key": None,
+            "text": "w",
+            "partition": 7,
+            "offset": Decimal(101),
+            "timestamp": datetime.fromtimestamp(1, UTC).replace(tzinfo=None),
+            "headers": [],
+            "trace": None,
+            "who": None,
+        },
+    ]
+
+
+def test_none_tells_errors_and_goes_on() -> None:
+    include = [{"what": "key", "as": None}, {"what": "header", "as": "h", "header": "h"}]
+    found = rows(
+        spec(include=include),
+        [(b"k", b"v"), (b"k", BAD), (BAD, b"v"), (b"k", b"v", [("h", b"\xff")])],
+    )
+    assert found[0] == {"key": "k", "text": "v", "h": None, "mz_error": None}
+    assert [r["mz_error"] for r in found[1:]] == [
+        f"Decode error: {GARBAGE}",
+        f"Decode error: {GARBAGE}",
+        "Decode error: header 'h' is not valid UTF-8 (original text: \ufffd, original bytes: \"ff\")",
+    ]
+    assert all(r["key"] is None and r["text"] is None for r in found[1:])
+
+
+def test_upsert_slots() -> None:
+    found = rows(
+        spec("upsert"),
+        [
+            (b"k", b"v"),
+            (b"k", None),
+            (None, b"v"),
+            (None, None),
+            (BAD, b"v"),
+            (BAD, None),
+            (b"k", BAD),
+        ],
+    )
+    assert [(r["key"], r["text"], r["mz_key"], r["mz_tombstone"]) for r in found] == [
+        ("k", "v", None, False),
+        ("k", None, None, True),
+        (None, None, b"\x00", False),
+        (None, None, b"\x00", True),
+        (None, None, b"\x01garbage", False),
+        (None, None, b"\x01garbage", True),
+        ("k", None, None, False),
+    ]
+    assert [r["mz_error"] for r in found] == [
+        None,
+        None,
+        NULL_KEY,
+        None,
+        f"Envelope error: Upsert: Key decode: {GARBAGE}",
+        None,
+        f"Envelope error: Upsert: Value error: {GARBAGE}, decoded key: (k)",
+    ]
+    assert [r["mz_offset"] for r in found] == list(range(100, 107))
+
+
+def test_upsert_shows_keys_of_several_fields_and_packs_them() -> None:
+    keys = Numbers("a", "b")
+    of = spec("upsert", key={"format": "csv"}, include=[{"what": "key", "as": "k"}])
+    found = rows(of, [(b"1,2", b"v"), (b"3,4", BAD), (None, None)], keys)
+    assert [r["k"] for r in found] == [{"a": 1, "b": 2}, {"a": 3, "b": 4}, None]
+    assert found[1]["mz_error"].endswith(", decoded key: (3,4)")
+
+
+def test_upsert_keeps_order_of_tombstones_and_errors_too() -> None:
+    include = [{"what": "timestamp", "as": "ts"}]
+    of = spec("upsert", include=include, order_by=["timestamp", "offset"])
+    found = rows(of, [(b"k", b"v"), (b"k", None), (b"k", BAD)])
+    assert [(r["mz_order1"], r["mz_order2"]) for r in found] == [(0, 100), (1000, 101), (2000, 102)]
+
+
+def test_inline_errors_are_rows() -> None:
+    of = spec("upsert", inline_errors="error")
+    found = rows(of, [(b"k", b"v"), (b"k", BAD), (None, BAD), (b"k", None)])
+    assert [(r["key"], r["error"], r["text"]) for r in found[:2]] == [
+        ("k", None, "v"),
+        ("k", {"description": failed(BAD)}, None),
+    ]
+    assert [r["mz_error"] for r in found] == [None, None, NULL_KEY, None]
+    assert found[3]["mz_tombstone"]
+
+
+def test_a_wrong_header_is_an_error_of_its_key() -> None:
+    of = spec("upsert", include=[{"what": "header", "as": "h", "header": "h"}])
+    found = rows(of, [(b"k", b"v", [("h", b"\xff")]), (b"k", None, [("h", b"\xff")])])
+    assert found[0]["mz_error"].startswith("Envelope error: Upsert: Value error: header 'h' is not valid")
+    assert found[1]["mz_error"] is None
+
+
+OPTIONAL = st.sampled_from([None, b"", b"a", b"b", BAD])
+
+
+@given(st.lists(st.tuples(OPTIONAL, OPTIONAL), max_size=20), st.booleans())
+def test_upsert_equals_a_plain_reading(records: list[tuple[Any, Any]], inline: bool) -> None:
+    of = spec("upsert", inline_errors="error" if inline else None)
+    for (key, value), row in zip(records, rows(of, records), strict=True):
+        slot = b"\x00" if key is None else b"\x01" + key if key == BAD else None
+        assert row["mz_key"] == slot
+        assert row["mz_tombstone"] is (value is None)
+        assert row["key"] == (None if key is None or slot else key.decode())
+        wrong = value is not None and (slot is not None or (value == BAD and not inline))
+        assert (row["mz_error"] is not None) is wrong
+        readable = value is not None and value != BAD and slot is None
+        assert row["text"] == (value.decode() if value is not None and readable else None)
+        if inline and slot is None and value is not None:
+            assert (row["error"] is not None) is (value == BAD)
+
+
+def test_no_rows_have_the_columns_of_rows() -> None:
+    for envelope in ("none", "upsert"):
+        of = spec(envelope, include=[{"what": "timestamp", "as": None}, {"what": "headers", "as": None}])
+        layout = plan(of, OneColumn().columns, OneColumn().columns)
+        maker = Rows(layout, OneColumn(), OneColumn(), json_value=False)
+        assert maker.none().schema == maker.make(messages([(b"k", b"v")])).schema
+        assert maker.none().num_rows == 0
