@@ -1,7 +1,7 @@
 """What a decoder owes, and how what cannot be decoded is told.
 
-A decoder is opened in the task from a format (a plain dictionary of the source's definition, `formats`) and kept
-in the worker. It takes a column of messages and gives columns; it never raises for what a message says.
+A decoder is opened in the task from a format (a plain dictionary of the source's definition, `formats`) and
+kept in the worker. It takes a column of messages and gives columns; it never raises for what a message says.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import pyarrow as pa
 
 from tidemill.types.model import Column
 
-# Of a message that cannot be decoded, so much is shown in its error: enough to recognise it, whatever its size.
+# Of a message that cannot be decoded, so much is shown in its error: enough to recognise it, whatever its
+# size.
 MAX_SHOWN_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """As many rows as messages were given, in the storage types of the decoder's columns. `errors` (text) has a
-    value where a message could not be decoded, and the columns are null there; None when all went well. A message
-    that is null gives nulls and no error."""
+    """As many rows as messages were given, in the storage types of the decoder's columns. `errors` (text) has
+    a value where a message could not be decoded, and the columns are null there; None when all went well. A
+    message that is null gives nulls and no error."""
 
     columns: Sequence[pa.Array]
     errors: pa.Array | None
@@ -33,7 +34,8 @@ class Decoder(Protocol):
     def columns(self) -> tuple[Column, ...]: ...
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """`messages`: binary. Raises only what stalls the source: the registry is away, or has no such schema."""
+        """`messages`: binary. Raises only what stalls the source: the registry is away, or has no such
+        schema."""
         ...
 
 

@@ -1,0 +1,78 @@
+"""What the numbers and bytes of Avro's primitive types become: by their logical types, and by Debezium's
+names."""
+
+from __future__ import annotations
+
+from tidemill.decode.avro.columns import sql_type
+from tidemill.decode.avro.debezium import JsonText, ZonedText, infinities
+from tidemill.decode.avro.schema import Fixed, Primitive
+from tidemill.decode.binaries import ByteForm, DecimalBytes, Duration, Raw, Text, UuidText
+from tidemill.decode.numbers import (
+    DAYS,
+    DOUBLE,
+    INT,
+    LONG,
+    SINGLE,
+    TIME_MICROS,
+    TIME_MILLIS,
+    Whole,
+    timestamp_form,
+)
+from tidemill.types.model import UUID
+
+# What a number counts, and in which unit: within a family the writer's unit is turned into the reader's.
+_TIMES = {
+    "date": ("date", "days"),
+    "io.debezium.time.Date": ("date", "days"),
+    "time-millis": ("time", "millis"),
+    "time-micros": ("time", "micros"),
+    "io.debezium.time.Time": ("time", "millis"),
+    "io.debezium.time.MicroTime": ("time", "micros"),
+    "timestamp-millis": ("timestamp", "millis"),
+    "timestamp-micros": ("timestamp", "micros"),
+    "local-timestamp-millis": ("timestamp", "millis"),
+    "local-timestamp-micros": ("timestamp", "micros"),
+    "io.debezium.time.Timestamp": ("timestamp", "millis"),
+    "io.debezium.time.MicroTimestamp": ("timestamp", "micros"),
+}
+_DEBEZIUM_TEXTS: dict[str, ByteForm] = {
+    "io.debezium.time.ZonedTimestamp": ZonedText(),
+    "io.debezium.data.Uuid": UuidText(),
+    "io.debezium.data.Json": JsonText(),
+}
+
+
+def whole_form(writer: Primitive, reader: Primitive) -> Whole:
+    """Of an int or long that is read as an int, long, float or double."""
+    low, high = (INT.low, INT.high) if writer.kind == "int" else (LONG.low, LONG.high)
+    if reader.kind in ("float", "double"):
+        real = SINGLE if reader.kind == "float" else DOUBLE
+        return Whole(real.type, real.dtype, low, high, name=writer.kind)
+    if reader.semantic is None:
+        whole = INT if reader.kind == "int" else LONG
+        return Whole(whole.type, whole.dtype, low, high, name=writer.kind)
+    name = reader.semantic.name
+    family, unit = _TIMES[name]
+    if writer.semantic is not None and _TIMES.get(writer.semantic.name, ("", ""))[0] == family:
+        unit = _TIMES[writer.semantic.name][1]
+    if family == "date":
+        return DAYS
+    if family == "time":
+        return TIME_MILLIS if unit == "millis" else TIME_MICROS
+    if name.startswith("io.debezium"):
+        return timestamp_form(millis=unit == "millis", zoned=False, special=infinities(unit))
+    return timestamp_form(millis=unit == "millis", zoned=not name.startswith("local"))
+
+
+def bytes_form(reader: Primitive | Fixed) -> ByteForm:
+    """Of a string, bytes or fixed."""
+    semantic = reader.semantic
+    if semantic is None:
+        return Text() if isinstance(reader, Primitive) and reader.kind == "string" else Raw()
+    if semantic.name == "decimal":
+        return DecimalBytes(sql_type(reader))
+    if semantic.name == "duration":
+        return Duration()
+    if semantic.name == "uuid":
+        return Raw(UUID) if isinstance(reader, Fixed) else UuidText()
+    return _DEBEZIUM_TEXTS[semantic.name]

@@ -1,0 +1,72 @@
+"""Plans for fields that the writer has and the reader has not.
+
+They go over values and look at nothing but the structure, so that both ways of reading agree on every
+message, whatever its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tidemill.decode.avro.nested import ArrayNode, RecordNode, UnionNode
+from tidemill.decode.avro.plan import Delimited, FixedBytes, Integer, Node, Nothing
+from tidemill.decode.avro.schema import (
+    Array,
+    Enumeration,
+    Fixed,
+    Map,
+    Primitive,
+    Record,
+    Recursive,
+    Schema,
+    Union,
+)
+from tidemill.decode.binaries import Raw
+from tidemill.decode.numbers import LONG
+
+# Nobody sees what is skipped.
+_UNSEEN = pa.null()
+_WIDTHS = {"boolean": 1, "float": 4, "double": 8}
+
+
+def skipping(writer: Schema) -> Node | None:
+    """None for a type that contains itself: how deep it goes only the message tells."""
+    match writer:
+        case Primitive("null"):
+            return Nothing(_UNSEEN)
+        case Primitive("int" | "long") | Enumeration():
+            return Integer(LONG)
+        case Primitive("string" | "bytes"):
+            return Delimited(Raw())
+        case Primitive(kind):
+            return FixedBytes(_WIDTHS[kind], Raw())
+        case Fixed():
+            return FixedBytes(writer.size, Raw())
+        case Array(items):
+            return _items([items])
+        case Map(values):
+            # As an array of keys and values.
+            return _items([Primitive("bytes"), values])
+        case Union(branches):
+            nodes = [skipping(branch) for branch in branches]
+            known = [node for node in nodes if node is not None]
+            return UnionNode(_UNSEEN, known) if len(known) == len(nodes) else None
+        case Record(fields=fields):
+            return _together([f.type for f in fields])
+        case Recursive():
+            return None
+
+
+def _together(schemas: Sequence[Schema]) -> Node | None:
+    nodes = [skipping(schema) for schema in schemas]
+    known = [node for node in nodes if node is not None]
+    if len(known) < len(nodes):
+        return None
+    return RecordNode(_UNSEEN, [(node, None, "") for node in known], [])
+
+
+def _items(schemas: Sequence[Schema]) -> Node | None:
+    item = _together(schemas)
+    return None if item is None else ArrayNode(_UNSEEN, item)

@@ -1,0 +1,71 @@
+"""Reading one message, byte by byte: the last word on what a message says, and what is wrong with it.
+
+The decoders of binary formats read whole batches with `cursor`; what that doubts is read here again, message
+by message. Slower by far, exact, and able to name the place of an error.
+"""
+
+from __future__ import annotations
+
+
+class Unreadable(Exception):
+    """A message is not what its schema says. Never leaves a decoder: it becomes the error of the message's
+    row. `path` names the field in which it was found."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.path: list[str] = []
+
+    def within(self, name: str) -> Unreadable:
+        self.path.insert(0, name)
+        return self
+
+    def __str__(self) -> str:
+        return f'{self.why} (in field "{".".join(self.path)}")' if self.path else self.why
+
+
+class Reader:
+    """A place in one message."""
+
+    __slots__ = ("data", "end", "pos")
+
+    def __init__(self, data: bytes, pos: int = 0) -> None:
+        self.data = data
+        self.pos = pos
+        self.end = len(data)
+
+    @property
+    def left(self) -> int:
+        return self.end - self.pos
+
+    def take(self, count: int) -> bytes:
+        if not 0 <= count <= self.left:
+            raise Unreadable(
+                f"{count} bytes should follow, {self.left} are left"
+                if count >= 0
+                else f"a length is negative: {count}"
+            )
+        start = self.pos
+        self.pos = start + count
+        return self.data[start : self.pos]
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            if self.pos >= self.end:
+                raise Unreadable("the message ends within a number")
+            byte = self.data[self.pos]
+            self.pos += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 63:
+                raise Unreadable("a number is longer than 10 bytes")
+        if value >> 64:
+            raise Unreadable("a number does not fit 64 bits")
+        return value
+
+    def zigzag(self) -> int:
+        value = self.varint()
+        return (value >> 1) ^ -(value & 1)

@@ -1,0 +1,268 @@
+"""JSON by columns: messages of one shape, made canonical all at once.
+
+Messages of a topic look alike: the same keys in the same order, with the same blanks. A shape is learned from
+one message: the bytes between its values (literals), and where the values go in canonical jsonb. Other
+messages are held against it with numpy: every literal must be there, byte by byte, and every value must be a
+string without escapes, or a number or word that is canonical as it is written. Then the canonical text is
+only a rearrangement of spans. Whatever is otherwise is no match, and is left to `types.json`, which says what
+jsonb is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.decode.cursor import PAD, Bytes
+from tidemill.decode.tokens import plain_tokens
+from tidemill.types.columns import spans
+
+# Values in one shape: more would make the table of spans large, and nobody has flat documents of this size.
+MAX_VALUES = 512
+
+_TOKEN = re.compile(
+    r'[ ]*(?:([{}\[\],:])|("[^"\\\x00-\x1f]*")|(-?[0-9][0-9.eE+-]*|true|false|null))', re.ASCII
+)
+# Where a value stands in the output.
+_Piece = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`literals` are one more than there are values: what stands before, between and behind them. `output` is
+    the canonical text: constants, and the numbers of values."""
+
+    literals: tuple[bytes, ...]
+    output: tuple[_Piece, ...]
+
+    @staticmethod
+    def of(text: str) -> Shape | None:
+        """The shape of a message; None if there is none to learn from it."""
+        return _Scanner(text).shape()
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.values: list[tuple[int, int]] = []
+
+    def shape(self) -> Shape | None:
+        pieces = self._value()
+        if pieces is None or self.text[self.at :].strip(" ") or not 0 < len(self.values) <= MAX_VALUES:
+            return None
+        edges = [0, *(edge for span in self.values for edge in span), len(self.text)]
+        literals = [self.text[a:b].encode() for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        return Shape(tuple(literals), _joined(pieces))
+
+    def _next(self) -> re.Match[str] | None:
+        found = _TOKEN.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+        return found
+
+    def _value(self) -> list[_Piece] | None:
+        token = self._next()
+        if token is None:
+            return None
+        if token[2] is not None or token[3] is not None:
+            self.values.append(token.span(2 if token[2] is not None else 3))
+            return [len(self.values) - 1]
+        if token[1] == "{":
+            return self._object()
+        return self._array() if token[1] == "[" else None
+
+    def _object(self) -> list[_Piece] | None:
+        members: dict[str, list[_Piece]] = {}
+        separator = "{"
+        while True:
+            key = self._next()
+            if key is not None and key[1] == "}" and separator == "{":
+                return ["{}"]
+            colon = self._next()
+            if key is None or key[2] is None or key[2] in members or colon is None or colon[1] != ":":
+                return None
+            value = self._value()
+            comma = self._next()
+            if value is None or comma is None:
+                return None
+            members[key[2]] = value
+            separator = comma[1]
+            if separator == "}":
+                break
+            if separator != ",":
+                return None
+        pieces: list[_Piece] = ["{"]
+        # A key's quotes count on both sides alike.
+        for key_text in sorted(members, key=lambda k: (len(k.encode()), k.encode())):
+            pieces += [f"{key_text}: ", *members[key_text], ", "]
+        pieces[-1] = "}"
+        return pieces
+
+    def _array(self) -> list[_Piece] | None:
+        """Only of a fixed length; other lengths are other shapes."""
+        pieces: list[_Piece] = ["["]
+        before = self.at
+        closing = self._next()
+        if closing is not None and closing[1] == "]":
+            return ["[]"]
+        self.at = before
+        while True:
+            value = self._value()
+            comma = self._next()
+            if value is None or comma is None or comma[1] not in (",", "]"):
+                return None
+            pieces += [*value, ", "]
+            if comma[1] == "]":
+                pieces[-1] = "]"
+                return pieces
+
+
+def _joined(pieces: Sequence[_Piece]) -> tuple[_Piece, ...]:
+    """Neighbouring constants as one."""
+    result: list[_Piece] = []
+    for piece in pieces:
+        if isinstance(piece, str) and result and isinstance(result[-1], str):
+            result[-1] += piece
+        else:
+            result.append(piece)
+    return tuple(result)
+
+
+class Documents:
+    """A column of texts (valid, without nulls), looked at once for all shapes."""
+
+    def __init__(self, texts: pa.Array) -> None:
+        offsets, data = spans(texts)
+        first = int(offsets[0])
+        self.bytes = Bytes(data[first : int(offsets[-1])])
+        edges = offsets.astype(np.int64) + (PAD - first)
+        self.start, self.end = edges[:-1], edges[1:]
+        self._places: dict[int, np.ndarray] = {}
+        octets = self.bytes.octets
+        quotes = np.flatnonzero(octets == ord('"'))
+        # Two more than there are: what stands behind the last is never looked at closely.
+        self.quotes = np.concatenate([quotes, [len(octets)] * 2])
+        # Per document, the number of its first quote.
+        self.first_quote = np.searchsorted(quotes, self.start)
+        inside = octets[PAD:-PAD]
+        odd = np.flatnonzero((inside < 0x20) | (inside == ord("\\")))
+        # Documents with escapes or control characters (blanks other than spaces too) match no shape.
+        self.odd = np.zeros(len(texts), dtype=np.bool_)
+        self.odd[np.searchsorted(edges, odd + PAD, side="right") - 1] = True
+
+    def places(self, octet: int) -> np.ndarray:
+        """Where the byte stands, and a place behind all."""
+        if octet not in self._places:
+            octets = self.bytes.octets
+            self._places[octet] = np.append(np.flatnonzero(octets == octet), len(octets))
+        return self._places[octet]
+
+    def match(self, shape: Shape, rows: np.ndarray) -> tuple[np.ndarray, pa.Array]:
+        """Which of `rows` have the shape, and their canonical texts."""
+        count = len(shape.literals) - 1
+        walk = _Walk(self, rows)
+        edges = np.empty((len(rows), 2 * count), dtype=np.int32)
+        for i, literal in enumerate(shape.literals):
+            if not walk.literal(literal):
+                return rows[:0], pa.array([], pa.string())
+            if i < count:
+                edges[:, 2 * i], edges[:, 2 * i + 1] = walk.value(shape.literals[i + 1], last=i + 1 == count)
+        good = walk.good & (walk.pos == walk.end)
+        return rows[good], _rearranged(self.bytes.octets, edges[good], shape.output)
+
+
+class _Walk:
+    """A place in each document, moved over literals and values; `good` tells where all was as it should."""
+
+    def __init__(self, documents: Documents, rows: np.ndarray) -> None:
+        self._documents = documents
+        self._bytes = documents.bytes
+        self._octets = documents.bytes.octets
+        self._words = documents.bytes.words
+        self._quotes = documents.quotes
+        self.pos = documents.start[rows]
+        self.end = documents.end[rows]
+        self.good = ~documents.odd[rows]
+        # The number of the next quote at or behind the place.
+        self._quote = documents.first_quote[rows]
+
+    def literal(self, literal: bytes) -> bool:
+        """Go over it; False when it is nowhere."""
+        size = len(literal)
+        self.good &= self.pos + size <= self.end
+        if not self.good.any():
+            return False
+        # Where the document is too short the beginning of the bytes stands in: they are long enough.
+        at = np.where(self.good, self.pos, PAD)
+        for offset in range(0, size, 8):
+            part = literal[offset : offset + 8]
+            words = self._words[at + offset]
+            if len(part) < 8:
+                words = words & np.uint64((1 << 8 * len(part)) - 1)
+            self.good &= words == np.uint64(int.from_bytes(part, "little"))
+        self.pos = at + size
+        self._quote = self._quote + literal.count(b'"')
+        return bool(self.good.any())
+
+    def value(self, following: bytes, *, last: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Go over a value, which `following` is behind: where what is kept of it starts and stops."""
+        start = np.where(self.good, self.pos, PAD)
+        quoted = self._octets[start] == ord('"')
+        stop = np.where(quoted, self._closing(), self._bare_stop(start, following, last=last))
+        self.good &= (stop > start) & (stop <= self.end)
+        self._quote = self._quote + 2 * quoted
+        self.pos = stop
+        bare = np.flatnonzero(self.good & ~quoted)
+        if len(bare):
+            self.good[bare], trimmed = plain_tokens(self._bytes, start[bare], stop[bare])
+            stop = stop.copy()
+            stop[bare] = trimmed
+        return start, stop
+
+    def _bare_stop(self, start: np.ndarray, following: bytes, *, last: bool) -> np.ndarray:
+        """Where a value ends that is no string, if `following` is behind it: told by the document's end, by
+        the next quote, or by the next such byte (which no value has that is no string)."""
+        if last:
+            return self.end - len(following)
+        if b'"' in following:
+            next_quote = self._quotes[np.minimum(self._quote, len(self._quotes) - 1)]
+            return next_quote - following.index(b'"')
+        places = self._documents.places(following[0])
+        return places[np.searchsorted(places, start)]
+
+    def _closing(self) -> np.ndarray:
+        return self._quotes[np.minimum(self._quote + 1, len(self._quotes) - 1)] + 1
+
+
+def _rearranged(octets: np.ndarray, edges: np.ndarray, output: Sequence[_Piece]) -> pa.Array:
+    """Per document, its output: `edges` are where its values start and stop. All spans are values of one
+    binary array over the bytes (what is between them too), the constants stand behind the bytes; taken in the
+    order of the output they lie one behind the other, which is the text."""
+    count, width = edges.shape
+    if count == 0:
+        return pa.array([], pa.string())
+    constants = [piece.encode() for piece in output if isinstance(piece, str)]
+    data = np.concatenate([octets, np.frombuffer(b"".join(constants), dtype=np.uint8)])
+    tail = len(octets) + np.concatenate([[0], np.cumsum([len(c) for c in constants])])
+    offsets = np.concatenate([edges.ravel(), tail.astype(np.int32)])
+    source = pa.Array.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    chosen = np.empty((count, len(output)), dtype=np.int32)
+    base = np.arange(count, dtype=np.int32) * width
+    constant = count * width
+    for i, piece in enumerate(output):
+        if isinstance(piece, str):
+            chosen[:, i] = constant
+            constant += 1
+        else:
+            chosen[:, i] = base + 2 * piece
+    pieces = source.take(pa.array(chosen.ravel()))
+    _, ends, text = pieces.buffers()
+    lines = np.frombuffer(ends, dtype=np.int32, count=len(pieces) + 1)[:: len(output)]
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(np.ascontiguousarray(lines)), text])
