@@ -42,18 +42,19 @@ class Bundle:
 
     `artifacts` are `group:name:version`. With a `classifier` they are tar.gz archives, taken alone and
     unpacked; else jars, which bring their dependencies along. `without` names jars that the program must
-    find elsewhere.
+    find elsewhere. With `alone` jars come by themselves, for those whose published dependencies are wrong.
     """
 
     name: str
     artifacts: tuple[str, ...]
     classifier: str = ""
     without: tuple[str, ...] = ()
+    alone: bool = False
 
     @property
     def folder_name(self) -> str:
         """Another version or another list is another folder."""
-        spec = "\n".join((*self.artifacts, self.classifier, *self.without))
+        spec = "\n".join((*self.artifacts, self.classifier, *self.without, *(["alone"] * self.alone)))
         return f"{self.name}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}"
 
 
@@ -142,7 +143,7 @@ def _locked(path: Path, bundle: Bundle, tell: Progress) -> Generator[None, None,
 def _resolve(bundle: Bundle, stage: Path, tell: Progress) -> Path:
     """Run Ivy in `stage`; the folder with what it brought."""
     files = stage / "files"
-    (stage / "ivysettings.xml").write_text(_settings(poms=not bundle.classifier))
+    (stage / "ivysettings.xml").write_text(_settings(poms=not (bundle.classifier or bundle.alone)))
     (stage / "ivy.xml").write_text(_module(bundle))
     command = [str(find_java().home / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-Xmx256m"]
     command += ["-jar", str(_ivy_jar()), "-settings", str(stage / "ivysettings.xml")]
@@ -218,7 +219,7 @@ def _ivy_jar() -> Path:
 
 def _settings(*, poms: bool) -> str:
     """One repository: `ibiblio` without a root is Maven Central. Spark's own chain would ask others too.
-    Archives need no pom, and some poms name parents that were never published."""
+    What is taken alone needs no pom, and some poms name parents that were never published."""
     return (
         '<ivysettings><settings defaultResolver="central"/><resolvers>'
         f'<ibiblio name="central" m2compatible="true" usepoms="{str(poms).lower()}"/>'
@@ -230,9 +231,9 @@ def _module(bundle: Bundle) -> str:
     lines: list[str] = []
     for artifact in bundle.artifacts:
         group, name, version = artifact.split(":")
-        alone = "false" if bundle.classifier else "true"
+        transitive = "false" if bundle.classifier or bundle.alone else "true"
         lines.append(
-            f'<dependency org="{group}" name="{name}" rev="{version}" transitive="{alone}" '
+            f'<dependency org="{group}" name="{name}" rev="{version}" transitive="{transitive}" '
             'conf="default-&gt;default">'
         )
         if bundle.classifier:
