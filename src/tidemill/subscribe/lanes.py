@@ -1,0 +1,170 @@
+"""Columns as numbers that sort: what `order` sorts rows by.
+
+A lane gives an unsigned 64-bit code for each of some rows; comparing a column's lanes one after another
+compares its values as PostgreSQL does (text by bytes, NaN = NaN above all numbers, -0.0 = 0.0, char(n)
+without its trailing blanks, intervals by length). jsonb and nested values, which have no order here, get one
+that is the same for the same rows.
+
+Behind the lanes of the order come those that tell apart what is equal in it and still not the same row
+('24:00' and '1 day'), so that values with equal codes in all lanes are one value by row identity
+(`types.identity`). Lanes are computed when they are asked for, and only for rows that the lanes before left
+undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.types.columns import numbers, spans, valid_mask
+from tidemill.types.hash import float_bits, hash_column
+from tidemill.types.identity import comparable, leaders
+from tidemill.types.kernels import pc
+from tidemill.types.model import Kind, SqlType
+from tidemill.types.nested import struct_parts
+from tidemill.types.wide import words
+
+# Row numbers in, one uint64 for each out.
+Lane: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+_SIGN = np.uint64(1 << 63)
+_MICROS_PER_DAY = 86_400_000_000
+_DAYS_PER_MONTH = 30
+
+# Bytes of a text in one lane: with 40 bits there are 24 left for the group (16 million) in the 64 that
+# `order` sorts by. A text is taken apart so far, which costs one pass for each lane; what is equal until
+# then is ranked by whole values.
+_PIECE = 5
+_PIECES = 8
+
+
+def order_lanes(
+    column: pa.Array, t: SqlType, *, descending: bool = False, nulls_first: bool = False
+) -> Iterator[Lane]:
+    """The lanes of an ORDER BY item; what PostgreSQL's operators find equal has equal codes."""
+    yield from _with_nulls(column, _ordered(column, t), descending, nulls_first)
+
+
+def row_lanes(column: pa.Array, t: SqlType) -> Iterator[Lane]:
+    """Ascending, nulls last; what has equal codes is one value."""
+    yield from _with_nulls(column, _ordered(column, t), False, False)
+    if t.kind is Kind.INTERVAL:
+        months, days, _ = _interval_parts(column)
+        yield from _with_nulls(column, iter([_signed(months), _signed(days)]), False, False)
+    elif t.kind is Kind.CHAR:
+        yield from _with_nulls(column, _text(column), False, False)
+
+
+def number_lane(values: np.ndarray, *, descending: bool = False) -> Lane:
+    """Of int64 values without nulls."""
+    lane = _signed(values)
+    return (lambda rows: ~lane(rows)) if descending else lane
+
+
+def _with_nulls(
+    column: pa.Array, lanes: Iterator[Lane], descending: bool, nulls_first: bool
+) -> Iterator[Lane]:
+    """Nulls stand first or last whatever the direction is; what lies under them does not count."""
+    valid = valid_mask(column) if column.null_count else None
+    if valid is not None:
+        yield lambda rows: (valid[rows] == nulls_first).astype(np.uint64)
+    for lane in lanes:
+        yield _masked(lane, valid, descending)
+
+
+def _masked(lane: Lane, valid: np.ndarray | None, descending: bool) -> Lane:
+    def codes(rows: np.ndarray) -> np.ndarray:
+        found = ~lane(rows) if descending else lane(rows)
+        return found if valid is None else np.where(valid[rows], found, np.uint64(0))
+
+    return codes
+
+
+def _ordered(column: pa.Array, t: SqlType) -> Iterator[Lane]:
+    kind = column.type
+    if t.kind is Kind.CHAR:
+        yield from _text(pc.utf8_rtrim(column, characters=" "))
+    elif t.kind is Kind.INTERVAL:
+        months, days, micros = _interval_parts(column)
+        whole = months * _DAYS_PER_MONTH + days + micros // _MICROS_PER_DAY
+        yield _signed(whole)
+        yield _signed(micros % _MICROS_PER_DAY)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+        yield from _text(column)
+    elif pa.types.is_decimal(kind):
+        low, high = words(column)
+        if kind.precision > 18:
+            yield _signed(high)
+            yield lambda rows: low[rows]
+        else:
+            yield _signed(low.view(np.int64))
+    elif pa.types.is_nested(kind):
+        plain = comparable(column)
+        yield lambda rows: hash_column(plain.take(pa.array(rows)))
+        yield lambda rows: leaders([plain.take(pa.array(rows))], len(rows)).astype(np.uint64)
+    elif pa.types.is_boolean(kind):
+        yield _signed(pc.fill_null(column, False).to_numpy(zero_copy_only=False).astype(np.int64))
+    elif pa.types.is_floating(kind):
+        wide = pa.types.is_float64(kind)
+        bits = float_bits(numbers(column, np.float64 if wide else np.float32), np.int64 if wide else np.int32)
+        # Below zero a larger pattern is a smaller number: all bits but the sign are turned around.
+        yield _signed(
+            (bits ^ ((bits >> (bits.itemsize * 8 - 1)) & np.iinfo(bits.dtype).max)).astype(np.int64)
+        )
+    else:
+        yield _signed(numbers(column, np.int64))
+
+
+def _signed(values: np.ndarray) -> Lane:
+    return lambda rows: values[rows].view(np.uint64) ^ _SIGN
+
+
+def _interval_parts(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    months, days, micros = (numbers(part, np.int64) for part in struct_parts(column))
+    return months, days, micros
+
+
+# -- texts
+
+
+def _text(column: pa.Array) -> Iterator[Lane]:
+    offsets, data = spans(column)
+    starts = offsets[:-1].astype(np.int64)
+    lengths = np.diff(offsets).astype(np.int64)
+    for piece in range(_PIECES):
+        yield _piece_lane(starts, lengths, data, piece * _PIECE)
+    yield lambda rows: _rest(column, lengths, rows)
+
+
+def _piece_lane(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, skipped: int) -> Lane:
+    """The next bytes, the first in front; zeros behind a text's end."""
+    if len(data) < 8:
+        data = np.concatenate([data, np.zeros(8 - len(data), np.uint8)])
+    last = len(data) - 8
+    # A big-endian word at every byte: strides of one byte, copied where they are taken.
+    eights = np.ndarray((last + 1,), ">u8", np.ascontiguousarray(data), 0, (1,))
+
+    def codes(rows: np.ndarray) -> np.ndarray:
+        left = np.clip(lengths[rows] - skipped, 0, _PIECE)
+        at = starts[rows] + np.minimum(skipped, lengths[rows])
+        first = np.minimum(at, last)
+        word = eights[first].astype(np.uint64) << ((np.minimum(at - first, 7)) * 8).astype(np.uint64)
+        beyond = ((8 - left) * 8).astype(np.uint64)
+        # A shift by all 64 bits is not defined: a text that is over counts as nothing.
+        return np.where(left > 0, word >> np.minimum(beyond, 63) << (beyond - 8 * (8 - _PIECE)), np.uint64(0))
+
+    return codes
+
+
+def _rest(column: pa.Array, lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Of texts whose pieces are equal: by length (one may go on with zeros) if the pieces were all of them,
+    else by rank among each other."""
+    if int(lengths[rows].max(initial=0)) <= _PIECE * _PIECES:
+        return lengths[rows].astype(np.uint64)
+    distinct = column.take(pa.array(rows)).dictionary_encode(null_encoding="encode")
+    ranks = pc.rank(distinct.dictionary, sort_keys="ascending", tiebreaker="dense")
+    found = ranks.to_numpy(zero_copy_only=False)[numbers(distinct.indices, np.int64)]
+    return found.astype(np.uint64)

@@ -1,0 +1,61 @@
+"""Rows in order within each time, and where groups of equal rows start.
+
+Called by `shape`. Rows are sorted lane by lane (`lanes`), and by each lane only those that are still tied: a
+unique first column costs one sort of numbers, whatever comes behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tidemill.subscribe.lanes import Lane
+
+_BITS = 64
+
+
+def sort_rows(times: np.ndarray, lanes: Iterable[Lane]) -> tuple[np.ndarray, np.ndarray]:
+    """(order, first): the numbers of the rows in order of time (in which they must come already) and then of
+    the lanes; and for each place in that order whether its row differs from the one before it."""
+    order = np.arange(len(times))
+    # One more than there are rows: behind the last one another group would start.
+    first = np.ones(len(times) + 1, dtype=np.bool_)
+    first[1:-1] = times[1:] != times[:-1]
+    for lane in lanes:
+        tied = np.flatnonzero(~(first[:-1] & first[1:]))
+        if not tied.size:
+            break
+        whole = tied.size == len(order)
+        rows = order if whole else order[tied]
+        codes = lane(rows)
+        starts = first[:-1] if whole else first[tied]
+        moved = _sorting(np.cumsum(starts) - 1, codes)
+        if moved is not None:
+            order[tied] = rows[moved]
+            codes = codes[moved]
+        changed = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+        first[tied[changed]] = True
+    return order, first[:-1]
+
+
+def _sorting(groups: np.ndarray, codes: np.ndarray) -> np.ndarray | None:
+    """What sorts by group (they come in order: 0, 1, ...), then code; None if they are sorted already."""
+    least = codes.min()
+    span = int(codes.max() - least)
+    group_bits = int(groups[-1]).bit_length()
+    code_bits = span.bit_length()
+    if group_bits + code_bits > _BITS:
+        return np.lexsort((codes, groups))
+    packed = codes - least
+    if group_bits:
+        packed |= groups.astype(np.uint64) << np.uint64(code_bits)
+    if bool((packed[1:] >= packed[:-1]).all()):
+        return None
+    row_bits = (len(codes) - 1).bit_length()
+    if group_bits + code_bits + row_bits > _BITS:
+        return np.argsort(packed)
+    # With the row's number in the low bits, sorting the numbers themselves is enough, and twice as fast.
+    packed = (packed << np.uint64(row_bits)) | np.arange(len(codes), dtype=np.uint64)
+    packed.sort()
+    return (packed & np.uint64((1 << row_bits) - 1)).astype(np.int64)
