@@ -6,18 +6,23 @@ messages in hand: it needs neither the server nor Spark. Promises: each update o
 known, and never a wrong one.
 """
 
+from tidemill.cdcv2.avro import AvroCodec
 from tidemill.cdcv2.column_recovery import ColumnRecovery, ColumnRelease, recover_columns
 from tidemill.cdcv2.columns import UpdateColumns
+from tidemill.cdcv2.digest import content_of, python_hash, sealed
+from tidemill.cdcv2.json import JsonCodec
 from tidemill.cdcv2.messages import Message, Progress, Update, Updates
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage, Stalled
 from tidemill.cdcv2.recovery import Recovery, Release, recover
 from tidemill.cdcv2.stalls import Stall, Waits
 
 __all__ = [
+    "AvroCodec",
     "ColumnRecovery",
     "ColumnRelease",
     "Contradiction",
     "InvalidMessage",
+    "JsonCodec",
     "Message",
     "Progress",
     "Recovery",
@@ -28,6 +33,9 @@ __all__ = [
     "UpdateColumns",
     "Updates",
     "Waits",
+    "content_of",
+    "python_hash",
     "recover",
     "recover_columns",
+    "sealed",
 ]

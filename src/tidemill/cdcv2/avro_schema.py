@@ -1,0 +1,108 @@
+"""The Avro schema of a CDCv2 stream, from the columns of its data.
+
+Called by `AvroCodec`, and by whoever registers the schema. One union: an array of updates, or a progress
+record. Times are longs; product times are arrays of longs, under other record names so that nobody takes
+one for the other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.cdcv2.times import INTEGERS
+from tidemill.errors import Unsupported
+
+NAMESPACE = "com.materialize.cdc"
+
+_PLAIN: list[tuple[pa.DataType, Any]] = [
+    (pa.bool_(), "boolean"),
+    (pa.int16(), "int"),
+    (pa.int32(), "int"),
+    (pa.int64(), "long"),
+    (pa.float32(), "float"),
+    (pa.float64(), "double"),
+    (pa.string(), "string"),
+    (pa.binary(), "bytes"),
+    (pa.date32(), {"type": "int", "logicalType": "date"}),
+    (pa.timestamp("us"), {"type": "long", "logicalType": "local-timestamp-micros"}),
+    (pa.timestamp("us", "UTC"), {"type": "long", "logicalType": "timestamp-micros"}),
+]
+
+
+def stream_schema(data: pa.Schema, kind: int = INTEGERS, *, digests: bool = False) -> list[Any]:
+    """The union of a stream whose updates have these columns, as JSON values."""
+    prefix = "" if kind == INTEGERS else "product_"
+    time: Any = "long" if kind == INTEGERS else {"type": "array", "items": "long"}
+    counts: list[Any] = [_field("time", time), _field("count", "long")]
+    fields: list[Any] = [_field("lower", _array(time)), _field("upper", _array(time))]
+    record = {"type": "record", "name": f"{prefix}counts", "fields": counts}
+    fields.append(_field("counts", _array(record)))
+    if digests:
+        counts.append(_field("content", "long"))
+        fields.append(_field("seal", "long"))
+    return [
+        _array(
+            {
+                "type": "record",
+                "name": f"{prefix}update",
+                "namespace": NAMESPACE,
+                "fields": [
+                    _field("data", data_schema(data)),
+                    _field("time", time),
+                    _field("diff", "long"),
+                ],
+            }
+        ),
+        {"type": "record", "name": f"{prefix}progress", "namespace": NAMESPACE, "fields": fields},
+    ]
+
+
+def data_schema(data: pa.Schema) -> dict[str, Any]:
+    """The record of the data's columns."""
+    if not len(data):
+        raise Unsupported("a CDCv2 stream without columns")
+    return _record("data", list(data))
+
+
+def schema_text(schema: list[Any]) -> str:
+    return json.dumps(schema, separators=(",", ":"))
+
+
+def _record(name: str, fields: list[pa.Field]) -> dict[str, Any]:
+    # Avro wants each record's name once: that of a nested one is the way to it.
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [_field(f.name, _nullable(f, f"{name}_{i}")) for i, f in enumerate(fields)],
+    }
+
+
+def _nullable(field: pa.Field, name: str) -> Any:
+    t = _type(field.type, name)
+    return ["null", t] if field.nullable else t
+
+
+def _type(t: Any, name: str) -> Any:
+    for plain, avro in _PLAIN:
+        if t == plain:
+            return avro
+    if pa.types.is_decimal128(t):
+        return {"type": "bytes", "logicalType": "decimal", "precision": t.precision, "scale": t.scale}
+    if pa.types.is_map(t):
+        return {"type": "map", "values": _nullable(t.item_field, f"{name}_value")}
+    if pa.types.is_list(t):
+        return _array(_nullable(t.value_field, f"{name}_item"))
+    if pa.types.is_struct(t) and t.num_fields:
+        return _record(name, [t.field(i) for i in range(t.num_fields)])
+    raise Unsupported(f"no Avro form for a column of type {t}")
+
+
+def _field(name: str, t: Any) -> dict[str, Any]:
+    return {"name": name, "type": t}
+
+
+def _array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}

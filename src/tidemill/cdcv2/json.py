@@ -1,0 +1,295 @@
+"""CDCv2 in JSON: the shape of the Avro messages, as text.
+
+A message is an array of updates, `[{"data": {..}, "time": 3, "diff": 1}, ..]`, or an object with progress,
+`{"lower": [0], "upper": [5], "counts": [{"time": 3, "count": 2}]}`. Product times are arrays of numbers.
+How the columns' types look is in `json_forms`. Called as `AvroCodec` is, with the same promises; updates
+are encoded and decoded as columns wherever their types and values allow it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tidemill.cdcv2.columns import UpdateColumns
+from tidemill.cdcv2.json_forms import (
+    from_json_form,
+    has_map,
+    json_type,
+    json_value,
+    python_value,
+    to_json_form,
+)
+from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.problems import InvalidMessage
+from tidemill.cdcv2.times import INTEGERS, Time
+from tidemill.errors import LimitExceeded, Unsupported
+
+# As for Avro.
+UPDATES_PER_MESSAGE = 8192
+MAX_MESSAGE_BYTES = 256 << 20
+
+# What the reader of columns does not take as JSON has it: line breaks between values, words that are no
+# numbers.
+_SLOW = (b"\n", b"\r", b"NaN", b"Inf")
+
+arrow_json: Any = import_module("pyarrow.json")
+
+
+class JsonCodec:
+    """For streams whose data has the columns of `schema` (storage forms of `types.arrow`), with times of
+    `kind`."""
+
+    def __init__(self, schema: pa.Schema, kind: int = INTEGERS, *, digests: bool = False) -> None:
+        if not len(schema):
+            raise Unsupported("a CDCv2 stream without columns")
+        self.schema = schema
+        self.kind = kind
+        self._digests = digests
+        self._by_row = any(has_map(f.type) for f in schema)
+        time = pa.int64() if kind == INTEGERS else pa.list_(pa.field("element", pa.int64()))
+        if not self._by_row:
+            data = pa.struct([pa.field(f.name, json_type(f.type)) for f in schema])
+            record = pa.struct([("data", data), ("time", time), ("diff", pa.int64())])
+            self._line = pa.schema([("u", pa.list_(pa.field("element", record)))])
+
+    # -- to bytes --------------------------------------------------------------------------------------------
+
+    def encode(self, message: UpdateColumns | Progress) -> list[bytes]:
+        """The messages that say the same: one for a progress statement, for updates as many as they need."""
+        if isinstance(message, Progress):
+            return [self.encode_progress(message)]
+        return self.encode_updates(message)
+
+    def encode_progress(self, progress: Progress) -> bytes:
+        counts: list[dict[str, Any]] = [{"time": t, "count": n} for t, n in progress.counts]
+        record: dict[str, Any] = {
+            "lower": list(progress.lower),
+            "upper": list(progress.upper),
+            "counts": counts,
+        }
+        if self._digests:
+            if progress.contents is None or progress.seal is None:
+                raise InvalidMessage("a statement without a digest", progress.origin or "the writer")
+            for count, content in zip(counts, progress.contents, strict=True):
+                count["content"] = content
+            record["seal"] = progress.seal
+        return json.dumps(record, separators=(",", ":")).encode()
+
+    def encode_updates(self, updates: UpdateColumns, per_message: int = UPDATES_PER_MESSAGE) -> list[bytes]:
+        """Updates in messages of at most `per_message`."""
+        starts = range(0, len(updates), per_message)
+        return [
+            self._encode(updates.slice(first, min(per_message, len(updates) - first))) for first in starts
+        ]
+
+    def _encode(self, updates: UpdateColumns) -> bytes:
+        columns = None if self._by_row else [to_json_form(c) for c in updates.data.columns]
+        if columns is None or any(c is None for c in columns):
+            return self._encode_rows(updates)
+        fields = [pa.field(f.name, json_type(f.type)) for f in self.schema]
+        data = pa.StructArray.from_arrays(cast("list[pa.Array]", columns), fields=fields)
+        frame = pl.DataFrame(
+            {
+                "data": pl.from_arrow(data),
+                "time": pl.Series(updates.times.tolist() if updates.times.ndim > 1 else updates.times),
+                "diff": pl.Series(updates.diffs),
+            }
+        )
+        # One line per row; a line break within a text is escaped, so each that is here ends a row.
+        lines = frame.write_ndjson().rstrip("\n")
+        return f"[{lines.replace(chr(10), ',')}]".encode()
+
+    def _encode_rows(self, updates: UpdateColumns) -> bytes:
+        columns = [
+            [json_value(v, f.type) for v in column.to_pylist()]
+            for f, column in zip(self.schema, _by_numbers(updates.data).columns, strict=True)
+        ]
+        rows = [
+            {"data": dict(zip(self.schema.names, values, strict=True)), "time": time, "diff": diff}
+            for *values, time, diff in zip(
+                *columns, updates.times.tolist(), updates.diffs.tolist(), strict=True
+            )
+        ]
+        return json.dumps(rows, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+    # -- from bytes ------------------------------------------------------------------------------------------
+
+    def decode(
+        self,
+        messages: Sequence[bytes],
+        origins: Sequence[str] | None = None,
+        errors: list[InvalidMessage] | None = None,
+    ) -> list[UpdateColumns | Progress]:
+        """What the messages say, in their order. The first that cannot be decoded is raised; with a list for
+        `errors`, all such go there and are left out."""
+        named = [f"message {i}" for i in range(len(messages))] if origins is None else origins
+        arrays = [i for i, m in enumerate(messages) if m[:1] == b"[" and not any(s in m for s in _SLOW)]
+        fast: dict[int, UpdateColumns] = {}
+        if arrays and not self._by_row:
+            fast = self._columns([messages[i] for i in arrays], arrays, named)
+        result: list[UpdateColumns | Progress] = []
+        for i, message in enumerate(messages):
+            try:
+                result.append(fast[i] if i in fast else self._slow(message, named[i]))
+            except InvalidMessage as e:
+                if errors is None:
+                    raise
+                errors.append(e)
+        return result
+
+    def _columns(
+        self, messages: list[bytes], places: list[int], origins: Sequence[str]
+    ) -> dict[int, UpdateColumns]:
+        """The updates of several messages, by place; nothing if any of them is not as expected."""
+        try:
+            text = b"\n".join(b'{"u":' + m + b"}" for m in messages)
+            text.decode()  # the reader takes any bytes for text
+            table = arrow_json.read_json(
+                io.BytesIO(text),
+                read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                parse_options=arrow_json.ParseOptions(
+                    explicit_schema=self._line, unexpected_field_behavior="error"
+                ),
+            )
+            lists = table.column("u").combine_chunks()
+            if table.num_rows != len(messages) or lists.null_count:
+                return {}
+            rows = lists.flatten()
+            data, times, diffs = rows.flatten()
+            if rows.null_count or data.null_count or times.null_count or diffs.null_count:
+                return {}
+            found = UpdateColumns(self._data(data), self._times(times), diffs.to_numpy())
+        except (ValueError, TypeError):
+            return {}
+        ends = lists.offsets.to_numpy().tolist()
+        result: dict[int, UpdateColumns] = {}
+        for n, place in enumerate(places):
+            part = found.slice(ends[n], ends[n + 1] - ends[n])
+            result[place] = UpdateColumns(part.data, part.times, part.diffs, origins[place])
+        return result
+
+    def _data(self, data: pa.Array) -> pa.RecordBatch:
+        columns = [from_json_form(c, f.type) for c, f in zip(data.flatten(), self.schema, strict=True)]
+        if any(c.null_count and not f.nullable for c, f in zip(columns, self.schema, strict=True)):
+            raise ValueError("a null where none may be")
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _times(self, times: pa.Array) -> np.ndarray:
+        if self.kind == INTEGERS:
+            return times.to_numpy()
+        values = times.flatten()
+        lengths = np.diff(times.offsets.to_numpy())
+        if values.null_count or bool((lengths != self.kind).any()):
+            raise ValueError("a time of another kind")
+        return values.to_numpy().reshape(-1, self.kind)
+
+    def _slow(self, message: bytes, origin: str) -> UpdateColumns | Progress:
+        """One message, value by value."""
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise LimitExceeded(f"a message of {len(message)} bytes", detail=f"In {origin}.")
+        try:
+            found = json.loads(message.decode(), parse_constant=_refuse, object_pairs_hook=_once)
+            return self._rows(found, origin) if isinstance(found, list) else self._progress(found, origin)
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as e:
+            raise InvalidMessage(
+                "not a CDCv2 message in JSON", origin, detail=f"{type(e).__name__}: {e}."
+            ) from None
+
+    def _rows(self, rows: Any, origin: str) -> UpdateColumns:
+        columns: list[pa.Array] = []
+        for row in rows:
+            _only(row, {"data", "time", "diff"})
+            _only(row["data"], set(self.schema.names))
+        for f in self.schema:
+            values = [python_value(row["data"].get(f.name), f.type) for row in rows]
+            if not f.nullable and None in values:
+                raise ValueError(f"column {f.name} is null")
+            columns.append(_array(values, f.type))
+        times = [self._time(row["time"]) for row in rows]
+        diffs = [_whole(row["diff"]) for row in rows]
+        shape = (len(rows),) if self.kind == INTEGERS else (len(rows), self.kind)
+        return UpdateColumns(
+            pa.RecordBatch.from_arrays(columns, schema=self.schema),
+            np.array(times, np.int64).reshape(shape),
+            np.array(diffs, np.int64),
+            origin,
+        )
+
+    def _progress(self, record: Any, origin: str) -> Progress:
+        counts = record["counts"]
+        return Progress(
+            [self._time(t) for t in record["lower"]],
+            [self._time(t) for t in record["upper"]],
+            [(self._time(c["time"]), _whole(c["count"])) for c in counts],
+            [_whole(c["content"]) for c in counts] if self._digests else None,
+            _whole(record["seal"]) if self._digests else None,
+            origin,
+        )
+
+    def _time(self, value: Any) -> Time:
+        if self.kind == INTEGERS:
+            return _whole(value)
+        if not isinstance(value, list) or len(cast("list[Any]", value)) != self.kind:
+            raise ValueError(f"not a time: {value!r}")
+        return tuple(_whole(v) for v in cast("list[Any]", value))
+
+
+def _by_numbers(data: pa.RecordBatch) -> pa.RecordBatch:
+    """Dates and timestamps at any depth as numbers: Python's have less range than the columns."""
+    return pa.RecordBatch.from_arrays(
+        [column.cast(_numbers(column.type)) for column in data.columns], names=data.schema.names
+    )
+
+
+def _numbers(t: Any) -> Any:
+    if pa.types.is_date32(t) or pa.types.is_timestamp(t):
+        return json_type(t)
+    if pa.types.is_map(t):
+        return pa.map_(pa.string(), _numbers(t.item_type))
+    if pa.types.is_list(t):
+        return pa.list_(pa.field("element", _numbers(t.value_type)))
+    if pa.types.is_struct(t):
+        return pa.struct(
+            [pa.field(f.name, _numbers(f.type)) for f in (t.field(i) for i in range(t.num_fields))]
+        )
+    return t
+
+
+def _array(values: list[Any], t: Any) -> pa.Array:
+    numbers = _numbers(t)
+    array = pa.array(values, numbers)
+    return array if numbers == t else array.cast(t)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise ValueError(f"not a number of 64 bits: {value!r}")
+    return value
+
+
+def _only(record: Any, names: set[str]) -> None:
+    """An object with no other names than these."""
+    if not isinstance(record, dict):
+        raise ValueError(f"not an object: {record!r}")
+    unknown = set(cast("dict[str, Any]", record)) - names
+    if unknown:
+        raise ValueError(f"unknown fields {sorted(unknown)}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
