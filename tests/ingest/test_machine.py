@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from ingest.scripted import House
+from support.flaky import Fault, FlakyBlobs
+from support.shards import memory_folder
 from tidemill import failpoints
 from tidemill.errors import TidemillError
 from tidemill.ingest import machine as machine_module
+from tidemill.persist import environment as environment_module
+from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.sources.contract import Limits, SourceError
 from tidemill.sources.offsets import Offsets
 
@@ -179,28 +184,92 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path, step: str
     house.close()
 
 
-def test_many_crashes(tmp_path: Path) -> None:
-    """Random steps fail, in random order, over one history."""
-    rng = random.Random(7)
-    house = House(tmp_path / "data", limits=Limits(records=40))
-    closed: dict[int, list[object]] = {}
-    for _ in range(120):
-        house.source.produce(p0=rng.randrange(30), p1=rng.randrange(4))
-        step = rng.choice([*STEPS, ""])
-        failpoints.arm(f"{step}=error@{rng.randrange(1, 4)}" if step else "")
+# Faults of the store that a machine has to live with, in this process and the next.
+STORE_FAULTS = [Fault.FAILED, Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.ECHO]
+
+
+class Rounds:
+    """A long history of one source with faults in it. After each round what was readable before must be what
+    it was; at the end every record is there once, at its time."""
+
+    def __init__(self, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dice = random.Random(seed)
+        self.flaky = FlakyBlobs(open_blobs(str(folder)))
+
+        def flaky(url: str, options: Mapping[str, str] | None = None) -> Blobs:
+            return self.flaky
+
+        monkeypatch.setattr(environment_module, "open_blobs", flaky)
+        self.house = House(folder, limits=Limits(records=40))
+        self.closed: dict[tuple[int, int], list[object]] = {}
+        self.bound: list[tuple[int, Offsets]] = []
+
+    def one(self) -> None:
+        house, dice = self.house, self.dice
+        house.source.produce(p0=dice.randrange(30), p1=dice.randrange(4))
+        stands = house.source.stands
+        fault = dice.choice(["step", "step", "step", "store", "back", "down", "none"])
+        step = dice.choice(STEPS) if fault == "step" else ""
+        if step:
+            failpoints.arm(f"{step}=error@{dice.randrange(1, 4)}")
+        if fault == "store":
+            self.flaky.faults = [dice.choice(STORE_FAULTS) for _ in range(dice.randrange(1, 4))]
+        if fault == "back":
+            house.source.stands = Offsets({0: stands[0] // 2})
+        if fault == "down":
+            house.source.error = SourceError("the upstream is down")
         try:
-            house.tick(max(now(house), house.machine.promised) + rng.randrange(150))
+            house.tick(max(now(house), house.machine.promised) + dice.randrange(150))
         except (failpoints.FailpointError, TidemillError):
-            failpoints.arm("")
-            house.close()
-            house.open()
-        # What was readable never changes.
-        rows = [u for u in house.updates(0) if u[1] < house.machine.readable]
-        for time in {t for _, t, _ in rows}:
-            at_time: list[object] = [u for u in rows if u[1] == time]
-            assert closed.setdefault(time, at_time) == at_time
-    failpoints.arm("")
-    while house.tick(max(now(house), house.machine.promised) + 100):
-        pass
-    house.check()
-    house.close()
+            # Either the process goes on, or another one takes over. Right behind a binding nothing can fail
+            # but the process.
+            self._mend(stands)
+            if step == "tick.bound" or dice.random() < 0.5:
+                house.close()
+                house.open()
+        self._mend(stands)
+        self.check()
+
+    def _mend(self, stands: Offsets) -> None:
+        failpoints.arm("")
+        self.flaky.faults = []
+        self.house.source.stands, self.house.source.error = stands, None
+
+    def check(self) -> None:
+        bindings = self.house.bindings()
+        assert bindings[: len(self.bound)] == self.bound
+        self.bound = bindings
+        for output in range(2):
+            rows = [u for u in self.house.updates(output) if u[1] < self.house.machine.readable]
+            for time in {t for _, t, _ in rows}:
+                at_time: list[object] = [u for u in rows if u[1] == time]
+                assert self.closed.setdefault((output, time), at_time) == at_time
+
+    def end(self) -> None:
+        house = self.house
+        while house.tick(max(now(house), house.machine.promised) + 100):
+            pass
+        assert house.machine.ingested == house.source.stands
+        house.check()
+        house.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hundreds_of_rounds_with_faults(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps fail, the store fails or does not say whether it did, the upstream goes back or away; sometimes
+    the process goes with it."""
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
+        rounds = Rounds(seed, Path(folder) / "data", monkeypatch)
+        for _ in range(100):
+            rounds.one()
+        rounds.end()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_thousands_of_rounds_with_faults(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
+        rounds = Rounds(seed, Path(folder) / "data", monkeypatch)
+        for _ in range(500):
+            rounds.one()
+        rounds.end()

@@ -9,6 +9,7 @@ from tidemill.catalog.store import Catalog
 from tidemill.engine.source_relations import BindingRow, FrontierRow, HydrationRow, StatisticsRow, StatusRow
 from tidemill.ingest.machine import Machine
 from tidemill.ingest.service import Ingestion
+from tidemill.ingest.status import State
 from tidemill.reclock.progress import all_bindings
 from tidemill.sources.offsets import Offsets
 
@@ -33,6 +34,9 @@ class LiveSources:
         for item, report, _ in self._ingestion.all():
             status = report.status
             more = {"detail": status.detail, "hint": status.hint}
+            if status.state is State.RUNNING and report.slow is not None:
+                every = f"{item.interval_ms / 1000:g} s"
+                more["detail"] = f"Its last tick took {report.slow:.1f} s; it is due every {every}."
             details = {name: text for name, text in more.items() if text is not None}
             changed = datetime.fromtimestamp(status.since / 1000, UTC)
             rows.append(StatusRow(item.id, changed, status.state.value, status.error, details or None))

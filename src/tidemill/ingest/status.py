@@ -66,6 +66,10 @@ class TickTimes:
         return self.job + self.commit
 
     @property
+    def all(self) -> float:
+        return self.bind + self.visible
+
+    @property
     def slowest(self) -> str:
         return max((self.bind, "bind"), (self.job, "job"), (self.commit, "commit"))[1]
 
@@ -96,6 +100,8 @@ class Report:
     status: Status = field(default_factory=lambda: Status(State.STARTING, wall_ms()))
     statistics: Statistics = field(default_factory=Statistics)
     last: TickTimes | None = None
+    # Seconds of the last tick, if it took longer than the source's interval.
+    slow: float | None = None
     histogram: Histogram = field(default_factory=Histogram)
     began: float = field(default_factory=time.monotonic)
 

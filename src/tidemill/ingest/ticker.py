@@ -352,16 +352,13 @@ class Ticker:
         times = TickTimes(bind, job, time.monotonic() - began)
         slot.report.last = times
         slot.report.histogram.add(times)
+        slot.report.slow = times.all if times.all * 1000 > slot.machine.timing.interval else None
         slot.succeeded()
-        if (
-            times.visible + bind > SLOW_SECONDS
-            and slot.report.status.state is State.RUNNING
-            and not slot.alone
-        ):
+        if times.all > SLOW_SECONDS and slot.report.status.state is State.RUNNING and not slot.alone:
             log.warning(
                 "slow tick of source %s: %.0f ms, most of it in %s (bind %.0f, job %.0f, commit %.0f)",
                 slot.name,
-                (times.visible + bind) * 1000,
+                times.all * 1000,
                 times.slowest,
                 bind * 1000,
                 job * 1000,
