@@ -178,7 +178,7 @@ def test_a_time_out_of_range_is_refused() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"kind": "kafka"},
+        {"kind": "pulsar"},
         {"generator": "tides"},
         {"generator": None},
         {"tide": 1},

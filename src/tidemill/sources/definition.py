@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from tidemill.errors import InvalidValue, UndefinedObject
+from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
 from tidemill.sources.contract import Source, SourceError
 from tidemill.sources.generators.auction import AUCTION
 from tidemill.sources.generators.counter import COUNTER
@@ -24,6 +24,7 @@ from tidemill.time.bounds import MAX_TIME, check_time
 Definition: TypeAlias = dict[str, Any]
 
 LOAD_GENERATOR = "load generator"
+KAFKA = "kafka"
 
 _GENERATORS = {kind.name: kind for kind in (COUNTER, KEY_VALUE, AUCTION)}
 
@@ -53,6 +54,8 @@ def open_source(definition: Mapping[str, Any]) -> Source:
     """The source. Raises SourceError for a definition that this version cannot read: it stalls that source
     and no other."""
     kind = definition.get("kind")
+    if kind == KAFKA:
+        return _open_kafka(definition)
     if kind != LOAD_GENERATOR:
         raise _unreadable(f"There is no kind of source {kind!r}.")
     generator = _GENERATORS.get(str(definition.get("generator")).upper())
@@ -62,6 +65,20 @@ def open_source(definition: Mapping[str, Any]) -> Source:
         return generator.open(_complete(generator, definition))
     except InvalidValue as error:
         raise _unreadable(f"It says what cannot be: {error.primary}.") from error
+
+
+def _open_kafka(definition: Mapping[str, Any]) -> Source:
+    # Here: who has no such source need not load Kafka's client and all the decoders.
+    from tidemill.sources.kafka.source import KafkaSource
+
+    try:
+        return KafkaSource(definition)
+    except SourceError:
+        raise
+    except TidemillError as error:
+        raise _unreadable(f"It says what cannot be: {error.primary}.") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(f"{type(error).__name__}: {error}.") from error
 
 
 def _complete(generator: GeneratorKind, definition: Mapping[str, Any]) -> Definition:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from tidemill.errors import DatatypeMismatch, DuplicateObject, SyntaxError_, TidemillError, UndefinedObject
-from tidemill.sources.contract import Gauge, Output
+from tidemill.sources.contract import KEY_SLOT_COLUMN, Gauge, Output
 from tidemill.types.model import (
     BYTEA,
     INT4,
@@ -31,9 +31,7 @@ from tidemill.types.model import (
 # How partitions count.
 OFFSETS = Gauge(Column("offset", UINT8, nullable=False), Column("partition", INT4, nullable=False))
 
-# Hidden columns of an upsert relation: the slot of what has no key (see `messages`), and what ORDER BY
-# compares.
-KEY_SLOT = "mz_key"
+# Of the hidden columns that ORDER BY compares, one for each of its own.
 ORDER_PREFIX = "mz_order"
 
 HEADERS = list_(record(Column("key", TEXT), Column("value", BYTEA)))
@@ -197,8 +195,8 @@ def _output(name: str, columns: Sequence[Column], key: Sequence[str] | None, ord
     if key is None:
         return Output(name, RelationDesc(tuple(columns)))
     orders = [f"{ORDER_PREFIX}{n}" for n in range(1, len(order) + 1)]
-    hidden = [Column(KEY_SLOT, BYTEA), *(Column(column, INT8) for column in orders)]
-    return Output(name, RelationDesc(tuple(columns), tuple(hidden)), (*key, KEY_SLOT), tuple(orders))
+    hidden = [Column(KEY_SLOT_COLUMN, BYTEA), *(Column(column, INT8) for column in orders)]
+    return Output(name, RelationDesc(tuple(columns), tuple(hidden)), (*key, KEY_SLOT_COLUMN), tuple(orders))
 
 
 def _named_key(form: Mapping[str, Any], columns: Sequence[Column], alias: str | None) -> list[Column]:

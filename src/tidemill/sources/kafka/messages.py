@@ -23,6 +23,7 @@ import pyarrow as pa
 from tidemill.decode.contract import Decoded, Decoder
 from tidemill.errors import Internal
 from tidemill.sources.contract import (
+    KEY_SLOT_COLUMN,
     OFFSET_COLUMN,
     TOMBSTONE_COLUMN,
     TRUNCATE_COLUMN,
@@ -31,7 +32,7 @@ from tidemill.sources.contract import (
 from tidemill.sources.kafka.debezium import AvroChanges
 from tidemill.sources.kafka.debezium_json import JsonChanges, bare_keys
 from tidemill.sources.kafka.headers import header_column
-from tidemill.sources.kafka.layout import HEADERS, KEY_SLOT, Envelope, Include, Layout
+from tidemill.sources.kafka.layout import HEADERS, Envelope, Include, Layout
 from tidemill.sources.kafka.values import PlainValues, ValueReader, Values
 from tidemill.types import wide
 from tidemill.types.arrow import ERROR_COLUMN, arrow_type, storage_schema
@@ -142,7 +143,7 @@ class Rows:
             failed = errors.is_valid()
             kept = set(self._layout.key_at)
             columns = [c if at in kept else _nulled(c, failed) for at, c in enumerate(columns)]
-        fields = [*self._schema, pa.field(ERROR_COLUMN, pa.string()), pa.field(KEY_SLOT, pa.binary())]
+        fields = [*self._schema, pa.field(ERROR_COLUMN, pa.string()), pa.field(KEY_SLOT_COLUMN, pa.binary())]
         columns += [pa.nulls(len(messages), pa.string()) if errors is None else errors, slots]
         for name, what in zip(self._layout.output.order, self._layout.order, strict=True):
             fields.append(pa.field(name, pa.int64()))
