@@ -15,7 +15,7 @@ import time
 
 from bench.report import Figure, print_table
 
-NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick")
+NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick", "cdcv2")
 # Only when it is asked for by name: it takes half an hour.
 SOAK = "soak"
 

@@ -15,6 +15,7 @@ from tidemill.cdcv2.messages import Message, Progress, Update, Updates
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage, Stalled
 from tidemill.cdcv2.recovery import Recovery, Release, recover
 from tidemill.cdcv2.stalls import Stall, Waits
+from tidemill.cdcv2.writer import Writer, consolidate, resume_from
 
 __all__ = [
     "AvroCodec",
@@ -33,9 +34,12 @@ __all__ = [
     "UpdateColumns",
     "Updates",
     "Waits",
+    "Writer",
+    "consolidate",
     "content_of",
     "python_hash",
     "recover",
     "recover_columns",
+    "resume_from",
     "sealed",
 ]

@@ -297,10 +297,15 @@ class ColumnStash:
         self._sort()
 
 
-def sum_hashes(keys: np.ndarray, diffs: np.ndarray) -> int:
-    """The digest of updates from the keys of their data and times."""
+def hash_updates(keys: np.ndarray, diffs: np.ndarray) -> np.ndarray:
+    """One hash of each update, from the key of its data and time; a time's digest is their sum."""
     with np.errstate(over="ignore"):
-        return int(hash_longs(diffs, keys).sum(dtype=np.uint64).view(np.int64))
+        return hash_longs(diffs, keys)
+
+
+def sum_hashes(keys: np.ndarray, diffs: np.ndarray) -> int:
+    """The digest of a time's updates."""
+    return int(hash_updates(keys, diffs).sum(dtype=np.uint64).view(np.int64))
 
 
 def _next_key(keys: np.ndarray) -> np.ndarray:

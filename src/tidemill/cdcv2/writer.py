@@ -1,0 +1,169 @@
+"""Writing a collection out as CDCv2: what to write, and in which order. Without I/O: the caller sends and
+tells what was acknowledged.
+
+Called by sinks. The one rule: a statement goes out only after all updates that its writer contributes to it
+are acknowledged, so that whatever the writer has stated is durable, and it can resume from there after a
+crash without asking anybody. What it writes again then are the same updates, which readers drop.
+
+Several writers may write one history, because a collection is definite: each says the same. Either all write
+everything (one may fail), or each writes the updates whose hash falls to it (`share`); statements count all
+updates in both cases, so each writer states the whole truth and waits for no other. Where a stream begins
+(`start`) is part of the history: all its writers must have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.cdcv2.batches import MEMORY_BYTES, SPILL_BYTES
+from tidemill.cdcv2.column_recovery import keys_of
+from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash, hash_updates
+from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
+from tidemill.cdcv2.coverage import Statement, empty_coverage
+from tidemill.cdcv2.digest import sealed, signed
+from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.times import Frontier, Time, beyond, kind_of, least, minimal, within
+from tidemill.errors import Internal
+
+
+class Writer:
+    """One writer of one stream, between two statements. The round: `add` as often as needed, sending what
+    it gives; `acknowledged` for each batch; `state`, sending what it gives; `stated`. A round without `add`
+    says that nothing happened, which readers want to know too."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        lower: Sequence[Time],
+        *,
+        digests: bool = False,
+        share: tuple[int, int] | None = None,
+    ) -> None:
+        """Goes on from `lower`, the upper of its last durable statement (`resume_from` finds it). A new
+        stream begins at the least time (`begin`) if its first round brings a snapshot, all of it at one
+        time; or at the time from which on changes are written, and then readers need a snapshot of their
+        own. With `share` (i, n) it sends only the updates whose hash is i modulo n."""
+        self._schema = schema
+        # Everything before it was stated, durably.
+        self._lower: Frontier = minimal(lower)
+        self._digests = digests
+        self._share = share
+        # What the round has: distinct updates per time, and the sum of their hashes.
+        self._counts: dict[Time, int] = {}
+        self._contents: dict[Time, int] = {}
+        # Batches that were given out to be sent and are not known to have arrived.
+        self._in_flight = 0
+        # The statement that was given out and is not known to have arrived.
+        self._stating: Progress | None = None
+
+    @property
+    def lower(self) -> list[Time]:
+        """What the next statement begins with: all before it is durable."""
+        return list(self._lower)
+
+    def add(self, updates: UpdateColumns) -> UpdateColumns | None:
+        """Updates of this round, each row at each time once in all of the round (`consolidate` sees to it).
+        Gives what to send of them; None if nothing is this writer's."""
+        if self._stating is not None:
+            raise Internal("updates were added while a statement is on its way")
+        check_columns(updates, self._schema, "the collection")
+        if not len(updates):
+            return None
+        if not bool(updates.diffs.all()):
+            raise Internal("an update that changes nothing was to be written")
+        times, codes = distinct_times(updates.times)
+        early = next((t for t in times if not beyond(self._lower, t)), None)
+        if early is not None:
+            raise Internal(f"an update at {early} was to be written, after a statement up to {self.lower}")
+        keys = keys_of(updates)
+        for time, count in zip(times, np.bincount(codes, minlength=len(times)).tolist(), strict=True):
+            self._counts[time] = self._counts.get(time, 0) + count
+        if self._digests:
+            sums = np.zeros(len(times), np.uint64)
+            with np.errstate(over="ignore"):
+                np.add.at(sums, codes, hash_updates(keys, updates.diffs))
+            for time, content in zip(times, sums.tolist(), strict=True):
+                self._contents[time] = self._contents.get(time, 0) + content
+        if self._share is not None:
+            index, writers = self._share
+            mine = np.flatnonzero(keys % np.uint64(writers) == np.uint64(index))
+            if not mine.size:
+                return None
+            updates = updates.take(mine)
+        self._in_flight += 1
+        return updates
+
+    def acknowledged(self, batches: int = 1) -> None:
+        """So many of the batches given out are durable."""
+        if batches > self._in_flight:
+            raise Internal(f"{batches} batches acknowledged of {self._in_flight} that were sent")
+        self._in_flight -= batches
+
+    def state(self, upper: Sequence[Time]) -> Progress:
+        """The round has everything before `upper` ([] = for ever): the statement to send."""
+        if self._in_flight or self._stating is not None:
+            raise Internal("a statement was asked for before what it counts is durable")
+        bound = minimal(upper)
+        if len(bound) != len(upper) or not all(beyond(self._lower, t) for t in bound):
+            raise Internal(f"a statement from {self.lower} to {list(upper)}")
+        late = next((t for t in self._counts if not within(self._lower, bound, t)), None)
+        if late is not None:
+            raise Internal(f"an update at {late} was written for a statement up to {list(upper)}")
+        times = sorted(self._counts, key=_order)
+        progress = Progress(list(self._lower), list(bound), [(t, self._counts[t]) for t in times])
+        if self._digests:
+            progress = sealed(progress, [signed(self._contents[t]) for t in times])
+        self._stating = progress
+        return progress
+
+    def stated(self) -> None:
+        """The statement is durable: the next round begins."""
+        if self._stating is None:
+            raise Internal("a statement acknowledged that was not sent")
+        self._lower = tuple(self._stating.upper)
+        self._counts, self._contents, self._stating = {}, {}, None
+
+
+def begin(kind: int) -> list[Time]:
+    """Where a new stream begins that has all of its history."""
+    return [least(kind)]
+
+
+def resume_from(statements: Iterable[Progress], start: Sequence[Time]) -> list[Time]:
+    """Where a writer goes on: how far its own durable statements reach from `start` without a gap."""
+    reached = minimal(start)
+    coverage = None
+    for said in statements:
+        statement = Statement(minimal(said.lower), minimal(said.upper), said.origin or "the stream")
+        if not statement.lower:
+            continue
+        if coverage is None:
+            coverage = empty_coverage(kind_of(statement.lower[0]))
+        coverage.add(statement)
+        reached = coverage.extend(reached, statement)
+    return list(reached)
+
+
+def consolidate(updates: UpdateColumns) -> UpdateColumns:
+    """Each row at each time once, with the sum of its diffs; what adds up to nothing is left out."""
+    if not len(updates):
+        return updates
+    stash = ColumnStash(updates.data.schema, MAX_STASHED, MEMORY_BYTES, SPILL_BYTES)
+    times, codes = distinct_times(updates.times)
+    fresh, again, equal_to = stash.add(updates, times, codes, keys_of(updates), "the collection")
+    first = np.flatnonzero(fresh)
+    largest = max(int(updates.diffs.max()), -int(updates.diffs.min()))
+    if largest * len(updates) >= 2**63:
+        raise Internal("the sum of the diffs may not fit 64 bits", detail=f"One is {largest}.")
+    sums = updates.diffs[first]
+    np.add.at(sums, equal_to, updates.diffs[again])
+    kept = np.flatnonzero(sums)
+    rows = updates.take(first[kept])
+    return UpdateColumns(rows.data, rows.times, sums[kept], updates.origin)
+
+
+def _order(time: Time) -> tuple[int, ...]:
+    return (time,) if isinstance(time, int) else time
