@@ -2,6 +2,7 @@
 
 A cursor lives in its transaction and reads at the transaction's time. It keeps what a batch brought and a
 FETCH did not take, and a read that a FETCH's time-out left under way, so that no row is lost or repeated.
+The rows of a subscription have no end: a FETCH of them returns what there is, once there is anything.
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
 
 
+# How often rows that are being made ready are looked for.
+LOOK_SECONDS = 0.01
+
 _releasing: set[asyncio.Future[None]] = set()
 
 
 class Cursor:
     """An open cursor."""
 
-    def __init__(self, columns: tuple[Column, ...], batches: AsyncIterator[pa.RecordBatch]) -> None:
+    def __init__(
+        self, columns: tuple[Column, ...], batches: AsyncIterator[pa.RecordBatch], *, endless: bool = False
+    ) -> None:
+        """`endless`: of a subscription (`subscribe.stream.Subscription`)."""
         self.columns = columns
         self._batches = batches
+        self._endless = endless
         self._rest: pa.RecordBatch | None = None  # read and not yet fetched
         self._coming: asyncio.Task[pa.RecordBatch | None] | None = (
             None  # a read that no FETCH has waited out yet
@@ -38,7 +46,8 @@ class Cursor:
     async def fetch(
         self, session: EngineSession, count: int | None, timeout: float | None
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Up to `count` rows (None: all), or what has come within `timeout` seconds (None: wait)."""
+        """Up to `count` rows (None: all), or what has come within `timeout` seconds (None: wait; for the
+        first ones, where they have no end)."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         left = count
@@ -52,6 +61,8 @@ class Cursor:
             if left is not None:
                 left -= batch.num_rows
             yield batch
+            if self._endless and deadline is None:
+                deadline = loop.time()
 
     async def _next(self, session: EngineSession, timeout: float | None) -> pa.RecordBatch | None:
         """The next rows; None at the end, or when there are none in time."""
@@ -65,12 +76,18 @@ class Cursor:
             coming = self._coming = asyncio.ensure_future(_read(self._batches))
         if timeout is not None:
             done, _ = await asyncio.wait({coming}, timeout=max(timeout, 0))
+            while not done and self._ready():
+                done, _ = await asyncio.wait({coming}, timeout=LOOK_SECONDS)
             if not done:
                 return None
         self._coming = None
         batch = await session.interrupt.guard(coming)
         self._done = batch is None
         return batch
+
+    def _ready(self) -> bool:
+        """Rows are there already, and are only being made ready."""
+        return self._endless and bool(getattr(self._batches, "ready", False))
 
     def close(self) -> None:
         """Release what it holds; the release itself runs when the loop gets to it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Protocol
 
 import pyarrow as pa
 from sqlglot import exp
@@ -124,11 +125,34 @@ def _milliseconds(value: pa.Scalar, t: SqlType, zone: str) -> int | None:
     return None
 
 
-def _query(statement: ast.Query | ast.Subscribe) -> ast.Query:
-    """What COPY, DECLARE and EXPLAIN hold."""
-    if isinstance(statement, ast.Subscribe):
-        raise Unsupported("SUBSCRIBE is not supported yet", position=statement.offset + 1)
-    return statement
+class Readable(Protocol):
+    """The plan of what COPY, DECLARE and EXPLAIN hold: a query, or a subscription."""
+
+    @property
+    def bound(self) -> BoundQuery: ...
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]: ...
+
+    @property
+    def columns(self) -> tuple[Column, ...]: ...
+
+    async def rows(
+        self, session: EngineSession, params: Sequence[Value]
+    ) -> AsyncIterator[pa.RecordBatch]: ...
+
+
+def _readable(
+    session: EngineSession,
+    statement: ast.Query | ast.Subscribe,
+    types: Sequence[SqlType | None],
+    catalog: CatalogState,
+) -> Readable:
+    if isinstance(statement, ast.Query):
+        return plan_query(session, statement, types, catalog)
+    from tidemill.engine.subscribing import plan_subscribe
+
+    return plan_subscribe(session, statement, types, catalog)
 
 
 # -- COPY ... TO STDOUT ----------------------------------------------------------------------------
@@ -136,7 +160,7 @@ def _query(statement: ast.Query | ast.Subscribe) -> ast.Query:
 
 @dataclass(slots=True)
 class CopyToPlan:
-    query: QueryPlan
+    query: Readable
     options: CopyOptions
 
     @property
@@ -157,7 +181,7 @@ def plan_copy_to(
     source = statement.source
     if isinstance(source, ast.Name):
         source = table_query(source, statement.columns)
-    return CopyToPlan(plan_query(session, _query(source), types, catalog), copy_options(statement.options))
+    return CopyToPlan(_readable(session, source, types, catalog), copy_options(statement.options))
 
 
 def copy_options(o: ast.CopyOptions) -> CopyOptions:
@@ -200,7 +224,8 @@ def table_tree(name: ast.Name, alias: ast.Ident | None = None) -> exp.Table:
 @dataclass(slots=True)
 class DeclarePlan:
     name: str
-    query: QueryPlan
+    query: Readable
+    endless: bool
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
@@ -219,14 +244,16 @@ class DeclarePlan:
             raise DuplicateObject(f'cursor "{self.name}" already exists', sqlstate="42P03")
         if len(session.cursors) >= MAX_CURSORS:
             raise LimitExceeded(f"too many open cursors (limit {MAX_CURSORS})", hint="CLOSE some.")
-        session.cursors[self.name] = Cursor(self.query.columns, await self.query.rows(session, params))
+        rows = await self.query.rows(session, params)
+        session.cursors[self.name] = Cursor(self.query.columns, rows, endless=self.endless)
         return Complete("DECLARE CURSOR")
 
 
 def plan_declare(
     session: EngineSession, statement: ast.Declare, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
-    return DeclarePlan(statement.name.value, plan_query(session, _query(statement.query), types, catalog))
+    query = _readable(session, statement.query, types, catalog)
+    return DeclarePlan(statement.name.value, query, isinstance(statement.query, ast.Subscribe))
 
 
 def find_cursor(session: EngineSession, name: str) -> Cursor:
@@ -274,7 +301,7 @@ def plan_explain(
     if statement.options:
         name = statement.options[0][0]
         raise Unsupported(f"EXPLAIN option {name} is not supported", hint="Use plain EXPLAIN.")
-    plan = plan_query(session, _query(statement.statement), types, catalog)
+    plan = _readable(session, statement.statement, types, catalog)
     columns = text_columns("QUERY PLAN")
 
     async def act(s: EngineSession) -> Outcome:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -91,14 +91,17 @@ class Ingestion:
         *,
         secrets: Secrets | None = None,
         on_lost: Callable[[TidemillError], None] | None = None,
+        on_moved: Callable[[Collection[str]], None] | None = None,
     ) -> None:
+        """`on_moved` is told the shards of a source that has new updates or has gone on in time."""
         self._environment = environment
         self._secrets = SecretStore(None) if secrets is None else secrets
         self._lock = threading.Lock()
         self._sources: dict[ItemId, _Source] = {}
         self._stopping = threading.Event()
         self._opening = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="source-open")
-        self.ticker = Ticker(environment.oracle, runner, on_lost=on_lost)
+        self._on_moved = on_moved
+        self.ticker = Ticker(environment.oracle, runner, on_lost=on_lost, on_moved=self._moved)
         catalog.on_change(self._changed)
         self._changed(None, catalog.state)
         self.ticker.start()
@@ -234,6 +237,11 @@ class Ingestion:
                 anew.close()
             raise
         machine.set_feeds(feeds, anew)
+
+    def _moved(self, slot: Slot) -> None:
+        if self._on_moved is not None:
+            machine = slot.machine
+            self._on_moved([machine.remap.shard.id, *(feed.shard.id for feed in machine.feeds)])
 
     # -- what the engine asks
 

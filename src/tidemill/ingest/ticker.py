@@ -58,11 +58,18 @@ class Ticker:
     """Thread-safe. `start` begins, `stop` ends after the steps at work."""
 
     def __init__(
-        self, oracle: Oracle, runner: Runner, *, on_lost: Callable[[TidemillError], None] | None = None
+        self,
+        oracle: Oracle,
+        runner: Runner,
+        *,
+        on_lost: Callable[[TidemillError], None] | None = None,
+        on_moved: Callable[[Slot], None] | None = None,
     ) -> None:
         self._oracle = oracle
         self._runner = runner
         self._on_lost = on_lost
+        # Told when a source's collections have new updates, or are complete up to a later time.
+        self._on_moved = on_moved
         # Guards `_slots` and `busy` of each; notified when a slot is released.
         self._changed = threading.Condition()
         self._slots: dict[str, Slot] = {}
@@ -222,7 +229,7 @@ class Ticker:
             self._fail(slot, e)
             return None
         if binding is None:
-            slot.succeeded()
+            self._succeeded(slot)
             return None
         return time.monotonic() - began
 
@@ -353,7 +360,7 @@ class Ticker:
         slot.report.last = times
         slot.report.histogram.add(times)
         slot.report.slow = times.all if times.all * 1000 > slot.machine.timing.interval else None
-        slot.succeeded()
+        self._succeeded(slot)
         if times.all > SLOW_SECONDS and slot.report.status.state is State.RUNNING and not slot.alone:
             log.warning(
                 "slow tick of source %s: %.0f ms, most of it in %s (bind %.0f, job %.0f, commit %.0f)",
@@ -365,6 +372,11 @@ class Ticker:
                 times.commit * 1000,
             )
         return True
+
+    def _succeeded(self, slot: Slot) -> None:
+        slot.succeeded()
+        if self._on_moved is not None:
+            self._on_moved(slot)
 
     def _fail(self, slot: Slot, error: Exception) -> None:
         if isinstance(error, Fenced) and self._on_lost is not None:

@@ -1,0 +1,262 @@
+"""SUBSCRIBE: from the statement to a stream of rows that goes on.
+
+Planning binds the relation or query and its output (`subscribe.spec`); running chooses the times, reads the
+snapshot, and hands the rest to `subscribe.stream`. What is followed, and how, is in `followed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Source, SourceTable, Table
+from tidemill.catalog.state import CatalogState
+from tidemill.engine import reading
+from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.completeness import snapshot_of_source, source_inputs, until_complete, until_readable
+from tidemill.engine.followed import (
+    Evaluate,
+    Inputs,
+    PolledFollower,
+    QueryFollower,
+    counted,
+    follow,
+    shard_of,
+    stamped,
+)
+from tidemill.engine.plan import Value
+from tidemill.engine.select import evaluate_time, plan_query, table_query
+from tidemill.engine.session import EngineSession
+from tidemill.engine.show import system_value
+from tidemill.engine.variables import SYSTEM_PARAMETERS
+from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported
+from tidemill.query.multiset import add_up, check_counts, check_errors
+from tidemill.query.run import collect
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, substitute
+from tidemill.subscribe.follower import Follower
+from tidemill.subscribe.hub import Followed
+from tidemill.subscribe.resolve import spec_for
+from tidemill.subscribe.shape import shaped
+from tidemill.subscribe.spec import Spec
+from tidemill.subscribe.stream import Bounds, Subscription
+from tidemill.types.arrow import DIFF_COLUMN
+from tidemill.types.model import Column, RelationDesc, SqlType
+from tidemill.types.names import physical_names
+
+Collection: TypeAlias = Table | Source | SourceTable
+
+# System parameters that allow an output.
+_SWITCHES: dict[type[ast.SubscribeOutput], str] = {
+    ast.WithinTimestampOrderBy: "enable_within_timestamp_order_by_in_subscribe",
+    ast.EnvelopeUpsert: "enable_envelope_upsert_in_subscribe",
+    ast.EnvelopeDebezium: "enable_envelope_debezium_in_subscribe",
+}
+# Of a query's answer, which is kept to find what changes in it.
+MAX_ANSWER_BYTES = 512 << 20
+# How often relations that show what is now are looked at; milliseconds.
+POLL_MS = 1000
+
+
+@dataclass(slots=True)
+class SubscribePlan:
+    """`collection`: what is subscribed to is one, and its parts are all that is needed; None for a query.
+    `label` tells of it in mz_subscriptions."""
+
+    statement: ast.Subscribe
+    bound: BoundQuery
+    catalog: CatalogState
+    inputs: Inputs
+    spec: Spec
+    collection: Collection | None
+    label: str
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.bound.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.spec.output_columns
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        return Rows(self.columns, await self.rows(session, params), tag="SUBSCRIBE")
+
+    async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
+        """Everything that can fail before the first row fails here."""
+        _only_read(session)
+        if self.collection is None:
+            await session.engine.wait_for_spark(session)
+        sources = source_inputs(self.catalog, self.bound)
+        await session.interrupt.guard(until_readable(session, sources))
+        bounds = await self._bounds(session)
+        if bounds.up_to is not None and bounds.as_of == bounds.up_to:
+            session.notice(Notice("the subscription is empty: AS OF equals UP TO"))
+        await session.interrupt.guard(until_complete(session, sources, bounds.as_of))
+        return await session.interrupt.guard(self._start(session, bounds, params))
+
+    # -- times
+
+    async def _bounds(self, session: EngineSession) -> Bounds:
+        as_of, up_to = self.statement.as_of, self.statement.up_to
+        if as_of is ast.Bound.EARLIEST:
+            begin = await session.blocking(self._earliest, session)
+        else:
+            asked = None
+            if as_of is not None:
+                time = await evaluate_time(session, as_of.time, self.catalog)
+                asked = reading.AsOfTime(time, as_of.at_least)
+            begin = await reading.choose_time(session, asked, source_inputs(self.catalog, self.bound))
+        end: int | None = None
+        if up_to is ast.Bound.LATEST:
+            end = await session.blocking(session.engine.oracle.read_ts) + 1
+        elif up_to is not None:
+            end = await evaluate_time(session, up_to, self.catalog)
+        if not self.inputs.items and not self.inputs.system:
+            # Nothing will ever change.
+            end = begin + 1 if end is None else min(end, begin + 1)
+        if end is not None and begin > end:
+            raise TidemillError(
+                "subscription lower bound (`AS OF`) is greater than its upper bound (`UP TO`): "
+                f"{begin} > {end}",
+                sqlstate="22000",
+            )
+        return Bounds(begin, end)
+
+    def _earliest(self, session: EngineSession) -> int:
+        since = [shard_of(session.engine, item).since for item in self.inputs.items]
+        return max(since, default=session.engine.oracle.read_ts())
+
+    # -- the stream
+
+    async def _start(self, session: EngineSession, bounds: Bounds, params: Sequence[Value]) -> Subscription:
+        engine, from_ = session.engine, bounds.as_of + 1
+        shards = frozenset(await session.blocking(self._shards, session))
+        if self.collection is not None:
+            item = self.collection
+            followed = Followed(("relation", item.id), shards, self.inputs.ids)
+            own = await session.blocking(follow, engine, item, from_)
+            first = self._rows_of(session, item, bounds.as_of) if self.statement.snapshot else None
+
+            def latest() -> Follower:
+                return follow(engine, item, own.frontier)
+        else:
+            bound = substitute(self.bound, [p.scalar for p in params], session.info())
+            evaluate = self._evaluator(session, bound)
+            before = await session.blocking(evaluate, bounds.as_of)
+            followed = Followed(("query", bound.sql()), shards, self.inputs.ids)
+            own = await session.blocking(self._query, session, evaluate, from_, before)
+            first = _once(before, bounds.as_of, self.spec) if self.statement.snapshot else None
+
+            def latest() -> Follower:
+                return self._query(session, evaluate, own.frontier, evaluate(own.frontier - 1))
+
+        return engine.subscriptions.open(
+            session, self.spec, bounds, first, own, lambda: engine.hub.tail(followed, latest), self.label
+        )
+
+    def _shards(self, session: EngineSession) -> list[str]:
+        return [shard_of(session.engine, item).id for item in self.inputs.items]
+
+    async def _rows_of(
+        self, session: EngineSession, item: Collection, as_of: int
+    ) -> AsyncIterator[pa.RecordBatch]:
+        def read() -> pa.RecordBatch:
+            if isinstance(item, Table):
+                snapshot = reading.snapshot_of(session, item, as_of)
+            else:
+                snapshot = snapshot_of_source(session, item, as_of)
+            names = physical_names(item.desc or RelationDesc())
+            with snapshot:
+                table = add_up([snapshot.read(names)])
+            table = check_errors(table)
+            check_counts(table, names)
+            return shaped(stamped(table.select([*names, DIFF_COLUMN]), as_of), self.spec)
+
+        yield await session.blocking(read)
+
+    def _evaluator(self, session: EngineSession, bound: BoundQuery) -> Evaluate:
+        catalog, engine = self.catalog, session.engine
+
+        def evaluate(at: int) -> pa.Table:
+            opened = reading.open_inputs(session, catalog, bound, at, own_writes=False)
+            try:
+                timed = bound.with_session(replace(bound.session, mz_now=at))
+                rows = collect(
+                    engine.spark, timed.sql(), opened.inputs, bound.columns, limit_bytes=MAX_ANSWER_BYTES
+                )
+            finally:
+                opened.close()
+            return counted(rows)
+
+        return evaluate
+
+    def _query(
+        self, session: EngineSession, evaluate: Evaluate, from_: int, before: pa.Table
+    ) -> QueryFollower | PolledFollower:
+        engine = session.engine
+        if self.inputs.system:
+            return PolledFollower(engine.oracle.read_ts, evaluate, from_, before, POLL_MS)
+        followers = [follow(engine, item, from_) for item in self.inputs.items]
+        return QueryFollower(followers, evaluate, from_, before)
+
+
+def plan_subscribe(
+    session: EngineSession,
+    statement: ast.Subscribe,
+    types: Sequence[SqlType | None],
+    catalog: CatalogState,
+) -> SubscribePlan:
+    relation = statement.relation
+    query = table_query(relation) if isinstance(relation, ast.Name) else relation
+    bound = plan_query(session, query, types, catalog).bound
+    if bound.uses_now or bound.uses_mz_now:
+        raise Unsupported(
+            f"SUBSCRIBE to a query that uses {'mz_now()' if bound.uses_mz_now else 'now()'} is not supported",
+            hint="Compare with the time in the client, or write the time into a table.",
+        )
+    _check_allowed(session, statement)
+    inputs = Inputs.of(catalog, bound)
+    collection: Collection | None = None
+    if isinstance(relation, ast.Name) and len(inputs.items) == 1 and not inputs.system:
+        found = session.resolver(catalog).item(relation)
+        collection = found if isinstance(found, Table | Source | SourceTable) else None
+    spec = spec_for(
+        bound.columns,
+        statement.output,
+        relation=relation.item if isinstance(relation, ast.Name) else None,
+        progress=statement.progress,
+        underscore=session.variables.get("subscribe_key_violation") == "underscore",
+    )
+    label = str(relation) if isinstance(relation, ast.Name) else "(query)"
+    return SubscribePlan(statement, bound, catalog, inputs, spec, collection, label)
+
+
+def _check_allowed(session: EngineSession, statement: ast.Subscribe) -> None:
+    output = statement.output
+    if isinstance(output, ast.SubscribePlain):
+        return
+    name = _SWITCHES[type(output)]
+    if system_value(session, SYSTEM_PARAMETERS[name]) == "off":
+        raise Unsupported(
+            "this output of SUBSCRIBE is switched off",
+            hint=f"ALTER SYSTEM SET {name} = on allows it.",
+            position=output.offset + 1,
+        )
+
+
+def _only_read(session: EngineSession) -> None:
+    """A subscription goes on in time: nothing else of its transaction can be at the same one."""
+    transaction = session.current
+    if transaction.explicit and transaction.read_ts is not None:
+        raise InvalidTransactionState(
+            "SUBSCRIBE in transactions must be the only read statement", sqlstate="25000"
+        )
+    transaction.will_read()
+
+
+async def _once(answer: pa.Table, as_of: int, spec: Spec) -> AsyncIterator[pa.RecordBatch]:
+    yield shaped(stamped(answer, as_of), spec)

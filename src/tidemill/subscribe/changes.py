@@ -1,0 +1,100 @@
+"""Changes of a relation over a span of times that is complete: what tails hand to their readers.
+
+One value is shared by all readers of a tail; what a reader wants to see (`shape.Spec`) is worked out once for
+all that want the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.subscribe.shape import shaped
+from tidemill.subscribe.spec import Spec
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW, TIME_COLUMN
+from tidemill.types.identity import consolidate
+from tidemill.types.kernels import pc
+from tidemill.types.model import RelationDesc
+
+
+@dataclass(slots=True)
+class Changes:
+    """`updates`: the relation's columns, then time and diff; consolidated per time and row, sorted by time.
+    Together they are all of [lower, upper). With `error` the relation has one from its time on, and `updates`
+    end before it."""
+
+    updates: pa.Table
+    lower: int
+    upper: int
+    error: tuple[int, str] | None = None
+    # What was asked of it, by spec and the time before which rows are left out.
+    _shaped: dict[tuple[Spec, int], asyncio.Future[pa.RecordBatch]] = field(
+        default_factory=dict[tuple[Spec, int], "asyncio.Future[pa.RecordBatch]"], repr=False
+    )
+
+    @property
+    def bytes(self) -> int:
+        return self.updates.nbytes
+
+    @property
+    def idle(self) -> bool:
+        """Nothing changed but the time."""
+        return not self.updates.num_rows and self.error is None
+
+    async def as_rows(self, spec: Spec, after: int, before: int | None, pool: Executor) -> pa.RecordBatch:
+        """The rows of times in (after, before) as the spec wants them; one computation for equal wishes."""
+        lower = max(self.lower, after + 1)
+        upper = self.upper if before is None else min(self.upper, before)
+        if upper < self.upper:
+            return await _run(pool, self._cut, spec, lower, upper)
+        key = (spec, lower)
+        found = self._shaped.get(key)
+        if found is None:
+            found = self._shaped[key] = asyncio.ensure_future(_run(pool, self._cut, spec, lower, upper))
+        # A reader that goes away must not take the others' rows with it.
+        return await asyncio.shield(found)
+
+    def _cut(self, spec: Spec, lower: int, upper: int) -> pa.RecordBatch:
+        updates = self.updates
+        if lower > self.lower or upper < self.upper:
+            times = updates.column(TIME_COLUMN).to_numpy()
+            updates = updates.filter(pa.array((times >= lower) & (times < upper)))
+        return shaped(updates, spec)
+
+
+async def _run(
+    pool: Executor, fn: Callable[[Spec, int, int], pa.RecordBatch], spec: Spec, lower: int, upper: int
+) -> pa.RecordBatch:
+    return await asyncio.get_running_loop().run_in_executor(pool, fn, spec, lower, upper)
+
+
+def changes_of(table: pa.Table, columns: Sequence[str], lower: int, upper: int, *, hidden: bool) -> Changes:
+    """From a shard's updates. `hidden`: it has columns that nobody sees, in which alone rows may differ."""
+    updates, error = table, None
+    errors = table.column(ERROR_COLUMN)
+    if errors.null_count < table.num_rows:
+        updates, error = _errors(table)
+    updates = updates.select([*columns, TIME_COLUMN, DIFF_COLUMN])
+    if hidden:
+        updates = consolidate(updates, RelationDesc(())).sort_by(TIME_COLUMN)
+    return Changes(updates, lower, upper, error)
+
+
+def _errors(table: pa.Table) -> tuple[pa.Table, tuple[int, str] | None]:
+    """The rows that are rows, and the first error that comes."""
+    errors = table.column(ERROR_COLUMN)
+    come = pc.and_(
+        pc.fill_null(pc.not_equal(errors, HIDDEN_ROW), False), pc.greater(table.column(DIFF_COLUMN), 0)
+    )
+    failed = table.filter(come).select([TIME_COLUMN, ERROR_COLUMN])
+    rows = table.filter(pc.is_null(errors))
+    if not failed.num_rows:
+        return rows, None
+    at = int(np.min(failed.column(0).to_numpy()))
+    texts = failed.filter(pc.equal(failed.column(0), at)).column(1).to_pylist()
+    return rows.filter(pc.less(rows.column(TIME_COLUMN), at)), (at, min(str(t) for t in texts))

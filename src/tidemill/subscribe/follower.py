@@ -1,0 +1,71 @@
+"""Following a collection: its changes in complete spans, as they become known.
+
+A follower is driven by one thread at a time (`tail`, or a reader that catches up by itself). It waits for
+nothing: `advance` says what is complete now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemill.persist.listen import Listen
+from tidemill.persist.shard import Shard
+from tidemill.subscribe.changes import Changes, changes_of
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, shard_schema
+
+
+class Follower(Protocol):
+    @property
+    def frontier(self) -> int:
+        """Everything before it was told."""
+        ...
+
+    def advance(self) -> Changes | None:
+        """The next changes, perhaps none at all over some span; None when nothing more is complete. Blocks
+        for the store. Raises what is wrong with the relation."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class CollectionFollower:
+    """A shard. `complete` says before which time it is complete, and has seen to it that all of that is in
+    the log: a collection that nobody writes to goes on in time without it."""
+
+    def __init__(self, shard: Shard, columns: Sequence[str], from_: int, complete: Callable[[], int]) -> None:
+        self._shard = shard
+        self._columns = list(columns)
+        self._listen: Listen = shard.listen(from_)
+        self._complete = complete
+        self.frontier = from_
+        # Rows may differ in what nobody sees, and a column may have been added that nobody asked for.
+        self._partial = bool(shard.desc.hidden)
+
+    def advance(self) -> Changes | None:
+        complete = self._complete()
+        got = self._listen.next(timeout=0)
+        if got is not None:
+            table, upper = got
+            return self._told(table, complete if upper is None else max(upper, self.frontier))
+        if complete > self.frontier:
+            return self._told(shard_schema(self._shard.desc).empty_table(), complete)
+        return None
+
+    def _told(self, table: pa.Table, upper: int) -> Changes:
+        partial = self._partial or table.num_columns > len(self._columns) + 3
+        changes = changes_of(table, self._columns, self.frontier, upper, hidden=partial)
+        self.frontier = upper
+        return changes
+
+    def close(self) -> None:
+        self._listen.close()
+
+
+def no_changes(columns: pa.Schema, lower: int, upper: int) -> Changes:
+    fields = [*columns, pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
+    return Changes(pa.schema(fields).empty_table(), lower, upper)

@@ -1,0 +1,186 @@
+"""One subscription: the snapshot, what changed since, and then what changes, in the shape that was asked for.
+
+An iterator of record batches on the event loop. Nothing of a time is given before the time is complete. While
+the snapshot is read, and until the reader has caught up, it follows the relation by itself, at its own pace
+and with its own hold on history; then it joins the tail that it shares with others. Closing it, at any
+moment, lets go of everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+
+from tidemill.errors import TidemillError
+from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.follower import Follower
+from tidemill.subscribe.shape import progress_row
+from tidemill.subscribe.spec import Spec
+from tidemill.subscribe.tail import Reader, Tail
+
+T = TypeVar("T")
+
+
+class RelationFailed(TidemillError):
+    """The relation holds an error from this time on; its text is the source's own."""
+
+    sqlstate = "22000"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The snapshot is at `as_of`, changes are those after it and before `up_to` (None: for ever)."""
+
+    as_of: int
+    up_to: int | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a subscription has done; for mz_subscriptions and the metrics."""
+
+    frontier: int
+    rows: int = 0
+    bytes: int = 0
+
+
+class Subscription:
+    def __init__(
+        self,
+        spec: Spec,
+        bounds: Bounds,
+        snapshot: AsyncIterator[pa.RecordBatch] | None,
+        own: Follower,
+        tail: Callable[[], Tail],
+        pool: Executor,
+        *,
+        on_close: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
+        """`snapshot` gives rows in the spec's shape; `own` follows the relation from `as_of + 1` on.
+        `on_close` is told why it ended before its end."""
+        self.spec = spec
+        self.bounds = bounds
+        self.figures = Figures(bounds.as_of)
+        self._snapshot = snapshot
+        self._own: Follower | None = own
+        self._tail = tail
+        self._pool = pool
+        self._on_close = on_close
+        self._joined: tuple[Tail, Reader] | None = None
+        self._rows = self._generate()
+        self._closed = False
+        # Nothing is to be told before the relation moves.
+        self._idle = False
+        self._why: BaseException | None = None
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        try:
+            batch = await anext(self._rows)
+        except BaseException as e:
+            self._why = None if isinstance(e, StopAsyncIteration) else e
+            await self.aclose()
+            raise
+        self.figures.rows += batch.num_rows
+        self.figures.bytes += batch.nbytes
+        return batch
+
+    @property
+    def ready(self) -> bool:
+        """Whether rows may come without waiting for the relation to move."""
+        return not self._closed and not self._idle
+
+    async def aclose(self) -> None:
+        """Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._rows.aclose()
+        finally:
+            self._let_go()
+            if self._on_close is not None:
+                self._on_close(self._why)
+            close = getattr(self._snapshot, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _let_go(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            self._pool.submit(own.close)
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            joined[0].leave(joined[1])
+
+    async def _generate(self) -> AsyncGenerator[pa.RecordBatch]:
+        spec, frontier = self.spec, self.bounds.as_of + 1
+        if spec.progress:
+            yield progress_row(self.bounds.as_of, spec)
+        if self._ended(self.bounds.as_of):
+            return
+        if self._snapshot is not None:
+            async for batch in self._snapshot:
+                yield batch
+        if spec.progress:
+            yield progress_row(frontier, spec)
+        self.figures.frontier = frontier
+        if self._ended(frontier):
+            return
+        async for changes in self._changes():
+            rows = await changes.as_rows(spec, frontier - 1, self.bounds.up_to, self._pool)
+            if rows.num_rows:
+                yield rows
+            if (
+                changes.error is not None
+                and frontier <= changes.error[0]
+                and not self._ended(changes.error[0])
+            ):
+                raise RelationFailed(changes.error[1])
+            frontier = max(frontier, changes.upper)
+            if self.bounds.up_to is not None:
+                frontier = min(frontier, self.bounds.up_to)
+            self.figures.frontier = frontier
+            if spec.progress:
+                yield progress_row(frontier, spec)
+            if self._ended(frontier):
+                return
+
+    def _ended(self, frontier: int) -> bool:
+        return self.bounds.up_to is not None and frontier >= self.bounds.up_to
+
+    async def _changes(self) -> AsyncGenerator[Changes]:
+        """From `as_of + 1` on: by itself until there is nothing more, then from the tail."""
+        own = self._own
+        if own is None:
+            return
+        while (changes := await self._blocking(own.advance)) is not None and not changes.idle:
+            yield changes
+        if changes is not None:
+            yield changes
+        tail, reader = self._tail(), Reader()
+        self._joined = (tail, reader)
+        joined = await tail.join(reader)
+        # The tail may have begun later than we have come.
+        while own.frontier < joined:
+            changes = await self._blocking(own.advance)
+            if changes is not None:
+                yield changes
+        self._own = None
+        self._pool.submit(own.close)
+        while True:
+            self._idle = not reader.ready
+            changes = await reader.next()
+            self._idle = False
+            if changes.upper > own.frontier:
+                yield changes
+
+    async def _blocking(self, fn: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, fn)

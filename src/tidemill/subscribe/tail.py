@@ -1,0 +1,188 @@
+"""One tail per relation that is followed, whoever many follow it.
+
+Lives on the event loop; what blocks runs on the pool. A tail has a follower, which it drives whenever
+somebody says that the relation may have moved (`wake`) and otherwise about once a second, and hands each span
+of changes to its readers. A reader that does not keep up loses its place (`Reader.fell_behind`), and nobody
+waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.follower import Follower
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# How often a tail that nobody wakes looks whether time has gone on.
+IDLE_SECONDS = 1.0
+# What may wait for one reader: some ten seconds of a hundred thousand rows each.
+BUFFER_BYTES = 64 << 20
+# Spans that may wait, however small: ten minutes of a reader that never reads, at ten a second.
+BUFFER_SPANS = 6_000
+
+
+class FellBehind(LimitExceeded):
+    """The reader's buffer is full."""
+
+    sqlstate = "53000"
+
+
+class Reader:
+    """One subscription's place at a tail: what waits for it."""
+
+    def __init__(self, limit: int = BUFFER_BYTES) -> None:
+        self._limit = limit
+        self._waiting: deque[Changes] = deque()
+        self._bytes = 0
+        self._news = asyncio.Event()
+        # Why there will be no more.
+        self._error: TidemillError | None = None
+
+    def put(self, changes: Changes) -> None:
+        if self._error is not None:
+            return
+        last = self._waiting[-1] if self._waiting else None
+        if last is not None and last.idle and changes.idle:
+            # Time that passes is told once.
+            self._waiting[-1] = Changes(changes.updates, last.lower, changes.upper)
+            return
+        self._waiting.append(changes)
+        self._bytes += changes.bytes
+        if self._bytes > self._limit or len(self._waiting) > BUFFER_SPANS:
+            self.end(
+                FellBehind(
+                    f"SUBSCRIBE fell behind: {self._bytes >> 20} MB wait for the client",
+                    detail=f"The limit is {self._limit >> 20} MB, or {BUFFER_SPANS} spans of time.",
+                    hint="Read faster, or subscribe again AS OF the last complete time.",
+                )
+            )
+            self._waiting.clear()
+        self._news.set()
+
+    def end(self, error: TidemillError) -> None:
+        """There will be no more; what waits is still told."""
+        if self._error is None:
+            self._error = error
+            self._news.set()
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._waiting) or self._error is not None
+
+    async def next(self) -> Changes:
+        """The next changes. Raises when there will be no more."""
+        while not self._waiting:
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
+        changes = self._waiting.popleft()
+        self._bytes -= changes.bytes
+        return changes
+
+
+class Tail:
+    """For one relation; runs while it has readers."""
+
+    def __init__(self, open_: Callable[[], Follower], pool: Executor, gone: Callable[[Tail], None]) -> None:
+        self._open = open_
+        self._pool = pool
+        self._gone = gone
+        self._readers: set[Reader] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        # Everything before it was handed out; None before the follower is there.
+        self._frontier: int | None = None
+        self._opened = asyncio.Event()
+
+    async def join(self, reader: Reader) -> int:
+        """From now on the reader gets all changes at or after the time that is returned."""
+        self._readers.add(reader)
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        try:
+            await self._opened.wait()
+        except BaseException:
+            self.leave(reader)
+            raise
+        # Between the event and here no other task has run that hands out changes: it puts them first.
+        if self._frontier is None:
+            raise await _error_of(reader)
+        return self._frontier
+
+    def leave(self, reader: Reader) -> None:
+        self._readers.discard(reader)
+        if not self._readers and self._task is not None:
+            # At once: whoever comes next needs another tail.
+            self._gone(self)
+            self._task.cancel()
+
+    def wake(self) -> None:
+        """The relation may have moved. From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._wake.set)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def fail_soon(self, error: TidemillError) -> None:
+        """The relation is gone. From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._fail, error)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def _fail(self, error: TidemillError) -> None:
+        for reader in self._readers:
+            reader.end(error)
+
+    async def _run(self) -> None:
+        follower: Follower | None = None
+        try:
+            follower = await self._blocking(self._open)
+            self._frontier = follower.frontier
+            self._opened.set()
+            while True:
+                while (changes := await self._blocking(follower.advance)) is not None:
+                    self._frontier = changes.upper
+                    for reader in self._readers:
+                        reader.put(changes)
+                    if changes.idle:
+                        break  # time goes on without end
+                try:
+                    await asyncio.wait_for(self._wake.wait(), IDLE_SECONDS)
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+        except TidemillError as e:
+            self._fail(e)
+        except asyncio.CancelledError:
+            pass
+        except Exception as e:
+            log.exception("a subscription's tail failed for an unforeseen reason")
+            self._fail(TidemillError(f"{type(e).__name__}: {e}"))
+        finally:
+            self._gone(self)
+            self._opened.set()
+            if follower is not None:
+                self._pool.submit(follower.close)
+
+    async def _blocking(self, fn: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._pool, fn)
+
+
+async def _error_of(reader: Reader) -> TidemillError:
+    try:
+        await reader.next()
+    except TidemillError as e:
+        return e
+    return TidemillError("the subscription ended before it began")
