@@ -26,6 +26,8 @@ MEMORY_BYTES = 1 << 30
 SPILL_BYTES = 64 << 30
 # Text in one Arrow batch has 32-bit offsets; and a batch goes to disk as a whole.
 _MAX_BATCH_BYTES = 256 << 20
+# Batches that become one.
+_JOINED = 4
 
 
 class Batches:
@@ -70,18 +72,19 @@ class Batches:
                 items.pop()
 
     def settle(self) -> None:
-        """Join batches until each is less than half of the one before it; move what is too much to disk."""
-        while len(self._batches) > 1 and self._may_join():
-            joined = concat(self._batches[-2:])
-            self.drop_from(self._starts[-3])
+        """Join batches of about one size, four at a time; move what is too much to disk. So a row is copied a few
+        times at most, and there are few batches."""
+        while len(self._batches) >= _JOINED and self._may_join():
+            joined = concat(self._batches[-_JOINED:])
+            self.drop_from(self._starts[-1 - _JOINED])
             self.append(joined)
         if self.memory > self._memory_bytes:
             self._spill()
 
     def _may_join(self) -> bool:
-        if self._disk[-2] or self._disk[-1] or self._memory[-2] + self._memory[-1] > _MAX_BATCH_BYTES:
+        if any(self._disk[-_JOINED:]) or sum(self._memory[-_JOINED:]) > _MAX_BATCH_BYTES:
             return False
-        return 2 * self._batches[-1].num_rows >= self._batches[-2].num_rows
+        return self._batches[-_JOINED].num_rows < _JOINED * self._batches[-1].num_rows
 
     def _spill(self) -> None:
         """Write batches, oldest first, until half of the memory is free again."""

@@ -156,9 +156,9 @@ class ColumnStash:
     # -- within ----------------------------------------------------------------------------------------------
 
     def _slots_of(self, times: Sequence[Time]) -> np.ndarray:
-        slots = [self._slot_of.get(t, -1) for t in times]
-        if -1 in slots:
-            slots = [self._new_slot(t) if s < 0 else s for t, s in zip(times, slots, strict=True)]
+        slots = list(map(self._slot_of.get, times))
+        if None in slots:
+            slots = [self._new_slot(t) if s is None else s for t, s in zip(times, slots, strict=True)]
         return np.array(slots, np.int32)
 
     def _new_slot(self, time: Time) -> int:

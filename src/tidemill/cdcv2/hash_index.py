@@ -42,6 +42,7 @@ class HashIndex:
         left = np.arange(len(rows))
         # The lower half chooses the slot, the upper half tells most others apart.
         at = (keys & mask).astype(np.int64)
+        step = 0
         while left.size:
             held = self._slots[at]
             empty = held == 0
@@ -62,7 +63,9 @@ class HashIndex:
                 done[alike[equal]] = True
             more = np.flatnonzero(~done)
             left = left[more]
-            at = (at[more] + 1) & int(mask)
+            # One further, then two, then three: goes to every slot, and away from where many are.
+            step += 1
+            at = (at[more] + step) & int(mask)
         self._taken += int((found < 0).sum())
         return found, places
 

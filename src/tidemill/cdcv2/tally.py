@@ -140,7 +140,7 @@ class Tally:
         reported = self.reported
         if self.kind == INTEGERS and reported:
             first = cast("int", reported[0])
-            wanted = [cast("int", t) >= first for t in times]
+            wanted = [t >= first for t in cast("Sequence[int]", times)]
         else:
             wanted = [beyond(reported, t) for t in times]
         self.open(compress(times, wanted))
