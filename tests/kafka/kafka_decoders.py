@@ -7,15 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.decode.contract import Decoded, with_original
+from tidemill.decode.contract import Decoded
 from tidemill.types.model import BYTEA, INT8, TEXT, Column
 
 # What cannot be decoded, for all of them.
 BAD = b"garbage"
 
 
-def failed(message: bytes) -> str:
-    return with_original("it is garbage", message)
+WRONG = "it is garbage"
 
 
 class OneColumn:
@@ -29,7 +28,7 @@ class OneColumn:
         plain = messages.to_pylist()
         bad = [message == BAD for message in plain]
         values = [None if b else message for message, b in zip(plain, bad, strict=True)]
-        errors = [failed(BAD) if b else None for b in bad]
+        errors = [WRONG if b else None for b in bad]
         column = pa.array(values, pa.binary()).cast(self._type)
         return Decoded([column], pa.array(errors, pa.string()) if any(bad) else None)
 
@@ -47,7 +46,7 @@ class Numbers:
             bad = message == BAD
             none: list[int | None] = [None] * len(self.columns)
             rows.append(none if message is None or bad else [int(n) for n in message.split(b",")])
-            errors.append(failed(BAD) if bad else None)
+            errors.append(WRONG if bad else None)
         columns = [pa.array(list(column), pa.int64()) for column in zip(*rows, strict=True)]
         if not rows:
             columns = [pa.array([], pa.int64()) for _ in self.columns]

@@ -6,21 +6,15 @@ too. The text of `after` is cut out of the message and only that is decoded, so 
 
 from __future__ import annotations
 
-import base64
 import json
-from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.contract import Decoder, with_original
-from tidemill.sources.kafka.debezium import PLACEHOLDER, TRUNCATE
+from tidemill.decode.contract import Decoder
+from tidemill.sources.kafka.debezium import TRUNCATE
 from tidemill.sources.kafka.values import Values
-from tidemill.types.json import canonical_json
 from tidemill.types.kernels import pc
-
-# In JSON, bytes are written in base64.
-_PLACEHOLDERS = (PLACEHOLDER, base64.b64encode(PLACEHOLDER.encode()).decode())
 
 MISSING_AFTER = "'after' column missing from debezium input"
 
@@ -39,17 +33,13 @@ class JsonChanges:
         afters: list[bytes | None] = []
         errors: dict[int, str] = {}
         truncate = np.zeros(count, np.bool_)
-        unavailable = np.zeros(count, np.bool_)
-        suspects = self._suspects(values)
         for at, value in enumerate(values.to_pylist()):
             after: str | None = None
             if value is not None:
                 try:
                     after, truncate[at] = _change(value.decode())
                 except (ValueError, RecursionError) as error:
-                    errors[at] = with_original(_complaint(error), value)
-            if after is not None and suspects[at]:
-                unavailable[at] = _has_placeholder(after)
+                    errors[at] = _complaint(error)
             afters.append(None if after is None else after.encode())
         decoded = self._decoder.decode(pa.array(afters, pa.binary()))
         wrong = decoded.errors
@@ -58,16 +48,7 @@ class JsonChanges:
             wrong = own if wrong is None else pc.coalesce(own, wrong)
         missing = np.fromiter((after is None for after in afters), np.bool_, count)
         missing[list(errors)] = False
-        marks = {0: unavailable} if unavailable.any() else None
-        return Values(decoded.columns, missing, wrong, truncate, marks)
-
-    def _suspects(self, values: pa.Array) -> np.ndarray:
-        """Which messages may hold a placeholder: most have none, and are not looked into."""
-        found = np.zeros(len(values), np.bool_)
-        for placeholder in _PLACEHOLDERS:
-            hits = pc.match_substring(values, placeholder)
-            found |= pc.fill_null(hits, False).to_numpy(zero_copy_only=False)
-        return found
+        return Values(decoded.columns, missing, wrong, truncate)
 
 
 class _NoAfter(ValueError):
@@ -103,7 +84,8 @@ def _wrapped(members: dict[str, _Span]) -> bool:
     return members.keys() == {"schema", "payload"}
 
 
-_read = json.JSONDecoder().raw_decode
+# Numbers are not looked at: they may have more digits than Python converts.
+_read = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 _SPACE = " \t\n\r"
 
 
@@ -141,32 +123,6 @@ def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in _SPACE:
         at += 1
     return at
-
-
-def _has_placeholder(text: str) -> bool:
-    value = json.loads(text)
-    return isinstance(value, dict) and any(map(_is_placeholder, cast("dict[str, Any]", value).values()))
-
-
-def _is_placeholder(value: Any) -> bool:
-    if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
-        value = cast("list[Any]", value)[0]
-    return isinstance(value, str) and value in _PLACEHOLDERS
-
-
-def filled(new: str, old: str | None) -> str:
-    """A row as jsonb, with its placeholders replaced by what `old`, the row before it, had there. A member
-    that is not known from there is left as Debezium sent it: only the upstream knows its value."""
-    if old is None:
-        return new
-    before = _members(old)
-    parts: list[str] = []
-    last = 0
-    for name, (start, end) in _members(new).items():
-        if name in before and _is_placeholder(json.loads(new[start:end])):
-            parts += [new[last:start], old[slice(*before[name])]]
-            last = end
-    return canonical_json("".join([*parts, new[last:]]))
 
 
 def bare_keys(keys: pa.Array) -> pa.Array:

@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.contract import Decoded, Decoder
+from tidemill.decode.contract import Decoded, Decoder, with_original
 from tidemill.errors import Internal
 from tidemill.sources.contract import (
     KEY_SLOT_COLUMN,
@@ -115,7 +115,9 @@ class Rows:
         values = self._values.read(messages.values)
         keys = self._decoded_keys(messages.keys) if self._layout.key_at else Decoded((), None)
         metadata, metadata_errors = self._metadata(messages)
-        errors = _first_of(values.errors, keys.errors, metadata_errors)
+        errors = _first_of(
+            _shown(values.errors, messages.values), _shown(keys.errors, messages.keys), metadata_errors
+        )
         columns = self._row(messages, keys.columns, None, values, metadata)
         if errors is None:
             return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -131,9 +133,14 @@ class Rows:
         values = self._values.read(messages.values)
         truncate = values.truncate
         tombstone = values.missing if truncate is None else values.missing | truncate
+        nameless = ~valid_mask(messages.keys)
+        if nameless.any():
+            # A change that deletes, of whatever it may be, is no (null, null): an error like any other.
+            empty = ~valid_mask(messages.values)
+            tombstone &= ~nameless | (empty if truncate is None else empty | truncate)
         keys = self._decoded_keys(messages.keys)
         metadata, metadata_errors = self._metadata(messages)
-        value_errors = _first_of(values.errors, metadata_errors)
+        value_errors = _first_of(_shown(values.errors, messages.values), metadata_errors)
         inline = None
         if self._layout.error_at is not None:
             value_errors, inline = None, value_errors
@@ -178,7 +185,7 @@ class Rows:
         if bad.any() and keys.errors is not None:
             raw = pc.binary_join_element_wise(pa.scalar(BAD_KEY_PREFIX), messages.keys, b"")
             slots = pc.if_else(pa.array(bad), raw, slots)
-            told = pc.binary_join_element_wise(pa.scalar(KEY_ERROR), keys.errors, "")
+            told = pc.binary_join_element_wise(pa.scalar(KEY_ERROR), _shown(keys.errors, messages.keys), "")
             texts = pc.if_else(pa.array(bad & ~gone), told, texts)
         if wrong.any() and value_errors is not None:
             rows = pa.array(np.flatnonzero(wrong))
@@ -285,6 +292,16 @@ def _inline(errors: pa.Array | None, count: int) -> pa.Array:
 
 def _nulled(column: pa.Array, where: pa.Array) -> pa.Array:
     return pc.if_else(where, pa.scalar(None, column.type), column)
+
+
+def _shown(errors: pa.Array | None, messages: pa.Array) -> pa.Array | None:
+    """Errors with the messages that they are about."""
+    if errors is None:
+        return None
+    wrong = errors.is_valid()
+    pairs = zip(errors.filter(wrong).to_pylist(), messages.filter(wrong).to_pylist(), strict=True)
+    texts = [with_original(error or "", message or b"") for error, message in pairs]
+    return pc.replace_with_mask(errors, wrong, pa.array(texts, pa.string()))
 
 
 def _first_of(*errors: pa.Array | None) -> pa.Array | None:

@@ -22,7 +22,7 @@ class Values:
     """As many rows as values were given. `missing`: the record brings no row, it deletes. `errors` (text) has
     a value where one could not be read; None when all went well. `truncate`: the record empties the relation.
     `unavailable` marks, per position among `columns`, the rows whose value there was not sent because it did
-    not change; a marked jsonb column lacks only the members that hold a placeholder (`debezium.filled`)."""
+    not change."""
 
     columns: Sequence[pa.Array]
     missing: np.ndarray
