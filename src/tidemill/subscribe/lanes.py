@@ -27,8 +27,8 @@ from tidemill.types.model import Kind, SqlType
 from tidemill.types.nested import struct_parts
 from tidemill.types.wide import words
 
-# Row numbers in, one uint64 for each out.
-Lane: TypeAlias = Callable[[np.ndarray], np.ndarray]
+# Row numbers in, one uint64 for each out; None where it would be the same for all of them.
+Lane: TypeAlias = Callable[[np.ndarray], np.ndarray | None]
 
 _SIGN = np.uint64(1 << 63)
 _MICROS_PER_DAY = 86_400_000_000
@@ -60,8 +60,7 @@ def row_lanes(column: pa.Array, t: SqlType) -> Iterator[Lane]:
 
 def number_lane(values: np.ndarray, *, descending: bool = False) -> Lane:
     """Of int64 values without nulls."""
-    lane = _signed(values)
-    return (lambda rows: ~lane(rows)) if descending else lane
+    return _masked(_signed(values), None, descending)
 
 
 def _with_nulls(
@@ -76,9 +75,13 @@ def _with_nulls(
 
 
 def _masked(lane: Lane, valid: np.ndarray | None, descending: bool) -> Lane:
-    def codes(rows: np.ndarray) -> np.ndarray:
-        found = ~lane(rows) if descending else lane(rows)
-        return found if valid is None else np.where(valid[rows], found, np.uint64(0))
+    def codes(rows: np.ndarray) -> np.ndarray | None:
+        found = lane(rows)
+        if found is not None and descending:
+            found = ~found
+        if found is None or valid is None:
+            return found
+        return np.where(valid[rows], found, np.uint64(0))
 
     return codes
 
@@ -147,14 +150,22 @@ def _piece_lane(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, skipp
     # A big-endian word at every byte: strides of one byte, copied where they are taken.
     eights = np.ndarray((last + 1,), ">u8", np.ascontiguousarray(data), 0, (1,))
 
-    def codes(rows: np.ndarray) -> np.ndarray:
-        left = np.clip(lengths[rows] - skipped, 0, _PIECE)
-        at = starts[rows] + np.minimum(skipped, lengths[rows])
-        first = np.minimum(at, last)
-        word = eights[first].astype(np.uint64) << ((np.minimum(at - first, 7)) * 8).astype(np.uint64)
-        beyond = ((8 - left) * 8).astype(np.uint64)
-        # A shift by all 64 bits is not defined: a text that is over counts as nothing.
-        return np.where(left > 0, word >> np.minimum(beyond, 63) << (beyond - 8 * (8 - _PIECE)), np.uint64(0))
+    def codes(rows: np.ndarray) -> np.ndarray | None:
+        length = lengths[rows]
+        if int(length.max(initial=0)) <= skipped:
+            return None
+        at = starts[rows] + skipped
+        late = np.flatnonzero(at > last)
+        word = eights[np.minimum(at, last)].astype(np.uint64)
+        if late.size:  # read too early: what lies before `at` is shifted out
+            word[late] <<= (np.minimum(at[late] - last, 7) * 8).astype(np.uint64)
+        word >>= np.uint64(64 - 8 * _PIECE)
+        short = np.flatnonzero(length < skipped + _PIECE)
+        if short.size:  # what lies behind the text's end does not count
+            missing = np.minimum(skipped + _PIECE - length[short], _PIECE) * 8
+            beyond = missing.astype(np.uint64)
+            word[short] = word[short] >> beyond << beyond
+        return word
 
     return codes
 

@@ -29,6 +29,8 @@ def sort_rows(times: np.ndarray, lanes: Iterable[Lane]) -> tuple[np.ndarray, np.
         whole = tied.size == len(order)
         rows = order if whole else order[tied]
         codes = lane(rows)
+        if codes is None:
+            continue
         starts = first[:-1] if whole else first[tied]
         moved = _sorting(np.cumsum(starts) - 1, codes)
         if moved is not None:
@@ -41,13 +43,14 @@ def sort_rows(times: np.ndarray, lanes: Iterable[Lane]) -> tuple[np.ndarray, np.
 
 def _sorting(groups: np.ndarray, codes: np.ndarray) -> np.ndarray | None:
     """What sorts by group (they come in order: 0, 1, ...), then code; None if they are sorted already."""
-    least = codes.min()
-    span = int(codes.max() - least)
+    packed = codes - codes.min()
+    used = int(np.bitwise_or.reduce(packed))
+    spare = max((used & -used).bit_length() - 1, 0)  # low bits that are zero in all: ends of short texts
+    packed >>= np.uint64(spare)
     group_bits = int(groups[-1]).bit_length()
-    code_bits = span.bit_length()
+    code_bits = (used >> spare).bit_length()
     if group_bits + code_bits > _BITS:
-        return np.lexsort((codes, groups))
-    packed = codes - least
+        return np.lexsort((packed, groups))
     if group_bits:
         packed |= groups.astype(np.uint64) << np.uint64(code_bits)
     if bool((packed[1:] >= packed[:-1]).all()):

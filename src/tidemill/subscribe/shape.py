@@ -141,7 +141,10 @@ def _cases(
 
 
 def _values(columns: list[pa.Array], spec: Spec, rows: np.ndarray) -> list[pa.Array]:
-    chosen = pa.array(rows, mask=rows < 0)
+    none = rows < 0
+    if bool(none.all()):
+        return [pa.nulls(len(rows), columns[i].type) for i in spec.values]
+    chosen = pa.array(rows, mask=none)
     return [columns[i].take(chosen) for i in spec.values]
 
 
