@@ -14,7 +14,7 @@ from tidemill.ingest.machine import Feed, Machine, Timing
 from tidemill.ingest.runner import JobFailed, LocalRunner
 from tidemill.ingest.slot import Slot
 from tidemill.ingest.status import State
-from tidemill.ingest.ticker import ALONE_LANE, SHARED_LANE, Ticker
+from tidemill.ingest.ticker import ALONE_LANE, SHARED_JOBS, SHARED_LANE, Ticker
 from tidemill.ingest.unit import Facts, Unit
 from tidemill.persist.environment import Environment
 from tidemill.reclock.remap import Remap
@@ -34,6 +34,10 @@ class Recording(LocalRunner):
         self.jobs: list[tuple[str, list[str]]] = []
         self.poison: str | None = None
         self.held: threading.Event | None = None
+        # How long a job takes at least; how many ran at once at most.
+        self.seconds = 0.0
+        self.running = self.most = 0
+        self._lock = threading.Lock()
 
     def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
         names = [u.source for u in units]
@@ -42,7 +46,15 @@ class Recording(LocalRunner):
             raise JobFailed("the worker died")
         if self.held is not None and lane == ALONE_LANE:
             assert self.held.wait(2 * WAIT_SECONDS)
-        return super().run(units, lane=lane, seconds=seconds)
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            time.sleep(self.seconds)
+            return super().run(units, lane=lane, seconds=seconds)
+        finally:
+            with self._lock:
+                self.running -= 1
 
 
 class Sleepy(Source):
@@ -83,7 +95,15 @@ class World:
         named = {name.replace("_", " "): value for name, value in options.items()}
         return open_source(normalise("COUNTER", {"TICK INTERVAL": 1000, **named}, now))
 
-    def add(self, name: str, source: Source, limits: Limits | None = None, *, alone: bool = False) -> Slot:
+    def add(
+        self,
+        name: str,
+        source: Source,
+        limits: Limits | None = None,
+        *,
+        alone: bool = False,
+        interval: int = 100,
+    ) -> Slot:
         oracle = self.environment.oracle
         created = oracle.write_ts()
         oracle.complete(created)
@@ -94,7 +114,7 @@ class World:
             source,
             Remap(remap, source.gauge, source.start),
             [Feed(0, shard, created)],
-            Timing(created, 100),
+            Timing(created, interval),
             home=self.environment,
             clock=oracle,
             limits=limits,
@@ -167,6 +187,16 @@ def test_however_many_go_alone_the_others_keep_their_rounds(
     world.runner.held.set()
     world.ticks(*others, more=1)
     world.close()
+
+
+def test_sources_of_odd_intervals_share_jobs_when_there_are_many(world: World) -> None:
+    world.runner.seconds = 0.2
+    slots = [world.add(f"s{n}", world.counter(), interval=101 + n) for n in range(30)]
+    world.ticks(*slots, more=3)
+    assert world.runner.most <= SHARED_JOBS
+    # One job for each would take each some twenty times as long.
+    sizes = [len(names) for lane, names in world.runner.jobs if lane == SHARED_LANE]
+    assert sum(sizes) / len(sizes) > 3
 
 
 def test_a_source_that_cannot_be_reached_recovers(world: World) -> None:

@@ -35,6 +35,9 @@ BIND_THREADS = 32
 COMMIT_THREADS = 16
 # What a binding may hold to go into the shared job: some 50 ms of a core.
 SHARED_RECORDS = 50_000
+# Rounds and shared jobs under way at once. What falls due meanwhile waits, and shares the next job: many
+# sources of odd intervals, or on a machine that cannot keep up, cost few large jobs and not many small ones.
+SHARED_JOBS = 4
 # How long a boundary waits for slow upstreams to say where they stand; later ones join a later round.
 GATHER_SECONDS = 0.1
 # A unit in a shared job that takes longer gives up, and goes on alone. Several of them in one task may.
@@ -73,6 +76,10 @@ class Ticker:
         # Guards `_slots` and `busy` of each; notified when a slot is released.
         self._changed = threading.Condition()
         self._slots: dict[str, Slot] = {}
+        # How many of `SHARED_JOBS` are under way, and whether anything has changed since the clock's thread
+        # last looked; guarded as well.
+        self._sharing = 0
+        self._news = False
         self._stopping = threading.Event()
         self._jobs = ThreadPoolExecutor(JOB_THREADS, thread_name_prefix="tick-job")
         self._alones = ThreadPoolExecutor(ALONE_THREADS, thread_name_prefix="tick-alone")
@@ -88,7 +95,7 @@ class Ticker:
         they do then is as good as what a killed process does."""
         self._stopping.set()
         with self._changed:
-            self._changed.notify_all()
+            self._tell()
         if self._thread.is_alive():
             self._thread.join()
         with self._changed:
@@ -99,7 +106,7 @@ class Ticker:
     def add(self, slot: Slot) -> None:
         with self._changed:
             self._slots[slot.id] = slot
-            self._changed.notify_all()
+            self._tell()
 
     def remove(self, source_id: str) -> Slot | None:
         """It is not stepped any more; what is at work for it is not committed. The caller may drop its
@@ -133,7 +140,7 @@ class Ticker:
         with self._changed:
             if not slot.waiting or self._stopping.is_set():
                 slot.busy = False
-                self._changed.notify_all()
+                self._tell()
                 return
             steps, slot.waiting = slot.waiting, []
             # It is looked at again at once: the steps may have changed what there is to do.
@@ -169,17 +176,32 @@ class Ticker:
                 log.warning("the ticker stumbled, it goes on: %s", e)
                 pause = LOOK_SECONDS
             with self._changed:
-                self._changed.wait(pause)
+                if not self._news:
+                    self._changed.wait(pause)
+
+    def _tell(self) -> None:
+        """Something has changed; the lock is held."""
+        self._news = True
+        self._changed.notify_all()
+
+    def _share(self, by: int) -> None:
+        with self._changed:
+            self._sharing += by
+            self._tell()
 
     def _look(self) -> float:
         """Take what is due; returns how long nothing will be."""
         now = self._oracle.now()
         with self._changed:
-            due = [s for s in self._slots.values() if s.ready(now)] if self._runner.ready else []
+            self._news = False
+            room = self._sharing < SHARED_JOBS
+            ready = self._runner.ready
+            due = [s for s in self._slots.values() if ready and (room or s.alone) and s.ready(now)]
             for slot in due:
                 slot.busy = True
             waiting = [s.due for s in self._slots.values() if not s.busy]
         if due:
+            self._share(1)
             self._jobs.submit(self._guarded, due, self._round, now)
         return min([LOOK_SECONDS, *(max(0.0, at - now) / 1000 for at in waiting if at > now)])
 
@@ -201,6 +223,12 @@ class Ticker:
     # -- a round: all that is due at one boundary
 
     def _round(self, slots: Sequence[Slot], now: int) -> None:
+        try:
+            self._bind_all(slots, now)
+        finally:
+            self._share(-1)
+
+    def _bind_all(self, slots: Sequence[Slot], now: int) -> None:
         binding = {self._binds.submit(self._bind, slot, now): slot for slot in slots}
         done, late = wait(binding, GATHER_SECONDS)
         for future in late:
@@ -229,6 +257,7 @@ class Ticker:
             self._fail(slot, e)
             return None
         if binding is None:
+            slot.report.slow = None
             self._succeeded(slot)
             return None
         return time.monotonic() - began
@@ -252,6 +281,7 @@ class Ticker:
         for keyed in (False, True):
             group = [(slot, unit) for slot, unit in work if unit.keyed is keyed]
             if group:
+                self._share(1)
                 self._jobs.submit(self._shared_job, group, bind_seconds)
 
     def _shared_job(self, group: Sequence[tuple[Slot, Unit]], bind_seconds: dict[str, float]) -> None:
@@ -274,7 +304,10 @@ class Ticker:
                 else:
                     self._release(slot)
 
-        self._guarded([slot for slot, _ in group], work, 0)
+        try:
+            self._guarded([slot for slot, _ in group], work, 0)
+        finally:
+            self._share(-1)
 
     def _blame(self, group: Sequence[tuple[Slot, Unit]], error: JobFailed) -> None:
         """A job failed as a whole. When Spark itself is there, one of its units may be to blame: each is
