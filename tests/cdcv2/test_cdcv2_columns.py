@@ -86,7 +86,7 @@ def test_as_python_values(kind: int, rounds: int) -> None:
 @pytest.mark.parametrize("kind", [0, 2, 3])
 def test_as_python_values_long(kind: int) -> None:
     seed = Random().randrange(2**32)
-    for n in range(5000):
+    for n in range(1500):
         follow_both(stream(Random(f"{seed} {kind} {n}"), kind, SIDES[kind], size=n % 60, cuts=8, writers=3))
 
 

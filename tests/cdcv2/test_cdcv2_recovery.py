@@ -4,6 +4,7 @@ bounded."""
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from random import Random
@@ -25,6 +26,7 @@ from tidemill.cdcv2 import (
     Waits,
     recover,
 )
+from tidemill.cdcv2.tally import Tally
 from tidemill.cdcv2.times import Time
 from tidemill.errors import LimitExceeded
 from tidemill.time.clock import ManualClock
@@ -327,3 +329,43 @@ def test_limits_have_names() -> None:
     with pytest.raises(LimitExceeded, match="more than 3 unreported times"):
         for n in range(9):
             recovery.push(Updates([("a", n, 1)]))
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+def test_a_tally_goes_on_where_it_was_kept(kind: int) -> None:
+    """Written down as JSON after every message and read into a new one, it does what it would have done."""
+
+    def fresh() -> Tally:
+        return Tally(None, content=lambda _: 0)
+
+    for n in range(60):
+        messages = stream(Random(f"kept {kind} {n}"), kind, SIDES[kind])
+        one, kept = fresh(), fresh()
+        seen: set[Any] = set()
+        for i, message in enumerate(messages):
+            for tally in (one, kept):
+                if isinstance(message, Updates):
+                    updates = {(d, t) for d, t, _ in message.updates} - seen
+                    times = [tally.check(t, "x") for t in {t for _, t in updates}]
+                    wanted = list(itertools.compress(times, tally.news(times)))
+                    tally.observe([(t, sum(u[1] == t for u in updates)) for t in wanted], f"message {i}")
+                else:
+                    tally.declare(message, f"message {i}")
+            if isinstance(message, Updates):
+                seen |= {(d, t) for d, t, _ in message.updates}
+            assert one.advance() == kept.advance()
+            state = json.loads(json.dumps(kept.dump()))
+            kept = fresh()
+            kept.load(state)
+            assert kept.dump() == one.dump()
+            assert (one.reported, one.progress) == (kept.reported, kept.progress)
+
+
+def test_a_kept_contradiction() -> None:
+    one, other = Tally(None, content=lambda _: 0), Tally(None, content=lambda _: 0)
+    one.check(3, "x")
+    one.poison(3, "of some kind", "this", "that")
+    other.load(one.dump())
+    assert other.poisoned(3) and other.news([3, 4]) == [False, True]
+    [stall] = [s for s in other.stalls() if s.time == 3] or [None]
+    assert stall is None or stall.waits is Waits.CONTRADICTION

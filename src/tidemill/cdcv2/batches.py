@@ -72,8 +72,8 @@ class Batches:
                 items.pop()
 
     def settle(self) -> None:
-        """Join batches of about one size, four at a time; move what is too much to disk. So a row is copied a few
-        times at most, and there are few batches."""
+        """Join batches of about one size, four at a time; move what is too much to disk. So a row is copied
+        a few times at most, and there are few batches."""
         while len(self._batches) >= _JOINED and self._may_join():
             joined = concat(self._batches[-_JOINED:])
             self.drop_from(self._starts[-1 - _JOINED])

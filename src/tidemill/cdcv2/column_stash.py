@@ -325,10 +325,12 @@ def _by_slot(slots: np.ndarray, first: int) -> list[tuple[int, np.ndarray]]:
         return []
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
-    cuts = np.flatnonzero(np.diff(ordered)) + 1
-    return list(
-        zip(ordered[np.concatenate([[0], cuts])].tolist(), np.split(order + first, cuts), strict=True)
-    )
+    order += first
+    cuts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    return [
+        (slot, order[start:end])
+        for slot, start, end in zip(ordered[cuts[:-1]].tolist(), cuts[:-1], cuts[1:], strict=True)
+    ]
 
 
 def _no_times(kind: int | None) -> np.ndarray:

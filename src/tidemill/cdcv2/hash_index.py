@@ -47,13 +47,13 @@ class HashIndex:
             held = self._slots[at]
             empty = held == 0
             if empty.any():
-                free = np.flatnonzero(empty)
+                free = empty.nonzero()[0]
                 self._slots[at[free]] = entries[left[free]]
                 # Where several wrote to one slot the last one stays; the others see it now.
                 held[free] = self._slots[at[free]]
             stays = held == entries[left]
             places[left[stays]] = at[stays]
-            alike = np.flatnonzero(~stays & ((held ^ entries[left]) & _TAG == 0))
+            alike = (~stays & ((held ^ entries[left]) & _TAG == 0)).nonzero()[0]
             done = stays
             if alike.size:
                 row = (held[alike] & _ROW).astype(np.int64) - 1
@@ -61,7 +61,7 @@ class HashIndex:
                 found[left[alike[equal]]] = row[equal]
                 done = stays.copy()
                 done[alike[equal]] = True
-            more = np.flatnonzero(~done)
+            more = (~done).nonzero()[0]
             left = left[more]
             # One further, then two, then three: goes to every slot, and away from where many are.
             step += 1

@@ -54,6 +54,8 @@ class Contradiction(TidemillError):
         # The two statements with their origins; the second is None when one statement refutes itself.
         self.first = first
         self.second = second
+        # The same, to make the error again from.
+        self.said = (kind, first, second)
         # Further contradictions that the same message brought to light.
         self.others: tuple[Contradiction, ...] = ()
 

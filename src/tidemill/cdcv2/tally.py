@@ -16,6 +16,7 @@ from itertools import compress
 from typing import Any, cast
 
 from tidemill.cdcv2 import problems
+from tidemill.cdcv2.account import Account, checked_contents, checked_count
 from tidemill.cdcv2.coverage import Coverage, Statement, empty_coverage, reaches
 from tidemill.cdcv2.digest import seal_of, signed
 from tidemill.cdcv2.messages import Progress
@@ -41,40 +42,6 @@ from tidemill.time.clock import Clock, SystemClock
 MAX_STATEMENTS = 1_000_000
 # Times with updates or counts beyond the reported frontier, at about 300 bytes each.
 MAX_TIMES = 10_000_000
-# A count that no stream reaches, and that stays exact wherever it is carried.
-MAX_COUNT = 2**63 - 1
-
-
-class Account:
-    """What is known of one time beyond the reported frontier; it goes when the time is reported."""
-
-    __slots__ = (
-        "apart",
-        "content",
-        "content_by",
-        "declared",
-        "declared_by",
-        "observed",
-        "poison",
-        "verified",
-    )
-
-    def __init__(self, declared_by: Statement | None) -> None:
-        # Distinct updates at this time that the stash holds.
-        self.observed = 0
-        # How many there are in all, and who said so; None until a statement covers the time. A statement
-        # that covers it and does not list it says zero.
-        self.declared: int | None = None if declared_by is None else 0
-        self.declared_by = declared_by
-        # The digest of all of them, and who said so; None without one.
-        self.content: int | None = None
-        self.content_by: Statement | None = None
-        # Updates came that the stash could not yet compare with those it has; `observed` is without them.
-        self.apart = False
-        # The stash was compared with `content`.
-        self.verified = False
-        # Why the time is never released.
-        self.poison: Contradiction | None = None
 
 
 class Tally:
@@ -183,8 +150,8 @@ class Tally:
         """Take a progress statement in, or find what is wrong with it."""
         lower = tuple(self.check(t, origin) for t in message.lower)
         upper = tuple(self.check(t, origin) for t in message.upper)
-        counts = [(self.check(t, origin), _checked_count(n, origin)) for t, n in message.counts]
-        contents = _checked_contents(message, origin)
+        counts = [(self.check(t, origin), checked_count(n, origin)) for t, n in message.counts]
+        contents = checked_contents(message, origin)
         statement = Statement(lower, upper, origin)
         if self._refutes_itself(message, statement, counts):
             return
@@ -294,6 +261,50 @@ class Tally:
     @property
     def pending_times(self) -> int:
         return len(self._accounts)
+
+    # -- to be kept elsewhere --------------------------------------------------------------------------------
+
+    def dump(self) -> dict[str, Any]:
+        """All of it as JSON's values, for whoever keeps recovery's state in a table: frontiers, pending
+        statements, and each unreported time with its numbers. The stash is kept beside it."""
+        return {
+            "kind": self.kind,
+            "reported": list(self.reported),
+            "progress": list(self.progress),
+            "statements": [_dumped(s) for s in self._coverage.statements()],
+            "times": [
+                {
+                    "time": time,
+                    "observed": account.observed,
+                    "declared": account.declared,
+                    "declared_by": _dumped(account.declared_by),
+                    "content": account.content,
+                    "content_by": _dumped(account.content_by),
+                    "poison": None if account.poison is None else account.poison.said,
+                }
+                for time, account in self._accounts.items()
+            ],
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a `dump`; the tally is new. How long a time has waited is counted anew."""
+        self.kind = state["kind"]
+        self._coverage = empty_coverage(self.kind or INTEGERS)
+        self._stand_at(_times(state["reported"]))
+        self.progress = _times(state["progress"])
+        for said in state["statements"]:
+            self._coverage.add(cast("Statement", _loaded(said)))
+        for known in state["times"]:
+            time = _times([known["time"]])[0]
+            self.open((time,))
+            account = self._accounts[time]
+            account.observed, account.declared = known["observed"], known["declared"]
+            account.declared_by = _loaded(known["declared_by"])
+            account.content, account.content_by = known["content"], _loaded(known["content_by"])
+            if known["poison"] is not None:
+                kind, first, second = known["poison"]
+                account.poison = Contradiction(kind, time, first, second)
+                self._poisoned += 1
 
     # -- within ----------------------------------------------------------------------------------------------
 
@@ -443,23 +454,14 @@ def _kind_name(kind: int) -> str:
     return "integers" if kind == INTEGERS else f"products of {kind} integers"
 
 
-def _checked_count(value: Any, origin: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
-        raise InvalidMessage(f"not a count: {value!r}", origin)
-    return value
+def _times(values: Sequence[Any]) -> Frontier:
+    """Times as JSON has them."""
+    return tuple(tuple(v) if isinstance(v, (list, tuple)) else v for v in values)
 
 
-def _checked_contents(message: Progress, origin: str) -> list[int] | None:
-    if (message.contents is None) != (message.seal is None):
-        raise InvalidMessage(
-            "a statement with half a digest", origin, detail="Contents and seal come together."
-        )
-    if message.contents is None:
-        return None
-    if len(message.contents) != len(message.counts):
-        raise InvalidMessage(
-            "a statement with half a digest",
-            origin,
-            detail=f"{len(message.contents)} digests for {len(message.counts)} counts.",
-        )
-    return [signed(c) for c in message.contents]
+def _dumped(statement: Statement | None) -> list[Any] | None:
+    return None if statement is None else [list(statement.lower), list(statement.upper), statement.origin]
+
+
+def _loaded(said: Sequence[Any] | None) -> Statement | None:
+    return None if said is None else Statement(_times(said[0]), _times(said[1]), said[2])
