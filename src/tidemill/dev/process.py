@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from tidemill.errors import Unavailable
 from tidemill.query.java import find_java
@@ -30,6 +31,15 @@ POLL_SECONDS = 0.05
 # A Java stack trace with its cause, and what came before it.
 SHOWN_LINES = 40
 SHOWN_BYTES = 64 << 10
+
+
+class Identity(TypedDict):
+    """Whom a program runs as, where that is not us: arguments of subprocess. All three, else it would keep
+    the rights of our groups."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
 
 
 class Program:
@@ -62,7 +72,7 @@ class Program:
         """Start it, or start it again; returns when it serves."""
         raise NotImplementedError
 
-    def _launch(self, command: Sequence[str], *, user: str | None = None) -> None:
+    def _launch(self, command: Sequence[str], *, identity: Identity | None = None) -> None:
         assert not self.running, f"{self.name} runs already"
         # Of a life that ended by itself.
         self.kill()
@@ -75,7 +85,7 @@ class Program:
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
-                user=user,
+                **(identity or {}),
             )
         # Waits for the end of its input, of which this process holds the other end: kill -9 closes it too.
         self._guard = subprocess.Popen(

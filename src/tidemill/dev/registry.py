@@ -46,7 +46,6 @@ class Registry(Program):
             "quarkus.http.host": HOST,
             "quarkus.http.port": str(self.port),
             "quarkus.http.access-log.enabled": "false",
-            "quarkus.otel.enabled": "false",
             "apicurio.storage.kind": "sql",
             "apicurio.storage.sql.kind": "h2",
             "apicurio.datasource.url": f"jdbc:h2:file:{self.folder / 'schemas'}",
