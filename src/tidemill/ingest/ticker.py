@@ -42,7 +42,7 @@ SHARED_JOBS = 4
 GATHER_SECONDS = 0.1
 # A unit in a shared job that takes longer gives up, and goes on alone. Several of them in one task may.
 SHARED_UNIT_SECONDS = 1.0
-# A shared job that takes longer is stopped: a reader in it hangs.
+# A shared job that takes longer than this and what its units may take is stopped: a reader in it hangs.
 SHARED_JOB_SECONDS = 30.0
 # The same for a source that goes alone: one binding is at most `Limits.records`, seconds of work.
 ALONE_SECONDS = 300.0
@@ -288,7 +288,9 @@ class Ticker:
         def work(slots: Sequence[Slot], _: int) -> None:
             began = time.monotonic()
             try:
-                found = self._runner.run([u for _, u in group], lane=SHARED_LANE, seconds=SHARED_JOB_SECONDS)
+                units = [unit for _, unit in group]
+                seconds = SHARED_JOB_SECONDS + len(units) * SHARED_UNIT_SECONDS
+                found = self._runner.run(units, lane=SHARED_LANE, seconds=seconds)
             except JobFailed as e:
                 self._blame(group, e)
                 return
