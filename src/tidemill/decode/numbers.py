@@ -112,14 +112,17 @@ class Real:
         return np.float32 if self.type == FLOAT4 else np.float64
 
     def column(self, values: np.ndarray, live: np.ndarray | None = None) -> pa.Array:
-        values = values.astype(self.dtype, copy=False)
+        # Doubles beyond a float are infinite, and a NaN may be one that complains when it is copied.
+        with np.errstate(invalid="ignore", over="ignore"):
+            values = values.astype(self.dtype, copy=False)
         odd = np.isnan(values)
         if odd.any():
             values = np.where(odd, self.dtype(np.nan), values)
         return plain_column(values, arrow_type(self.type), live)
 
     def value(self, number: float) -> float:
-        return float(self.dtype(number))
+        with np.errstate(invalid="ignore", over="ignore"):
+            return float(self.dtype(number))
 
 
 SINGLE = Real(FLOAT4)

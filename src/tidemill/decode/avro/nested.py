@@ -12,6 +12,7 @@ from tidemill.decode.avro.items import MAX_EMPTY_ITEMS, in_order, read_items
 from tidemill.decode.avro.plan import Delimited, Leaf, Node, Nothing
 from tidemill.decode.binaries import Text
 from tidemill.decode.cursor import Cursor, zigzag
+from tidemill.decode.maps import repeated_keys
 from tidemill.decode.merge import merge
 from tidemill.decode.reader import Reader, Unreadable
 from tidemill.types.nested import map_array
@@ -215,7 +216,7 @@ class MapNode(Node):
         counts, parts = read_items(cursor, self._entry)
         entries = in_order(parts, self._entry.type)
         keys, values = entries.field(0), entries.field(1)
-        cursor.doubt[_repeated(keys, counts)] = True
+        cursor.doubt[repeated_keys(keys, counts)] = True
         offsets = np.concatenate([[0], np.cumsum(counts)])
         if keys.null_count:  # no text, and so doubted
             keys = keys.fill_null("")
@@ -226,16 +227,6 @@ class MapNode(Node):
 
     def one(self, reader: Reader) -> list[tuple[str, Any]]:
         return list(dict(one_by_one(reader, self._entry)).items())
-
-
-def _repeated(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """The rows that have a key twice."""
-    if len(keys) == 0 or int(counts.max()) < 2:
-        return np.zeros(0, dtype=np.int64)
-    codes = keys.dictionary_encode().indices.fill_null(0).to_numpy(zero_copy_only=False)
-    rows = np.repeat(np.arange(len(counts)), counts)
-    both = np.sort(rows * (int(codes.max()) + 1) + codes)
-    return both[1:][both[1:] == both[:-1]] // (int(codes.max()) + 1)
 
 
 def one_by_one(reader: Reader, item: Node) -> list[Any]:

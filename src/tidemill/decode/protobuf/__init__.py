@@ -1,0 +1,11 @@
+"""Protobuf messages to columns: descriptors, the compiler for schemas that are text, and reading.
+
+`ProtobufDecoder` is opened by `formats`; `resolve` needs the rest at CREATE.
+"""
+
+from tidemill.decode.protobuf.columns import columns_of
+from tidemill.decode.protobuf.compiler import compiled
+from tidemill.decode.protobuf.decoder import ProtobufDecoder
+from tidemill.decode.protobuf.descriptors import find_message, first_message, message_at
+
+__all__ = ["ProtobufDecoder", "columns_of", "compiled", "find_message", "first_message", "message_at"]
