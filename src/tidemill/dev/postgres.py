@@ -69,7 +69,9 @@ class Postgres(Program):
             text=True,
             timeout=INIT_SECONDS,
             check=False,
-            **(identity or {}),
+            user=identity.user if identity else None,
+            group=identity.group if identity else None,
+            extra_groups=[] if identity else None,
         )
         if run.returncode != 0:
             raise Unavailable("PostgreSQL's folder could not be made", detail=run.stderr.strip()[-2000:])
@@ -107,4 +109,4 @@ def _step_down(data: Path, binaries: Path) -> Identity:
         if not mode & stat.S_IXOTH:
             folder.chmod(mode | stat.S_IXOTH)
     os.chown(data, found.pw_uid, found.pw_gid)
-    return Identity(user=found.pw_uid, group=found.pw_gid, extra_groups=[])
+    return Identity(found.pw_uid, found.pw_gid)

@@ -15,8 +15,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 from tidemill.errors import Unavailable
 from tidemill.query.java import find_java
@@ -33,13 +33,12 @@ SHOWN_LINES = 40
 SHOWN_BYTES = 64 << 10
 
 
-class Identity(TypedDict):
-    """Whom a program runs as, where that is not us: arguments of subprocess. All three, else it would keep
-    the rights of our groups."""
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a program runs as, where that is not us. It keeps none of our groups."""
 
     user: int
     group: int
-    extra_groups: list[int]
 
 
 class Program:
@@ -85,7 +84,9 @@ class Program:
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
-                **(identity or {}),
+                user=identity.user if identity else None,
+                group=identity.group if identity else None,
+                extra_groups=[] if identity else None,
             )
         # Waits for the end of its input, of which this process holds the other end: kill -9 closes it too.
         self._guard = subprocess.Popen(
