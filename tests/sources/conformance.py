@@ -26,6 +26,8 @@ from tidemill.sources.contract import (
     MAX_BATCH_ROWS,
     OFFSET_COLUMN,
     TOMBSTONE_COLUMN,
+    TRUNCATE_COLUMN,
+    UNAVAILABLE_COLUMN,
     Batch,
     Limits,
     Output,
@@ -34,7 +36,19 @@ from tidemill.sources.contract import (
     Source,
 )
 from tidemill.sources.offsets import Offsets, PartitionKey
-from tidemill.types.arrow import DIFF_COLUMN, storage_schema
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, hidden_fields, storage_schema
+from tidemill.types.kernels import pc
+
+# What may stand behind a relation's columns, in this order, and which of it not in every batch.
+BEHIND = {
+    DIFF_COLUMN: pa.field(DIFF_COLUMN, pa.int64(), nullable=False),
+    ERROR_COLUMN: pa.field(ERROR_COLUMN, pa.string()),
+    OFFSET_COLUMN: pa.field(OFFSET_COLUMN, pa.int64(), nullable=False),
+    TOMBSTONE_COLUMN: pa.field(TOMBSTONE_COLUMN, pa.bool_(), nullable=False),
+    UNAVAILABLE_COLUMN: pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.field("element", pa.int32()))),
+    TRUNCATE_COLUMN: pa.field(TRUNCATE_COLUMN, pa.bool_(), nullable=False),
+}
+SOMETIMES = {ERROR_COLUMN, UNAVAILABLE_COLUMN, TRUNCATE_COLUMN}
 
 # A reader travels with every unit of work, every tick.
 MAX_READER_BYTES = 64 * 1024
@@ -113,9 +127,10 @@ def description_is_of_the_definition(subject: Subject) -> None:
     names = [output.name for output in one.outputs]
     assert names and len(set(names)) == len(names)
     for output in one.outputs:
-        columns = output.desc.names
+        columns = [*output.desc.names, *(column.name for column in output.desc.hidden)]
         assert len(set(columns)) == len(columns)
         assert output.key is None or (output.key and set(output.key) <= set(columns))
+        assert set(output.order) <= set(columns)
 
 
 def any_cut_gives_the_same_rows(subject: Subject) -> None:
@@ -215,7 +230,7 @@ def split_covers_exactly(subject: Subject) -> None:
         assert all(piece.records > 0 for piece in pieces)
         increments = b.increments(a)
         # Partitions cannot be joined: as many tasks as there are, and about as many as were asked for.
-        assert len(pieces) <= max(len(increments), 2 * ways)
+        assert len(pieces) <= max(len(increments) + ways, 2 * ways)
         reached = a.as_dict()
         for piece in pieces:
             assert piece.lower == reached.get(piece.partition, 0), "a gap, an overlap, or not in order"
@@ -249,7 +264,7 @@ def cut_respects_limits_and_progresses(subject: Subject) -> None:
 
 def batches_are_as_the_contract_says(subject: Subject) -> None:
     source, upper = opened(subject)
-    schemas: dict[int, pa.Schema] = {}
+    schemas: dict[int, list[str]] = {}
     for piece in whole(source.start, upper):
         records = 0
         last: dict[int, int] = {}
@@ -257,7 +272,8 @@ def batches_are_as_the_contract_says(subject: Subject) -> None:
             output = source.outputs[batch.output]
             check_batch(batch, output, piece)
             # With or without diffs, but not both.
-            assert schemas.setdefault(batch.output, batch.rows.schema) == batch.rows.schema
+            always = [name for name in batch.rows.schema.names if name not in SOMETIMES]
+            assert schemas.setdefault(batch.output, always) == always
             records += batch.records
             if output.key is not None:
                 offsets = [last.get(batch.output, piece.lower - 1), *column(batch, OFFSET_COLUMN)]
@@ -278,15 +294,29 @@ def check_batch(batch: Batch, output: Output, piece: Piece) -> None:
     assert batch.bytes >= 0
     batch.rows.validate(full=True)
     schema = storage_schema(output.desc)
-    if output.key is not None:
-        schema = schema.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))
-        schema = schema.append(pa.field(TOMBSTONE_COLUMN, pa.bool_(), nullable=False))
-    elif DIFF_COLUMN in batch.rows.schema.names:
-        schema = schema.append(pa.field(DIFF_COLUMN, pa.int64(), nullable=False))
+    if output.desc.hidden:
+        schema = schema.append(pa.field(ERROR_COLUMN, pa.string()))
+        schema = pa.schema([*schema, *hidden_fields(output.desc)])
+    given = batch.rows.schema.names[len(schema) :]
+    behind = {name: field for name, field in BEHIND.items() if name in given}
+    required = [] if output.key is None else [OFFSET_COLUMN, TOMBSTONE_COLUMN]
+    allowed = [DIFF_COLUMN, ERROR_COLUMN] if output.key is None else [UNAVAILABLE_COLUMN, TRUNCATE_COLUMN]
+    assert given == [name for name in behind if name in required or name in allowed]
+    assert set(required) <= set(given)
+    schema = pa.schema([*schema, *behind.values()])
+    assert batch.rows.schema.names == schema.names and batch.rows.schema.types == schema.types
+    if DIFF_COLUMN in given:
         assert 0 not in column(batch, DIFF_COLUMN)
-    assert batch.rows.schema == schema
-    for field, values in zip(batch.rows.schema, batch.rows.columns, strict=True):
+    rows = pa.Table.from_batches([batch.rows])
+    # An error has no values, and nobody looks at those of a deletion.
+    if ERROR_COLUMN in rows.column_names:
+        rows = rows.filter(pc.is_null(rows.column(ERROR_COLUMN)))
+    if TOMBSTONE_COLUMN in rows.column_names:
+        rows = rows.filter(pc.invert(rows.column(TOMBSTONE_COLUMN)))
+    for field, values in zip(schema, rows.columns, strict=True):
         assert field.nullable or values.null_count == 0, f"{field.name} is NOT NULL"
+    for field, values in zip(batch.rows.schema, batch.rows.columns, strict=True):
+        assert field.nullable or values.null_count == 0, f"{field.name} is said to have no nulls"
 
 
 def memory_is_bounded_by_a_batch(subject: Subject) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 
 from tidemill.errors import UndefinedObject
 from tidemill.sources.contract import SourceError
-from tidemill.sources.kafka.client import Complaints, configuration, explain
+from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain
 
 # A person waits: brokers that are far away or busy are given some time.
 CREATE_SECONDS = 10.0
@@ -37,8 +37,28 @@ _T = TypeVar("_T")
 _EARLIEST, _LATEST = cast("OffsetSpec", OffsetSpec.earliest()), cast("OffsetSpec", OffsetSpec.latest())
 
 
+_PAUSE_SECONDS = 0.05
+
+_NO_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID))
+_NO_LEADER = frozenset(
+    (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._NOENT,
+        KafkaError._UNKNOWN_PARTITION,
+    )
+)
+
+
 class NoTopic(SourceError):
     """The topic is not there."""
+
+
+class NoLeader(Unreachable):
+    """No broker speaks for a partition at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +94,15 @@ class Admin:
         """Raises NoTopic, Unreachable."""
         return self._answers(self.ask_identity(topic, seconds), topic, seconds)
 
-    def ends(self, topic: str, partitions: Iterable[int], seconds: float) -> dict[int, int]:
+    def ends(self, topic: str, partitions: Collection[int], seconds: float) -> dict[int, int]:
         """The last stable offset of each partition. Raises NoTopic, Unreachable."""
         return self._offsets(topic, partitions, _LATEST, seconds)
 
-    def starts(self, topic: str, partitions: Iterable[int], seconds: float) -> dict[int, int]:
+    def starts(self, topic: str, partitions: Collection[int], seconds: float) -> dict[int, int]:
         """The first offset that each partition still has."""
         return self._offsets(topic, partitions, _EARLIEST, seconds)
 
-    def at_time(self, topic: str, partitions: Iterable[int], ms: int, seconds: float) -> dict[int, int]:
+    def at_time(self, topic: str, partitions: Collection[int], ms: int, seconds: float) -> dict[int, int]:
         """The first offset of each partition whose timestamp is `ms` or later; -1 where there is none."""
         return self._offsets(topic, partitions, OffsetSpec.for_timestamp(ms), seconds)
 
@@ -93,22 +113,31 @@ class Admin:
             raise self._failed(e) from e
         return sorted(found.topics)[:MAX_TOPICS]
 
-    def stand(self, topic: str, partitions: Iterable[int], seconds: float) -> tuple[Identity, dict[int, int]]:
-        """Who the topic is, and where partitions end: in one go, for every tick. The identity is asked for
-        last: a topic that is made anew while we look is noticed now or at the next look."""
+    def stand(
+        self, topic: str, partitions: Collection[int], seconds: float
+    ) -> tuple[Identity, dict[int, int]]:
+        """Who the topic is, and where partitions end (nothing if it lacks any of them): in one go, for every
+        tick. The identity is asked for last: a topic that is made anew while we look is noticed now or at the
+        next look."""
         ends = self._ask_offsets(topic, partitions, _LATEST, seconds)
         identity = self.ask_identity(topic, seconds)
         deadline = time.monotonic() + seconds
-        # The identity tells best what is wrong with a topic.
+        # The identity tells best what is wrong with a topic: offsets of a partition that is not there are
+        # waited for.
         who = self._answers(identity, topic, seconds)
-        return who, self._all_offsets(ends, topic, deadline - time.monotonic())
+        if not set(partitions) <= set(who.partitions):
+            return who, {}
+        try:
+            return who, self._all_offsets(ends, topic, deadline - time.monotonic())
+        except NoLeader:
+            return who, self.ends(topic, partitions, deadline - time.monotonic())
 
     def ask_identity(self, topic: str, seconds: float) -> Future[Any]:
         self._complaints.clear()
         return self._client.describe_topics(TopicCollection([topic]), request_timeout=seconds)[topic]
 
     def _ask_offsets(
-        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, seconds: float
+        self, topic: str, partitions: Collection[int], spec: OffsetSpec, seconds: float
     ) -> dict[TopicPartition, Future[Any]]:
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
         if not wanted:
@@ -117,9 +146,18 @@ class Admin:
         return self._client.list_offsets(wanted, isolation_level=level, request_timeout=seconds)
 
     def _offsets(
-        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, seconds: float
+        self, topic: str, partitions: Collection[int], spec: OffsetSpec, seconds: float
     ) -> dict[int, int]:
-        return self._all_offsets(self._ask_offsets(topic, partitions, spec, seconds), topic, seconds)
+        """Asked anew while leaders change, which takes some milliseconds after a topic was created."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left = max(deadline - time.monotonic(), _PAUSE_SECONDS)
+            try:
+                return self._all_offsets(self._ask_offsets(topic, partitions, spec, left), topic, left)
+            except NoLeader:
+                if time.monotonic() + _PAUSE_SECONDS > deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
 
     def _all_offsets(
         self, futures: Mapping[TopicPartition, Future[Any]], topic: str, seconds: float
@@ -143,8 +181,14 @@ class Admin:
             raise self._failed(None) from None
         except KafkaException as e:
             code = _error(e).code()
-            if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID):
+            if code in _NO_TOPIC:
                 raise NoTopic(f'there is no topic "{topic}"') from e
+            if code in _NO_LEADER:
+                raise NoLeader(
+                    f'a partition of topic "{topic}" has no leader',
+                    detail=_told(e),
+                    hint="Brokers were restarted, or one is missing. It is tried again by itself.",
+                ) from e
             raise self._failed(e) from e
 
     def _failed(self, error: KafkaException | None) -> SourceError:

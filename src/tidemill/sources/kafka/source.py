@@ -1,0 +1,140 @@
+"""A topic as a source: where it stands, and into which pieces a range is cut.
+
+Made by `sources.definition` from what the catalog keeps, with the connection's options in place of its
+name. The frontier is the last stable offset of every partition: what lies beyond belongs to transactions
+that may still be taken back. A topic that is no longer the one that was read, or has less than was read, is
+an error that says what was expected and what was found; it is asked again, and goes on if that was a
+mistake.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tidemill.sources.contract import Piece, Reader, Source, SourceError
+from tidemill.sources.kafka.consume import settings_of
+from tidemill.sources.kafka.layout import OFFSETS
+from tidemill.sources.kafka.metadata import Admin, Identity, NoTopic
+from tidemill.sources.kafka.outputs import layout_of
+from tidemill.sources.kafka.reader import KafkaReader
+from tidemill.sources.offsets import Offsets, PartitionKey
+
+# What a look at the brokers may take: a tick waits for it.
+LOOK_SECONDS = 0.8
+
+_AGAIN = "Drop the source and create it again to read the topic as it is now."
+
+
+class KafkaSource(Source):
+    """One topic. Raises KeyError, TypeError or ValueError for a definition that is none."""
+
+    gauge = OFFSETS
+
+    def __init__(self, definition: Mapping[str, Any]) -> None:
+        connection = definition["connection"]
+        self._topic: str = definition["topic"]
+        self._topic_id: str | None = definition.get("topic_id")
+        self._refresh_ms = int(definition["refresh_ms"])
+        starts = {int(partition): int(start) for partition, start in definition["partitions"].items()}
+        self.start = Offsets({**starts})
+        specs = definition["outputs"]
+        self.outputs = tuple(layout_of(spec).output for spec in specs)
+        self._reader = KafkaReader(
+            settings_of(connection, definition.get("group_id_prefix")), self._topic, json.dumps(specs)
+        )
+        self._connection = connection
+        # Made at the first look: a source can be described while its brokers are away.
+        self._admin: Admin | None = None
+        # The partitions that are read, and when (the ticks' clock) others were last looked for.
+        self._partitions = set(starts)
+        self._refreshed: int | None = None
+        # Where the partitions stood when they were last looked at; never goes back.
+        self._reached = self.start
+
+    def frontier(self, now: int) -> Offsets:
+        if self._admin is None:
+            self._admin = Admin(self._connection)
+        try:
+            identity, ends = self._admin.stand(self._topic, self._partitions, LOOK_SECONDS)
+        except NoTopic as e:
+            raise SourceError(
+                f'topic "{self._topic}" does not exist any more',
+                detail=f"The source has read it up to {self._reached}.",
+                hint="It was deleted. What was read of it can still be queried. " + _AGAIN,
+            ) from e
+        self._check(identity)
+        if self._refreshed is None or now - self._refreshed >= self._refresh_ms:
+            added = set(identity.partitions) - self._partitions
+            if added:
+                ends |= self._admin.ends(self._topic, added, LOOK_SECONDS)
+                self._partitions |= added
+            self._refreshed = now
+        reached: dict[PartitionKey, int] = {}
+        for partition, end in ends.items():
+            # It may be told to begin where the topic has not yet come to.
+            before = self._reached[partition]
+            if end < before and before > self.start[partition]:
+                raise self._truncated(partition, before, end)
+            reached[partition] = max(end, before)
+        self._reached = Offsets(reached)
+        return self._reached
+
+    def _check(self, identity: Identity) -> None:
+        """Whether it is the topic that was read."""
+        if self._topic_id is not None and identity.topic_id not in (None, self._topic_id):
+            raise SourceError(
+                f'topic "{self._topic}" was deleted and created anew',
+                detail=f"The source reads the topic with the id {self._topic_id}; "
+                f"the topic of that name has the id {identity.topic_id}.",
+                hint=_AGAIN,
+            )
+        missing = self._partitions - set(identity.partitions)
+        if missing:
+            raise SourceError(
+                f'topic "{self._topic}" has no partition {min(missing)} any more',
+                detail=f"The source reads {len(self._partitions)} partitions; the topic has "
+                f"{len(identity.partitions)}. It was deleted and created anew.",
+                hint=_AGAIN,
+            )
+
+    def _truncated(self, partition: int, before: int, end: int) -> SourceError:
+        return SourceError(
+            f'partition {partition} of topic "{self._topic}" was truncated',
+            detail=f"It had records up to {before}; now it ends at {end}.",
+            hint="A broker that had not yet copied the records may have become the leader. " + _AGAIN,
+        )
+
+    def reader(self) -> Reader:
+        return self._reader
+
+    def close(self) -> None:
+        self._admin = None
+
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+        """As many pieces as divide evenly over `ways` tasks: three partitions on two cores would leave one of
+        them idle for a third of the time."""
+        increments = upper.increments(lower)
+        if not increments:
+            return []
+        wanted = -(-max(len(increments), ways) // ways) * ways
+        pieces: list[Piece] = []
+        for partition, shares in _allotted(increments, wanted).items():
+            first, records = lower[partition], increments[partition]
+            edges = [first + records * n // shares for n in range(shares + 1)]
+            pieces += [Piece(partition, a, b) for a, b in itertools.pairwise(edges)]
+        return pieces
+
+
+def _allotted(increments: Mapping[PartitionKey, int], wanted: int) -> dict[PartitionKey, int]:
+    """How many pieces each partition gives: one at least, `wanted` in all, the largest cut the most."""
+    shares = dict.fromkeys(increments, 1)
+    for _ in range(wanted - len(increments)):
+        # The one whose pieces are the largest; those of single records cannot be cut.
+        partition = max(increments, key=lambda p: increments[p] / shares[p])
+        if increments[partition] == shares[partition]:
+            break
+        shares[partition] += 1
+    return shares
