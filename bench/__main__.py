@@ -12,23 +12,34 @@ import importlib
 import platform
 import subprocess
 import time
+from typing import Any
 
 from bench.report import Figure, print_table
 
 NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick", "cdcv2")
-# Only when it is asked for by name: it takes half an hour.
+# Only when they are asked for by name: one takes half an hour, the other an hour and installs its peers.
 SOAK = "soak"
+KAFKA = "kafka"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which of: {', '.join(NAMES)} (default: all), {SOAK}"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which of: {', '.join(NAMES)} (default: all), {SOAK}, {KAFKA}",
     )
     parser.add_argument("--minutes", type=float, default=30.0, help=f"how long {SOAK} takes (default: 30)")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="PART,...",
+        help=f"which parts of {KAFKA} (default: all; a wrong one lists them)",
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it runs")
     options = parser.parse_args()
-    known = (*NAMES, SOAK)
+    known = (*NAMES, SOAK, KAFKA)
     unknown = set(options.names) - set(known)
     if unknown:
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -40,7 +51,11 @@ def main() -> None:
     for name in options.names or NAMES:
         module = importlib.import_module(f"bench.bench_{name}")
         began = time.monotonic()
-        more = {"minutes": options.minutes} if name == SOAK else {}
+        more: dict[str, Any] = {}
+        if name == SOAK:
+            more = {"minutes": options.minutes}
+        elif name == KAFKA:
+            more = {"only": [part for part in options.only.split(",") if part]}
         figures: list[Figure] = module.measure(quick=options.quick, **more)
         print(f"\n{name} ({time.monotonic() - began:.0f} s)")
         print_table(figures)
