@@ -18,9 +18,10 @@ from tidemill.ingest.ticker import ALONE_LANE, SHARED_JOBS, SHARED_LANE, Ticker
 from tidemill.ingest.unit import Facts, Unit
 from tidemill.persist.environment import Environment
 from tidemill.reclock.remap import Remap
-from tidemill.sources.contract import Limits, Piece, Reader, Source, SourceError
+from tidemill.sources.contract import Batch, Limits, Piece, Reader, Source, SourceError
 from tidemill.sources.definition import normalise, open_source
 from tidemill.sources.offsets import Offsets
+from tidemill.time.clock import Clock, SystemClock
 
 WAIT_SECONDS = 30.0
 
@@ -57,14 +58,30 @@ class Recording(LocalRunner):
                 self.running -= 1
 
 
-class Sleepy(Source):
-    """A counter whose upstream takes its time to answer, or does not."""
+class SleepyReader:
+    def __init__(self, inner: Reader, seconds: float) -> None:
+        self._inner, self._seconds = inner, seconds
 
-    def __init__(self, inner: Source, seconds: float = 0.0, error: SourceError | None = None) -> None:
+    def read(self, piece: Piece) -> Iterator[Batch]:
+        time.sleep(self._seconds)
+        return self._inner.read(piece)
+
+
+class Sleepy(Source):
+    """A counter whose upstream takes its time to answer, or to be read, or fails."""
+
+    def __init__(
+        self,
+        inner: Source,
+        seconds: float = 0.0,
+        error: SourceError | None = None,
+        read_seconds: float = 0.0,
+    ) -> None:
         self.inner = inner
         self.gauge, self.outputs, self.start = inner.gauge, inner.outputs, inner.start
         self.seconds = seconds
         self.error = error
+        self.read_seconds = read_seconds
 
     def frontier(self, now: int) -> Offsets:
         time.sleep(self.seconds)
@@ -73,7 +90,7 @@ class Sleepy(Source):
         return self.inner.frontier(now)
 
     def reader(self) -> Reader:
-        return self.inner.reader()
+        return SleepyReader(self.inner.reader(), self.read_seconds)
 
 
 class Scattered(Sleepy):
@@ -84,8 +101,8 @@ class Scattered(Sleepy):
 
 
 class World:
-    def __init__(self, folder: Path) -> None:
-        self.environment = Environment.open(str(folder / "data"))
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+        self.environment = Environment.open(str(folder / "data"), clock=clock)
         self.runner = Recording(str(folder / "state"))
         self.ticker = Ticker(self.environment.oracle, self.runner)
         self.ticker.start()
@@ -161,6 +178,8 @@ def test_a_source_that_fails_is_told_and_hurts_nobody(world: World) -> None:
     assert bad.report.status.error is not None
     world.ticks(good, more=5)
     assert good.report.statistics.jobs_failed == 0
+    # Half a second is no reason to try again, or only once.
+    assert bad.failures <= 2
     # What it could read before stays bound, and nothing of it is there in half.
     assert len(bad.machine.feeds[0].shard.parts) <= 1
 
@@ -214,6 +233,43 @@ def test_nobody_waits_for_an_upstream_that_is_slow_to_answer(world: World) -> No
     fast = world.add("fast", world.counter())
     world.ticks(fast, slow, more=2)
     assert fast.report.statistics.ticks > slow.report.statistics.ticks
+
+
+def test_a_unit_that_takes_too_long_goes_on_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ticker_module, "SHARED_UNIT_SECONDS", 0.05)
+    slow = world.add("slow", Sleepy(world.counter(), read_seconds=0.1))
+    world.ticks(slow, more=2)
+    assert (ALONE_LANE, ["slow"]) in world.runner.jobs
+    assert slow.report.status.state is State.RUNNING
+    assert slow.report.statistics.jobs_failed == 0
+    assert slow.report.slow is not None
+
+
+class JumpingClock(SystemClock):
+    """The machine's, with a wall clock that somebody sets."""
+
+    def __init__(self) -> None:
+        self.by_us = 0
+
+    def wall_us(self) -> int:
+        return super().wall_us() + self.by_us
+
+
+def test_jumps_of_the_clock(tmp_path: Path) -> None:
+    clock = JumpingClock()
+    world = World(tmp_path, clock)
+    slot = world.add("a", world.counter())
+    readable = 0
+    for days in (0, 1, -3, 2):
+        clock.by_us += days * 86_400_000_000
+        world.ticks(slot, more=3)
+        assert slot.machine.readable >= readable
+        readable = slot.machine.readable
+    times = [binding.time for binding in slot.machine.remap.bindings(0)]
+    assert times == sorted(set(times))
+    # No time is taken from a wrong future.
+    assert times[-1] < JumpingClock().wall_us() // 1000 + 60_000
+    world.close()
 
 
 def test_a_flood_goes_alone_and_arrives_whole(world: World) -> None:
