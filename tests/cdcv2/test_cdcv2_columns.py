@@ -22,6 +22,7 @@ from tidemill.cdcv2 import (
     Recovery,
     UpdateColumns,
     Updates,
+    coalesced,
     column_recovery,
     column_stash,
     recover_columns,
@@ -178,6 +179,25 @@ def test_one_identity() -> None:
     ]
     [(updates, _)] = recover_columns(messages, schema)
     assert len(updates) == 3
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+def test_joined_messages_say_the_same(kind: int) -> None:
+    for n in range(20):
+        rng = Random(f"joined {n}")
+        messages = [as_columns(m) for m in stream(rng, kind, SIDES[kind], size=20)]
+        fewer = list(coalesced(messages, rows=rng.choice([1, 5, 1000])))
+        assert len(fewer) <= len(messages)
+        assert sorted(u for out, _ in recover_columns(fewer, SCHEMA) for u in out.rows()) == sorted(
+            u for out, _ in recover_columns(messages, SCHEMA) for u in out.rows()
+        )
+    bad = as_columns(Updates([("b", -1, 1)], "offset 2"))
+    good = [as_columns(Updates([(n, 1, 1)], f"offset {i}")) for i, n in enumerate("acd")]
+    assert [m.origin for m in coalesced([good[0], bad, *good[1:]])] == [
+        "offset 0",
+        "offset 2",
+        "offset 1 to offset 2",
+    ]
 
 
 def test_other_columns_are_refused() -> None:

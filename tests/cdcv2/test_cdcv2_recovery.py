@@ -284,6 +284,20 @@ def test_what_is_no_statement_is_refused_whole(message: Message) -> None:
     assert recovery.stashed == 0 and recovery.frontier == [1] and not recovery.stalls()
 
 
+def test_a_message_that_is_refused_says_nothing_of_the_kind_of_times() -> None:
+    recovery = Recovery()
+    no_diff: Any = 1.5
+    refused = [
+        Progress([0], [2**63]),
+        Updates([("a", 1, 1), ("b", (1, 1), 1)]),
+        Updates([("a", 1, no_diff)]),
+    ]
+    for message in refused:
+        with pytest.raises(InvalidMessage):
+            recovery.push(message)
+    assert recovery.push(Progress([(0, 0)], [])) == [([], [])]
+
+
 def test_times_up_to_the_last() -> None:
     last = 2**63 - 1
     assert list(recover([Updates([("a", last, 1)]), Progress([0], [], [(last, 1)])])) == [
@@ -346,7 +360,8 @@ def test_a_tally_goes_on_where_it_was_kept(kind: int) -> None:
             for tally in (one, kept):
                 if isinstance(message, Updates):
                     updates = {(d, t) for d, t, _ in message.updates} - seen
-                    times = [tally.check(t, "x") for t in {t for _, t in updates}]
+                    times = list({t for _, t in updates})
+                    tally.agree(times, "x")
                     wanted = list(itertools.compress(times, tally.news(times)))
                     tally.observe([(t, sum(u[1] == t for u in updates)) for t in wanted], f"message {i}")
                 else:
@@ -363,7 +378,7 @@ def test_a_tally_goes_on_where_it_was_kept(kind: int) -> None:
 
 def test_a_kept_contradiction() -> None:
     one, other = Tally(None, content=lambda _: 0), Tally(None, content=lambda _: 0)
-    one.check(3, "x")
+    one.agree([3], "x")
     one.poison(3, "of some kind", "this", "that")
     other.load(one.dump())
     assert other.poisoned(3) and other.news([3, 4]) == [False, True]

@@ -8,7 +8,7 @@ known, and never a wrong one.
 
 from tidemill.cdcv2.avro import AvroCodec
 from tidemill.cdcv2.column_recovery import ColumnRecovery, ColumnRelease, recover_columns
-from tidemill.cdcv2.columns import UpdateColumns
+from tidemill.cdcv2.columns import UpdateColumns, coalesced
 from tidemill.cdcv2.digest import content_of, python_hash, sealed
 from tidemill.cdcv2.json import JsonCodec
 from tidemill.cdcv2.messages import Message, Progress, Update, Updates
@@ -35,6 +35,7 @@ __all__ = [
     "Updates",
     "Waits",
     "Writer",
+    "coalesced",
     "consolidate",
     "content_of",
     "python_hash",

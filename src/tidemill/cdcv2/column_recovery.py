@@ -59,12 +59,17 @@ class ColumnRecovery:
         max_statements: int = MAX_STATEMENTS,
         max_times: int = MAX_TIMES,
         require_digests: bool = False,
+        spill_folder: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._schema = schema
         # The updates at unreported times: to release them once, and to know their repetitions.
         self._stash = ColumnStash(
-            schema, MAX_STASHED if max_stashed is None else max_stashed, memory_bytes, spill_bytes
+            schema,
+            MAX_STASHED if max_stashed is None else max_stashed,
+            memory_bytes,
+            spill_bytes,
+            spill_folder,
         )
         # What was counted and what has come, per time; the frontiers.
         self._tally = Tally(
@@ -139,7 +144,7 @@ class ColumnRecovery:
         if not len(batch):
             return
         times, codes = distinct_times(batch.times)
-        self._tally.check(times[0], origin)
+        self._tally.agree(times[:1], origin)
         wanted = np.array(self._tally.news(times), np.bool_)
         self._refuse_zeros(batch, times, codes, wanted, origin)
         if not wanted.any():

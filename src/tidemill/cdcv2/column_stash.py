@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidemill.cdcv2.batches import Batches
+from tidemill.cdcv2.batches import MEMORY_BYTES, SPILL_BYTES, Batches
 from tidemill.cdcv2.columns import UpdateColumns
 from tidemill.cdcv2.hash_index import HashIndex
 from tidemill.cdcv2.times import Time
@@ -33,9 +33,16 @@ _SMALL = 1 << 14
 
 
 class ColumnStash:
-    def __init__(self, schema: pa.Schema, max_stashed: int, memory_bytes: int, spill_bytes: int) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        max_stashed: int = MAX_STASHED,
+        memory_bytes: int = MEMORY_BYTES,
+        spill_bytes: int = SPILL_BYTES,
+        folder: str | None = None,
+    ) -> None:
         # The data of every row, released or not, by row number.
-        self._batches = Batches(schema, memory_bytes, spill_bytes)
+        self._batches = Batches(schema, memory_bytes, spill_bytes, folder)
         # By row number: the key of (data, time); which time (a slot); the diff; which origin.
         self._keys = np.zeros(0, np.uint64)
         self._slots = np.zeros(0, np.int32)

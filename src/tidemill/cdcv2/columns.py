@@ -8,7 +8,7 @@ diffs are numpy arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ import pyarrow as pa
 from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, Time
 from tidemill.errors import Internal
+
+# Rows for one push: enough that its fixed cost does not count, few enough to stay in the processor's caches.
+ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,42 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def coalesced(messages: Iterable[Any], rows: int = ROWS_AT_ONCE) -> Iterator[Any]:
+    """The same statements in fewer messages: updates that follow one another, up to so many rows. A push
+    costs some tenths of a millisecond, however little it brings. What is joined has the origins "first to
+    last"."""
+    joined: list[UpdateColumns] = []
+    size = 0
+    for message in messages:
+        # One that will be refused must not take others with it.
+        alone = not isinstance(message, UpdateColumns) or not len(message) or int(message.times.min()) < 0
+        if joined and (alone or size + len(message) > rows or not _alike(joined[0], message)):
+            yield _joined(joined)
+            joined, size = [], 0
+        if alone:
+            yield message
+        else:
+            joined.append(message)
+            size += len(message)
+    if joined:
+        yield _joined(joined)
+
+
+def _alike(a: UpdateColumns, b: UpdateColumns) -> bool:
+    return a.kind == b.kind and a.data.schema == b.data.schema
+
+
+def _joined(parts: list[UpdateColumns]) -> UpdateColumns:
+    if len(parts) == 1:
+        return parts[0]
+    return UpdateColumns(
+        concat([p.data for p in parts]),
+        np.concatenate([p.times for p in parts]),
+        np.concatenate([p.diffs for p in parts]),
+        f"{parts[0].origin or 'a message'} to {parts[-1].origin or 'a later one'}",
+    )
 
 
 def distinct_times(times: np.ndarray) -> tuple[list[Time], np.ndarray]:

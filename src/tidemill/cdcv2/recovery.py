@@ -28,6 +28,7 @@ from tidemill.cdcv2.row_stash import MAX_SPILLED, MAX_STASHED, RowStash
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
 from tidemill.cdcv2.times import Time
+from tidemill.cdcv2.times import checked as checked_time
 from tidemill.time.clock import Clock
 
 # Updates in the order of their times, and the frontier before which the history is now complete; [] = all
@@ -145,7 +146,8 @@ class Recovery:
 
     def _take(self, message: Updates, origin: str) -> None:
         """Rules 1 and 2."""
-        checked = [self._checked(update, origin) for update in message.updates]
+        checked = [_checked(update, origin) for update in message.updates]
+        self._tally.agree((time for _, time, _ in checked), origin)
         times = list(dict.fromkeys(time for _, time, _ in checked))
         wanted = set(compress(times, self._tally.news(times)))
         added: dict[Time, int] = {}
@@ -172,22 +174,6 @@ class Recovery:
                 wanted.discard(time)
         self._tally.observe(((t, n) for t, n in added.items() if t in wanted), origin)
 
-    def _checked(self, update: Any, origin: str) -> Update:
-        try:
-            data, at, diff = update
-        except (TypeError, ValueError):
-            raise InvalidMessage(f"not an update: {update!r}", origin) from None
-        time = self._tally.check(at, origin)
-        if isinstance(diff, bool) or not isinstance(diff, int) or not -MAX_DIFF <= diff <= MAX_DIFF:
-            raise InvalidMessage(f"not a diff: {diff!r}", origin)
-        try:
-            hash(data)
-        except TypeError:
-            raise InvalidMessage(
-                f"data of type {type(data).__name__} is not hashable", origin, hint="Use tuples for rows."
-            ) from None
-        return one_nan(data), time, diff
-
     def _release(self) -> None:
         """Rule 4."""
         before = self._tally.reported
@@ -209,6 +195,23 @@ class Recovery:
     def _content(self, time: Time) -> int:
         held = self._stash.peek(time)
         return content_of(((data, time, diff) for data, diff in held), self._update_hash)
+
+
+def _checked(update: Any, origin: str) -> Update:
+    try:
+        data, at, diff = update
+    except (TypeError, ValueError):
+        raise InvalidMessage(f"not an update: {update!r}", origin) from None
+    time = checked_time(at, origin)
+    if isinstance(diff, bool) or not isinstance(diff, int) or not -MAX_DIFF <= diff <= MAX_DIFF:
+        raise InvalidMessage(f"not a diff: {diff!r}", origin)
+    try:
+        hash(data)
+    except TypeError:
+        raise InvalidMessage(
+            f"data of type {type(data).__name__} is not hashable", origin, hint="Use tuples for rows."
+        ) from None
+    return one_nan(data), time, diff
 
 
 def _said(data: Hashable, time: Time, diff: int, origin: str) -> str:

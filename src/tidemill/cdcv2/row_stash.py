@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Hashable
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from tidemill.cdcv2.times import Time
 from tidemill.errors import LimitExceeded
@@ -94,7 +94,7 @@ class RowStash:
         """Move what is too much to disk: the last times first, they are wanted last."""
         if self._here <= self._max_stashed:
             return
-        times: list[Any] = sorted(self._times, key=_key, reverse=True)
+        times = sorted(cast("list[Any]", list(self._times)), reverse=True)
         for time in times[:-1]:
             if self._here <= self._max_stashed // 2:
                 break
@@ -129,7 +129,3 @@ class RowStash:
 def _read(file: IO[bytes]) -> bytes:
     file.seek(0)
     return file.read()
-
-
-def _key(time: Any) -> Any:
-    return time

@@ -88,18 +88,24 @@ class Tally:
         if resume_from is not None:
             start = [checked(t, "resume_from") for t in resume_from]
             self.reported = self.progress = ()
-            for time in start:
-                self._learn(time, "resume_from")
+            self.agree(start, "resume_from")
             self._stand_at(minimal(start))
             self.progress = self.reported
 
     # -- what comes in ---------------------------------------------------------------------------------------
 
-    def check(self, value: Any, origin: str) -> Time:
-        """`value` as a time of this stream."""
-        time = checked(value, origin)
-        self._learn(time, origin)
-        return time
+    def agree(self, times: Iterable[Time], origin: str) -> None:
+        """Make sure that these are times of this stream's kind; the first ones say which that is. Called
+        when all else of a message was checked: one that is refused says nothing."""
+        kinds = set(map(kind_of, times))
+        if self.kind is not None:
+            kinds.add(self.kind)
+        if len(kinds) > 1:
+            raise InvalidMessage(
+                f"times of two kinds: {' and '.join(_kind_name(k) for k in sorted(kinds))}", origin
+            )
+        if self.kind is None and kinds:
+            self._learn(kinds.pop())
 
     def news(self, times: Sequence[Time]) -> list[bool]:
         """For each of `times` (of the stream's kind) whether updates at it are wanted: it was neither
@@ -148,16 +154,17 @@ class Tally:
 
     def declare(self, message: Progress, origin: str) -> None:
         """Take a progress statement in, or find what is wrong with it."""
-        lower = tuple(self.check(t, origin) for t in message.lower)
-        upper = tuple(self.check(t, origin) for t in message.upper)
-        counts = [(self.check(t, origin), checked_count(n, origin)) for t, n in message.counts]
+        lower = tuple(checked(t, origin) for t in message.lower)
+        upper = tuple(checked(t, origin) for t in message.upper)
+        counts = [(checked(t, origin), checked_count(n, origin)) for t, n in message.counts]
         contents = checked_contents(message, origin)
+        if contents is None and self._require_digests:
+            raise InvalidMessage("a statement without a digest", origin)
+        self.agree((*lower, *upper, *(t for t, _ in counts)), origin)
         statement = Statement(lower, upper, origin)
         if self._refutes_itself(message, statement, counts):
             return
         statement = Statement(minimal(lower), minimal(upper), origin)
-        if contents is None and self._require_digests:
-            raise InvalidMessage("a statement without a digest", origin)
         if not reaches(self.reported, statement.lower, statement.upper):
             return
         stated = {t: n for t, n in counts if n and beyond(self.reported, t)}
@@ -308,14 +315,7 @@ class Tally:
 
     # -- within ----------------------------------------------------------------------------------------------
 
-    def _learn(self, time: Time, origin: str) -> None:
-        kind = kind_of(time)
-        if self.kind == kind:
-            return
-        if self.kind is not None:
-            raise InvalidMessage(
-                f"times of two kinds: {time!r} in a stream of {_kind_name(self.kind)}", origin
-            )
+    def _learn(self, kind: int) -> None:
         self.kind = kind
         if kind != INTEGERS:
             self._coverage = empty_coverage(kind)

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidemill.cdcv2.batches import MEMORY_BYTES, SPILL_BYTES
 from tidemill.cdcv2.column_recovery import keys_of
-from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash, hash_updates
+from tidemill.cdcv2.column_stash import ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
 from tidemill.cdcv2.coverage import Statement, empty_coverage
 from tidemill.cdcv2.digest import sealed, signed
@@ -151,7 +150,7 @@ def consolidate(updates: UpdateColumns) -> UpdateColumns:
     """Each row at each time once, with the sum of its diffs; what adds up to nothing is left out."""
     if not len(updates):
         return updates
-    stash = ColumnStash(updates.data.schema, MAX_STASHED, MEMORY_BYTES, SPILL_BYTES)
+    stash = ColumnStash(updates.data.schema)
     times, codes = distinct_times(updates.times)
     fresh, again, equal_to = stash.add(updates, times, codes, keys_of(updates), "the collection")
     first = np.flatnonzero(fresh)
