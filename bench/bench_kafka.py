@@ -14,7 +14,11 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
+
 from bench.kafka import catch_up, decode, fresh, large
+from bench.kafka.load import Wrong
+from bench.kafka.ours import Stalled
 from bench.report import Figure, print_table
 from tidemill.dev.broker import Broker
 
@@ -60,8 +64,20 @@ def measure(*, quick: bool = False, only: Collection[str] = ()) -> list[Figure]:
         if not chosen & set(names):
             return
         began = time.monotonic()
-        found = run()
-        print(f"  {', '.join(name for name in names if name in chosen)}: {time.monotonic() - began:.0f} s")
+        told = ", ".join(name for name in names if name in chosen)
+        try:
+            found = run()
+        except (Wrong, Stalled, psycopg.Error) as e:
+            # The other parts go on.
+            found = [
+                Figure(
+                    told,
+                    f"FAILED: {str(e).strip() or type(e).__name__}",
+                    "runs, with the right result",
+                    False,
+                )
+            ]
+        print(f"  {told}: {time.monotonic() - began:.0f} s")
         print_table(found)
         figures.extend(found)
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+import psycopg
+
 from bench.kafka.load import Fold, Load, Wrong, create_topic, produce
 from bench.kafka.memory import Memory, Watch
 from bench.kafka.ours import Stalled, ours
@@ -72,7 +74,7 @@ class Race:
         before = self._before or self.run_ceiling()
         try:
             one = once()
-        except (Missing, Failed, Wrong, Stalled) as e:
+        except (Missing, Failed, Wrong, Stalled, psycopg.Error) as e:
             runs.trouble = _trouble(e)
             print(f"  {name}: {e}", flush=True)
             return
