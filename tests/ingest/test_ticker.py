@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -243,6 +244,19 @@ def test_a_unit_that_takes_too_long_goes_on_alone(world: World, monkeypatch: pyt
     assert slow.report.status.state is State.RUNNING
     assert slow.report.statistics.jobs_failed == 0
     assert slow.report.slow is not None
+
+
+def test_a_slow_tick_is_told_in_the_log_with_its_slowest_phase(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ticker_module, "SLOW_SECONDS", 0.15)
+    world.ticks(world.add("a", world.counter()), more=2)
+    caplog.clear()
+    world.runner.seconds = 0.2
+    world.ticks(*world.ticker.slots(), more=2)
+    told = [record.getMessage() for record in caplog.records if "slow tick" in record.getMessage()]
+    assert told
+    assert all(re.fullmatch(r"slow tick of source a: \d+ ms, most of it in job \(.*\)", t) for t in told)
 
 
 class JumpingClock(SystemClock):
