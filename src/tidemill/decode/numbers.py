@@ -87,17 +87,20 @@ TIME_MILLIS = Whole(TIME, np.int64, 0, MICROS_PER_DAY // _MILLI, _MILLI, name="t
 TIME_MICROS = Whole(TIME, np.int64, 0, MICROS_PER_DAY, name="time")
 
 
-def timestamp_form(*, millis: bool, zoned: bool, special: Mapping[int, int] = _TIMESTAMP_ENDS) -> Whole:
-    """Milliseconds or microseconds since 1970."""
+def timestamp_form(*, millis: bool, zoned: bool, special: Mapping[int, int] | None = None) -> Whole:
+    """Milliseconds or microseconds since 1970. `special` numbers are the first on either side that are no
+    times; without them the ends of the 64 bits stand for infinity, if they are microseconds."""
     unit = _MILLI if millis else 1
+    if special is None:
+        special = {} if millis else _TIMESTAMP_ENDS
     return Whole(
         TIMESTAMPTZ if zoned else TIMESTAMP,
         np.int64,
         -(-FIRST_TIMESTAMP // unit),
-        LAST_TIMESTAMP // unit,
+        min(LAST_TIMESTAMP // unit, max(special, default=2**63) - 1),
         unit,
         name="timestamp",
-        special={} if millis else special,
+        special=special,
     )
 
 

@@ -129,8 +129,9 @@ def _far_micros(text: str, found: re.Match[str]) -> int:
 
 # 15 bytes are below 38 digits.
 _SAFE_BYTES = 15
-# Room for any message's digits while they are rounded.
-_ROUNDING = Context(prec=1_000_000, rounding=ROUND_HALF_UP, Emax=10**9, Emin=-(10**9))
+# More digits and larger scales are not looked at: whatever they say does not fit.
+MAX_DIGITS = 4000
+_ROUNDING = Context(prec=2 * MAX_DIGITS, rounding=ROUND_HALF_UP)
 
 
 class VariableDecimalNode(Leaf):
@@ -159,7 +160,7 @@ class VariableDecimalNode(Leaf):
     def one(self, reader: Reader) -> Decimal:
         scale = INT.value(reader.zigzag())
         number = int.from_bytes(reader.take(reader.zigzag()), "big", signed=True)
-        if abs(scale) > _ROUNDING.prec or abs(number).bit_length() > _ROUNDING.prec:
+        if abs(scale) > MAX_DIGITS or number.bit_length() > 3 * MAX_DIGITS:
             raise Unreadable("value overflows numeric format")
         with localcontext(_ROUNDING):
             value = scaled(number, scale).quantize(Decimal(1).scaleb(-NUMERIC_SCALE))
