@@ -82,6 +82,17 @@ def test_no_binding_below_what_was_promised(house: House) -> None:
     house.check()
 
 
+def test_one_that_comes_late_binds_at_the_latest_boundary(house: House) -> None:
+    """There it meets the others, and what is new is not told to be old."""
+    house.source.produce(p0=1)
+    at = house.machine.promised // 100 * 100 + 100
+    assert house.tick(at)
+    house.source.produce(p0=1)
+    assert house.tick(at + 1050)
+    assert house.bindings()[-1][0] == at + 1000
+    house.check()
+
+
 def test_a_catch_up_binds_at_successive_times_within_its_limit(tmp_path: Path) -> None:
     house = House(tmp_path / "data", limits=Limits(records=100))
     house.source.produce(p0=350, p1=700)
