@@ -41,7 +41,7 @@ FP_WIDENED = failpoints.register("catalog.widened", "a table's shard has its new
 def storage_desc(desc: RelationDesc) -> RelationDesc:
     """The relation as its shard keeps it: whether a column may be null is the catalog's to say, and
     changes."""
-    return RelationDesc(tuple(Column(c.name, c.type) for c in desc.columns))
+    return RelationDesc(tuple(Column(c.name, c.type) for c in desc.columns), desc.hidden)
 
 
 @dataclass(frozen=True, slots=True)
