@@ -35,6 +35,7 @@ class Recording(LocalRunner):
         super().__init__(folder)
         self.jobs: list[tuple[str, list[str]]] = []
         self.poison: str | None = None
+        self.error: Exception = JobFailed("the worker died")
         self.held: threading.Event | None = None
         # How long a job takes at least; how many ran at once at most.
         self.seconds = 0.0
@@ -45,7 +46,7 @@ class Recording(LocalRunner):
         names = [u.source for u in units]
         self.jobs.append((lane, names))
         if self.poison in names:
-            raise JobFailed("the worker died")
+            raise self.error
         if self.held is not None and lane == ALONE_LANE:
             assert self.held.wait(2 * WAIT_SECONDS)
         with self._lock:
@@ -298,8 +299,9 @@ def test_a_flood_goes_alone_and_arrives_whole(world: World) -> None:
     world.wait(lambda: not flood.alone)
 
 
-def test_a_job_that_fails_as_a_whole_is_tried_one_by_one(world: World) -> None:
-    world.runner.poison = "bad"
+@pytest.mark.parametrize("error", [JobFailed("the worker died"), TypeError("cannot pickle")], ids=repr)
+def test_a_job_that_fails_as_a_whole_is_tried_one_by_one(world: World, error: Exception) -> None:
+    world.runner.poison, world.runner.error = "bad", error
     good, bad = world.add("good", world.counter()), world.add("bad", world.counter())
     world.wait(lambda: bad.report.status.state is State.STALLED)
     world.ticks(good, more=4)

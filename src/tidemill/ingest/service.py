@@ -195,17 +195,21 @@ class Ingestion:
 
     def _machine(self, wanted: _Wanted) -> Machine:
         item, upstream = wanted.item, self._upstream(wanted)
-        # The bindings first: fencing them says which there are, and that no other server adds any.
-        remap = Remap(self._environment.open_shard(item.remap_shard), upstream.gauge, upstream.start)
-        return Machine(
-            item.id,
-            upstream,
-            remap,
-            self._feeds(wanted, upstream),
-            Timing(item.created, item.interval_ms),
-            home=self._environment,
-            clock=self._environment.oracle,
-        )
+        try:
+            # The bindings first: fencing them says which there are, and that no other server adds any.
+            remap = Remap(self._environment.open_shard(item.remap_shard), upstream.gauge, upstream.start)
+            return Machine(
+                item.id,
+                upstream,
+                remap,
+                self._feeds(wanted, upstream),
+                Timing(item.created, item.interval_ms),
+                home=self._environment,
+                clock=self._environment.oracle,
+            )
+        except Exception:
+            upstream.close()
+            raise
 
     def _feeds(self, wanted: _Wanted, upstream: Upstream) -> list[Feed]:
         item, names = wanted.item, [output.name for output in upstream.outputs]

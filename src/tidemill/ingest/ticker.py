@@ -291,7 +291,10 @@ class Ticker:
                 units = [unit for _, unit in group]
                 seconds = SHARED_JOB_SECONDS + len(units) * SHARED_UNIT_SECONDS
                 found = self._runner.run(units, lane=SHARED_LANE, seconds=seconds)
-            except JobFailed as e:
+            except Exception as e:
+                if not isinstance(e, JobFailed):
+                    log.exception("a shared job failed for an unforeseen reason")
+                    e = JobFailed(f"{type(e).__name__}: {e}")
                 self._blame(group, e)
                 return
             job_seconds = time.monotonic() - began
@@ -347,9 +350,9 @@ class Ticker:
             began = time.monotonic()
             try:
                 (facts,) = self._runner.run([unit], lane=ALONE_LANE, seconds=ALONE_SECONDS)
-            except JobFailed as e:
+            except Exception as e:
                 machine.abandon(unit)
-                slot.failed(e)
+                self._fail(slot, e)
                 break
             job_seconds = time.monotonic() - began
             if not self._finish(slot, unit, facts, bind_seconds, job_seconds):
