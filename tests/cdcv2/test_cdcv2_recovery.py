@@ -268,13 +268,14 @@ def test_nan_is_one_value() -> None:
         Updates([([], 1, 1)]),
         Updates([("a", 1)]),  # pyright: ignore[reportArgumentType]
         Progress([0], [2**63]),
+        Progress([0], list(range(1001))),
         Progress([0], [9], [(1, -1)]),
         Progress([0], [9], [(1, True)]),
         Progress([0], [9], [((1, 1), 1)]),
         Progress([0], [9], [(1, 1)], contents=[5]),
         Progress([0], [9], [(1, 1)], contents=[5, 6], seal=0),
     ],
-    ids=str,
+    ids=lambda m: str(m)[:80],
 )
 def test_what_is_no_statement_is_refused_whole(message: Message) -> None:
     recovery = Recovery()

@@ -43,6 +43,10 @@ MAX_STATEMENTS = 1_000_000
 # Times with updates or counts beyond the reported frontier, at about 300 bytes each.
 MAX_TIMES = 10_000_000
 
+# Elements of a statement's bound. Comparing bounds takes the product of their sizes; a message must not
+# choose how long that is.
+MAX_BOUND = 1_000
+
 
 class Tally:
     """Statements and counts. `reported` is R, `progress` is P of the explanation in docs/cdcv2.md."""
@@ -154,6 +158,8 @@ class Tally:
 
     def declare(self, message: Progress, origin: str) -> None:
         """Take a progress statement in, or find what is wrong with it."""
+        if max(len(message.lower), len(message.upper)) > MAX_BOUND:
+            raise InvalidMessage(f"a statement with a bound of more than {MAX_BOUND} times", origin)
         lower = tuple(checked(t, origin) for t in message.lower)
         upper = tuple(checked(t, origin) for t in message.upper)
         counts = [(checked(t, origin), checked_count(n, origin)) for t, n in message.counts]
