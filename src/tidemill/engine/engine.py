@@ -29,6 +29,7 @@ from tidemill.engine.ingest_metrics import IngestCollector
 from tidemill.engine.live_sources import LiveSources
 from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.metrics import EngineCollector
+from tidemill.engine.secrets import secret_store
 from tidemill.engine.session import EngineSession
 from tidemill.engine.source_relations import FrontierRow, SourcesView
 from tidemill.engine.system_relations import SessionRow
@@ -71,11 +72,18 @@ class TidemillEngine:
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
         self.turns = Turns()
+        self.secrets = secret_store(config, environment.id)
+        self.secrets.sweep(catalog.state)
+        catalog.on_change(self.secrets.follow)
         # A folder that outlives the server must not be taken for another data directory's.
         own = Path(config.scratch_dir) / f"state-{environment.id}" if config.scratch_dir else None
         state_folder = own or spark.scratch / "state"
         self.ingestion = Ingestion(
-            environment, catalog, SparkRunner(spark, str(state_folder)), on_lost=environment.oracle.lose
+            environment,
+            catalog,
+            SparkRunner(spark, str(state_folder)),
+            secrets=self.secrets,
+            on_lost=environment.oracle.lose,
         )
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         compactor = SparkCompactor(environment, spark)

@@ -31,11 +31,13 @@ def plan_statement(
     s: EngineSession, statement: ast.Statement, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
     from tidemill.engine import (
+        connections_ddl,
         controls,
         copy_in,
         ddl,
         dml,
         prepared,
+        secrets,
         select,
         show,
         show_create,
@@ -111,6 +113,14 @@ def plan_statement(
             return sources_ddl.plan_create_table_from_source(s, statement, catalog)
         case ast.AlterSource():
             return sources_ddl.plan_alter_source(s, statement, catalog)
+        case ast.CreateSecret():
+            return secrets.plan_create_secret(s, statement, catalog)
+        case ast.AlterSecret():
+            return secrets.plan_alter_secret(s, statement, catalog)
+        case ast.CreateConnection():
+            return connections_ddl.plan_create_connection(s, statement, catalog)
+        case ast.AlterConnection():
+            return connections_ddl.plan_alter_connection(s, statement, catalog)
         case ast.CreateSchema():
             return ddl.plan_create_schema(s, statement, catalog)
         case ast.CreateDatabase():
@@ -140,6 +150,8 @@ _VERBS: dict[type[ast.Statement], str] = {
     ast.CreateTableAs: "CREATE",
     ast.AlterTable: "ALTER",
     ast.AlterSource: "ALTER",
+    ast.AlterSecret: "ALTER",
+    ast.AlterConnection: "ALTER",
     ast.Rename: "ALTER",
     ast.AlterSystem: "ALTER",
     ast.CommentOn: "COMMENT",

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from tidemill.catalog.items import Relation, Source, SourceProgress, SourceTable, Table, View
+from tidemill.catalog.connections import connection_of
+from tidemill.catalog.items import (
+    Connection,
+    SchemaItem,
+    Secret,
+    Source,
+    SourceProgress,
+    SourceTable,
+    Table,
+    View,
+)
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome
 from tidemill.engine.changes import wrong_kind
+from tidemill.engine.connections_ddl import create_connection_sql
 from tidemill.engine.kinds import statement_kind
 from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.plan import Action, Plan
@@ -22,7 +36,8 @@ from tidemill.types.model import type_name
 
 
 def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog: CatalogState) -> Plan:
-    item = session.resolver(catalog).item(statement.name)
+    relation = statement.kind is not ast.ObjectKind.CONNECTION
+    item = session.resolver(catalog).any_item(statement.name, "relation" if relation else "connection")
     if statement_kind(item) is not statement.kind:
         raise wrong_kind(item, statement.kind, statement.name)
     name = ast.Name(catalog.full_name(item))
@@ -36,8 +51,12 @@ def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog:
     return Action(act, columns)
 
 
-def _create_sql(catalog: CatalogState, name: ast.Name, item: Relation, written: ast.Name) -> str:
+def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written: ast.Name) -> str:
     match item:
+        case Connection():
+            return create_connection_sql(catalog, name, item)
+        case Secret():
+            raise Internal("what a secret holds is not shown")
         case Table():
             return create_table_sql(name, item)
         case View():
@@ -45,15 +64,7 @@ def _create_sql(catalog: CatalogState, name: ast.Name, item: Relation, written: 
         case Source():
             return create_source_sql(catalog, name, item)
         case SourceTable() if not item.subsource:
-            source = catalog.get(item.source, Source)
-            return to_sql(
-                ast.CreateTableFromSource(
-                    name,
-                    ast.Name(catalog.full_name(source)),
-                    ast.Name((item.output,)),
-                    tuple(ast.Ident(n) for n in item.desc.names),
-                )
-            )
+            return create_table_from_source_sql(catalog, name, item)
         case SourceTable() | SourceProgress():
             source = catalog.get(item.source, Source)
             raise WrongObjectType(
@@ -87,12 +98,41 @@ def create_view_sql(name: ast.Name, view: View) -> str:
     return f"CREATE VIEW {name} ({columns}) AS {view.sql}"
 
 
+def create_table_from_source_sql(catalog: CatalogState, name: ast.Name, table: SourceTable) -> str:
+    source = ast.Name(catalog.full_name(catalog.get(table.source, Source)))
+    if table.sql is None or table.definition is None:
+        columns = tuple(ast.Ident(n) for n in table.desc.names)
+        return to_sql(ast.CreateTableFromSource(name, source, ast.Name((table.output,)), columns))
+    (parsed,) = parse(table.sql)
+    statement = parsed.statement
+    if not isinstance(statement, ast.CreateTableFromSource):
+        raise Internal(f"the text of table {table.name} is no CREATE TABLE ... FROM SOURCE")
+    messages = _messages_today(catalog, statement.messages, json.loads(table.definition))
+    return to_sql(replace(statement, name=name, source=source, messages=messages))
+
+
+def _messages_today(catalog: CatalogState, said: ast.Messages, spec: Mapping[str, Any]) -> ast.Messages:
+    """With the names that connections to registries have now; `spec` is the output as the definition has
+    it."""
+
+    def form(written: ast.Format | None, kept: Mapping[str, Any] | None) -> ast.Format | None:
+        if kept is None or not isinstance(written, ast.AvroRegistry | ast.ProtobufRegistry):
+            return written
+        connection = (kept.get("registry") or {}).get("connection")
+        if connection is None:
+            return written
+        return replace(written, registry=ast.Name(catalog.full_name(catalog.get(connection, Connection))))
+
+    return replace(said, key=form(said.key, spec["key"]), value=form(said.value, spec["value"]))
+
+
 def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> str:
     """The statement that made it, with what RENAME and ALTER have changed since."""
     (parsed,) = parse(source.sql)
     statement = parsed.statement
     if not isinstance(statement, ast.CreateSource):
         raise Internal(f"the text of source {source.name} is no CREATE SOURCE")
+    statement = _source_today(catalog, statement, source)
     subsources = tuple(
         ast.SourceOutput(ast.Name((t.output,)), ast.Name((t.name,)))
         for t in catalog.source_tables(source.id)
@@ -109,3 +149,15 @@ def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> 
             interval=None if interval == DEFAULT_INTERVAL_MS else f"{interval}ms",
         )
     )
+
+
+def _source_today(catalog: CatalogState, statement: ast.CreateSource, source: Source) -> ast.CreateSource:
+    """With the names that its connections have now."""
+    connection = connection_of(catalog, source)
+    if isinstance(statement.upstream, ast.Kafka) and connection is not None:
+        name = ast.Name(catalog.full_name(connection))
+        statement = replace(statement, upstream=replace(statement.upstream, connection=name))
+    if source.depends_on and source.desc is not None:
+        (spec,) = json.loads(source.definition)["outputs"]
+        statement = replace(statement, messages=_messages_today(catalog, statement.messages, spec))
+    return statement

@@ -11,14 +11,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemill.catalog import source_ops
-from tidemill.catalog.items import Schema, Source, SourceProgress, SourceTable
+from tidemill.catalog.connections import KAFKA, expect_type
+from tidemill.catalog.items import Connection, Schema, Source, SourceProgress, SourceTable
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.changes import change, existing_at, find_or_none, renamed, skip, transact
 from tidemill.engine.durations import history_ms, interval_ms
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
-from tidemill.engine.upstreams import Described, describe
+from tidemill.engine.show import system_value
+from tidemill.engine.upstreams import Context, Described, describe
+from tidemill.engine.upstreams.kafka import describe_kafka_table
+from tidemill.engine.upstreams.messages import ORDER_BY_PARAMETER
+from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import (
     DuplicateObject,
     Notice,
@@ -48,26 +53,27 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
     interval = DEFAULT_INTERVAL_MS if statement.interval is None else interval_ms(statement.interval)
 
     def work_out() -> source_ops.CreateSource:
-        described = describe(statement, s.engine.oracle.now())
-        only = None if described.several else described.outputs[0]
+        described = describe(statement, _context(s, catalog))
+        own = described.own
         return source_ops.CreateSource(
             schema.id,
             name,
             described.type,
             json.dumps(described.definition, sort_keys=True, separators=(",", ":")),
-            to_sql(replace(statement, if_not_exists=False, cluster=None)),
-            _own_desc(statement, only),
-            None if only is None else _envelope(only),
+            to_sql(replace(statement, if_not_exists=False, cluster=None, validate=True)),
+            _own_desc(statement, own),
+            None if own is None else described.envelope or _envelope(own),
             described.gauge.remap_desc,
             described.gauge.progress_desc,
             interval,
             progress,
             _subsources(s, statement, described, schema, catalog),
             history,
+            described.connections,
         )
 
     async def act(s: EngineSession) -> Outcome:
-        op = await s.blocking(work_out)
+        op = await s.interrupt.guard(s.blocking(work_out))
         await transact(s, "CREATE SOURCE", [op])
         if op.desc is None and not op.subsources:
             s.notice(
@@ -79,6 +85,19 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
         return Complete("CREATE SOURCE")
 
     return Action(act)
+
+
+def _context(s: EngineSession, catalog: CatalogState) -> Context:
+    resolver = s.resolver(catalog)
+
+    def find(name: ast.Name, kind: str) -> Connection:
+        item = resolver.any_item(name, "connection")
+        if not isinstance(item, Connection):
+            raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)
+        return expect_type(item, kind, name.offset + 1)
+
+    order_by = system_value(s, SYSTEM_PARAMETERS[ORDER_BY_PARAMETER]) == "on"
+    return Context(catalog, s.engine.secrets, find, s.engine.oracle.now(), order_by)
 
 
 def _envelope(output: Output) -> str:
@@ -106,7 +125,7 @@ def _subsources(
 ) -> tuple[source_ops.NewSubsource, ...]:
     if statement.tables is None:
         return ()
-    if not described.several:
+    if described.own is not None:
         raise SyntaxError_(
             f"FOR TABLES is not possible: the {described.label} gives one relation, which is the source",
             position=statement.name.offset + 1,
@@ -167,6 +186,15 @@ def plan_create_table_from_source(
             hint=f"Read from {source.name}, or make a view over it.",
             position=statement.source.offset + 1,
         )
+    if source.type == KAFKA:
+        return _plan_kafka_table(schema, name, source, statement, catalog)
+    if not statement.messages.silent:
+        raise Unsupported(
+            f'FORMAT, INCLUDE and ENVELOPE are not supported for tables of source "{source.name}"',
+            detail=f"It is a {source.type} source, whose tables have the rows that it makes.",
+            hint="Leave them out.",
+            position=statement.source.offset + 1,
+        )
     opened = open_source(json.loads(source.definition))
     try:
         output = _output(opened.outputs, statement.reference, f'source "{source.name}"')
@@ -175,6 +203,31 @@ def plan_create_table_from_source(
     desc = RelationDesc(tuple(renamed(output.desc.columns, statement.columns)), output.desc.hidden)
     op = source_ops.CreateSourceTable(schema.id, name, source.id, output.name, desc, _envelope(output))
     return change("CREATE TABLE", [op])
+
+
+def _plan_kafka_table(
+    schema: Schema, name: str, source: Source, statement: ast.CreateTableFromSource, catalog: CatalogState
+) -> Plan:
+    async def act(s: EngineSession) -> Outcome:
+        described = await s.interrupt.guard(
+            s.blocking(describe_kafka_table, source, statement, _context(s, catalog))
+        )
+        columns = described.output.desc
+        op = source_ops.CreateSourceTable(
+            schema.id,
+            name,
+            source.id,
+            described.output.name,
+            RelationDesc(tuple(renamed(columns.columns, statement.columns)), columns.hidden),
+            described.envelope,
+            described.spec,
+            to_sql(replace(statement, if_not_exists=False)),
+            described.connections,
+        )
+        await transact(s, "CREATE TABLE", [op])
+        return Complete("CREATE TABLE")
+
+    return Action(act)
 
 
 # -- ALTER SOURCE ----------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tidemill.catalog.items import (
     View,
 )
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.connection_relations import CONNECTION_SPECS
 from tidemill.engine.kinds import object_type
 from tidemill.engine.oids import item_oid
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
@@ -332,6 +333,7 @@ _SPECS: list[Spec] = [
     ),
     # Behind the others: ids follow the order.
     *SOURCE_SPECS,
+    *CONNECTION_SPECS,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

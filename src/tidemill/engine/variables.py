@@ -260,6 +260,12 @@ _SYSTEM = [
         _duration,
         "How far back AS OF reaches unless the relation says otherwise.",
     ),
+    Variable(
+        "enable_upsert_order_by",
+        "on",
+        _boolean,
+        "Whether new sources may have ENVELOPE UPSERT (ORDER BY ...).",
+    ),
 ]
 
 # SET and SHOW spell these in their own ways.

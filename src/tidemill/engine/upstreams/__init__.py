@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from tidemill.engine.upstreams.described import Described
+from tidemill.engine.upstreams.described import Context, Described
+from tidemill.engine.upstreams.kafka import describe_kafka
 from tidemill.engine.upstreams.load_generator import describe_load_generator
-from tidemill.errors import Unsupported
 from tidemill.sql import ast
 
-__all__ = ["Described", "describe"]
+__all__ = ["Context", "Described", "describe"]
 
 
-def describe(statement: ast.CreateSource, started: int) -> Described:
-    """What the source will be, made at the time `started`. May ask the upstream, so it may block; raises what
-    is wrong with the statement, or with the upstream."""
+def describe(statement: ast.CreateSource, context: Context) -> Described:
+    """What the source will be. May ask the upstream, so it may block; raises what is wrong with the
+    statement, or with the upstream."""
     match statement.upstream:
         case ast.LoadGenerator():
-            return describe_load_generator(statement, statement.upstream, started)
+            return describe_load_generator(statement, statement.upstream, context.started)
         case ast.Kafka():
-            raise Unsupported("CREATE SOURCE ... FROM KAFKA is not supported yet")
+            return describe_kafka(statement, statement.upstream, context)

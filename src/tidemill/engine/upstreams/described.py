@@ -1,24 +1,51 @@
-"""What the engine knows of a source before it is made."""
+"""What the engine knows of a source before it is made, and what it needs to find out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.catalog.connections import Secrets, options
+from tidemill.catalog.items import Connection, ItemId
+from tidemill.catalog.state import CatalogState
 from tidemill.sources.contract import Gauge, Output
+from tidemill.sql import ast
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a statement about sources is worked out with."""
+
+    catalog: CatalogState
+    secrets: Secrets
+    # A connection by its name in the statement, of this type; raises what is wrong with it.
+    find: Callable[[ast.Name, str], Connection]
+    # The time at which the source is made.
+    started: int
+    # Whether ENVELOPE UPSERT (ORDER BY ...) may be used (`enable_upsert_order_by`).
+    order_by: bool
+
+    def reached(self, connection: Connection) -> dict[str, Any]:
+        """Its options with the texts of secrets: only to be used, never to be kept."""
+        return options(self.catalog, connection.id, self.secrets)
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """`definition` is what `sources.definition.open_source` takes. With `several` the outputs are tables of
-    their own; else the one output is the source itself. `label` is for messages."""
+    """`definition` is what `sources.definition.open_source` takes, with connections by their ids. One output
+    is the source itself; with none or several its rows are in tables. `label` is for messages."""
 
     type: str
     label: str
     definition: dict[str, Any]
     gauge: Gauge
     outputs: tuple[Output, ...]
+    # How messages become rows, where the source is a relation itself.
+    envelope: str | None = None
+    # Those that the definition names.
+    connections: tuple[ItemId, ...] = ()
 
     @property
-    def several(self) -> bool:
-        return len(self.outputs) > 1
+    def own(self) -> Output | None:
+        return self.outputs[0] if len(self.outputs) == 1 else None

@@ -207,11 +207,7 @@ def _broker(cursor: Cursor) -> str:
 
 _SAME: dict[tuple[str, ...], str] = {("broker",): "BROKERS", ("sasl", "mechanism"): "SASL MECHANISMS"}
 _CALLED = {ConnectionKind.KAFKA: "Kafka", ConnectionKind.SCHEMA_REGISTRY: "schema registry"}
-_TLS: Readers[ConnectionValue] = {
-    ("ssl", "key"): _text,
-    ("ssl", "certificate"): _text,
-    ("ssl", "certificate", "authority"): _text,
-}
+_AUTHORITY = ("ssl", "certificate", "authority")
 _READERS: dict[ConnectionKind, Readers[ConnectionValue]] = {
     ConnectionKind.KAFKA: {
         ("broker",): brokers,
@@ -221,13 +217,15 @@ _READERS: dict[ConnectionKind, Readers[ConnectionValue]] = {
         ("sasl", "mechanism"): _word,
         ("sasl", "username"): _text,
         ("sasl", "password"): _text,
-        **_TLS,
+        _AUTHORITY: _text,
+        ("ssl", "certificate"): _text,
+        ("ssl", "key"): _text,
     },
     ConnectionKind.SCHEMA_REGISTRY: {
         ("url",): _text,
         ("username",): _text,
         ("password",): _text,
-        **_TLS,
+        _AUTHORITY: _text,
     },
 }
 _ALL_READERS: Readers[ConnectionValue] = {

@@ -1,0 +1,59 @@
+"""Asking what is on the other side of a connection, while a statement waits: with deadlines, on a worker
+thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from tidemill.catalog.connections import KAFKA
+from tidemill.decode.registry import Registry, RegistryError
+from tidemill.sources.contract import SourceError
+from tidemill.sources.kafka import metadata
+from tidemill.sources.kafka.metadata import TopicInfo
+
+T = TypeVar("T")
+
+# Said of sources that run; a statement is not tried again.
+_AGAIN = re.compile(r" ?(It is tried again by itself|Reading goes on by itself when it [a-z ]+)\.")
+# A subject that no topic makes.
+_NO_SUBJECT = "tidemill asks whether you are there"
+_UNSEEN = "WITH (VALIDATE = false) does without asking."
+
+
+def check_reachable(kind: str, options: Mapping[str, Any]) -> None:
+    """Raises what keeps us from the other side."""
+    if kind == KAFKA:
+        asking(lambda: metadata.Admin(options).topics(metadata.CREATE_SECONDS))
+    else:
+        asking(lambda: _find_registry(options))
+
+
+def _find_registry(options: Mapping[str, Any]) -> None:
+    """That a registry does not know what nobody has registered is as good an answer as any."""
+    try:
+        Registry(options).by_subject(_NO_SUBJECT)
+    except RegistryError as e:
+        # Whatever else listens there says nothing in the registry's words.
+        if e.status != 404 or e.detail is None:
+            raise
+
+
+def topic_info(connection: Mapping[str, Any], topic: str) -> TopicInfo:
+    """Raises UndefinedObject when there is none."""
+    return asking(lambda: metadata.describe_topic(connection, topic))
+
+
+def offsets_for_time(connection: Mapping[str, Any], topic: str, ms: int) -> dict[int, int]:
+    return asking(lambda: metadata.offsets_for_time(connection, topic, ms))
+
+
+def asking(ask: Callable[[], T], *, avoidable: bool = True) -> T:
+    """What it says. An error's hint is made one for a statement; `avoidable` where it need not have asked."""
+    try:
+        return ask()
+    except (SourceError, RegistryError) as e:
+        said = _AGAIN.sub("", e.hint or "").replace("If it never has: check", "Check").strip()
+        e.hint = f"{said} {_UNSEEN}".strip() if avoidable else said or None
+        raise
