@@ -14,8 +14,11 @@ from cdcv2_oracle import history
 from tidemill.cdcv2 import (
     ColumnRecovery,
     Progress,
+    Recovery,
     UpdateColumns,
+    Updates,
     Writer,
+    column_hash,
     consolidate,
     recover_columns,
     resume_from,
@@ -136,6 +139,19 @@ def test_pairs() -> None:
         writer.stated()
     assert writer.lower == []
     assert _rows(recover_columns(messages, SCHEMA)) == sorted(updates)
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+def test_digests_of_columns_checked_row_by_row(kind: int) -> None:
+    updates = history(Random(3), kind, 4, 12)
+    writer = Writer(SCHEMA, [0 if kind == 0 else (0, 0)], digests=True)
+    batch = _columns(updates)
+    assert writer.add(batch) is not None
+    writer.acknowledged()
+    recovery = Recovery(update_hash=column_hash(SCHEMA), require_digests=True)
+    assert recovery.push(Updates(batch.rows())) == []
+    [(released, _)] = recovery.push(writer.state([]))
+    assert sorted((d, t, n) for (d,), t, n in released) == sorted(updates)  # pyright: ignore
 
 
 def test_idle_progress_and_a_start_in_the_middle() -> None:

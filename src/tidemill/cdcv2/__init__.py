@@ -7,7 +7,7 @@ known, and never a wrong one.
 """
 
 from tidemill.cdcv2.avro import AvroCodec
-from tidemill.cdcv2.column_recovery import ColumnRecovery, ColumnRelease, recover_columns
+from tidemill.cdcv2.column_recovery import ColumnRecovery, ColumnRelease, column_hash, recover_columns
 from tidemill.cdcv2.columns import UpdateColumns, coalesced
 from tidemill.cdcv2.digest import content_of, python_hash, sealed
 from tidemill.cdcv2.json import JsonCodec
@@ -36,6 +36,7 @@ __all__ = [
     "Waits",
     "Writer",
     "coalesced",
+    "column_hash",
     "consolidate",
     "content_of",
     "python_hash",

@@ -7,14 +7,16 @@ whole columns; Python sees times, of which a batch has few, and statements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.cdcv2 import problems
 from tidemill.cdcv2.batches import MEMORY_BYTES, SPILL_BYTES
-from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash
+from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
+from tidemill.cdcv2.digest import UpdateHash
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import Contradiction, Stalled
 from tidemill.cdcv2.stalls import Stall
@@ -205,6 +207,18 @@ def keys_of(batch: UpdateColumns) -> np.ndarray:
         for component in batch.times.reshape(len(batch), -1).T:
             key = hash_longs(np.ascontiguousarray(component), key)
     return key
+
+
+def column_hash(schema: pa.Schema) -> UpdateHash:
+    """The hash of an update whose data is a tuple of these columns' values, for digests that were made of
+    columns and are checked by `Recovery(update_hash=...)`: row by row, so not for many."""
+
+    def update_hash(data: Any, time: Time, diff: int) -> int:
+        columns = [pa.array([value], f.type) for value, f in zip(data, schema, strict=True)]
+        batch = UpdateColumns.of(pa.RecordBatch.from_arrays(columns, schema=schema), [time], [diff])
+        return int(hash_updates(keys_of(batch), batch.diffs)[0])
+
+    return update_hash
 
 
 def _said(batch: UpdateColumns, row: int, time: Time, origin: str) -> str:
