@@ -279,6 +279,7 @@ OTHER_KEYS: list[tuple[SqlType, list[Any]]] = [
     ),
     (model.INTERVAL, [{"months": 1, "days": 0, "micros": 0}, {"months": 0, "days": 30, "micros": 0}]),
     (model.JSONB, ['{"a": 1}', '{"a": 2}']),
+    (SqlType(model.Kind.CHAR), ["a", "a "]),
 ]
 
 
@@ -287,6 +288,13 @@ def test_equal_by_identity(t: SqlType, keys: list[Any]) -> None:
     spec = Spec((Column("v", INT), Column("k", t)), Output.DEBEZIUM, keys=(1,))
     [(time, state, _, before, after)] = rows(spec, ((1, keys[0]), 5, -1), ((2, keys[1]), 5, 1))
     assert (time, state, before, after) == (5, "upsert", 1, 2)
+
+
+@pytest.mark.parametrize("diffs", [(-1, 1), (1, -1)])
+def test_a_key_is_spelled_as_in_the_row_that_came(diffs: tuple[int, int]) -> None:
+    spec = Spec((Column("k", model.FLOAT8), Column("v", INT)), Output.UPSERT, keys=(0,))
+    [(_, _, key, value)] = rows(spec, ((0.0, 1), 5, diffs[0]), ((-0.0, 2), 5, diffs[1]))
+    assert (repr(key), value) == (("0.0", 1) if diffs[0] == 1 else ("-0.0", 2))
 
 
 @pytest.mark.parametrize(("t", "keys"), OTHER_KEYS, ids=lambda v: str(v)[:40])
