@@ -53,13 +53,13 @@ def canonical_json(text: str) -> str:
             result = _reprint(text, _Spelt)
     except RecursionError:
         raise LimitExceeded("stack depth limit exceeded", sqlstate="54001") from None
-    if _ZERO.search(result):
+    if "\\u0000" in result and _ZERO.search(result):
         raise InvalidValue(
             "unsupported Unicode escape sequence",
             detail="\\u0000 cannot be converted to text.",
             sqlstate="22P05",
         )
-    if _ESCAPED_SURROGATE.search(text):
+    if "\\u" in text and _ESCAPED_SURROGATE.search(text):
         try:
             result.encode()
         except UnicodeEncodeError:
@@ -72,24 +72,30 @@ def canonical_json(text: str) -> str:
 
 def _reprint(text: str, parse_int: Callable[[str], Any] | None) -> str:
     """Parse and print, in C unless a number's digits are more than Python's own types would print back."""
-    exact = parse_int is not None
-
-    def parse_float(spelling: str) -> Any:
-        nonlocal exact
-        canonical = canonical_number(spelling)
-        if "." in canonical and "e" not in canonical:
-            value = float(canonical)
-            if repr(value) == canonical:
-                return value
-        exact = True
-        return _Spelt(spelling)
-
-    value = json.loads(
-        text, object_pairs_hook=_ordered, parse_float=parse_float, parse_int=parse_int, parse_constant=_refuse
+    if parse_int is None:
+        try:
+            return _ENCODE(_PLAIN.decode(text))
+        except _NotPlainError:
+            pass
+    exact = json.JSONDecoder(
+        object_pairs_hook=_ordered, parse_float=_Spelt, parse_int=parse_int, parse_constant=_refuse
     )
-    if exact:
-        return _print(value)
-    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "), check_circular=False)
+    return _print(exact.decode(text))
+
+
+class _NotPlainError(Exception):
+    """A number that Python's types would print otherwise."""
+
+
+def _plain_number(spelling: str) -> float | int:
+    canonical = canonical_number(spelling)
+    if "e" not in canonical:
+        if "." not in canonical:
+            return int(canonical)
+        value = float(canonical)
+        if repr(value) == canonical:
+            return value
+    raise _NotPlainError
 
 
 def canonical_json_array(array: pa.Array) -> pa.Array:
@@ -135,16 +141,22 @@ def _ordered(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) < 2:
         return dict(pairs)
     unique = dict(pairs)  # the last of several equal keys
-    return {key: unique[key] for key in sorted(unique, key=_key_order)}
+    keys = sorted(unique)  # by code points, which is the order of their bytes
+    keys.sort(key=len if all(map(str.isascii, keys)) else _byte_length)
+    return {key: unique[key] for key in keys}
 
 
-def _key_order(key: str) -> tuple[int, bytes]:
-    raw = key.encode("utf-8", "surrogatepass")
-    return len(raw), raw
+def _byte_length(key: str) -> int:
+    return len(key.encode("utf-8", "surrogatepass"))
 
 
 def _refuse(word: str) -> NoReturn:
     raise InvalidValue("invalid input syntax for type json", detail=f'Token "{word.lstrip("-")}" is invalid.')
+
+
+# Made once: making one costs as much as reading a short document.
+_PLAIN = json.JSONDecoder(object_pairs_hook=_ordered, parse_float=_plain_number, parse_constant=_refuse)
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), check_circular=False).encode
 
 
 def _print(value: Any) -> str:
@@ -155,7 +167,7 @@ def _print(value: Any) -> str:
         return "{" + ", ".join(f"{_print(k)}: {_print(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_print(v) for v in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return _ENCODE(value)
 
 
 def _syntax(text: str, error: json.JSONDecodeError) -> InvalidValue:
