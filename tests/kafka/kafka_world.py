@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ from tidemill.sources.definition import open_source
 from tidemill.sources.kafka.metadata import describe_topic
 from tidemill.sources.kafka.source import KafkaSource
 
-# When sources of tests look; they are not driven by the clock.
-NOW = 1_700_000_000_000
+# When sources of tests look, and what their records are stamped with: brokers remove what is a week old,
+# and take nothing from tomorrow.
+NOW = int(time.time() * 1000)
 
 
 def connection(kafka: Kafka, **options: Any) -> dict[str, Any]:

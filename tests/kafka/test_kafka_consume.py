@@ -96,7 +96,9 @@ def test_transactions_take_numbers_and_give_what_was_committed(
     topic = kafka.create_topic()
     kafka.produce(topic, numbered(3))  # 0-2
     kafka.transaction(topic, [(b"a", b"aborted")] * 4, commit=False)  # 3-6, mark 7
+    until_stable(kafka, topic, 8)
     kafka.transaction(topic, [(b"c", b"committed")] * 2)  # 8-9, mark 10
+    until_stable(kafka, topic, 11)
     kafka.transaction(topic, [(b"a", b"aborted")] * 2, commit=False)  # 11-12, mark 13
     end = 14
     until_stable(kafka, topic, end)
@@ -250,8 +252,9 @@ def test_a_topic_that_is_gone_is_told(kafka: Kafka, settings: dict[str, str | in
     kafka.produce(topic, numbered(10))
     assert len(read(settings, topic, 0, 10)) == 10
     kafka.delete_topic(topic)
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError) as e:
         read(settings, topic, 0, 10)
+    assert e.value.primary == f'partition 0 of topic "{topic}" is not there'
 
 
 def test_partitions_added_later_are_found_at_once(kafka: Kafka, settings: dict[str, str | int]) -> None:

@@ -118,7 +118,12 @@ _VAGUE = frozenset((KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaEr
 
 def refused(complaints: Sequence[Complaint]) -> bool:
     """Whether waiting any longer is of no use: who we are is not believed, or not allowed."""
-    return any(c.code in _REFUSED or c.code in _FORBIDDEN or c.code == _TLS for c in complaints)
+    return any(c.code in _REFUSED or c.code in _FORBIDDEN or _of_tls(c) for c in complaints)
+
+
+def _of_tls(complaint: Complaint) -> bool:
+    # A certificate that is missing is told after the handshake, as a connection that broke.
+    return complaint.code == _TLS or "SSL routines" in complaint.text
 
 
 def explain(complaints: Sequence[Complaint], brokers: str, instead: str) -> SourceError:
@@ -133,7 +138,7 @@ def explain(complaints: Sequence[Complaint], brokers: str, instead: str) -> Sour
                 sqlstate="28P01",
             )
     for complaint in reversed(complaints):
-        if complaint.code == _TLS:
+        if _of_tls(complaint):
             return Unreachable(
                 "no TLS connection to the Kafka broker",
                 detail=complaint.text,

@@ -50,6 +50,7 @@ _WAIT_MS = 100
 BEAT_SECONDS = 0.5
 # A range whose records are known to be there and do not come for so long is given up; the tick tries again.
 STALL_SECONDS = 10.0
+_LOOK_UP_MS = 500
 _REQUEST_MS = 5000
 
 _SETTINGS: dict[str, str | int] = {
@@ -77,6 +78,14 @@ _NO_TOPIC = frozenset(
         KafkaError.UNKNOWN_TOPIC_ID,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
+    )
+)
+_NOT_YET = frozenset(
+    (
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.LEADER_NOT_AVAILABLE,
     )
 )
 # The group is a name that librdkafka insists on; we are no member, and whether we might be does not matter.
@@ -117,7 +126,9 @@ def read_range(
     place = _Place(topic, partition, lower, upper, str(settings["bootstrap.servers"]))
     with _kept(settings, place) as consumer:
         try:
-            consumer.start(topic, partition, lower, _REQUEST_MS)
+            if not consumer.knows(topic, partition):
+                yield from _found(consumer, place)
+            consumer.start(topic, partition, lower)
             yield from _range(consumer, place, wanted)
         except NativeError as e:
             raise _failure(consumer, place, e) from e
@@ -130,6 +141,30 @@ class _Place:
     lower: int
     upper: int
     brokers: str
+
+
+def _found(consumer: Consumer, place: _Place) -> Iterator[Lot]:
+    """Wait until the client knows the partition's leader."""
+    began = time.monotonic()
+    while True:
+        try:
+            consumer.look_up(place.topic, place.partition, _LOOK_UP_MS)
+            return
+        except NativeError as e:
+            consumer.serve()
+            late = time.monotonic() - began > STALL_SECONDS
+            if e.code not in _NOT_YET or late or refused(consumer.complaints.latest()):
+                raise
+            yield STILL_WAITING
+
+
+def _still_there(consumer: Consumer, place: _Place) -> None:
+    """Ask whether the topic is there: librdkafka waits for one that was deleted."""
+    try:
+        consumer.look_up(place.topic, place.partition, _LOOK_UP_MS)
+    except NativeError as e:
+        if e.code not in _NOT_YET:
+            raise
 
 
 def _range(consumer: Consumer, place: _Place, wanted: Wanted) -> Iterator[Lot]:
@@ -145,6 +180,7 @@ def _range(consumer: Consumer, place: _Place, wanted: Wanted) -> Iterator[Lot]:
             if now - told > BEAT_SECONDS:
                 told = now
                 yield STILL_WAITING
+                _still_there(consumer, place)
             continue
         try:
             reached = _take_in(taken, gathered, place, at)

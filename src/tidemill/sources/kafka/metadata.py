@@ -10,12 +10,18 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as TooLate
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     OffsetSpec,  # pyright: ignore[reportPrivateImportUsage]
@@ -23,7 +29,7 @@ from confluent_kafka.admin import (
 
 from tidemill.errors import UndefinedObject
 from tidemill.sources.contract import SourceError
-from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain
+from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain, refused
 
 # A person waits: brokers that are far away or busy are given some time.
 CREATE_SECONDS = 10.0
@@ -38,6 +44,8 @@ _EARLIEST, _LATEST = cast("OffsetSpec", OffsetSpec.earliest()), cast("OffsetSpec
 
 
 _PAUSE_SECONDS = 0.05
+# How often it is looked whether the client has something to tell while an answer is waited for.
+_LISTEN_SECONDS = 0.1
 
 _NO_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID))
 _NO_LEADER = frozenset(
@@ -51,6 +59,9 @@ _NO_LEADER = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     )
 )
+
+
+_BY_ITSELF = "Brokers were restarted, or one is missing. It is tried again by itself."
 
 
 class NoTopic(SourceError):
@@ -107,11 +118,15 @@ class Admin:
         return self._offsets(topic, partitions, OffsetSpec.for_timestamp(ms), seconds)
 
     def topics(self, seconds: float) -> list[str]:
-        try:
-            found = self._client.list_topics(timeout=seconds)
-        except KafkaException as e:
-            raise self._failed(e) from e
-        return sorted(found.topics)[:MAX_TOPICS]
+        """The names of all topics, up to a limit. Raises Unreachable."""
+        self._complaints.clear()
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return sorted(self._client.list_topics(timeout=_LISTEN_SECONDS).topics)[:MAX_TOPICS]
+            except KafkaException as e:
+                if self._refused() or time.monotonic() > deadline:
+                    raise self._failed(e) from e
 
     def stand(
         self, topic: str, partitions: Collection[int], seconds: float
@@ -163,10 +178,14 @@ class Admin:
         self, futures: Mapping[TopicPartition, Future[Any]], topic: str, seconds: float
     ) -> dict[int, int]:
         deadline = time.monotonic() + seconds
-        return {
-            partition.partition: int(self._result(future, topic, deadline - time.monotonic()).offset)
-            for partition, future in futures.items()
-        }
+        found: dict[int, int] = {}
+        for partition, future in futures.items():
+            offset = int(self._result(future, topic, deadline - time.monotonic()).offset)
+            if offset < 0 and offset != OFFSET_END:
+                # Seen of a broker that had just been started: no error, and no offset.
+                raise NoLeader(f'a partition of topic "{topic}" is not yet served', hint=_BY_ITSELF)
+            found[partition.partition] = offset
+        return found
 
     def _answers(self, future: Future[Any], topic: str, seconds: float) -> Identity:
         found = self._result(future, topic, seconds)
@@ -174,25 +193,30 @@ class Admin:
         return Identity(told, tuple(sorted(partition.id for partition in found.partitions)))
 
     def _result(self, future: Future[_T], topic: str, seconds: float) -> _T:
+        # The client's own deadline comes first; this one is for a client that misses it.
+        deadline = time.monotonic() + max(seconds, 0) + _LISTEN_SECONDS
+        while not future.done():
+            wait([future], _LISTEN_SECONDS)
+            if not future.done() and (self._refused() or time.monotonic() > deadline):
+                raise self._failed(None)
         try:
-            # The client's own deadline comes first; this one is for a client that misses it.
-            return future.result(max(seconds, 0) + 0.1)
-        except TooLate:
-            raise self._failed(None) from None
+            return future.result()
         except KafkaException as e:
             code = _error(e).code()
             if code in _NO_TOPIC:
                 raise NoTopic(f'there is no topic "{topic}"') from e
             if code in _NO_LEADER:
-                raise NoLeader(
-                    f'a partition of topic "{topic}" has no leader',
-                    detail=_told(e),
-                    hint="Brokers were restarted, or one is missing. It is tried again by itself.",
-                ) from e
+                text = f'a partition of topic "{topic}" has no leader'
+                raise NoLeader(text, detail=_told(e), hint=_BY_ITSELF) from e
             raise self._failed(e) from e
 
-    def _failed(self, error: KafkaException | None) -> SourceError:
+    def _refused(self) -> bool:
+        """Whether to wait any longer is of no use."""
         self._client.poll(0)  # lets it tell what it has to tell
+        return refused(self._complaints.latest())
+
+    def _failed(self, error: KafkaException | None) -> SourceError:
+        self._client.poll(0)
         if error is not None:
             self._complaints(_error(error))
         instead = "They did not answer in time." if error is None else _told(error)

@@ -29,6 +29,7 @@ _CONSUMER = 1
 _CONF_OK = 0
 _DESTROY_NO_CLOSE = 0x8
 PARTITION_EOF = -191
+_NO_TOPIC = 3
 
 # The fields of rd_kafka_message_t, as words of eight bytes: err, rkt, partition, payload, len, key, key_len,
 # offset, _private. The 32-bit ones stand in the low half of theirs.
@@ -41,6 +42,26 @@ _TEXT_BYTES = 512
 
 _Pointer = ctypes.c_void_p
 _ErrorCallback = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, _Pointer)
+
+
+class _TopicMetadata(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("partition_count", ctypes.c_int),
+        ("partitions", _Pointer),
+        ("error", ctypes.c_int),
+    )
+
+
+class _Metadata(ctypes.Structure):
+    """The beginning of rd_kafka_metadata_t."""
+
+    _fields_ = (
+        ("broker_count", ctypes.c_int),
+        ("brokers", _Pointer),
+        ("topic_count", ctypes.c_int),
+        ("topics", ctypes.POINTER(_TopicMetadata)),
+    )
 
 
 @cache
@@ -176,7 +197,7 @@ class Consumer:
         # Kept: the library holds a bare pointer to it.
         self._on_error = _ErrorCallback(self._note)
         self._out = np.zeros(MAX_TAKEN, np.uint64)
-        # Topics and partitions whose leaders were asked for.
+        # Partitions whose leaders were asked for.
         self._known: set[tuple[str, int]] = set()
         self._handle = self._open(configuration)
         self._queue = self._slow.rd_kafka_queue_get_consumer(self._handle)
@@ -199,11 +220,32 @@ class Consumer:
     def _note(self, _handle: int, code: int, reason: bytes | None, _opaque: int) -> None:
         self.complaints.add(Complaint(code, (reason or b"").decode(errors="replace")))
 
-    def start(self, topic: str, partition: int, offset: int, milliseconds: int) -> None:
-        """Go to an offset. A partition that is new to this client has its leader looked up first: left to
-        itself, librdkafka would do that a second later. Raises NativeError."""
-        if (topic, partition) not in self._known:
-            self._look_up(topic, milliseconds)
+    def knows(self, topic: str, partition: int) -> bool:
+        """Whether the leader of the partition was looked up."""
+        return (topic, partition) in self._known
+
+    def look_up(self, topic: str, partition: int, milliseconds: int) -> None:
+        """Learn the leader of a partition: left to itself, librdkafka would do that only a second after it is
+        started at one that is new to it. Raises NativeError, also when there is no such topic."""
+        found = ctypes.POINTER(_Metadata)()
+        handle = self._slow.rd_kafka_topic_new(self._handle, topic.encode(), None)
+        if not handle:
+            raise NativeError(-1, f"librdkafka does not take the topic {topic!r}")
+        try:
+            code = self._slow.rd_kafka_metadata(self._handle, 0, handle, ctypes.byref(found), milliseconds)
+            if code != 0:
+                raise NativeError(code)
+            answer = found.contents
+            code = answer.topics[0].error if answer.topic_count else _NO_TOPIC
+            self._slow.rd_kafka_metadata_destroy(found)
+            if code != 0:
+                raise NativeError(code)
+            self._known.add((topic, partition))
+        finally:
+            self._slow.rd_kafka_topic_destroy(handle)
+
+    def start(self, topic: str, partition: int, offset: int) -> None:
+        """Go to an offset. Raises NativeError."""
         name = topic.encode()
         target = self._slow.rd_kafka_topic_partition_list_new(1)
         self._slow.rd_kafka_topic_partition_list_add(target, name, partition)
@@ -212,20 +254,6 @@ class Consumer:
         self._slow.rd_kafka_topic_partition_list_destroy(target)
         if code != 0:
             raise NativeError(code)
-        self._known.add((topic, partition))
-
-    def _look_up(self, topic: str, milliseconds: int) -> None:
-        found = _Pointer()
-        handle = self._slow.rd_kafka_topic_new(self._handle, topic.encode(), None)
-        if not handle:
-            raise NativeError(-1, f"librdkafka does not take the topic {topic!r}")
-        try:
-            code = self._slow.rd_kafka_metadata(self._handle, 0, handle, ctypes.byref(found), milliseconds)
-            if code != 0:
-                raise NativeError(code)
-            self._slow.rd_kafka_metadata_destroy(found)
-        finally:
-            self._slow.rd_kafka_topic_destroy(handle)
 
     def stop(self) -> None:
         """Read no further; what was read ahead is let go."""
