@@ -20,6 +20,7 @@ from bench.kafka import catch_up, decode, fresh, large
 from bench.kafka.load import Wrong
 from bench.kafka.ours import Stalled
 from bench.report import Figure, print_table
+from support.server import ServerError
 from tidemill.dev.broker import Broker
 
 # What each part measures; in this order.
@@ -67,7 +68,7 @@ def measure(*, quick: bool = False, only: Collection[str] = ()) -> list[Figure]:
         told = ", ".join(name for name in names if name in chosen)
         try:
             found = run()
-        except (Wrong, Stalled, psycopg.Error) as e:
+        except (Wrong, Stalled, ServerError, psycopg.Error) as e:
             # The other parts go on.
             found = [
                 Figure(

@@ -17,8 +17,10 @@ from support.server import ServerProcess
 def serving(*args: str, ready: bool = True) -> Generator[ServerProcess]:
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
         server = ServerProcess(Path(folder) / "data", args=args)
-        server.start(wait_ready=ready)
         try:
+            server.start(wait_ready=ready)
             yield server
-        finally:
             server.terminate()
+        finally:
+            # Whatever is left of it, also when it did not get ready.
+            server.close()

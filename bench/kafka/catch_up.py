@@ -19,6 +19,7 @@ from bench.kafka.memory import Memory, Watch
 from bench.kafka.ours import Stalled, ours
 from bench.peers.programs import Failed, Missing, Peer, Run, ceiling, delta, flink
 from bench.report import Figure
+from support.server import ServerError
 
 TOPIC = "catch-up"
 OURS = "ours"
@@ -74,7 +75,7 @@ class Race:
         before = self._before or self.run_ceiling()
         try:
             one = once()
-        except (Missing, Failed, Wrong, Stalled, psycopg.Error) as e:
+        except (Missing, Failed, Wrong, Stalled, ServerError, psycopg.Error) as e:
             runs.trouble = _trouble(e)
             print(f"  {name}: {e}", flush=True)
             return
