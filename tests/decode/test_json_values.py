@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.decode import json as module
 from tidemill.decode.json import CHUNK, MAX_DEPTH, JsonDecoder
 from tidemill.errors import TidemillError
 from tidemill.types.json import canonical_json
@@ -49,6 +50,11 @@ NUMBERS = [
 ]
 WORDS = ["true", "false", "null"]
 STRINGS = [
+    '"\\\\"',
+    '"a\\\\\\"b\\\\"',
+    '"\\n\\t\\r\\b\\f"',
+    '"\\/"',
+    '"[\\"1\\",\\"2\\"]"',
     '""',
     '"a"',
     '"some text"',
@@ -60,6 +66,11 @@ STRINGS = [
 ]
 # What looks like JSON and is none, or is another value than it seems.
 WRONG = [
+    '"\\x"',
+    '"a\\"',
+    '"\\\\\\"',
+    "\\",
+    "\\n",
     "01",
     "-",
     "+1",
@@ -197,3 +208,39 @@ def test_depth_is_bounded_whoever_calls(opening: str) -> None:
         None,
         f"json deserialization error: objects and arrays are nested more than {MAX_DEPTH} deep",
     ]
+
+
+def test_documents_that_look_alike_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debezium's and others': nested, with nulls, escapes, zeros behind the point, arrays of one length."""
+
+    def document(i: int) -> bytes:
+        after = {
+            "id": i,
+            "n": i / 4,
+            "note": None if i % 3 else 'say "hi"\n',
+            "at": [i, -i],
+            "ok": i % 2 == 0,
+        }
+        source = {"lsn": 10**9 + i, "sequence": json.dumps([str(i), "ö"], ensure_ascii=False)}
+        return json.dumps({"before": None, "after": after, "source": source}, ensure_ascii=False).encode()
+
+    documents = [document(i) for i in range(1000)]
+    expected = [canonical_json(d.decode()) for d in documents]
+
+    def never(text: str) -> str:
+        raise AssertionError(text)
+
+    monkeypatch.setattr(module, "canonical_value", never)
+    decoded = JsonDecoder().decode(pa.array(documents, pa.binary()))
+    assert decoded.errors is None
+    assert decoded.columns[0].to_pylist() == expected
+
+
+@pytest.mark.chaos
+def test_many_documents() -> None:
+    for seed in range(1700):
+        rng = random.Random(seed)
+        keys = rng.sample(["a", "b", "id", "a key", "ö", "name", "after", "é", "zz", ""], rng.randint(1, 5))
+        style = rng.randrange(4)
+        first = [random_document(rng, keys, rng.randint(0, 3), style) for _ in range(rng.randint(1, 3))]
+        check([varied(rng, rng.choice(first)) for _ in range(60)])

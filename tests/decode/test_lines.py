@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.decode.contract import Decoder
-from tidemill.decode.csv import CsvDecoder
+from tidemill.decode.csv import CsvDecoder, split
+from tidemill.decode.reader import Unreadable
 from tidemill.decode.regex import PatternError, RegexDecoder
 from tidemill.decode.text import BytesDecoder, TextDecoder
 from tidemill.types.arrow import arrow_type
@@ -99,6 +100,38 @@ def test_csv_is_that_of_python(seed: int) -> None:
         written.append((record + rng.choice(["", "\n", "\r\n"])).encode())
         expected.append(tuple(fields))
     assert rows(CsvDecoder([f"c{i}" for i in range(width)], delimiter), written) == expected
+
+
+def soup(rng: random.Random, count: int) -> None:
+    """Characters that mean something, in any order: by columns as one by one."""
+    width = rng.randint(1, 4)
+    decoder = CsvDecoder([f"c{i}" for i in range(width)])
+    messages: list[bytes | None] = [
+        "".join(rng.choices('a"",,\n\rö', k=rng.choice([0, 1, 2, 4, 9]))).encode() for _ in range(count)
+    ]
+    found = rows(decoder, messages)
+    for message, row in zip(messages, found, strict=True):
+        assert message is not None
+        try:
+            fields = split(message.decode().removesuffix("\n").removesuffix("\r"), ",")
+        except Unreadable as error:
+            assert row == f"{CSV}{error}"
+        else:
+            told = f"{CSV}expected {width} columns, got {len(fields)}"
+            assert row == (tuple(fields) if len(fields) == width else told)
+    assert rows(decoder, messages[:1]) == found[:1]
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**48))
+def test_csv_soup(seed: int) -> None:
+    soup(random.Random(seed), 50)
+
+
+@pytest.mark.chaos
+def test_much_csv_soup() -> None:
+    for seed in range(100):
+        soup(random.Random(seed), 1000)
 
 
 def test_regex_groups_are_columns() -> None:

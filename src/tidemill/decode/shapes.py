@@ -3,9 +3,9 @@
 Messages of a topic look alike: the same keys in the same order, with the same blanks. A shape is learned from
 one message: the bytes between its values (literals), and where the values go in canonical jsonb. Other
 messages are held against it with numpy: every literal must be there, byte by byte, and every value must be a
-string without escapes, or a number or word that is canonical as it is written. Then the canonical text is
-only a rearrangement of spans. Whatever is otherwise is no match, and is left to `types.json`, which says what
-jsonb is.
+string whose escapes stay as they are, or a number or word that is canonical as it is written. Then the
+canonical text is only a rearrangement of spans. Whatever is otherwise is no match, and is left to
+`types.json`, which says what jsonb is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ from tidemill.types.columns import spans
 # Values in one shape: more would make the table of spans large, and nobody has flat documents of this size.
 MAX_VALUES = 512
 
+# The escapes that jsonb writes as everybody does; others (`\u00e9`, `\/`) it writes otherwise.
+_IS_KEPT = np.zeros(256, dtype=np.bool_)
+_IS_KEPT[np.frombuffer(b'"\\nrtbf', dtype=np.uint8)] = True
 _TOKEN = re.compile(
-    r'[ ]*(?:([{}\[\],:])|("[^"\\\x00-\x1f]*")|(-?[0-9][0-9.eE+-]*|true|false|null))', re.ASCII
+    r'[ ]*(?:([{}\[\],:])|("(?:[^"\\\x00-\x1f]|\\["\\nrtbf])*")|(-?[0-9][0-9.eE+-]*|true|false|null))',
+    re.ASCII,
 )
 # Where a value stands in the output.
 _Piece = str | int
@@ -84,7 +88,9 @@ class _Scanner:
             if key is not None and key[1] == "}" and separator == "{":
                 return ["{}"]
             colon = self._next()
-            if key is None or key[2] is None or key[2] in members or colon is None or colon[1] != ":":
+            if key is None or key[2] is None or colon is None or colon[1] != ":":
+                return None
+            if key[2] in members or "\\" in key[2]:
                 return None
             value = self._value()
             comma = self._next()
@@ -145,15 +151,22 @@ class Documents:
         self._places: dict[int, np.ndarray] = {}
         octets = self.bytes.octets
         quotes = np.flatnonzero(octets == ord('"'))
+        # Documents with control characters (blanks other than spaces too), or with escapes that are not kept
+        # as they are, match no shape.
+        self.odd = np.zeros(len(texts), dtype=np.bool_)
+        control = np.flatnonzero(octets[PAD:-PAD] < 0x20) + PAD
+        self.odd[np.searchsorted(edges, control, side="right") - 1] = True
+        slashes = np.flatnonzero(octets == ord("\\"))
+        if len(slashes):
+            escaped = _escaped(slashes)
+            owner = np.searchsorted(edges, escaped - 1, side="right") - 1
+            kept = _IS_KEPT[octets[escaped]] & (escaped < self.end[owner])
+            self.odd[owner[~kept]] = True
+            quotes = np.setdiff1d(quotes, escaped[kept], assume_unique=True)
         # Two more than there are: what stands behind the last is never looked at closely.
         self.quotes = np.concatenate([quotes, [len(octets)] * 2])
         # Per document, the number of its first quote.
         self.first_quote = np.searchsorted(quotes, self.start)
-        inside = octets[PAD:-PAD]
-        odd = np.flatnonzero((inside < 0x20) | (inside == ord("\\")))
-        # Documents with escapes or control characters (blanks other than spaces too) match no shape.
-        self.odd = np.zeros(len(texts), dtype=np.bool_)
-        self.odd[np.searchsorted(edges, odd + PAD, side="right") - 1] = True
 
     def places(self, octet: int) -> np.ndarray:
         """Where the byte stands, and a place behind all."""
@@ -174,6 +187,15 @@ class Documents:
                 edges[:, 2 * i], edges[:, 2 * i + 1] = walk.value(shape.literals[i + 1], last=i + 1 == count)
         good = walk.good & (walk.pos == walk.end)
         return rows[good], _rearranged(self.bytes.octets, edges[good], shape.output)
+
+
+def _escaped(slashes: np.ndarray) -> np.ndarray:
+    """The places that backslashes escape: behind the first, third, ... of those that stand together."""
+    first = np.ones(len(slashes), dtype=np.bool_)
+    first[1:] = slashes[1:] != slashes[:-1] + 1
+    order = np.arange(len(slashes))
+    run = np.maximum.accumulate(np.where(first, order, 0))
+    return slashes[(order - run) % 2 == 0] + 1
 
 
 class _Walk:
