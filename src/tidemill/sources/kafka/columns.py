@@ -76,11 +76,14 @@ def _windows(
     base: int, relative: np.ndarray, lengths: np.ndarray, long: np.ndarray, views: np.ndarray
 ) -> list[pa.Buffer]:
     """Where the long values are: the number of a window over memory, and the place in it."""
-    numbers, which = np.unique(relative[long] >> _WINDOW_BITS, return_inverse=True)
-    views[long, 2] = which
+    numbers = relative[long] >> _WINDOW_BITS
+    used = [int(numbers[0])]
+    if int(numbers.min()) != int(numbers.max()):
+        found, views[long, 2] = np.unique(numbers, return_inverse=True)
+        used = found.tolist()
     views[long, 3] = relative[long] & ((1 << _WINDOW_BITS) - 1)
     size = (1 << _WINDOW_BITS) + int(lengths.max())
-    return [pa.foreign_buffer(base + (int(number) << _WINDOW_BITS), size) for number in numbers]
+    return [pa.foreign_buffer(base + (number << _WINDOW_BITS), size) for number in used]
 
 
 def _inline(

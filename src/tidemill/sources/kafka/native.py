@@ -12,6 +12,7 @@ version 0.9. Nothing here is thread-safe.
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -167,8 +168,8 @@ class Taken:
 
     def release(self) -> None:
         destroy = _library()[1].rd_kafka_message_destroy
-        for pointer in self._pointers.tolist():
-            destroy(pointer)
+        # The one step per message that is left; this is the quickest way around a loop.
+        deque(map(destroy, self._pointers.tolist()), maxlen=0)
         self._pointers = self._pointers[:0]
 
 
