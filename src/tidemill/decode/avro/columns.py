@@ -1,7 +1,7 @@
 """What an Avro schema is in SQL: the type of each value, and the columns of a message.
 
 Called at CREATE, to tell the columns and to refuse what cannot be columns, and by `resolve`, which makes
-values of these types. The table of types is in docs/sources/formats.md.
+values of these types. The table of types is in docs/formats.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Protobuf message is in SQL. The table of types is in docs/sources/formats.md."""
+"""What a Protobuf message is in SQL. The table of types is in docs/formats.md."""
 
 from __future__ import annotations
 
