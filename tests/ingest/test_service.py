@@ -222,10 +222,14 @@ def test_changes_of_a_source_at_work_keep_nobody_waiting(world: World) -> None:
 
 def test_a_source_that_is_dropped_at_work(world: World) -> None:
     source = world.auction("house")
-    world.check(world.table(source, "bids"))
+    table = world.table(source, "bids")
+    world.check(table)
     world.gate.shut()
+    shard = world.ingestion.shard(table)
+    version = shard.version
     world.catalog.transact([Drop(source.id, cascade=True)])
     other = world.auction("other")
     world.gate.open.set()
     world.ticks(other)
     assert [s.name for s, _, _ in world.ingestion.all()] == ["other"]
+    assert shard.version == version

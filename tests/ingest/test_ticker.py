@@ -85,9 +85,13 @@ class Sleepy(Source):
         self.seconds = seconds
         self.error = error
         self.read_seconds = read_seconds
+        # It answers only once this is set.
+        self.answers: threading.Event | None = None
 
     def frontier(self, now: int) -> Offsets:
         time.sleep(self.seconds)
+        if self.answers is not None:
+            assert self.answers.wait(2 * WAIT_SECONDS)
         if self.error is not None:
             raise self.error
         return self.inner.frontier(now)
@@ -166,8 +170,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_what_is_small_shares_a_job_and_a_time(world: World) -> None:
     a, b = world.add("a", world.counter()), world.add("b", world.counter())
     world.ticks(a, b, more=5)
-    together = [names for lane, names in world.runner.jobs if lane == SHARED_LANE and len(names) == 2]
-    assert together
+    world.wait(lambda: any(lane == SHARED_LANE and len(names) == 2 for lane, names in world.runner.jobs))
 
     def shared_times() -> set[int]:
         first, second = ({x.time for x in s.machine.remap.bindings(0)} for s in (a, b))
@@ -290,6 +293,22 @@ def test_jumps_of_the_clock(tmp_path: Path) -> None:
     assert times == sorted(set(times))
     # No time is taken from a wrong future.
     assert times[-1] < JumpingClock().wall_us() // 1000 + 60_000
+    world.close()
+
+
+def test_a_round_goes_on_without_those_that_do_not_answer(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.runner.ready = False
+    silent = Sleepy(world.counter())
+    silent.answers = threading.Event()
+    slots = world.add("silent", silent), world.add("other", world.counter())
+    time.sleep(0.2)
+    world.runner.ready = True
+    # Both are due at once.
+    world.wait(lambda: slots[1].report.statistics.ticks > 0)
+    assert slots[0].report.statistics.ticks == 0
+    silent.answers.set()
+    world.ticks(slots[0], more=1)
     world.close()
 
 
