@@ -316,14 +316,14 @@ def test_what_cannot_be_read_stands_in_its_slot() -> None:
     ("value", "why"),
     [
         (b'{"op":"c"}', "'after' column missing from debezium input"),
-        (b"[1]", "json deserialization error: an object was expected"),
-        (b"{", "json deserialization error: a name was expected at character 1"),
-        (b'{"after"', "json deserialization error: ':' was expected at character 8"),
-        (b'{"after":{}', "json deserialization error: ',' was expected at character 11"),
-        (b'{"after":{}} x', "json deserialization error: nothing was expected at character 12"),
+        (b"[1]", "'after' column missing from debezium input"),
+        (b'{"schema":{},"payload":7}', "'after' column missing from debezium input"),
+        (b"{", "json deserialization error: Expecting property name enclosed in double quotes"),
+        (b'{"after":{}} x', "json deserialization error: Extra data: line 1 column 14 (char 13)"),
         (b'{"after":x}', "json deserialization error: Expecting value: line 1 column 10 (char 9)"),
+        (b'{"\\u0061fter":{}}', "json deserialization error: a member's name is written with escapes"),
         (b"\xff", "json deserialization error: 'utf-8' codec can't decode byte 0xff in position 0"),
-        (b"", "json deserialization error: an object was expected"),
+        (b"", "json deserialization error: Expecting value: line 1 column 1 (char 0)"),
         (b'{"a":' * 100_000, "json deserialization error: it is nested too deeply"),
     ],
 )
@@ -336,7 +336,9 @@ def test_json_that_is_no_change(value: bytes, why: str) -> None:
 
 def test_json_takes_after_as_it_stands() -> None:
     after = '{"n": NUMBER, "x": "}\\"", "op": "t"}'.replace("NUMBER", "1" * 5000)
-    value = ' { "before" : {"after": 1, "op": "t"} , "after" : AFTER , "op" : "u" } '.replace("AFTER", after)
+    before = '{"after": 1, "op": "t", "x": "\\"after\\": 2"}'
+    value = ' { "before" : BEFORE , "after" : AFTER , "op" : "u" } '
+    value = value.replace("AFTER", after).replace("BEFORE", before)
     (row,) = json_rows([(b"1", value.encode())]).to_pylist()
     assert row["data"] == after
     assert "mz_truncate" not in row

@@ -7,6 +7,8 @@ too. The text of `after` is cut out of the message and only that is decoded, so 
 from __future__ import annotations
 
 import json
+import re
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +20,10 @@ from tidemill.types.kernels import pc
 
 MISSING_AFTER = "'after' column missing from debezium input"
 
-# Where a value stands in a text: from, to.
-_Span = tuple[int, int]
+# Numbers stay as they are spelt: they are compared, and may have more digits than Python converts.
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
+_AFTER = re.compile(r'"after"\s*:\s*')
+_PAYLOAD = re.compile(r'"payload"\s*:\s*')
 
 
 class JsonChanges:
@@ -65,64 +69,33 @@ def _complaint(error: ValueError | RecursionError) -> str:
 
 def _change(text: str) -> tuple[str | None, bool]:
     """The text of `after`, None where that is null; and whether the change is a truncate."""
-    members = _members(text)
-    if _wrapped(members):
-        begin, _ = members["payload"]
-        if text.startswith("null", begin):
+    change = _DECODER.decode(text)
+    if _wrapped(change):
+        change = change["payload"]
+        if change is None:
             return None, False
-        members = _members(text, begin)
-    if "after" not in members:
+    if not isinstance(change, dict) or "after" not in change:
         raise _NoAfter
-    start, end = members["after"]
-    op = members.get("op")
-    truncated = op is not None and json.loads(text[slice(*op)]) == TRUNCATE
-    after = text[start:end]
-    return (None if after == "null" else after), truncated
+    members = cast("dict[str, Any]", change)
+    after = members["after"]
+    return None if after is None else _text_of(text, _AFTER, after), members.get("op") == TRUNCATE
 
 
-def _wrapped(members: dict[str, _Span]) -> bool:
-    return members.keys() == {"schema", "payload"}
+def _wrapped(value: Any) -> bool:
+    return isinstance(value, dict) and cast("dict[str, Any]", value).keys() == {"schema", "payload"}
 
 
-# Numbers are not looked at: they may have more digits than Python converts.
-_read = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
-_SPACE = " \t\n\r"
-
-
-def _members(text: str, at: int = 0) -> dict[str, _Span]:
-    """The members of the object that begins at `at`, and where their values stand. Values are read in C and
-    let go: only where they end is of interest. Behind the outermost object nothing may follow."""
-    members: dict[str, _Span] = {}
-    outermost = at == 0
-    at = _skip(text, at)
-    if not text.startswith("{", at):
-        raise ValueError("an object was expected")
-    at = _skip(text, at + 1)
-    while not text.startswith("}", at):
-        if members:
-            at = _skip(text, _expect(text, ",", at))
-        if not text.startswith('"', at):
-            raise ValueError(f"a name was expected at character {at}")
-        name, at = _read(text, at)
-        start = _skip(text, _expect(text, ":", _skip(text, at)))
-        _, end = _read(text, start)
-        members[name] = (start, end)
-        at = _skip(text, end)
-    if outermost and _skip(text, at + 1) != len(text):
-        raise ValueError(f"nothing was expected at character {at + 1}")
-    return members
-
-
-def _expect(text: str, sign: str, at: int) -> int:
-    if not text.startswith(sign, at):
-        raise ValueError(f"'{sign}' was expected at character {at}")
-    return at + 1
-
-
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _SPACE:
-        at += 1
-    return at
+def _text_of(text: str, name: re.Pattern[str], value: Any) -> str:
+    """How the value of a member is spelt in the text. A member of that name deeper inside is passed over, but
+    for one that has the very same value."""
+    for found in name.finditer(text):
+        try:
+            same, end = _DECODER.raw_decode(text, found.end())
+        except ValueError:
+            continue  # it stands within a text
+        if same == value:
+            return text[found.end() : end]
+    raise ValueError("a member's name is written with escapes")
 
 
 def bare_keys(keys: pa.Array) -> pa.Array:
@@ -136,9 +109,7 @@ def bare_keys(keys: pa.Array) -> pa.Array:
 def _bare(key: bytes) -> bytes:
     try:
         text = key.decode()
-        members = _members(text)
+        value = _DECODER.decode(text)
+        return _text_of(text, _PAYLOAD, value["payload"]).encode() if _wrapped(value) else key
     except (ValueError, RecursionError):
         return key  # the decoder says what is wrong with it
-    if not _wrapped(members):
-        return key
-    return text[slice(*members["payload"])].encode()
