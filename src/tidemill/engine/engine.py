@@ -32,6 +32,7 @@ from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.secrets import secret_store
 from tidemill.engine.session import EngineSession
 from tidemill.engine.source_relations import FrontierRow, SourcesView
+from tidemill.engine.subscriptions import Subscriptions
 from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
@@ -45,6 +46,7 @@ from tidemill.persist.shard import ShardId
 from tidemill.persist.txns.request import ShardConflict
 from tidemill.query.settings import refuse_fixed
 from tidemill.query.spark import SparkHost
+from tidemill.subscribe.hub import Hub
 from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
@@ -78,12 +80,16 @@ class TidemillEngine:
         # A folder that outlives the server must not be taken for another data directory's.
         own = Path(config.scratch_dir) / f"state-{environment.id}" if config.scratch_dir else None
         state_folder = own or spark.scratch / "state"
+        self.hub = Hub(self.workers)
+        self.subscriptions = Subscriptions(self.workers)
+        catalog.on_change(self._tell_dropped)
         self.ingestion = Ingestion(
             environment,
             catalog,
             SparkRunner(spark, str(state_folder)),
             secrets=self.secrets,
             on_lost=environment.oracle.lose,
+            on_moved=self.hub.moved,
         )
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         compactor = SparkCompactor(environment, spark)
@@ -201,12 +207,25 @@ class TidemillEngine:
             self._opened.add(shard_id)
         future = self.environment.txns.commit(updates, reads, unchanged)
         try:
-            return await self._handover.result(future)
+            ts = await self._handover.result(future)
+            self.hub.moved(updates.keys())
+            return ts
         except ShardConflict as e:
             name = next(
                 (c.item.name for c in self.catalog.state.collections() if c.shard == e.shard_id), None
             )
             raise e if name is None else e.named(name) from None
+
+    def _tell_dropped(self, old: CatalogState, new: CatalogState) -> None:
+        """Subscriptions to what is gone end."""
+        gone = old.items.keys() - new.items.keys()
+
+        def error(item_id: str) -> TidemillError:
+            name = ".".join(old.full_name(old.relation(item_id)))
+            return UndefinedObject(f"relation '{name}' was dropped", sqlstate="42704")
+
+        if gone:
+            self.hub.dropped(gone, error)
 
     def release(self, what: Callable[[], None]) -> None:
         """Run it on a worker thread, without waiting; when the server is stopping, at once."""

@@ -42,11 +42,14 @@ def plan_statement(
         show,
         show_create,
         sources_ddl,
+        subscribing,
     )
 
     match statement:
         case ast.Query():
             return select.plan_query(s, statement, types, catalog)
+        case ast.Subscribe():
+            return subscribing.plan_subscribe(s, statement, types, catalog)
         case ast.Insert():
             return dml.plan_insert(s, statement, types, catalog)
         case ast.Update():

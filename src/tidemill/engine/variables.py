@@ -164,6 +164,12 @@ class Variable:
 
 
 _SESSION = [
+    Variable(
+        "subscribe_key_violation",
+        "blank",
+        _one_of("blank", "underscore"),
+        "Whether mz_state of SUBSCRIBE says `key violation` or `key_violation`.",
+    ),
     Variable("application_name", "", _text, "What the client calls itself.", reported=True),
     Variable("bytea_output", "hex", _only("hex"), "How bytea is shown."),
     Variable("client_encoding", "UTF8", _utf8, "The client's encoding.", reported=True),
@@ -259,6 +265,24 @@ _SYSTEM = [
         "1h",
         _duration,
         "How far back AS OF reaches unless the relation says otherwise.",
+    ),
+    Variable(
+        "enable_within_timestamp_order_by_in_subscribe",
+        "on",
+        _boolean,
+        "Whether SUBSCRIBE takes WITHIN TIMESTAMP ORDER BY.",
+    ),
+    Variable(
+        "enable_envelope_upsert_in_subscribe",
+        "on",
+        _boolean,
+        "Whether SUBSCRIBE takes ENVELOPE UPSERT.",
+    ),
+    Variable(
+        "enable_envelope_debezium_in_subscribe",
+        "on",
+        _boolean,
+        "Whether SUBSCRIBE takes ENVELOPE DEBEZIUM.",
     ),
     Variable(
         "enable_upsert_order_by",
