@@ -14,7 +14,7 @@ from support.kafka import Kafka, Record, send
 from tidemill.sources.contract import MAX_BATCH_ROWS, SourceError
 from tidemill.sources.kafka import consume
 from tidemill.sources.kafka.client import Unreachable
-from tidemill.sources.kafka.consume import Lot, Wanted, read_range, settings_of
+from tidemill.sources.kafka.consume import Lot, Range, Wanted, read_range, settings_of
 from tidemill.sources.kafka.messages import Messages
 
 
@@ -26,7 +26,7 @@ def settings(kafka: Kafka) -> dict[str, str | int]:
 def lots(
     settings: dict[str, str | int], topic: str, lower: int, upper: int, partition: int = 0, **wanted: bool
 ) -> Iterator[Lot]:
-    return read_range(settings, topic, partition, lower, upper, Wanted(**wanted))
+    return read_range(settings, Range(topic, partition, lower, upper), Wanted(**wanted))
 
 
 def read(
@@ -227,6 +227,10 @@ def test_what_retention_removed_is_an_error_that_says_so(
     )
     assert not e.value.transient
     assert len(read(settings, topic, 5, 20)) == 15
+    # Who has never read anything of it begins with what there is.
+    (lot,) = read_range(settings, Range(topic, 0, 0, 20, from_start=True), Wanted())
+    assert messages(lot).offsets.tolist() == list(range(5, 20))
+    assert list(read_range(settings, Range(topic, 0, 0, 4, from_start=True), Wanted())) == []
 
 
 def test_a_partition_that_ends_early_is_given_up(

@@ -112,6 +112,22 @@ def test_partitions_added_later_are_taken_in(kafka: Kafka) -> None:
     assert frontier(opened(kafka, topic), NOW) == {0: 1, 2: 1}
 
 
+def test_partitions_whose_beginning_was_never_asked_for_are_read_from_what_they_have(kafka: Kafka) -> None:
+    topic = kafka.create_topic(partitions=2)
+    kafka.produce(topic, [Record(b"k", b"%d" % n, None, None, n % 2) for n in range(40)])
+    kafka.delete_records(topic, {0: 5, 1: 5})
+    of = {**definition(kafka, topic), "partitions": {"1": 0}, "topic_id": None}
+    source = open_source(of)
+    reaches(source, {0: 20, 1: 20})
+    pieces = source.split(source.start, Offsets({0: 20, 1: 20}), 4)
+    assert [p for p in pieces if p.partition == 0] == [Piece(0, 0, 20)] and len(pieces) == 4
+    (batch,) = source.reader().read(pieces[0])
+    assert batch.rows.column("text").to_pylist() == [str(n) for n in range(10, 40, 2)]
+    # Of the other one it was said.
+    with pytest.raises(SourceError, match="does not have the records"):
+        list(source.reader().read(pieces[1]))
+
+
 def test_a_topic_that_is_deleted_is_told(kafka: Kafka) -> None:
     topic = kafka.create_topic()
     kafka.produce(topic, [(b"k", b"v")] * 3)

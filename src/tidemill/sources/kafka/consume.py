@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -116,39 +116,43 @@ def settings_of(connection: Mapping[str, Any], group_prefix: str | None) -> dict
     return {**configuration(connection), **_SETTINGS, "group.id": f"{group_prefix or ''}tidemill"}
 
 
-def read_range(
-    settings: Mapping[str, str | int], topic: str, partition: int, lower: int, upper: int, wanted: Wanted
-) -> Iterator[Lot]:
-    """Exactly the records of [lower, upper), in order, in lots that fit into a batch; `STILL_WAITING` when
-    none came for a while. Raises SourceError."""
-    if lower >= upper:
-        return
-    place = _Place(topic, partition, lower, upper, str(settings["bootstrap.servers"]))
-    with _kept(settings, place) as consumer:
-        try:
-            if not consumer.knows(topic, partition):
-                yield from _found(consumer, place)
-            consumer.start(topic, partition, lower)
-            yield from _range(consumer, place, wanted)
-        except NativeError as e:
-            raise _failure(consumer, place, e) from e
-
-
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Range:
+    """The records [lower, upper) of a partition. `from_start`: none before `lower` was ever asked for, so
+    that reading begins with the first record that the partition has, should that come later."""
+
     topic: str
     partition: int
     lower: int
     upper: int
-    brokers: str
+    from_start: bool = False
 
 
-def _found(consumer: Consumer, place: _Place) -> Iterator[Lot]:
+def read_range(settings: Mapping[str, str | int], of: Range, wanted: Wanted) -> Iterator[Lot]:
+    """Exactly the records of the range, in order, in lots that fit into a batch; `STILL_WAITING` when none
+    came for a while. Raises SourceError."""
+    if of.lower >= of.upper:
+        return
+    brokers = str(settings["bootstrap.servers"])
+    with _kept(settings) as consumer:
+        try:
+            if not consumer.knows(of.topic, of.partition):
+                yield from _found(consumer, of)
+            if of.from_start:
+                first, _ = consumer.watermarks(of.topic, of.partition, _REQUEST_MS)
+                of = replace(of, lower=max(of.lower, min(first, of.upper)))
+            consumer.start(of.topic, of.partition, of.lower)
+            yield from _range(consumer, of, wanted, brokers)
+        except NativeError as e:
+            raise _failure(consumer, of, e, brokers) from e
+
+
+def _found(consumer: Consumer, of: Range) -> Iterator[Lot]:
     """Wait until the client knows the partition's leader."""
     began = time.monotonic()
     while True:
         try:
-            consumer.look_up(place.topic, place.partition, _LOOK_UP_MS)
+            consumer.look_up(of.topic, of.partition, _LOOK_UP_MS)
             return
         except NativeError as e:
             consumer.serve()
@@ -158,42 +162,42 @@ def _found(consumer: Consumer, place: _Place) -> Iterator[Lot]:
             yield STILL_WAITING
 
 
-def _still_there(consumer: Consumer, place: _Place) -> None:
+def _still_there(consumer: Consumer, of: Range) -> None:
     """Ask whether the topic is there: librdkafka waits for one that was deleted."""
     try:
-        consumer.look_up(place.topic, place.partition, _LOOK_UP_MS)
+        consumer.look_up(of.topic, of.partition, _LOOK_UP_MS)
     except NativeError as e:
         if e.code not in _NOT_YET:
             raise
 
 
-def _range(consumer: Consumer, place: _Place, wanted: Wanted) -> Iterator[Lot]:
-    gathered = _Gathered(place.partition, wanted)
-    at = place.lower
+def _range(consumer: Consumer, of: Range, wanted: Wanted, brokers: str) -> Iterator[Lot]:
+    gathered = _Gathered(of.partition, wanted)
+    at = of.lower
     heard = told = time.monotonic()
-    while at < place.upper:
-        taken = consumer.take(min(MAX_BATCH_ROWS - gathered.rows, place.upper - at), _WAIT_MS)
+    while at < of.upper:
+        taken = consumer.take(min(MAX_BATCH_ROWS - gathered.rows, of.upper - at), _WAIT_MS)
         now = time.monotonic()
         if taken is None:
             if refused(consumer.complaints.latest()) or now - heard > STALL_SECONDS:
-                raise _silence(consumer, place, at)
+                raise _silence(consumer, of, at, brokers)
             if now - told > BEAT_SECONDS:
                 told = now
                 yield STILL_WAITING
-                _still_there(consumer, place)
+                _still_there(consumer, of)
             continue
         try:
-            reached = _take_in(taken, gathered, place, at)
+            reached = _take_in(taken, gathered, of, at)
         finally:
             taken.release()
         if reached > at:
             at, heard = reached, now
-        if gathered.full or (at >= place.upper and gathered.rows):
+        if gathered.full or (at >= of.upper and gathered.rows):
             yield gathered.out()
             heard = told = time.monotonic()
 
 
-def _take_in(taken: Taken, gathered: _Gathered, place: _Place, at: int) -> int:
+def _take_in(taken: Taken, gathered: _Gathered, of: Range, at: int) -> int:
     """Add what belongs to the range; how far it has been read by now."""
     offsets = taken.offsets
     for row in np.flatnonzero(taken.codes).tolist():
@@ -201,13 +205,13 @@ def _take_in(taken: Taken, gathered: _Gathered, place: _Place, at: int) -> int:
         if code != PARTITION_EOF and code not in _OF_THE_GROUP:
             raise taken.error(row)
     end = int(offsets[taken.codes == PARTITION_EOF].max(initial=-1))
-    mine = (taken.codes == 0) & (taken.partitions == place.partition) & (offsets >= at)
-    rows = np.flatnonzero(mine & (offsets < place.upper))
+    mine = (taken.codes == 0) & (taken.partitions == of.partition) & (offsets >= at)
+    rows = np.flatnonzero(mine & (offsets < of.upper))
     if len(rows):
         gathered.add(taken, rows)
         at = int(offsets[rows[-1]]) + 1
-    if end >= place.upper or bool((offsets[mine] >= place.upper).any()):
-        return place.upper
+    if end >= of.upper or bool((offsets[mine] >= of.upper).any()):
+        return of.upper
     return at
 
 
@@ -265,7 +269,7 @@ _idle: OrderedDict[tuple[Any, ...], list[Consumer]] = OrderedDict()
 
 
 @contextmanager
-def _kept(settings: Mapping[str, str | int], place: _Place) -> Generator[Consumer]:
+def _kept(settings: Mapping[str, str | int]) -> Generator[Consumer]:
     """A client that nobody else uses meanwhile. One with which something went wrong is not used again."""
     key = (os.getpid(), *sorted(settings.items()))
     idle = _idle.get(key)
@@ -299,38 +303,36 @@ def _put_back(key: tuple[Any, ...], consumer: Consumer) -> None:
 # -- what went wrong
 
 
-def _failure(consumer: Consumer, place: _Place, error: NativeError) -> SourceError:
+def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) -> SourceError:
     if error.code in _GONE:
-        return _gone(consumer, place)
+        return _gone(consumer, of)
     if error.code in _NO_TOPIC:
-        return Unreachable(
-            f'partition {place.partition} of topic "{place.topic}" is not there', detail=str(error)
-        )
+        return Unreachable(f'partition {of.partition} of topic "{of.topic}" is not there', detail=str(error))
     consumer.serve()
     complaints = [*consumer.complaints.latest(), Complaint(error.code, str(error))]
-    return explain(complaints, place.brokers, str(error))
+    return explain(complaints, brokers, str(error))
 
 
-def _gone(consumer: Consumer, place: _Place) -> SourceError:
+def _gone(consumer: Consumer, of: Range) -> SourceError:
     """The range is outside of what the partition has."""
     found = "What it has instead cannot be told."
     try:
-        low, high = consumer.watermarks(place.topic, place.partition, _REQUEST_MS)
+        low, high = consumer.watermarks(of.topic, of.partition, _REQUEST_MS)
         found = f"It has those from {low} up to {high}."
     except NativeError:
         pass
     return SourceError(
-        f'partition {place.partition} of topic "{place.topic}" does not have the records that are to be read',
-        detail=f"Those from {place.lower} up to {place.upper} were there when they were bound. {found}",
+        f'partition {of.partition} of topic "{of.topic}" does not have the records that are to be read',
+        detail=f"Those from {of.lower} up to {of.upper} were there when they were bound. {found}",
         hint="Retention removed them, or the topic was truncated or created anew: drop the source and create "
         "it again. A topic should keep its records for longer than its readers may be away.",
     )
 
 
-def _silence(consumer: Consumer, place: _Place, at: int) -> SourceError:
+def _silence(consumer: Consumer, of: Range, at: int, brokers: str) -> SourceError:
     return explain(
         consumer.complaints.latest(),
-        place.brokers,
-        f'No record came for {STALL_SECONDS:g} s. Partition {place.partition} of topic "{place.topic}" was '
-        f"read up to {at}, and should have records up to {place.upper}.",
+        brokers,
+        f'No record came for {STALL_SECONDS:g} s. Partition {of.partition} of topic "{of.topic}" was '
+        f"read up to {at}, and should have records up to {of.upper}.",
     )

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tidemill.errors import Internal
 from tidemill.sources.contract import Batch, Piece
-from tidemill.sources.kafka.consume import Wanted, read_range
+from tidemill.sources.kafka.consume import Range, Wanted, read_range
 from tidemill.sources.kafka.outputs import Opened, open_output
 
 # Sources whose decoders a worker keeps open; schemas and compiled readers are some hundred kilobytes each.
@@ -18,11 +18,14 @@ MAX_OPENED = 64
 
 @dataclass(frozen=True, slots=True)
 class KafkaReader:
-    """`settings` are the client's, with its secrets; `outputs` is the definition's list, as JSON text."""
+    """`settings` are the client's, with its secrets; `outputs` is the definition's list, as JSON text. Of the
+    partitions `begun` it was decided where reading begins; others are read from the first record they
+    have."""
 
     settings: dict[str, str | int] = field(repr=False)
     topic: str
     outputs: str = field(repr=False)
+    begun: frozenset[int]
 
     def read(self, piece: Piece) -> Iterator[Batch]:
         """Every output's rows of the same records, lot by lot. The records and their bytes are counted with
@@ -33,8 +36,9 @@ class KafkaReader:
         if not opened:
             return
         wanted = Wanted(any(o.wanted.timestamps for o in opened), any(o.wanted.headers for o in opened))
-        lots = read_range(self.settings, self.topic, piece.partition, piece.lower, piece.upper, wanted)
-        for lot in lots:
+        first = piece.lower == 0 and piece.partition not in self.begun
+        of = Range(self.topic, piece.partition, piece.lower, piece.upper, from_start=first)
+        for lot in read_range(self.settings, of, wanted):
             if lot.messages is None:
                 yield Batch(0, opened[0].rows.none(), 0, 0)
                 continue

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tidemill.sources.contract import Piece, Reader, Source, SourceError
@@ -42,9 +42,9 @@ class KafkaSource(Source):
         self.start = Offsets({**starts})
         specs = definition["outputs"]
         self.outputs = tuple(layout_of(spec).output for spec in specs)
-        self._reader = KafkaReader(
-            settings_of(connection, definition.get("group_id_prefix")), self._topic, json.dumps(specs)
-        )
+        settings = settings_of(connection, definition.get("group_id_prefix"))
+        self._begun = frozenset(starts)
+        self._reader = KafkaReader(settings, self._topic, json.dumps(specs), self._begun)
         self._connection = connection
         # Made at the first look: a source can be described while its brokers are away.
         self._admin: Admin | None = None
@@ -120,21 +120,26 @@ class KafkaSource(Source):
         if not increments:
             return []
         wanted = -(-max(len(increments), ways) // ways) * ways
+        # Where a partition begins only its first reader finds out.
+        whole = {p for p in increments if lower[p] == 0 and p not in self._begun}
         pieces: list[Piece] = []
-        for partition, shares in _allotted(increments, wanted).items():
+        for partition, shares in _allotted(increments, wanted, whole).items():
             first, records = lower[partition], increments[partition]
             edges = [first + records * n // shares for n in range(shares + 1)]
             pieces += [Piece(partition, a, b) for a, b in itertools.pairwise(edges)]
         return pieces
 
 
-def _allotted(increments: Mapping[PartitionKey, int], wanted: int) -> dict[PartitionKey, int]:
-    """How many pieces each partition gives: one at least, `wanted` in all, the largest cut the most."""
+def _allotted(
+    increments: Mapping[PartitionKey, int], wanted: int, whole: Collection[PartitionKey]
+) -> dict[PartitionKey, int]:
+    """How many pieces each partition gives: one at least (and at most, if it is to stay `whole`), `wanted` in
+    all, the largest cut the most."""
     shares = dict.fromkeys(increments, 1)
     for _ in range(wanted - len(increments)):
         # The one whose pieces are the largest; those of single records cannot be cut.
-        partition = max(increments, key=lambda p: increments[p] / shares[p])
-        if increments[partition] == shares[partition]:
+        can = [p for p in increments if p not in whole and shares[p] < increments[p]]
+        if not can:
             break
-        shares[partition] += 1
+        shares[max(can, key=lambda p: increments[p] / shares[p])] += 1
     return shares
