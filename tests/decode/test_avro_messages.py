@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from avro_world import encode, plain, varint
 
+from tidemill.decode import gather
 from tidemill.decode.avro import AvroDecoder, SchemaError, columns_of, parse_schema
 from tidemill.decode.contract import with_original
 from tidemill.decode.formats import open_decoder
@@ -208,6 +209,37 @@ def test_a_message_of_10_mb() -> None:
     assert [error is None for error in errors] == [True, True, True, False]
     assert [len(f) if f else f for f in columns[1]] == [1, 10_000_000, 1, None]
     assert columns[2][1] == list(range(200_000))
+
+
+@pytest.mark.parametrize(
+    ("format_", "sound", "value"),
+    [
+        ({"format": "avro", "schema": '"bytes"', "framed": False}, b"\2x", b"x"),
+        ({"format": "json"}, b"5", "5"),
+    ],
+)
+def test_messages_have_a_limit(
+    format_: dict[str, Any], sound: bytes, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "MAX_MESSAGE_BYTES", 1000)
+    decoder = open_decoder(format_)
+    decoded = decoder.decode(pa.array([sound, b" " * 1001, None, sound], pa.binary()))
+    assert decoded.columns[0].to_pylist() == [value, None, None, value]
+    assert decoded.errors is not None
+    told = f"{format_['format']} deserialization error: message of 1001 bytes is longer than 1000"
+    assert decoded.errors.to_pylist() == [None, told, None, None]
+
+
+def test_long_arrays_of_numbers_are_read_at_once() -> None:
+    """Also when a message has many blocks, sized or not, and one of the numbers is wrong."""
+    rng = random.Random(5)
+    schema = {"type": "array", "items": "int"}
+    values = [list(range(-n, n)) for n in (3, 30_000, 0, 2_000)]
+    messages = [encode(rng, schema, value) for value in values]
+    wrong = varint(5000) + varint(1) * 4999 + varint(2**31) + b"\0"
+    columns, errors = decode(record(("f", schema)), [*messages, wrong])
+    assert columns == [[*values, None]]
+    assert errors == [None] * 4 + ['int out of range: 2147483648 (in field "f")']
 
 
 class Writers:

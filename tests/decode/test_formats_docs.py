@@ -13,7 +13,7 @@ from tidemill.decode import json as json_format
 from tidemill.decode.avro import columns_of, parse_schema
 from tidemill.decode.avro import schema as avro_schema
 from tidemill.decode.avro.items import MAX_EMPTY_ITEMS
-from tidemill.decode.contract import MAX_SHOWN_BYTES
+from tidemill.decode.contract import MAX_MESSAGE_BYTES, MAX_SHOWN_BYTES
 from tidemill.decode.protobuf import columns_of as protobuf_columns
 from tidemill.decode.protobuf import compiled, find_message
 
@@ -150,3 +150,5 @@ def test_numbers() -> None:
     assert f"nested more than {json_format.MAX_DEPTH} deep" in PAGE
     assert f"more than {MAX_EMPTY_ITEMS} items" in PAGE
     assert f"at most {MAX_SHOWN_BYTES} bytes" in PAGE
+    assert f"more than {MAX_MESSAGE_BYTES >> 20} MB" in PAGE
+    assert f"longer than {MAX_MESSAGE_BYTES}`" in PAGE

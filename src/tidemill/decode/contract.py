@@ -14,6 +14,10 @@ import pyarrow as pa
 
 from tidemill.types.model import Column
 
+# Avro, JSON and Protobuf: a longer message is an error. What is read one by one can take some 50 times the
+# memory of its bytes, while it is read.
+MAX_MESSAGE_BYTES = 32 << 20
+
 # Of a message that cannot be decoded, so much is shown in its error: enough to recognise it, whatever its
 # size.
 MAX_SHOWN_BYTES = 1024

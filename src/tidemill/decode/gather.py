@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.contract import Decoded
+from tidemill.decode.contract import MAX_MESSAGE_BYTES, Decoded
 from tidemill.decode.merge import merge
 
 
@@ -32,6 +32,15 @@ class Gathered:
 
     def fail(self, row: int, error: str) -> None:
         self._errors[row] = error
+
+    def admit(self, rows: np.ndarray, sizes: np.ndarray, prefix: str) -> np.ndarray:
+        """Those of `rows` whose messages (their sizes are of all rows) are not too long; the others fail."""
+        if not len(sizes) or int(sizes.max()) <= MAX_MESSAGE_BYTES:
+            return rows
+        long = sizes[rows] > MAX_MESSAGE_BYTES
+        for row in rows[long].tolist():
+            self.fail(row, f"{prefix}message of {sizes[row]} bytes is longer than {MAX_MESSAGE_BYTES}")
+        return rows[~long]
 
     def decoded(self) -> Decoded:
         whole = len(self._parts) == 1 and len(self._parts[0][0]) == self._count

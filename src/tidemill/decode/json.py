@@ -18,7 +18,7 @@ from tidemill.decode.shapes import Documents, Shape
 from tidemill.decode.utf8 import texts, why_no_text
 from tidemill.errors import TidemillError
 from tidemill.types.arrow import arrow_type
-from tidemill.types.columns import valid_mask
+from tidemill.types.columns import spans, valid_mask
 from tidemill.types.json import canonical_json
 from tidemill.types.model import JSONB, Column
 
@@ -151,10 +151,15 @@ class JsonDecoder:
         self._canonical = JsonColumns()
 
     def decode(self, messages: pa.Array) -> Decoded:
+        gathered = Gathered(len(messages), [arrow_type(JSONB)])
+        sizes = np.diff(spans(messages)[0])
+        everything = np.arange(len(messages))
+        admitted = gathered.admit(np.flatnonzero(valid_mask(messages)), sizes, PREFIX)
+        if len(admitted) < len(messages) - messages.null_count:
+            messages = merge(len(messages), [(admitted, messages.take(pa.array(admitted)))], pa.binary())
         text, wrong = texts(messages)
         values, errors = self._canonical.canonical(text)
-        gathered = Gathered(len(messages), [arrow_type(JSONB)])
-        gathered.add(np.arange(len(messages)), [values])
+        gathered.add(everything, [values])
         for row, why in errors.items():
             gathered.fail(row, PREFIX + why)
         if wrong is not None:

@@ -54,7 +54,7 @@ class AvroDecoder:
     def decode(self, messages: pa.Array) -> Decoded:
         gathered = Gathered(len(messages), self._types)
         cursor = Cursor.over(messages)
-        rows = np.flatnonzero(valid_mask(messages))
+        rows = gathered.admit(np.flatnonzero(valid_mask(messages)), cursor.end - cursor.pos, PREFIX)
         if not self._framed:
             self._read(messages, cursor, rows, None, gathered)
             return gathered.decoded()

@@ -1,6 +1,7 @@
 """Items of arrays and maps: the first of each message, then the second of each, and so on.
 
-Items that all take the same number of bytes are read at once, wherever they are.
+Items that all take the same number of bytes are read at once, wherever they are; and so are the numbers of
+long arrays.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ MAX_EMPTY_ITEMS = 1000
 # few messages take part: after so many waves, messages that have become so few are read one by one.
 FREE_WAVES = 16
 NARROW_WAVE = 64
+# Numbers of one message that are read at once: bounds the intermediate columns to some 100 MB.
+RUN_ITEMS = 1_000_000
+_MAX_VARINT_BYTES = 10
 
 _Parts = list[tuple[np.ndarray, pa.Array]]
 
@@ -27,10 +31,10 @@ def read_items(cursor: Cursor, item: Node, *, keep: bool = True) -> tuple[np.nda
     counts = np.zeros(len(cursor), dtype=np.int64)
     parts: _Parts = []
     active = np.arange(len(cursor))
-    waves = 0
+    blocks = waves = 0
     while len(active):
-        waves += 1
-        if waves > FREE_WAVES and len(active) < NARROW_WAVE:
+        blocks += 1
+        if blocks > FREE_WAVES and len(active) < NARROW_WAVE:
             cursor.doubt[active] = True
             break
         part = cursor.take(active)
@@ -97,7 +101,11 @@ def _waves(
     while len(active):
         waves += 1
         if waves > FREE_WAVES and len(active) < NARROW_WAVE:
-            cursor.doubt[active] = True
+            if item.is_varint:
+                for row, number in zip(active.tolist(), left.tolist(), strict=True):
+                    counts[row] += _run(cursor, item, row, number, parts if keep else [])
+            else:
+                cursor.doubt[active] = True
             break
         part = cursor.take(active)
         if keep:
@@ -110,6 +118,29 @@ def _waves(
         on = (left > 0) & ~part.doubt
         active, left = active[on], left[on]
     return waves
+
+
+def _run(cursor: Cursor, item: Node, row: int, count: int, parts: _Parts) -> int:
+    """The next `count` numbers of one message: they end where bytes are below 128. How many there were."""
+    pos, end = int(cursor.pos[row]), int(cursor.end[row])
+    done = 0
+    while done < count:
+        room = min(count - done, RUN_ITEMS)
+        window = cursor.bytes.octets[pos : min(end, pos + room * _MAX_VARINT_BYTES)]
+        stops = np.flatnonzero(window < 0x80)[:room]
+        if not len(stops):
+            break
+        starts = pos + np.concatenate([[0], stops[:-1] + 1])
+        numbers = Cursor(cursor.bytes, starts, np.full(len(starts), end))
+        values = item.read(numbers)
+        if numbers.doubt.any():
+            break
+        parts.append((np.full(len(starts), row), values))
+        pos += int(stops[-1]) + 1
+        done += len(stops)
+    cursor.pos[row] = pos
+    cursor.doubt[row] |= done < count
+    return done
 
 
 def in_order(parts: _Parts, type_: pa.DataType) -> pa.Array:

@@ -30,6 +30,8 @@ class Node(ABC):
     least: int
     # The bytes that a value takes, if all take the same.
     size: int | None = None
+    # Whether a value is one number of 7 bits a byte, and nothing else.
+    is_varint: bool = False
 
     @abstractmethod
     def read(self, cursor: Cursor) -> pa.Array: ...
@@ -55,6 +57,7 @@ class Leaf(Node):
 
 class Integer(Leaf):
     least = 1
+    is_varint = True
 
     def __init__(self, form: Whole) -> None:
         self.type = arrow_type(form.type)

@@ -59,7 +59,7 @@ class ProtobufDecoder:
         gathered = Gathered(len(messages), self._types)
         cursor = Cursor.over(messages)
         begin = cursor.pos.copy()
-        rows = np.flatnonzero(valid_mask(messages))
+        rows = gathered.admit(np.flatnonzero(valid_mask(messages)), cursor.end - begin, PREFIX)
         if self._framed:
             rows = self._unframed(messages, cursor, rows, gathered)
         if len(rows):
