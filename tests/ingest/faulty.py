@@ -36,6 +36,8 @@ from tidemill.sources.offsets import Offsets
 # What a worker out of memory may still take, beyond what it has, before it is refused.
 SPARE_BYTES = 64 << 20
 CHUNK_BYTES = 8 << 20
+# On a machine at rest everything that is waited for takes a second or a few.
+PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class World:
         """The event that comes next upstream: nobody can have read it yet."""
         return self.slot(source).machine.source.frontier(self.environment.oracle.now())[None]
 
-    def wait(self, what: Callable[[], bool], message: str, seconds: float = 60.0) -> float:
+    def wait(self, what: Callable[[], bool], message: str, seconds: float = PATIENCE) -> float:
         """How long it took."""
         began = time.monotonic()
         while not what():

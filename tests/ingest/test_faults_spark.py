@@ -16,7 +16,7 @@ from ingest.faulty import World, patch
 from support.spark import SparkHost
 from tidemill.catalog.items import Source
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 # Ticks that the others must make, each from its binding to its commit, while one fails or is slow.
 TICKS = 3

@@ -337,7 +337,11 @@ def test_a_job_that_fails_as_a_whole_is_tried_one_by_one(
 
     monkeypatch.setattr(Slot, "failed", note)
     world.runner.poison, world.runner.error = "bad", error
+    world.runner.ready = False
     good, bad = world.add("good", world.counter()), world.add("bad", world.counter())
+    time.sleep(0.2)
+    # Both are due at once, and share their first job.
+    world.runner.ready = True
     world.wait(lambda: bad.report.status.state is State.STALLED)
     world.ticks(good, more=4)
     assert good.report.status.state is State.RUNNING
