@@ -158,9 +158,10 @@ class Rows:
         fields.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))
         fields.append(pa.field(TOMBSTONE_COLUMN, pa.bool_(), nullable=False))
         columns += [pa.array(messages.offsets), pa.array(tombstone)]
-        if values.unavailable:
+        lacking = self._lacking(values)
+        if lacking:
             fields.append(pa.field(UNAVAILABLE_COLUMN, UNAVAILABLE_TYPE))
-            columns.append(self._unavailable(values.unavailable, len(messages)))
+            columns.append(_lists(lacking, len(messages)))
         if truncate is not None and bool(truncate.any()):
             fields.append(pa.field(TRUNCATE_COLUMN, pa.bool_(), nullable=False))
             columns.append(pa.array(truncate))
@@ -198,18 +199,10 @@ class Rows:
         ends = pc.binary_join_element_wise(errors, shown.cast(pa.string()), ", decoded key: ")
         return pc.binary_join_element_wise(pa.scalar(VALUE_ERROR), ends, "")
 
-    def _unavailable(self, marks: dict[int, np.ndarray], count: int) -> pa.Array:
-        """Per row, the positions in the row of what was not sent."""
-        found = {self._layout.value_at[column]: mark for column, mark in marks.items()}
-        at = sorted(position for position in found if position is not None)
-        matrix = (
-            np.column_stack([found[position] for position in at]) if at else np.zeros((count, 0), np.bool_)
-        )
-        ends = np.zeros(count + 1, np.int32)
-        np.cumsum(matrix.sum(axis=1), out=ends[1:])
-        positions = np.broadcast_to(np.array(at, np.int32), matrix.shape)[matrix]
-        lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(positions, pa.int32()))
-        return lists.cast(UNAVAILABLE_TYPE)
+    def _lacking(self, values: Values) -> dict[int, np.ndarray]:
+        """Which rows came without a value, by its position in the row."""
+        found = {self._layout.value_at[column]: mark for column, mark in (values.unavailable or {}).items()}
+        return {position: mark for position, mark in found.items() if position is not None}
 
     # -- columns
 
@@ -255,6 +248,16 @@ class Rows:
                 column = _metadata_column(item, messages)
             columns.append(column)
         return columns, errors
+
+
+def _lists(marks: dict[int, np.ndarray], count: int) -> pa.Array:
+    """Per row, the numbers whose mark is set."""
+    numbers = sorted(marks)
+    matrix = np.column_stack([marks[number] for number in numbers])
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(matrix.sum(axis=1), out=ends[1:])
+    chosen = np.broadcast_to(np.array(numbers, np.int32), matrix.shape)[matrix]
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(chosen, pa.int32())).cast(UNAVAILABLE_TYPE)
 
 
 def _value_reader(layout: Layout, decoder: Decoder, *, json_value: bool) -> ValueReader:
