@@ -67,7 +67,11 @@ class Judge:
             if not earlier <= later:
                 raise Wrong(f"the bindings of {item.name} go back from {earlier} to {later}")
         before = self.bound.get(item.remap_shard, [])
-        if bindings[: len(before)] != before:
+        # What since has passed may stand as one binding there: its sum stays.
+        seen, now = ([b for b in known if b[0] > shard.since] for known in (before, bindings))
+        passed_before, passed_now = (_at(known, shard.since) for known in (before, bindings))
+        changed = now[: len(seen)] != seen or not passed_before <= passed_now
+        if changed or (seen and passed_before != passed_now):
             raise Wrong(f"a binding of {item.name} has changed")
         self.bound[item.remap_shard] = bindings
         return bindings
@@ -103,6 +107,11 @@ class Judge:
         if there:
             raise Wrong(f"{shard_id} has updates at times without a binding: {sorted(there)[:3]}")
         return done
+
+
+def _at(bindings: list[tuple[int, Offsets]], as_of: int) -> Offsets:
+    """The frontier that a time includes."""
+    return next((frontier for time, frontier in reversed(bindings) if time <= as_of), Offsets())
 
 
 def _items(blobs: Blobs) -> tuple[list[SourceItem], list[SourceTable]]:
