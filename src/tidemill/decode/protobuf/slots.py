@@ -19,6 +19,9 @@ from tidemill.decode.cursor import Bytes, Cursor
 # Wire types.
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
+# Longer spans of packed numbers are left to Protobuf's parser: here each of their bytes takes some 30.
+MAX_PACKED_BYTES = 1 << 20
+
 # Makes a column of values: numbers (raw 64-bit words), or spans (start, stop); null where not live.
 Finish = Callable[[Cursor, np.ndarray, np.ndarray | None], pa.Array]
 FinishSpans = Callable[[Cursor, np.ndarray, np.ndarray, np.ndarray | None], pa.Array]
@@ -164,6 +167,9 @@ class ManyNumbers(_Many):
     ) -> None:
         """Numbers end with the bytes below 128: they tell where the next begins."""
         lengths = stop - start
+        long = lengths > MAX_PACKED_BYTES
+        part.doubt |= long
+        lengths = np.where(long, 0, lengths)
         before = np.cumsum(lengths) - lengths
         places = np.repeat(start - before, lengths) + np.arange(int(lengths.sum()))
         owner = np.repeat(np.arange(len(rows)), lengths)
