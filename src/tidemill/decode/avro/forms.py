@@ -3,6 +3,8 @@ names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidemill.decode.avro.columns import sql_type
 from tidemill.decode.avro.debezium import JsonText, ZonedText, infinities
 from tidemill.decode.avro.schema import Fixed, Primitive
@@ -35,10 +37,11 @@ _TIMES = {
     "io.debezium.time.Timestamp": ("timestamp", "millis"),
     "io.debezium.time.MicroTimestamp": ("timestamp", "micros"),
 }
-_DEBEZIUM_TEXTS: dict[str, ByteForm] = {
-    "io.debezium.time.ZonedTimestamp": ZonedText(),
-    "io.debezium.data.Uuid": UuidText(),
-    "io.debezium.data.Json": JsonText(),
+# Made for each field: what learns, learns what its own field is like.
+_DEBEZIUM_TEXTS: dict[str, Callable[[], ByteForm]] = {
+    "io.debezium.time.ZonedTimestamp": ZonedText,
+    "io.debezium.data.Uuid": UuidText,
+    "io.debezium.data.Json": JsonText,
 }
 
 
@@ -75,4 +78,4 @@ def bytes_form(reader: Primitive | Fixed) -> ByteForm:
         return Duration()
     if semantic.name == "uuid":
         return Raw(UUID) if isinstance(reader, Fixed) else UuidText()
-    return _DEBEZIUM_TEXTS[semantic.name]
+    return _DEBEZIUM_TEXTS[semantic.name]()
