@@ -13,6 +13,7 @@ that were compacted away).
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping
@@ -266,17 +267,21 @@ class _Gathered:
 
 # By process (a fork has no threads of its parent's clients) and settings.
 _idle: OrderedDict[tuple[Any, ...], list[Consumer]] = OrderedDict()
+_idle_lock = threading.Lock()
 
 
 @contextmanager
 def _kept(settings: Mapping[str, str | int]) -> Generator[Consumer]:
     """A client that nobody else uses meanwhile. One with which something went wrong is not used again."""
     key = (os.getpid(), *sorted(settings.items()))
-    idle = _idle.get(key)
-    try:
-        consumer = idle.pop() if idle else Consumer(settings)
-    except NativeError as e:
-        raise SourceError("the connection to Kafka cannot be made", detail=str(e)) from e
+    with _idle_lock:
+        idle = _idle.get(key)
+        consumer = idle.pop() if idle else None
+    if consumer is None:
+        try:
+            consumer = Consumer(settings)
+        except NativeError as e:
+            raise SourceError("the connection to Kafka cannot be made", detail=str(e)) from e
     consumer.complaints.clear()
     try:
         yield consumer
@@ -291,13 +296,18 @@ def _kept(settings: Mapping[str, str | int]) -> Generator[Consumer]:
 
 def _put_back(key: tuple[Any, ...], consumer: Consumer) -> None:
     consumer.stop()
-    _idle.setdefault(key, []).append(consumer)
-    _idle.move_to_end(key)
-    while sum(map(len, _idle.values())) > MAX_KEPT:
-        oldest = next(iter(_idle))
-        _idle[oldest].pop(0).close()
-        if not _idle[oldest]:
-            del _idle[oldest]
+    surplus: list[Consumer] = []
+    with _idle_lock:
+        _idle.setdefault(key, []).append(consumer)
+        _idle.move_to_end(key)
+        while sum(map(len, _idle.values())) > MAX_KEPT:
+            oldest = next(iter(_idle))
+            if _idle[oldest]:
+                surplus.append(_idle[oldest].pop(0))
+            else:
+                del _idle[oldest]
+    for other in surplus:
+        other.close()
 
 
 # -- what went wrong

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from tidemill.sources.contract import Piece, Reader, Source, SourceError
+from tidemill.sources.contract import Limits, Piece, Reader, Source, SourceError
 from tidemill.sources.kafka.consume import settings_of
 from tidemill.sources.kafka.layout import OFFSETS
 from tidemill.sources.kafka.metadata import Admin, Identity, NoTopic
@@ -24,6 +26,11 @@ from tidemill.sources.offsets import Offsets, PartitionKey
 
 # What a look at the brokers may take: a tick waits for it.
 LOOK_SECONDS = 0.8
+LEAST_SECONDS = 0.1
+
+# What the first binding after a start may cover: how large the records are is known only when some were
+# read, and so many of ten kilobytes are a gigabyte.
+FIRST_RECORDS = 100_000
 
 _AGAIN = "Drop the source and create it again to read the topic as it is now."
 
@@ -51,12 +58,15 @@ class KafkaSource(Source):
         # The partitions that are read, and when (the ticks' clock) others were last looked for.
         self._partitions = set(starts)
         self._refreshed: int | None = None
+        # Whether anything was bound since the start.
+        self._cut = False
         # Where the partitions stood when they were last looked at; never goes back.
         self._reached = self.start
 
     def frontier(self, now: int) -> Offsets:
         if self._admin is None:
             self._admin = Admin(self._connection)
+        deadline = time.monotonic() + LOOK_SECONDS
         try:
             identity, ends = self._admin.stand(self._topic, self._partitions, LOOK_SECONDS)
         except NoTopic as e:
@@ -69,7 +79,8 @@ class KafkaSource(Source):
         if self._refreshed is None or now - self._refreshed >= self._refresh_ms:
             added = set(identity.partitions) - self._partitions
             if added:
-                ends |= self._admin.ends(self._topic, added, LOOK_SECONDS)
+                left = max(deadline - time.monotonic(), LEAST_SECONDS)
+                ends |= self._admin.ends(self._topic, added, left)
                 self._partitions |= added
             self._refreshed = now
         reached: dict[PartitionKey, int] = {}
@@ -112,6 +123,12 @@ class KafkaSource(Source):
 
     def close(self) -> None:
         self._admin = None
+
+    def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
+        if not self._cut:
+            limits = replace(limits, records=min(limits.records, FIRST_RECORDS))
+        self._cut = True
+        return super().cut(lower, upper, limits)
 
     def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
         """As many pieces as divide evenly over `ways` tasks: three partitions on two cores would leave one of
