@@ -102,28 +102,25 @@ class SubscribePlan:
 
     async def _bounds(self, session: EngineSession) -> Bounds:
         as_of, up_to = self.statement.as_of, self.statement.up_to
+        end: int | None = None
+        if up_to is ast.Bound.LATEST:
+            end = await session.blocking(session.engine.oracle.read_ts) + 1
+        elif up_to is not None:
+            end = await evaluate_time(session, up_to, self.catalog)
         if as_of is ast.Bound.EARLIEST:
             begin = await session.blocking(self._earliest, session)
         else:
             asked = None
             if as_of is not None:
                 time = await evaluate_time(session, as_of.time, self.catalog)
+                # Before a time to come is waited for.
+                _check_order(time, end)
                 asked = reading.AsOfTime(time, as_of.at_least)
             begin = await reading.choose_time(session, asked, source_inputs(self.catalog, self.bound))
-        end: int | None = None
-        if up_to is ast.Bound.LATEST:
-            end = await session.blocking(session.engine.oracle.read_ts) + 1
-        elif up_to is not None:
-            end = await evaluate_time(session, up_to, self.catalog)
         if not self.inputs.items and not self.inputs.system:
             # Nothing will ever change.
             end = begin + 1 if end is None else min(end, begin + 1)
-        if end is not None and begin > end:
-            raise TidemillError(
-                "subscription lower bound (`AS OF`) is greater than its upper bound (`UP TO`): "
-                f"{begin} > {end}",
-                sqlstate="22000",
-            )
+        _check_order(begin, end)
         return Bounds(begin, end)
 
     def _earliest(self, session: EngineSession) -> int:
@@ -233,6 +230,14 @@ def plan_subscribe(
     )
     label = str(relation) if isinstance(relation, ast.Name) else "(query)"
     return SubscribePlan(statement, bound, catalog, inputs, spec, collection, label)
+
+
+def _check_order(begin: int, end: int | None) -> None:
+    if end is not None and begin > end:
+        raise TidemillError(
+            f"subscription lower bound (`AS OF`) is greater than its upper bound (`UP TO`): {begin} > {end}",
+            sqlstate="22000",
+        )
 
 
 def _check_allowed(session: EngineSession, statement: ast.Subscribe) -> None:
