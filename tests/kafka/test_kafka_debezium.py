@@ -20,10 +20,12 @@ from kafka.kafka_decoders import spec
 from tidemill.decode.avro import AvroDecoder
 from tidemill.decode.contract import Decoder
 from tidemill.decode.json import JsonDecoder
-from tidemill.sources.kafka.debezium import PLACEHOLDER, narrowed
+from tidemill.sources.kafka.debezium import narrowed
 from tidemill.sources.kafka.debezium_json import bare_keys
 from tidemill.sources.kafka.layout import plan
 from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.sources.kafka.toast import PLACEHOLDER, filled
+from tidemill.types.json import canonical_json
 
 DATA = Path(__file__).parent / "data"
 
@@ -35,6 +37,7 @@ JSON_CAPTURES = [
     "pgf_h2_kill9_repeat",
     "pgf_g_truncate",
     "pgd_b_crud",
+    "pgd_f_toast",
     "mdb_b_crud",
     "mdb_c_pkupdate",
     "mdb_h2_kill9_repeat",
@@ -102,7 +105,11 @@ def folded(rows: pa.RecordBatch, key: Sequence[str], relation: Relation | None =
             continue
         visible = [name for name in row if not name.startswith("mz_")]
         for position in row.get("mz_unavailable") or ():
-            row[visible[position]] = relation[at][visible[position]]
+            if position < 0:
+                name = visible[-1 - position]
+                row[name] = filled(row[name], relation[at][name])
+            else:
+                row[visible[position]] = relation[at][visible[position]]
         relation[at] = {name: row[name] for name in visible}
     return relation
 
@@ -356,3 +363,31 @@ def test_keys_are_taken_out_of_their_schema() -> None:
 def test_a_payload_without_a_change_deletes() -> None:
     (row,) = json_rows([(b"1", b'{"schema":null,"payload":null}')]).to_pylist()
     assert row["mz_tombstone"] and row["mz_error"] is None
+
+
+def test_json_tells_rows_that_lack_members() -> None:
+    whole = b'{"after":{"id":1,"body":"long","tags":["a"]},"op":"c"}'
+    lacking = b'{"after":{"id":1,"body":"__debezium_unavailable_value","tags":["b"]},"op":"u"}'
+    within = b'{"after":{"id":1,"body":"not __debezium_unavailable_value itself"},"op":"u"}'
+    rows = json_rows([(b"1", whole), (b"1", lacking), (b"1", within)])
+    assert rows.column("mz_unavailable").to_pylist() == [[], [-2], []]
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "wanted"),
+    [
+        ('{"a": 1, "b": "P"}', '{"a": 0, "b": {"c": 1.50}}', '{"a": 1, "b": {"c": 1.5}}'),
+        ('{"a": ["P"], "b": "B"}', '{"a": [1, 2], "b": "xyz"}', '{"a": [1, 2], "b": "xyz"}'),
+        ('{"a": "P"}', '{"b": 1}', '{"a": "P"}'),
+        ('{"a": {"b": "P"}}', '{"a": 1}', '{"a": {"b": "P"}}'),
+        ('{"a\\"": "P", "b": 2}', '{"a\\"": "}, {"}', '{"b": 2, "a\\"": "}, {"}'),
+        ('"P"', '{"a": 1}', '"P"'),
+        ('{"a": "P"}', "{}", '{"a": "P"}'),
+    ],
+)
+def test_members_are_filled_from_the_row_before(new: str, old: str, wanted: str) -> None:
+    def spelt(text: str) -> str:
+        of_bytes = base64.b64encode(PLACEHOLDER.encode()).decode()
+        return text.replace('"P"', json.dumps(PLACEHOLDER)).replace('"B"', json.dumps(of_bytes))
+
+    assert filled(canonical_json(spelt(new)), canonical_json(old)) == canonical_json(spelt(wanted))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemill.envelope.keys import Shape
 from tidemill.envelope.order import failures
+from tidemill.sources.kafka.toast import filled
 from tidemill.types.identity import leaders
 from tidemill.types.kernels import pc
 
@@ -29,23 +30,24 @@ class Lacking:
     """What records still lack. `columns`: per column with any, which records lack it. `first`: the first
     column that each record came without. `alone`: records of whose key no record before them at this time has
     all values, so that the key's row must have the others; `lost`: the last that has is a deletion or an
-    error."""
+    error. `parts`: columns of JSON, of which records lack members and not the whole."""
 
     columns: dict[int, np.ndarray]
+    parts: frozenset[int]
     first: np.ndarray
     alone: np.ndarray
     lost: np.ndarray
 
     def take(self, at: np.ndarray) -> Lacking:
         columns = {column: mask[at] for column, mask in self.columns.items()}
-        return Lacking(columns, self.first[at], self.alone[at], self.lost[at])
+        return Lacking(columns, self.parts, self.first[at], self.alone[at], self.lost[at])
 
 
 def fill_here(
     rows: pa.RecordBatch, unavailable: pa.Array, deleted: np.ndarray, shape: Shape
 ) -> tuple[pa.RecordBatch, Lacking]:
     """The records with values of earlier ones of the same key and time, and what is still lacking."""
-    masks = _masks(unavailable)
+    masks, parts = _masks(unavailable)
     group = leaders([rows.column(i) for i in shape.key], rows.num_rows)
     order = np.argsort(group, kind="stable")
     grouped = group[order]
@@ -68,9 +70,13 @@ def fill_here(
     for column, mask in sorted(masks.items(), reverse=True):
         first[mask] = column
         source = latest(~mask)
-        columns[column] = columns[column].take(pa.array(np.where(source >= 0, source, np.arange(len(order)))))
+        if column in parts:
+            columns[column] = _folded(columns[column], mask, group, empty)
+        else:
+            at = np.where(source >= 0, source, np.arange(len(order)))
+            columns[column] = columns[column].take(pa.array(at))
         left[column] = mask & (source < 0)
-    lacking = Lacking(left, first, partial & (whole < 0), partial & (whole >= 0) & empty[whole])
+    lacking = Lacking(left, parts, first, partial & (whole < 0), partial & (whole >= 0) & empty[whole])
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema), lacking
 
 
@@ -87,7 +93,9 @@ def fill_from_state(
     columns = rows.columns
     for column, mask in lacking.columns.items():
         known = mask & ~failed
-        if known.any():
+        if column in lacking.parts:
+            columns[column] = _patched(columns[column], old.column(column), known, origin)
+        elif known.any():
             both = pa.concat_arrays([columns[column], old.column(column)])
             at = np.where(known, rows.num_rows + origin, np.arange(rows.num_rows))
             columns[column] = both.take(pa.array(at))
@@ -103,13 +111,43 @@ def fill_from_state(
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _masks(unavailable: pa.Array) -> dict[int, np.ndarray]:
-    """Per column with any, which rows lack its value."""
+def _folded(column: pa.Array, mask: np.ndarray, group: np.ndarray, empty: np.ndarray) -> pa.Array:
+    """JSON whose members are taken from the record of the key right before, which has them from the one
+    before it: each may lack others."""
+    texts = column.to_pylist()
+    before: dict[int, int] = {}
+    for row in np.flatnonzero(np.isin(group, group[mask])).tolist():
+        last = before.get(int(group[row]))
+        old, new = None if last is None or empty[last] else texts[last], texts[row]
+        if mask[row] and old is not None and new is not None:
+            texts[row] = filled(new, old)
+        before[int(group[row])] = row
+    return pa.array(texts, column.type)
+
+
+def _patched(new: pa.Array, old: pa.Array, known: np.ndarray, origin: np.ndarray) -> pa.Array:
+    """JSON whose members are taken from the rows that the keys have."""
+    if not known.any():
+        return new
+    texts = new.to_pylist()
+    for row in np.flatnonzero(known).tolist():
+        theirs, ours = old[int(origin[row])].as_py(), texts[row]
+        if theirs is not None and ours is not None:
+            texts[row] = filled(ours, theirs)
+    return pa.array(texts, new.type)
+
+
+def _masks(unavailable: pa.Array) -> tuple[dict[int, np.ndarray], frozenset[int]]:
+    """Per column with any, which rows lack its value; and in which columns they lack only parts of it."""
     rows = pc.list_parent_indices(unavailable).to_numpy()
     columns = pc.list_flatten(unavailable).to_numpy()
     found: dict[int, np.ndarray] = {}
-    for column in np.unique(columns).tolist():
+    parts: set[int] = set()
+    for number in np.unique(columns).tolist():
         mask = np.zeros(len(unavailable), dtype=np.bool_)
-        mask[rows[columns == column]] = True
+        mask[rows[columns == number]] = True
+        column = number if number >= 0 else -1 - number
         found[column] = mask
-    return found
+        if number < 0:
+            parts.add(column)
+    return found, frozenset(parts)

@@ -1,8 +1,8 @@
 """How units become tasks: few enough to start at once, small enough that a core is free soon.
 
 A shared job carries the small units of many sources: each unit stays whole, so that a source's tick is one
-part, and the units are spread over as many tasks as run at once (one more would be another wave). A unit of
-its own is cut finely, as `pace` says.
+part, and the units are spread over as many tasks as run at once (one more would be another wave). A larger
+unit of its own is cut finely, as `pace` says.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from tidemill.ingest.unit import Unit
 from tidemill.sources.contract import Piece
 
+# A unit of no more records is one task, whatever its partitions: a second task costs more than it saves.
+WHOLE_RECORDS = 20_000
+
 # (position of the unit, the pieces of it that the task reads)
 Share = tuple[int, tuple[Piece, ...]]
 
 
 def shares(units: Sequence[Unit], cores: int) -> list[list[Share]]:
     """What each task does."""
-    if len(units) == 1:
+    if len(units) == 1 and units[0].records > WHOLE_RECORDS:
         return [[(0, (piece,))] for piece in units[0].pieces]
     tasks: list[list[Share]] = [[] for _ in range(min(cores, len(units)))]
     loads = [0] * len(tasks)

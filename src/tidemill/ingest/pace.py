@@ -20,6 +20,8 @@ SHORT_SECONDS, LONG_SECONDS = 0.7, 3.0
 LEAST_RECORDS = 50_000
 # Rows of plain records go to parts as they come; those that meet by key are held by the task that gets them.
 MOST_RECORDS, MOST_KEYED_RECORDS = 16_000_000, 2_000_000
+# Of the upstream, in one binding, however few its records: what the tasks of a keyed unit hold between them.
+MOST_BYTES = 512 << 20
 
 
 class Pace:
@@ -48,4 +50,6 @@ class Pace:
             records = min(records * 2, max(records, self._most))
         elif seconds > LONG_SECONDS:
             records = max(records // 2, min(records, LEAST_RECORDS))
+        if facts.bytes:
+            records = min(records, max(1, MOST_BYTES * facts.records // facts.bytes))
         self.limits = Limits(records)

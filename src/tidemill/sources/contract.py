@@ -22,8 +22,8 @@ from tidemill.types.model import UINT8, Column, RelationDesc
 # Columns that a reader's batches carry beside the output's own.
 OFFSET_COLUMN = "mz_offset"  # int64: the record's number in its partition (keyed outputs)
 TOMBSTONE_COLUMN = "mz_tombstone"  # bool: the record deletes its key (keyed outputs)
-# list<int32>: positions of columns whose value the upstream did not send because it did not change. Only in
-# batches that have any.
+# list<int32>: positions of columns whose value the upstream did not send because it did not change; -1 - p
+# for a jsonb column p that only lacks members (`sources.kafka.toast`). Only in batches that have any.
 UNAVAILABLE_COLUMN = "mz_unavailable"
 # binary, a hidden column of relations whose records can fail: which slot of errors a row stands in. Null for
 # rows of keys that could be read.
@@ -107,7 +107,8 @@ class Reader(Protocol):
 
     def read(self, piece: Piece) -> Iterator[Batch]:
         """Exactly the piece's records, in order. A batch has at most `MAX_BATCH_ROWS` rows, so that a
-        deadline is noticed in time. Raises SourceError."""
+        deadline is noticed in time; one of no rows, while the upstream is silent, serves that too. Raises
+        SourceError."""
         ...
 
 

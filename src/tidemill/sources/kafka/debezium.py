@@ -15,14 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import Decoder
+from tidemill.sources.kafka.toast import PLACEHOLDER
 from tidemill.sources.kafka.values import Values
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.nested import list_parts, struct_parts
-
-# Debezium's default for unavailable.value.placeholder; of bytes it is the same letters.
-PLACEHOLDER = "__debezium_unavailable_value"
 
 TRUNCATE = "t"
 

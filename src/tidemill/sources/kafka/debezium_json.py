@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemill.decode.contract import Decoder
 from tidemill.sources.kafka.debezium import TRUNCATE
+from tidemill.sources.kafka.toast import JSON_PLACEHOLDERS, lacks
 from tidemill.sources.kafka.values import Values
 from tidemill.types.kernels import pc
 
@@ -37,6 +38,8 @@ class JsonChanges:
         afters: list[bytes | None] = []
         errors: dict[int, str] = {}
         truncate = np.zeros(count, np.bool_)
+        partial = np.zeros(count, np.bool_)
+        suspects = _suspects(values)
         for at, value in enumerate(values.to_pylist()):
             after: str | None = None
             if value is not None:
@@ -44,6 +47,8 @@ class JsonChanges:
                     after, truncate[at] = _change(value.decode())
                 except (ValueError, RecursionError) as error:
                     errors[at] = _complaint(error)
+            if after is not None and suspects[at]:
+                partial[at] = lacks(after)
             afters.append(None if after is None else after.encode())
         decoded = self._decoder.decode(pa.array(afters, pa.binary()))
         wrong = decoded.errors
@@ -52,7 +57,16 @@ class JsonChanges:
             wrong = own if wrong is None else pc.coalesce(own, wrong)
         missing = np.fromiter((after is None for after in afters), np.bool_, count)
         missing[list(errors)] = False
-        return Values(decoded.columns, missing, wrong, truncate)
+        return Values(decoded.columns, missing, wrong, truncate, partial=partial if partial.any() else None)
+
+
+def _suspects(values: pa.Array) -> np.ndarray:
+    """Which messages may hold a placeholder: most have none, and are not looked into."""
+    found = np.zeros(len(values), np.bool_)
+    for placeholder in JSON_PLACEHOLDERS:
+        hits = pc.match_substring(values, placeholder)
+        found |= pc.fill_null(hits, False).to_numpy(zero_copy_only=False)
+    return found
 
 
 class _NoAfter(ValueError):

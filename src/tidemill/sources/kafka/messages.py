@@ -200,9 +200,13 @@ class Rows:
         return pc.binary_join_element_wise(pa.scalar(VALUE_ERROR), ends, "")
 
     def _lacking(self, values: Values) -> dict[int, np.ndarray]:
-        """Which rows came without a value, by its position in the row."""
-        found = {self._layout.value_at[column]: mark for column, mark in (values.unavailable or {}).items()}
-        return {position: mark for position, mark in found.items() if position is not None}
+        """Which rows came without a value, by what `mz_unavailable` says of it."""
+        at = self._layout.value_at
+        found = {at[column]: mark for column, mark in (values.unavailable or {}).items()}
+        lacking = {position: mark for position, mark in found.items() if position is not None}
+        if values.partial is not None and at[0] is not None:
+            lacking[-1 - at[0]] = values.partial
+        return lacking
 
     # -- columns
 

@@ -22,13 +22,14 @@ class Values:
     """As many rows as values were given. `missing`: the record brings no row, it deletes. `errors` (text) has
     a value where one could not be read; None when all went well. `truncate`: the record empties the relation.
     `unavailable` marks, per position among `columns`, the rows whose value there was not sent because it did
-    not change."""
+    not change; `partial` those whose one column, of JSON, lacks members for that reason."""
 
     columns: Sequence[pa.Array]
     missing: np.ndarray
     errors: pa.Array | None = None
     truncate: np.ndarray | None = None
     unavailable: dict[int, np.ndarray] | None = None
+    partial: np.ndarray | None = None
 
 
 class ValueReader(Protocol):
