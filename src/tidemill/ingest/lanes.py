@@ -19,9 +19,14 @@ WHOLE_RECORDS = 20_000
 Share = tuple[int, tuple[Piece, ...]]
 
 
+def are_whole(units: Sequence[Unit]) -> bool:
+    """Whether each unit is read by one task: then its records need no exchange to meet by key."""
+    return len(units) > 1 or units[0].records <= WHOLE_RECORDS
+
+
 def shares(units: Sequence[Unit], cores: int) -> list[list[Share]]:
     """What each task does."""
-    if len(units) == 1 and units[0].records > WHOLE_RECORDS:
+    if not are_whole(units):
         return [[(0, (piece,))] for piece in units[0].pieces]
     tasks: list[list[Share]] = [[] for _ in range(min(cores, len(units)))]
     loads = [0] * len(tasks)

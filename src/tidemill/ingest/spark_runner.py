@@ -1,7 +1,7 @@
 """Units as Spark jobs.
 
-One job of one stage carries all plain units it is given; keyed ones take a second stage behind a shuffle by
-key bucket. Tasks write parts and return facts, small pickled values; rows never pass through the driver. A
+One job of one stage carries all units that a task reads whole, and plain ones however they are cut; a keyed
+unit that several tasks read takes a second stage behind a shuffle by key bucket. Tasks write parts and return facts, small pickled values; rows never pass through the driver. A
 task that is retried or run twice writes other files, of which the driver learns one set.
 """
 
@@ -18,7 +18,7 @@ from functools import partial
 from tidemill.errors import QueryCanceled, TidemillError
 from tidemill.ingest import keyed, task
 from tidemill.ingest.exchange import BUCKETS
-from tidemill.ingest.lanes import Share, shares
+from tidemill.ingest.lanes import Share, are_whole, shares
 from tidemill.ingest.runner import JobFailed
 from tidemill.ingest.unit import Facts, Unit
 from tidemill.ingest.worker_folder import worker_folder
@@ -86,13 +86,13 @@ class SparkRunner:
         payloads = [_pack(units, share) for share in shares(units, cores)]
         with job.running() as session:
             tasks = session.sparkContext.parallelize(payloads, len(payloads))
-            if any(unit.keyed for unit in units):
-                ways = min(cores if len(units) > 1 else ALONE_SHARES * cores, BUCKETS)
+            if are_whole(units) or not any(unit.keyed for unit in units):
+                found = tasks.mapPartitions(partial(_ingest, self._folder, self._life)).collect()
+            else:
+                ways = min(ALONE_SHARES * cores, BUCKETS)
                 apply = partial(_apply, _without_pieces(units), ways, self._folder, self._life)
                 parted = tasks.mapPartitions(partial(_part, ways))
                 found = parted.partitionBy(ways, _itself).mapPartitionsWithIndex(apply).collect()
-            else:
-                found = tasks.mapPartitions(_ingest).collect()
             for index, share in found:
                 facts[index].add(share)
         return facts
@@ -109,11 +109,19 @@ def _without_pieces(units: Sequence[Unit]) -> bytes:
     return pickle.dumps([replace(unit, pieces=()) for unit in units])
 
 
-def _ingest(payloads: Iterator[bytes]) -> Iterator[tuple[int, Facts]]:
+def _ingest(folder: str | None, life: str, payloads: Iterator[bytes]) -> Iterator[tuple[int, Facts]]:
+    """One stage is enough: records need not meet by key, or all of a unit's are here."""
     for payload in payloads:
         units: list[tuple[int, Unit]] = pickle.loads(payload)
         for index, unit in units:
-            yield index, task.ingest(unit, unit.pieces)
+            if unit.keyed:
+                yield index, keyed.run_here(unit, _state_folder(unit, folder, life))
+            else:
+                yield index, task.ingest(unit, unit.pieces)
+
+
+def _state_folder(unit: Unit, folder: str | None, life: str) -> str:
+    return worker_folder(unit.blobs.url, life) if folder is None else folder
 
 
 # What goes through the shuffle: (the task that gets it, (unit, slice or facts)).
@@ -151,7 +159,7 @@ def _apply(
     by_unit = keyed.grouped(slices)
     for index, unit in enumerate(units):
         if index not in failed:
-            own = worker_folder(unit.blobs.url, life) if folder is None else folder
+            own = _state_folder(unit, folder, life)
             yield index, keyed.apply_buckets(unit, way, ways, by_unit.get(index, {}), own)
 
 
