@@ -1,8 +1,9 @@
 """Units as Spark jobs.
 
 One job of one stage carries all units that a task reads whole, and plain ones however they are cut; a keyed
-unit that several tasks read takes a second stage behind a shuffle by key bucket. Tasks write parts and return facts, small pickled values; rows never pass through the driver. A
-task that is retried or run twice writes other files, of which the driver learns one set.
+unit that several tasks read takes a second stage behind a shuffle by key bucket. Tasks write parts and return
+facts, small pickled values; rows never pass through the driver. A task that is retried or run twice writes
+other files, of which the driver learns one set.
 """
 
 from __future__ import annotations
