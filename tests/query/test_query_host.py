@@ -52,6 +52,10 @@ try:
 except Unavailable as e:
     assert e.primary == "the Spark process has ended", e
     assert "exit status -9" in e.detail, e
+# Whoever reads may notice before the watcher has told.
+deadline = time.monotonic() + 30
+while not told and time.monotonic() < deadline:
+    time.sleep(0.01)
 assert not host.ready and told == [host.failure], told
 host.restart()
 host.wait(170)

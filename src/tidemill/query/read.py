@@ -62,6 +62,8 @@ class Limits:
     small_bytes: int = 8 << 20
     # Updates of unclean parts that the driver reads: at 100 bytes a row 200 MB while the read lasts.
     driver_rows: int = 2_000_000
+    # The same in Parquet: rows may be long, and some ten times that in memory.
+    driver_bytes: int = 48 << 20
     # Retractions that `find` looks for; with more, summing everything on Spark costs no more.
     retractions: int = 1_000_000
     # Rows that may be retracted, held and summed by the driver.
@@ -236,9 +238,10 @@ class _Preparation:
             (clean if part.all_inserts and part.max_time <= self.snapshot.as_of else rest).append(part)
         rest.sort(key=lambda part: (part.rows, part.path))
         light: list[Part] = []
-        budget = self.limits.driver_rows
-        while rest and rest[0].rows <= budget:
-            budget -= rest[0].rows
+        rows, size = self.limits.driver_rows, self.limits.driver_bytes
+        while rest and rest[0].rows <= rows and rest[0].bytes <= size:
+            rows -= rest[0].rows
+            size -= rest[0].bytes
             light.append(rest.pop(0))
         return clean, light, rest
 
