@@ -10,7 +10,8 @@ pytest_plugins = ["support.spark", "support.server", "support.s3", "support.kafk
 # without it: two thirds of the processor time for Spark's start, half of it for a hundred small queries.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# What `make test` says is a function of the code alone: the same examples each time. `make chaos` hunts for new ones.
+# What `make test` says is a function of the code alone: the same examples each time. `make chaos` hunts for
+# new ones.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("hunt", derandomize=False, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
