@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 
 from tidemill.types.names import physical_names_of
@@ -288,6 +289,8 @@ def expected(schema: Any, value: Any) -> Any:
     match kind:
         case "bytes" if isinstance(value, str):  # fastavro leaves defaults as they are
             return value.encode("latin-1")
+        case "float":
+            return float(np.float32(value))
         case "array":
             return [expected(schema["items"], item) for item in value]
         case "map":

@@ -30,7 +30,9 @@ class Command:
         names = ("--port", "--registry-port", "--connect-port", "--postgres-port")
         arguments = [part for name, port in zip(names, self.ports, strict=True) for part in (name, str(port))]
         self._out = folder / "out"
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")}
+        # But for where the downloads are.
+        kept = "TIDEMILL_DEV_CACHE"
+        environ = {k: v for k, v in os.environ.items() if k == kept or not k.startswith("TIDEMILL_")}
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tidemill.cli", "dev", "kafka", *arguments, *flags],

@@ -33,6 +33,7 @@ from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_value
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported
+from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.multiset import add_up, check_counts, check_errors
 from tidemill.query.run import collect
 from tidemill.sql import ast
@@ -135,7 +136,11 @@ class SubscribePlan:
         if self.collection is not None:
             item = self.collection
             followed = Followed(("relation", item.id), shards, self.inputs.ids)
-            own = await session.blocking(follow, engine, item, from_)
+            try:
+                own = await session.blocking(follow, engine, item, from_)
+            except InvalidAsOf as e:
+                e.detail = f'"{item.name}" is readable from {e.since} on; {bounds.as_of} was asked for.'
+                raise
             first = self._rows_of(session, item, bounds.as_of) if self.statement.snapshot else None
 
             def latest() -> Follower:
