@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class Identity:
     group: int
 
 
-class Program:
+class Program(ABC):
     """A program that can be started again after it ended, on the same folder and ports. `name` is for
     people."""
 
@@ -67,9 +68,9 @@ class Program:
         assert self._process is not None, f"{self.name} was not started"
         return self._process.pid
 
+    @abstractmethod
     def start(self) -> None:
         """Start it, or start it again; returns when it serves."""
-        raise NotImplementedError
 
     def _launch(self, command: Sequence[str], *, identity: Identity | None = None) -> None:
         assert not self.running, f"{self.name} runs already"
