@@ -50,12 +50,6 @@ from tidemill.types.names import physical_names
 
 Collection: TypeAlias = Table | Source | SourceTable
 
-# System parameters that allow an output.
-_SWITCHES: dict[type[ast.SubscribeOutput], str] = {
-    ast.WithinTimestampOrderBy: "enable_within_timestamp_order_by_in_subscribe",
-    ast.EnvelopeUpsert: "enable_envelope_upsert_in_subscribe",
-    ast.EnvelopeDebezium: "enable_envelope_debezium_in_subscribe",
-}
 # Of a query's answer, which is kept to find what changes in it.
 MAX_ANSWER_BYTES = 512 << 20
 # How often relations that show what is now are looked at; milliseconds.
@@ -220,7 +214,6 @@ def plan_subscribe(
             f"SUBSCRIBE to a query that uses {'mz_now()' if bound.uses_mz_now else 'now()'} is not supported",
             hint="Compare with the time in the client, or write the time into a table.",
         )
-    _check_allowed(session, statement)
     inputs = Inputs.of(catalog, bound)
     collection: Collection | None = None
     if isinstance(relation, ast.Name) and len(inputs.items) == 1 and not inputs.system:
@@ -233,6 +226,7 @@ def plan_subscribe(
         progress=statement.progress,
         underscore=session.variables.get("subscribe_key_violation") == "underscore",
     )
+    _check_allowed(session, spec, statement)
     label = str(relation) if isinstance(relation, ast.Name) else "(query)"
     return SubscribePlan(statement, bound, catalog, inputs, spec, collection, label)
 
@@ -245,16 +239,13 @@ def _check_order(begin: int, end: int | None) -> None:
         )
 
 
-def _check_allowed(session: EngineSession, statement: ast.Subscribe) -> None:
-    output = statement.output
-    if isinstance(output, ast.SubscribePlain):
-        return
-    name = _SWITCHES[type(output)]
-    if system_value(session, SYSTEM_PARAMETERS[name]) == "off":
+def _check_allowed(session: EngineSession, spec: Spec, statement: ast.Subscribe) -> None:
+    switch = spec.output.switch
+    if switch is not None and system_value(session, SYSTEM_PARAMETERS[switch]) == "off":
         raise Unsupported(
             "this output of SUBSCRIBE is switched off",
-            hint=f"ALTER SYSTEM SET {name} = on allows it.",
-            position=output.offset + 1,
+            hint=f"ALTER SYSTEM SET {switch} = on allows it.",
+            position=statement.offset + 1,
         )
 
 

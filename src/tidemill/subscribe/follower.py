@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidemill.persist.listen import Listen
 from tidemill.persist.shard import Shard
 from tidemill.subscribe.changes import Changes, changes_of
-from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, shard_schema
+from tidemill.types.arrow import shard_schema
 
 
 class Follower(Protocol):
@@ -64,8 +64,3 @@ class CollectionFollower:
 
     def close(self) -> None:
         self._listen.close()
-
-
-def no_changes(columns: pa.Schema, lower: int, upper: int) -> Changes:
-    fields = [*columns, pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
-    return Changes(pa.schema(fields).empty_table(), lower, upper)
