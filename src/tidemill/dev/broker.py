@@ -184,6 +184,9 @@ class Broker(Program):
             "log.cleaner.backoff.ms": "500",
             "log.cleaner.dedupe.buffer.size": "4194304",
             "log.retention.check.interval.ms": "1000",
+            # Unless a topic says otherwise nothing expires: a record may carry a timestamp of years ago, and
+            # by the usual seven days it would be gone within a second.
+            "log.retention.ms": "-1",
             **extra,
             **self._settings,
         }
