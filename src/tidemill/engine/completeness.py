@@ -1,4 +1,4 @@
-"""Sources as inputs of a query: when they are complete, and what they hold at a time.
+"""Sources as inputs of a query: when they are complete.
 
 A table is complete at every time that the oracle hands out for reading. A source is complete where its ticks
 have come: a strictly serializable read waits for that, a serializable one takes the latest time at which all
@@ -11,15 +11,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-import pyarrow as pa
-
 from tidemill.catalog.items import Source, SourceProgress, SourceTable
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
-from tidemill.errors import Notice, Unavailable
+from tidemill.errors import Notice
 from tidemill.ingest.status import State
-from tidemill.persist.snapshot import InvalidAsOf, Snapshot
-from tidemill.reclock.progress import progress_at
 from tidemill.sql.bind import BoundQuery
 
 if TYPE_CHECKING:
@@ -90,26 +86,3 @@ def _waiting(session: EngineSession, item: SourceRelation, ts: int) -> Notice:
         detail=f"It is complete before {machine.readable} now.",
         hint="SET transaction_isolation = 'serializable' reads at the latest time that is complete.",
     )
-
-
-def snapshot_of_source(session: EngineSession, item: Source | SourceTable, ts: int) -> Snapshot:
-    """The relation at `ts`, at which it is complete. Blocks."""
-    ingestion = session.engine.ingestion
-    try:
-        return ingestion.shard(item).snapshot(ts, readable=ingestion.readable(item))
-    except InvalidAsOf as e:
-        e.detail = f'"{item.name}" is readable from {e.since} on; {ts} was asked for.'
-        raise
-
-
-def progress_of(session: EngineSession, item: SourceProgress, ts: int) -> pa.Table:
-    """The progress relation at `ts`. Blocks."""
-    ingestion = session.engine.ingestion
-    machine = ingestion.machine(item)
-    if machine is None:
-        raise Unavailable(f'"{item.name}" is not open yet', hint="Try again in a moment.")
-    try:
-        return progress_at(machine.remap.shard, machine.source.gauge, ts, ingestion.readable(item))
-    except InvalidAsOf as e:
-        e.detail = f'"{item.name}" is readable from {e.since} on; {ts} was asked for.'
-        raise

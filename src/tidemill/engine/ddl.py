@@ -16,6 +16,7 @@ from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.changes import by_itself, change, existing_at, find_or_none, renamed, skip, transact
 from tidemill.engine.defaults import default_text, default_value
 from tidemill.engine.durations import history_ms
+from tidemill.engine.inputs import snapshot_of
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
@@ -334,7 +335,7 @@ def _given(rows: pa.Table, name: str, value: pa.Array, limit: int) -> pa.Table:
 
 def _read(s: EngineSession, table: Table, ts: int, columns: Sequence[str]) -> pa.Table:
     """Those columns and `mz_diff`."""
-    with reading.snapshot_of(s, table, ts) as snapshot:
+    with snapshot_of(s.engine, table, ts) as snapshot:
         return snapshot.read(columns).select([*columns, DIFF_COLUMN])
 
 

@@ -95,13 +95,19 @@ class QueryFollower:
     """The changes of a query's answer."""
 
     def __init__(
-        self, inputs: Sequence[CollectionFollower], evaluate: Evaluate, from_: int, before: pa.Table
+        self,
+        inputs: Sequence[CollectionFollower],
+        evaluate: Evaluate,
+        from_: int,
+        before: pa.Table,
+        now: Callable[[], int],
     ) -> None:
-        """`before`: the answer at `from_ - 1`."""
+        """`before`: the answer at `from_ - 1`. `now`: a query without inputs is complete before it."""
         self.frontier = from_
         self._inputs = inputs
         self._evaluate = evaluate
         self._before = before
+        self._now = now
         # Times at which an input changed, to come; a heap.
         self._times: list[int] = []
 
@@ -109,7 +115,7 @@ class QueryFollower:
         for follower in self._inputs:
             while (changes := follower.advance()) is not None:
                 self._note(changes)
-        until = min(follower.frontier for follower in self._inputs)
+        until = min(f.frontier for f in self._inputs) if self._inputs else self._now()
         while self._times and self._times[0] < until:
             at = heapq.heappop(self._times)
             if at >= self.frontier:

@@ -10,30 +10,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.catalog.items import Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.completeness import (
     SourceRelation,
     latest_complete,
-    progress_of,
-    snapshot_of_source,
     source_inputs,
     until_complete,
     until_readable,
 )
+from tidemill.engine.inputs import Opened, open_inputs
 from tidemill.engine.local_rows import stream
 from tidemill.engine.plan import Value
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.watched import close_batches
-from tidemill.errors import Internal, LimitExceeded, Notice, TidemillError, Unsupported
-from tidemill.persist.snapshot import InvalidAsOf, Snapshot
+from tidemill.errors import LimitExceeded, Notice, TidemillError, Unsupported
 from tidemill.query.job import Job
-from tidemill.query.read import Constant, Input
 from tidemill.query.run import ResultStream, run
 from tidemill.sql.bind import BoundQuery, SessionInfo, constant_rows, substitute
 from tidemill.types.arrow import arrow_schema
@@ -56,19 +53,6 @@ class AsOfTime:
 
     time: int
     at_least: bool
-
-
-@dataclass(slots=True)
-class Opened:
-    """The inputs of one query, open at one time. Close it when the rows are read, or they hold `since` for
-    ever."""
-
-    inputs: dict[str, Input | Constant] = field(default_factory=dict)
-    snapshots: list[Snapshot] = field(default_factory=list)
-
-    def close(self) -> None:
-        for snapshot in self.snapshots:
-            snapshot.close()
 
 
 async def choose_time(
@@ -118,58 +102,6 @@ async def _until(session: EngineSession, time: int) -> None:
         await asyncio.sleep(min(max((time - now) / 1000, 0.001), POLL_SECONDS))
 
 
-def open_inputs(
-    session: EngineSession, catalog: CatalogState, bound: BoundQuery, ts: int, *, own_writes: bool
-) -> Opened:
-    """Every input of the query at `ts`; with `own_writes` the transaction's own on top. Blocks."""
-    opened = Opened()
-    try:
-        for placeholder, relation_id in bound.inputs.items():
-            used = bound.used.get(placeholder, frozenset())
-            system = SYSTEM_RELATIONS_BY_ID.get(relation_id)
-            if system is not None:
-                opened.inputs[placeholder] = Constant(
-                    system.table(session.engine.situation(session, catalog))
-                )
-                continue
-            item = catalog.relation(relation_id)
-            if isinstance(item, SourceProgress):
-                opened.inputs[placeholder] = Constant(progress_of(session, item, ts))
-                continue
-            if isinstance(item, Source | SourceTable):
-                snapshot, extra = snapshot_of_source(session, item, ts), None
-            elif isinstance(item, Table):
-                snapshot = snapshot_of(session, item, ts)
-                extra = session.current.pending(item.shard) if own_writes else None
-            else:
-                raise Internal(f"{item.name} is no collection")
-            opened.snapshots.append(snapshot)
-            columns = [name for name in _physical(snapshot) if name in used]
-            opened.inputs[placeholder] = Input(snapshot, columns, extra)
-    except BaseException:
-        opened.close()
-        raise
-    return opened
-
-
-def _physical(snapshot: Snapshot) -> list[str]:
-    from tidemill.types.names import physical_names
-
-    return physical_names(snapshot.desc)
-
-
-def snapshot_of(session: EngineSession, table: Table, ts: int) -> Snapshot:
-    """The table at `ts`, a time that the oracle gave out for reading or an earlier one. Blocks."""
-    environment = session.engine.environment
-    shard = environment.open_shard(table.shard)
-    environment.txns.apply_until(table.shard, ts)
-    try:
-        return shard.snapshot(ts, readable=ts + 1)
-    except InvalidAsOf as e:
-        e.detail = f'"{table.name}" is readable from {e.since} on; {ts} was asked for.'
-        raise
-
-
 async def answer(
     session: EngineSession,
     catalog: CatalogState,
@@ -193,9 +125,13 @@ async def answer(
     ts = await choose_time(session, as_of, sources)
     await session.interrupt.guard(until_complete(session, sources, ts))
     fixed = _fixed(bound, params, replace(session.info(), mz_now=ts))
-    return await _start(
-        session, fixed, lambda: open_inputs(session, catalog, bound, ts, own_writes=own_writes)
-    )
+
+    def open_() -> Opened:
+        pending = session.current.pending if own_writes else None
+        situation = session.engine.situation(session, catalog)
+        return open_inputs(session.engine, catalog, bound, ts, situation=situation, pending=pending)
+
+    return await _start(session, fixed, open_)
 
 
 async def _constant(

@@ -7,7 +7,8 @@ snapshot, and hands the rest to `subscribe.stream`. What is followed, and how, i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -16,17 +17,10 @@ from tidemill.catalog.items import Source, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Outcome, Rows
-from tidemill.engine.completeness import snapshot_of_source, source_inputs, until_complete, until_readable
-from tidemill.engine.followed import (
-    Evaluate,
-    Inputs,
-    PolledFollower,
-    QueryFollower,
-    counted,
-    follow,
-    shard_of,
-    stamped,
-)
+from tidemill.engine.completeness import source_inputs, until_complete, until_readable
+from tidemill.engine.followed import Inputs, follow, shard_of, stamped
+from tidemill.engine.following import answer_at, follow_query
+from tidemill.engine.inputs import snapshot_of
 from tidemill.engine.plan import Value
 from tidemill.engine.select import evaluate_time, plan_query, table_query
 from tidemill.engine.session import EngineSession
@@ -35,7 +29,6 @@ from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.multiset import add_up, check_counts, check_errors
-from tidemill.query.run import collect
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, substitute
 from tidemill.subscribe.follower import Follower
@@ -49,11 +42,6 @@ from tidemill.types.model import Column, RelationDesc, SqlType
 from tidemill.types.names import physical_names
 
 Collection: TypeAlias = Table | Source | SourceTable
-
-# Of a query's answer, which is kept to find what changes in it.
-MAX_ANSWER_BYTES = 512 << 20
-# How often relations that show what is now are looked at; milliseconds.
-POLL_MS = 1000
 
 
 @dataclass(slots=True)
@@ -141,14 +129,16 @@ class SubscribePlan:
                 return follow(engine, item, own.frontier)
         else:
             bound = substitute(self.bound, [p.scalar for p in params], session.info())
-            evaluate = self._evaluator(session, bound)
-            before = await session.blocking(evaluate, bounds.as_of)
+            situation = engine.situation(session, self.catalog)
+            answer = partial(answer_at, engine, self.catalog, bound, situation=situation)
+            following = partial(follow_query, engine, self.catalog, bound, situation=situation)
+            before = await session.blocking(answer, bounds.as_of)
             followed = Followed(("query", bound.sql()), shards, self.inputs.ids)
-            own = await session.blocking(self._query, session, evaluate, from_, before)
+            own = await session.blocking(following, from_, before)
             first = _once(before, bounds.as_of, self.spec) if self.statement.snapshot else None
 
             def latest() -> Follower:
-                return self._query(session, evaluate, own.frontier, evaluate(own.frontier - 1))
+                return following(own.frontier)
 
         return engine.subscriptions.open(
             session, self.spec, bounds, first, own, lambda: engine.hub.tail(followed, latest), self.label
@@ -161,43 +151,14 @@ class SubscribePlan:
         self, session: EngineSession, item: Collection, as_of: int
     ) -> AsyncIterator[pa.RecordBatch]:
         def read() -> pa.RecordBatch:
-            if isinstance(item, Table):
-                snapshot = reading.snapshot_of(session, item, as_of)
-            else:
-                snapshot = snapshot_of_source(session, item, as_of)
             names = physical_names(item.desc or RelationDesc())
-            with snapshot:
+            with snapshot_of(session.engine, item, as_of) as snapshot:
                 table = add_up([snapshot.read(names)])
             table = check_errors(table)
             check_counts(table, names)
             return shaped(stamped(table.select([*names, DIFF_COLUMN]), as_of), self.spec)
 
         yield await session.blocking(read)
-
-    def _evaluator(self, session: EngineSession, bound: BoundQuery) -> Evaluate:
-        catalog, engine = self.catalog, session.engine
-
-        def evaluate(at: int) -> pa.Table:
-            opened = reading.open_inputs(session, catalog, bound, at, own_writes=False)
-            try:
-                timed = bound.with_session(replace(bound.session, mz_now=at))
-                rows = collect(
-                    engine.spark, timed.sql(), opened.inputs, bound.columns, limit_bytes=MAX_ANSWER_BYTES
-                )
-            finally:
-                opened.close()
-            return counted(rows)
-
-        return evaluate
-
-    def _query(
-        self, session: EngineSession, evaluate: Evaluate, from_: int, before: pa.Table
-    ) -> QueryFollower | PolledFollower:
-        engine = session.engine
-        if self.inputs.system:
-            return PolledFollower(engine.oracle.read_ts, evaluate, from_, before, POLL_MS)
-        followers = [follow(engine, item, from_) for item in self.inputs.items]
-        return QueryFollower(followers, evaluate, from_, before)
 
 
 def plan_subscribe(
