@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -18,9 +17,9 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.completeness import source_inputs, until_complete, until_readable
+from tidemill.engine.first_rows import Collection, first_rows
 from tidemill.engine.followed import Inputs, follow, shard_of, stamped
 from tidemill.engine.following import answer_at, follow_query
-from tidemill.engine.inputs import snapshot_of
 from tidemill.engine.plan import Value
 from tidemill.engine.select import evaluate_time, plan_query, table_query
 from tidemill.engine.session import EngineSession
@@ -28,7 +27,6 @@ from tidemill.engine.show import system_value
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported
 from tidemill.persist.snapshot import InvalidAsOf
-from tidemill.query.multiset import add_up, check_counts, check_errors
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, substitute
 from tidemill.subscribe.follower import Follower
@@ -37,11 +35,7 @@ from tidemill.subscribe.resolve import spec_for
 from tidemill.subscribe.shape import shaped
 from tidemill.subscribe.spec import Spec
 from tidemill.subscribe.stream import Bounds, Subscription
-from tidemill.types.arrow import DIFF_COLUMN
-from tidemill.types.model import Column, RelationDesc, SqlType
-from tidemill.types.names import physical_names
-
-Collection: TypeAlias = Table | Source | SourceTable
+from tidemill.types.model import Column, SqlType
 
 
 @dataclass(slots=True)
@@ -123,7 +117,7 @@ class SubscribePlan:
             except InvalidAsOf as e:
                 e.detail = f'"{item.name}" is readable from {e.since} on; {bounds.as_of} was asked for.'
                 raise
-            first = self._rows_of(session, item, bounds.as_of) if self.statement.snapshot else None
+            first = first_rows(session, item, bounds.as_of, self.spec) if self.statement.snapshot else None
 
             def latest() -> Follower:
                 return follow(engine, item, own.frontier)
@@ -146,19 +140,6 @@ class SubscribePlan:
 
     def _shards(self, session: EngineSession) -> list[str]:
         return [shard_of(session.engine, item).id for item in self.inputs.items]
-
-    async def _rows_of(
-        self, session: EngineSession, item: Collection, as_of: int
-    ) -> AsyncIterator[pa.RecordBatch]:
-        def read() -> pa.RecordBatch:
-            names = physical_names(item.desc or RelationDesc())
-            with snapshot_of(session.engine, item, as_of) as snapshot:
-                table = add_up([snapshot.read(names)])
-            table = check_errors(table)
-            check_counts(table, names)
-            return shaped(stamped(table.select([*names, DIFF_COLUMN]), as_of), self.spec)
-
-        yield await session.blocking(read)
 
 
 def plan_subscribe(
