@@ -137,6 +137,9 @@ class TabletSession:
             return tuple(Column(f"c{i}", t) for i, t in enumerate(params))
         return (Column("n", model.INT8),)
 
+    async def prepare_subscribe(self, request: api.SubscribeRequest) -> api.Prepared:
+        raise NotImplementedError(request)
+
     async def execute(
         self, prepared: api.Prepared, params: Sequence[api.Param] = (), *, alone: bool = False
     ) -> api.Outcome:

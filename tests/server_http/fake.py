@@ -21,6 +21,7 @@ from tidemill.engine.api import (
     Rows,
     Session,
     StartupOptions,
+    SubscribeRequest,
 )
 from tidemill.errors import InvalidTransactionState, Notice, QueryCanceled, SyntaxError_
 from tidemill.types.model import INT8, TEXT, Column
@@ -43,7 +44,9 @@ class FakeSink:
 
 class FakeSession:
     """Statements: `ok`, `rows N`, `big N` (N MB), `echo`, `hang`, `error`, `bug`, `notice`, `copy in`, `copy
-    out`, ``. Everything that the door did is in `calls`."""
+    out`, `live`, ``. Everything that the door did is in `calls`. `live` gives the rows that the test puts
+    into the engine's `live`, and so does whatever is subscribed to; an error there is raised, None is the
+    end."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self.calls: list[str] = []
@@ -63,6 +66,12 @@ class FakeSession:
     async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         self.calls.append(f"prepare {sql}")
         return Prepared(sql, sql, (), None, sql)
+
+    async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
+        self._engine.requests.append(request)
+        if request.query == "bad":
+            raise SyntaxError_('syntax error at or near "bad"', position=1)
+        return Prepared(request.query, "SUBSCRIBE", (), None, request.query)
 
     async def execute(
         self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
@@ -84,6 +93,10 @@ class FakeSession:
                 arrays = [pa.array([v], pa.string()) for v in values]
                 batch = pa.RecordBatch.from_arrays(arrays, names=[c.name for c in columns])
                 return Rows(columns, self._batches([batch]))
+            case "live":
+                if self._engine.refuse_live:
+                    raise self._engine.refuse_live.pop(0)
+                return Rows(self._engine.live_columns, self._live(), tag="SUBSCRIBE")
             case "hang":
                 self._engine.hanging.set()
                 await self._cancelled.wait()
@@ -109,6 +122,25 @@ class FakeSession:
                 yield batch
         finally:
             self.calls.append("batches closed")
+
+    async def _live(self) -> AsyncIterator[pa.RecordBatch]:
+        cancelled = asyncio.ensure_future(self._cancelled.wait())
+        try:
+            while True:
+                item = asyncio.ensure_future(self._engine.live.get())
+                await asyncio.wait({item, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+                if not item.done():
+                    item.cancel()
+                    raise QueryCanceled("canceling statement due to user request")
+                found = item.result()
+                if found is None:
+                    return
+                if isinstance(found, Exception):
+                    raise found
+                yield found
+        finally:
+            cancelled.cancel()
+            self.calls.append("live closed")
 
     def _numbers(self, count: int) -> AsyncIterator[pa.RecordBatch]:
         half = [list(range(count // 2)), list(range(count // 2, count))]
@@ -152,6 +184,12 @@ class FakeEngine:
         self.sessions: list[FakeSession] = []
         self.options: list[StartupOptions] = []
         self.process_ids: list[int] = []
+        # What was asked of `prepare_subscribe`.
+        self.requests: list[SubscribeRequest] = []
+        # The rows of `live` as they come, their columns, and the errors with which it does not even begin.
+        self.live: asyncio.Queue[pa.RecordBatch | Exception | None] = asyncio.Queue()
+        self.live_columns: tuple[Column, ...] = (Column("n", INT8),)
+        self.refuse_live: list[Exception] = []
         # Set when a `hang` has begun.
         self.hanging = asyncio.Event()
 

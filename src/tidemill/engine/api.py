@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
 from tidemill.errors import Notice
+from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.types.model import Column, SqlType
+
+# What a read at a time raises whose history is forgotten.
+HistoryGone = InvalidAsOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,20 @@ class ParameterStatus:
 
     name: str
     value: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """A SUBSCRIBE by its parts. `query` is a relation's name or a query and cannot be anything else; times
+    are milliseconds or timestamps as text, or `earliest` and `latest`; `keys` belong to an `envelope`."""
+
+    query: str
+    keys: tuple[str, ...] = ()
+    envelope: Literal["upsert", "debezium"] | None = None
+    snapshot: bool = True
+    progress: bool = False
+    as_of: str | None = None
+    up_to: str | None = None
 
 
 @dataclass(slots=True)
@@ -63,12 +81,14 @@ class EmptyQuery:
 @dataclass(slots=True)
 class Rows:
     """Rows to come. The tag is `{tag} {count}` when `counted`, else `tag`. The reader must exhaust or
-    `aclose()` the iterator: holds and jobs are released there."""
+    `aclose()` the iterator: holds and jobs are released there. `shared`: other sessions may be given the very
+    same batches, so that their encoding may be shared too."""
 
     columns: tuple[Column, ...]
     batches: AsyncIterator[pa.RecordBatch]
     tag: str = "SELECT"
     counted: bool = True
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +109,12 @@ class CopyOptions:
 
 @dataclass(slots=True)
 class CopyOut:
-    """COPY ... TO STDOUT: the server formats the batches. Tag `COPY {count}`."""
+    """COPY ... TO STDOUT: the server formats the batches. Tag `COPY {count}`. `shared` as in `Rows`."""
 
     columns: tuple[Column, ...]
     batches: AsyncIterator[pa.RecordBatch]
     options: CopyOptions
+    shared: bool = False
 
 
 class CopySink(Protocol):
@@ -146,6 +167,11 @@ class Session(Protocol):
     async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         """Parse and describe exactly one statement (42601 for more) with parameter types as far as the
         client gave them (0 = find out)."""
+        ...
+
+    async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
+        """As `prepare`, of the SUBSCRIBE that the request describes. Executing it raises HistoryGone where
+        AS OF lies before what is still known."""
         ...
 
     async def execute(

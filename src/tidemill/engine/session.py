@@ -26,11 +26,13 @@ from tidemill.engine.api import (
     Prepared,
     Rows,
     StartupOptions,
+    SubscribeRequest,
 )
 from tidemill.engine.interrupt import Interrupt
 from tidemill.engine.plan import Plan, Value, decode_params
 from tidemill.engine.planner import plan, verb_of
 from tidemill.engine.resolver import Resolver
+from tidemill.engine.subscribe_request import subscribe_statement
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.variables import SESSION_VARIABLES, Variable, Variables
 from tidemill.engine.watched import Watched
@@ -163,7 +165,14 @@ class EngineSession:
         if len(parsed) > 1:
             raise SyntaxError_("cannot insert multiple commands into a prepared statement")
         types = tuple(type_of_oid(o) if o else None for o in param_oids)
-        prepared = self._prepared(parsed[0] if parsed else None, types)
+        return await self._described(parsed[0] if parsed else None, types)
+
+    async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
+        parsed = await self._computing(len(request.query), subscribe_statement, request)
+        return await self._described(parsed, ())
+
+    async def _described(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
+        prepared = self._prepared(parsed, types)
         if self._in_failed_block() and not prepared.allowed_when_failed:
             raise _aborted()
         await self._plan(prepared)

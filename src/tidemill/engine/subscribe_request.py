@@ -1,0 +1,66 @@
+"""A subscription as a program asks for it, by fields: made into the statement that SUBSCRIBE would be.
+
+By tree, never by joining text: what a client gives as its query stays a name or a query. Called by the
+session for `api.Session.prepare_subscribe`. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sqlglot import exp
+
+from tidemill.engine.api import SubscribeRequest
+from tidemill.errors import InvalidValue
+from tidemill.sql import ast
+from tidemill.sql.parse import ParsedStatement
+from tidemill.sql.relation import parse_relation
+
+
+def subscribe_statement(request: SubscribeRequest) -> ParsedStatement:
+    """Raises what is wrong with the request; positions are those in its query."""
+    statement = ast.Subscribe(
+        parse_relation(request.query),
+        _output(request),
+        request.snapshot,
+        request.progress,
+        _as_of(request.as_of),
+        _up_to(request.up_to),
+    )
+    return ParsedStatement(statement, request.query, 0)
+
+
+def _output(request: SubscribeRequest) -> ast.SubscribeOutput:
+    keys = tuple(ast.Ident(key) for key in request.keys)
+    match request.envelope:
+        case "upsert" if keys:
+            return ast.EnvelopeUpsert(keys)
+        case "debezium" if keys:
+            return ast.EnvelopeDebezium(keys)
+        case None if not keys:
+            return ast.SubscribePlain()
+        case None:
+            raise InvalidValue("a key was given without an envelope", hint="Give both or none.")
+        case _:
+            raise InvalidValue("an envelope needs a key", hint="Name the key's columns.")
+
+
+def _as_of(time: str | None) -> ast.AsOf | Literal[ast.Bound.EARLIEST] | None:
+    if time is None:
+        return None
+    if time.upper() == ast.Bound.EARLIEST.value:
+        return ast.Bound.EARLIEST
+    return ast.AsOf(_time(time))
+
+
+def _up_to(time: str | None) -> ast.Expr | Literal[ast.Bound.LATEST] | None:
+    if time is None:
+        return None
+    if time.upper() == ast.Bound.LATEST.value:
+        return ast.Bound.LATEST
+    return _time(time)
+
+
+def _time(text: str) -> ast.Expr:
+    """A text constant: whatever it holds, it is cast to a time, never read as an expression."""
+    return ast.Expr(exp.Literal.string(text))

@@ -1,0 +1,49 @@
+"""A text that names a relation or is a query, and nothing else: what callers that build a SUBSCRIBE
+themselves take from their clients.
+
+`parse_relation(text)` promises what `parse.parse` does of errors. It composes nothing: what comes back is a
+name or a tree, so a text cannot smuggle in clauses, options or a second statement.
+"""
+
+from __future__ import annotations
+
+from tidemill.errors import SyntaxError_, Unsupported
+from tidemill.sql.ast import Name, Query
+from tidemill.sql.parse import check_size
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.depth import check_nesting
+from tidemill.sql.parser.query import at_query, query_alone
+from tidemill.sql.tokens import Kind, scan
+
+
+def parse_relation(text: str) -> Name | Query:
+    """The name or query that `text` is; a semicolon may end it."""
+    check_size(text)
+    tokens = scan(text)
+    stop = len(tokens) - 1
+    if stop and tokens[stop - 1].kind is Kind.SYMBOL and tokens[stop - 1].value == ";":
+        stop -= 1
+    check_nesting(tokens[:stop])
+    cursor = Cursor(text, tokens, 0, stop)
+    if not at_query(cursor):
+        return _name(cursor)
+    query = query_alone(cursor)
+    if query.as_of is not None:
+        raise Unsupported(
+            "AS OF is not supported inside SUBSCRIBE (...)",
+            hint="Give the time beside the query.",
+            position=query.as_of.time.offset + 1,
+        )
+    return query
+
+
+def _name(cursor: Cursor) -> Name:
+    first = cursor.token
+    try:
+        name = cursor.name()
+        cursor.expect_end()
+    except SyntaxError_ as e:
+        if first.kind is Kind.WORD:
+            e.hint = e.hint or "Give the name of a relation or a query: SELECT, VALUES, TABLE or WITH."
+        raise
+    return name
