@@ -14,7 +14,7 @@ from tidemill.errors import InvalidValue, Notice
 from tidemill.server import limits
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.messages import ProtocolViolation
-from tidemill.server.pgwire.rows import RowEncoder, chunks, data_rows, framed, result_formats
+from tidemill.server.pgwire.rows import RowEncoder, data_rows, framed, pieces, result_formats
 from tidemill.types import model
 from tidemill.types.model import Column
 
@@ -73,13 +73,14 @@ def test_result_formats() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 40_000), st.integers(0, 300), st.none() | st.integers(0, 50_000))
-def test_chunks_are_bounded_and_whole(rows: int, width: int, at_most: int | None) -> None:
+def test_pieces_are_bounded_and_whole(rows: int, width: int, at_most: int | None) -> None:
     batch = pa.RecordBatch.from_arrays([pa.nulls(rows, pa.binary(width))], names=["a"])
-    got = list(chunks(batch, at_most))
-    assert sum(c.num_rows for c in got) == min(rows, rows if at_most is None else at_most)
-    for c in got:
-        assert 1 <= c.num_rows <= limits.CHUNK_ROWS
-        assert c.num_rows == 1 or c.num_rows * width <= limits.CHUNK_BYTES
+    next_row = 0
+    for first, count in pieces(batch, at_most):
+        assert first == next_row and 1 <= count <= limits.CHUNK_ROWS
+        assert count == 1 or count * width <= limits.CHUNK_BYTES
+        next_row += count
+    assert next_row == min(rows, rows if at_most is None else at_most)
 
 
 def test_row_description() -> None:

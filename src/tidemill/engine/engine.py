@@ -32,6 +32,7 @@ from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.secrets import secret_store
 from tidemill.engine.session import EngineSession
 from tidemill.engine.source_relations import FrontierRow, SourcesView
+from tidemill.engine.subscription_relation import SubscriptionRow
 from tidemill.engine.subscriptions import Subscriptions
 from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.transaction import Transaction
@@ -81,7 +82,7 @@ class TidemillEngine:
         own = Path(config.scratch_dir) / f"state-{environment.id}" if config.scratch_dir else None
         state_folder = own or spark.scratch / "state"
         self.hub = Hub(self.workers)
-        self.subscriptions = Subscriptions(self.workers)
+        self.subscriptions = Subscriptions(self.workers, lambda: self.ingestion.now())
         catalog.on_change(self._tell_dropped)
         self.ingestion = Ingestion(
             environment,
@@ -98,7 +99,9 @@ class TidemillEngine:
         )
         self._maintenance.start()
         self._collector = EngineCollector(
-            spark.metrics, lambda: len(self._sessions), IngestCollector(self.ingestion, compactor)
+            spark.metrics,
+            lambda: len(self._sessions),
+            [self.subscriptions, IngestCollector(self.ingestion, compactor)],
         )
         REGISTRY.register(self._collector)
         self._closed = False
@@ -278,6 +281,9 @@ class LiveSituation:
 
     def sessions(self) -> Sequence[SessionRow]:
         return self.engine.session_rows()
+
+    def subscriptions(self) -> Sequence[SubscriptionRow]:
+        return self.engine.subscriptions.table()
 
     @property
     def sources(self) -> SourcesView:

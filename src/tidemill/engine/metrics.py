@@ -1,8 +1,8 @@
-"""What the engine counts, for /metrics: sessions, queries on Spark, and sources."""
+"""What the engine counts, for /metrics: sessions, queries on Spark, and what its parts count."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 class EngineCollector(Collector):
     """Reads the numbers when they are asked for. Registered while an engine is open."""
 
-    def __init__(self, queries: QueryMetrics, sessions: Callable[[], int], sources: Collector) -> None:
+    def __init__(
+        self, queries: QueryMetrics, sessions: Callable[[], int], others: Sequence[Collector]
+    ) -> None:
         self._queries = queries
         self._sessions = sessions
-        self._sources = sources
+        self._others = others
 
     def collect(self) -> Iterator[Metric]:
         q = self._queries
@@ -30,4 +32,5 @@ class EngineCollector(Collector):
         yield CounterMetricFamily("tidemill_spark_jobs", "Spark jobs that queries ran.", q.jobs)
         yield CounterMetricFamily("tidemill_query_rows", "Rows that Spark answered.", q.rows)
         yield CounterMetricFamily("tidemill_query_bytes", "Bytes that Spark answered.", q.bytes)
-        yield from self._sources.collect()
+        for other in self._others:
+            yield from other.collect()

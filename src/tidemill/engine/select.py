@@ -162,6 +162,7 @@ def _readable(
 class CopyToPlan:
     query: Readable
     options: CopyOptions
+    shared: bool
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
@@ -172,7 +173,8 @@ class CopyToPlan:
         return None
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        return CopyOut(self.query.columns, await self.query.rows(session, params), self.options)
+        rows = await self.query.rows(session, params)
+        return CopyOut(self.query.columns, rows, self.options, self.shared)
 
 
 def plan_copy_to(
@@ -181,7 +183,8 @@ def plan_copy_to(
     source = statement.source
     if isinstance(source, ast.Name):
         source = table_query(source, statement.columns)
-    return CopyToPlan(_readable(session, source, types, catalog), copy_options(statement.options))
+    query = _readable(session, source, types, catalog)
+    return CopyToPlan(query, copy_options(statement.options), isinstance(source, ast.Subscribe))
 
 
 def copy_options(o: ast.CopyOptions) -> CopyOptions:

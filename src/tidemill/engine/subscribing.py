@@ -60,7 +60,7 @@ class SubscribePlan:
         return self.spec.output_columns
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        return Rows(self.columns, await self.rows(session, params), tag="SUBSCRIBE")
+        return Rows(self.columns, await self.rows(session, params), tag="SUBSCRIBE", shared=True)
 
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
         """Everything that can fail before the first row fails here."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from tidemill.engine.show import system_number
+from tidemill.engine.subscription_relation import SubscriptionRow
 from tidemill.subscribe.follower import Follower
-from tidemill.subscribe.spec import Spec
+from tidemill.subscribe.spec import Output, Spec
 from tidemill.subscribe.stream import Bounds, Subscription
-from tidemill.subscribe.tail import FellBehind, Tail
+from tidemill.subscribe.tail import Tail
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
@@ -28,23 +31,24 @@ class Live:
     id: int
     session: int
     relation: str
-    began: datetime
     stream: Subscription
 
 
-class Subscriptions:
-    """On the event loop; counts may be read from any thread."""
+class Subscriptions(Collector):
+    """Filled on the event loop; `table` and `collect` are for any thread."""
 
-    def __init__(self, pool: Executor) -> None:
+    def __init__(self, pool: Executor, now: Callable[[], int]) -> None:
+        """`now` is the clock's time."""
         self._pool = pool
+        self._now = now
         self._ids = itertools.count(1)
-        self.live: dict[int, Live] = {}
+        self._live: dict[int, Live] = {}
         # Since the server runs: subscriptions by kind of output, and those that fell behind.
-        self.opened: Counter[str] = Counter()
-        self.fell_behind = 0
+        self._opened: Counter[str] = Counter()
+        self._fell_behind = 0
         # Of those that have ended.
-        self.rows = 0
-        self.bytes = 0
+        self._rows = 0
+        self._bytes = 0
 
     def open(
         self,
@@ -58,15 +62,82 @@ class Subscriptions:
     ) -> Subscription:
         number = next(self._ids)
         stream = Subscription(
-            spec, bounds, snapshot, own, tail, self._pool, on_close=lambda error: self._closed(number, error)
+            spec,
+            bounds,
+            snapshot,
+            own,
+            tail,
+            self._pool,
+            buffer=system_number(session, "max_subscribe_buffer_size"),
+            on_behind=self._behind,
+            on_close=lambda: self._closed(number),
         )
-        self.opened[spec.output.value] += 1
-        self.live[number] = Live(number, session.process_id, relation, datetime.now(UTC), stream)
+        self._opened[spec.output.value] += 1
+        self._live[number] = Live(number, session.process_id, relation, stream)
         return stream
 
-    def _closed(self, number: int, error: BaseException | None) -> None:
-        live = self.live.pop(number, None)
+    def _behind(self) -> None:
+        self._fell_behind += 1
+
+    def _closed(self, number: int) -> None:
+        live = self._live.pop(number, None)
         if live is not None:
-            self.rows += live.stream.figures.rows
-            self.bytes += live.stream.figures.bytes
-            self.fell_behind += isinstance(error, FellBehind)
+            self._rows += live.stream.figures.rows
+            self._bytes += live.stream.figures.bytes
+
+    def table(self) -> list[SubscriptionRow]:
+        """Those that are being read."""
+        now = self._now()
+        # One step for the interpreter: the loop may add and remove meanwhile.
+        return [
+            SubscriptionRow(
+                live.id,
+                live.session,
+                live.relation,
+                live.stream.spec.output.value,
+                live.stream.bounds.as_of,
+                live.stream.figures.frontier,
+                live.stream.figures.rows,
+                live.stream.figures.bytes,
+                max(0, now - live.stream.figures.frontier + 1),
+            )
+            for live in list(self._live.values())
+        ]
+
+    def collect(self) -> Iterator[Metric]:
+        rows = self.table()
+        opened = CounterMetricFamily(
+            "tidemill_subscriptions", "SUBSCRIBE statements that began, by output.", labels=["output"]
+        )
+        active = GaugeMetricFamily(
+            "tidemill_subscriptions_active", "Subscriptions that are being read.", labels=["output"]
+        )
+        kinds = Counter(row.output for row in rows)
+        for output in Output:
+            opened.add_metric([output.value], self._opened[output.value])
+            active.add_metric([output.value], kinds[output.value])
+        yield opened
+        yield active
+        yield CounterMetricFamily(
+            "tidemill_subscription_rows",
+            "Rows that subscriptions were sent.",
+            self._rows + sum(row.rows for row in rows),
+        )
+        yield CounterMetricFamily(
+            "tidemill_subscription_bytes",
+            "Bytes of these rows, in the form that the server holds them in.",
+            self._bytes + sum(row.bytes for row in rows),
+        )
+        yield CounterMetricFamily(
+            "tidemill_subscriptions_fell_behind",
+            "Subscriptions whose client read too slowly.",
+            self._fell_behind,
+        )
+        lag = GaugeMetricFamily(
+            "tidemill_subscription_lag_seconds",
+            "How far what a subscription was sent is behind the clock.",
+            labels=["id", "relation"],
+        )
+        for row in rows:
+            lag.add_metric([str(row.id), row.relation], row.lag / 1000)
+        yield lag

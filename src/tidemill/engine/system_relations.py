@@ -31,6 +31,7 @@ from tidemill.engine.connection_relations import CONNECTION_SPECS
 from tidemill.engine.kinds import object_type
 from tidemill.engine.oids import item_oid
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
+from tidemill.engine.subscription_relation import SUBSCRIPTION_SPECS, SubscriptionRow
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.types.arrow import storage_schema
 from tidemill.types.model import (
@@ -73,6 +74,8 @@ class Situation(Protocol):
     def database(self) -> str: ...
 
     def sessions(self) -> Sequence[SessionRow]: ...
+
+    def subscriptions(self) -> Sequence[SubscriptionRow]: ...
 
     def frontiers(self) -> Sequence[FrontierRow]:
         """Of the tables."""
@@ -334,6 +337,7 @@ _SPECS: list[Spec] = [
     # Behind the others: ids follow the order.
     *SOURCE_SPECS,
     *CONNECTION_SPECS,
+    *SUBSCRIPTION_SPECS,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

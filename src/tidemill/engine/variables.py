@@ -259,6 +259,12 @@ _SYSTEM = [
         _integer(1 << 10, 1 << 40),
         "Bytes of rows that one transaction may hold before it commits.",
     ),
+    Variable(
+        "max_subscribe_buffer_size",
+        str(64 << 20),
+        _integer(0, 1 << 40),
+        "Bytes of changes that may wait for one SUBSCRIBE whose client reads slowly.",
+    ),
     Variable("max_connections", "5000", _integer(1, 100_000), "Sessions at one time."),
     Variable(
         "default_retain_history",

@@ -65,5 +65,9 @@ GATHER_BYTES = 64 * KB
 CHUNK_BYTES = 512 * KB
 CHUNK_ROWS = 16_384
 
+# Encoded blocks of batches that several clients are sent, kept for those who have not got them yet. Some
+# seconds of a hundred thousand rows each; what falls out is encoded again.
+SHARED_BYTES = 64 * MB
+
 # COPY FROM STDIN is decoded in blocks of about this size.
 COPY_BLOCK_BYTES = 1 * MB

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tidemill.subscribe.shape import shaped
+from tidemill.subscribe.shape import progress_row, shaped
 from tidemill.subscribe.spec import Spec
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW, TIME_COLUMN
 from tidemill.types.identity import consolidate
@@ -32,45 +32,67 @@ class Changes:
     lower: int
     upper: int
     error: tuple[int, str] | None = None
+    # Of the updates; every reader's buffer asks.
+    bytes: int = field(init=False)
     # What was asked of it, by spec and the time before which rows are left out.
     _shaped: dict[tuple[Spec, int], asyncio.Future[pa.RecordBatch]] = field(
         default_factory=dict[tuple[Spec, int], "asyncio.Future[pa.RecordBatch]"], repr=False
     )
 
-    @property
-    def bytes(self) -> int:
-        return self.updates.nbytes
+    def __post_init__(self) -> None:
+        self.bytes = self.updates.nbytes
 
     @property
     def idle(self) -> bool:
         """Nothing changed but the time."""
         return not self.updates.num_rows and self.error is None
 
+    def failed(self, after: int, before: int | None) -> str | None:
+        """The relation's error, if it comes in times in (after, before)."""
+        if self.error is None or self.error[0] <= after or (before is not None and self.error[0] >= before):
+            return None
+        return self.error[1]
+
     async def as_rows(self, spec: Spec, after: int, before: int | None, pool: Executor) -> pa.RecordBatch:
-        """The rows of times in (after, before) as the spec wants them; one computation for equal wishes."""
+        """The rows of times in (after, before) as the spec wants them, and behind them, where it wants that
+        too and nothing has `failed`, that these times are complete. One computation, and one and the same
+        batch, for equal wishes: who encodes it can share that as well."""
         lower = max(self.lower, after + 1)
         upper = self.upper if before is None else min(self.upper, before)
+        done = spec.progress and self.failed(after, before) is None
         if upper < self.upper:
-            return await _run(pool, self._cut, spec, lower, upper)
+            return await _run(pool, self._cut, spec, lower, upper, done)
         key = (spec, lower)
         found = self._shaped.get(key)
         if found is None:
-            found = self._shaped[key] = asyncio.ensure_future(_run(pool, self._cut, spec, lower, upper))
+            found = asyncio.ensure_future(_run(pool, self._cut, spec, lower, upper, done))
+            self._shaped[key] = found
+        if found.done():
+            return found.result()
         # A reader that goes away must not take the others' rows with it.
         return await asyncio.shield(found)
 
-    def _cut(self, spec: Spec, lower: int, upper: int) -> pa.RecordBatch:
+    def _cut(self, spec: Spec, lower: int, upper: int, done: bool) -> pa.RecordBatch:
         updates = self.updates
-        if lower > self.lower or upper < self.upper:
+        if updates.num_rows and (lower > self.lower or upper < self.upper):
             times = updates.column(TIME_COLUMN).to_numpy()
             updates = updates.filter(pa.array((times >= lower) & (times < upper)))
-        return shaped(updates, spec)
+        rows = shaped(updates, spec)
+        if not done:
+            return rows
+        progress = progress_row(upper, spec)
+        return pa.concat_batches([rows, progress]) if rows.num_rows else progress
 
 
 async def _run(
-    pool: Executor, fn: Callable[[Spec, int, int], pa.RecordBatch], spec: Spec, lower: int, upper: int
+    pool: Executor,
+    fn: Callable[[Spec, int, int, bool], pa.RecordBatch],
+    spec: Spec,
+    lower: int,
+    upper: int,
+    done: bool,
 ) -> pa.RecordBatch:
-    return await asyncio.get_running_loop().run_in_executor(pool, fn, spec, lower, upper)
+    return await asyncio.get_running_loop().run_in_executor(pool, fn, spec, lower, upper, done)
 
 
 def changes_of(table: pa.Table, columns: Sequence[str], lower: int, upper: int, *, hidden: bool) -> Changes:

@@ -21,7 +21,7 @@ from tidemill.subscribe.changes import Changes
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.shape import progress_row
 from tidemill.subscribe.spec import Spec
-from tidemill.subscribe.tail import Reader, Tail
+from tidemill.subscribe.tail import BUFFER_BYTES, Reader, Tail
 
 T = TypeVar("T")
 
@@ -59,10 +59,12 @@ class Subscription:
         tail: Callable[[], Tail],
         pool: Executor,
         *,
-        on_close: Callable[[BaseException | None], None] | None = None,
+        buffer: int = BUFFER_BYTES,
+        on_behind: Callable[[], None] | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
-        """`snapshot` gives rows in the spec's shape; `own` follows the relation from `as_of + 1` on.
-        `on_close` is told why it ended before its end."""
+        """`snapshot` gives rows in the spec's shape; `own` follows the relation from `as_of + 1` on. `buffer`
+        is what may wait for the client; `on_behind` is told when it was too little, `on_close` of the end."""
         self.spec = spec
         self.bounds = bounds
         self.figures = Figures(bounds.as_of)
@@ -70,13 +72,14 @@ class Subscription:
         self._own: Follower | None = own
         self._tail = tail
         self._pool = pool
+        self._buffer = buffer
+        self._on_behind = on_behind
         self._on_close = on_close
         self._joined: tuple[Tail, Reader] | None = None
         self._rows = self._generate()
         self._closed = False
         # Nothing is to be told before the relation moves.
         self._idle = False
-        self._why: BaseException | None = None
 
     def __aiter__(self) -> Subscription:
         return self
@@ -84,8 +87,7 @@ class Subscription:
     async def __anext__(self) -> pa.RecordBatch:
         try:
             batch = await anext(self._rows)
-        except BaseException as e:
-            self._why = None if isinstance(e, StopAsyncIteration) else e
+        except BaseException:
             await self.aclose()
             raise
         self.figures.rows += batch.num_rows
@@ -107,7 +109,7 @@ class Subscription:
         finally:
             self._let_go()
             if self._on_close is not None:
-                self._on_close(self._why)
+                self._on_close()
             close = getattr(self._snapshot, "aclose", None)
             if close is not None:
                 await close()
@@ -135,21 +137,17 @@ class Subscription:
         if self._ended(frontier):
             return
         async for changes in self._changes():
-            rows = await changes.as_rows(spec, frontier - 1, self.bounds.up_to, self._pool)
-            if rows.num_rows:
-                yield rows
-            if (
-                changes.error is not None
-                and frontier <= changes.error[0]
-                and not self._ended(changes.error[0])
-            ):
-                raise RelationFailed(changes.error[1])
+            if not changes.idle or spec.progress:
+                rows = await changes.as_rows(spec, frontier - 1, self.bounds.up_to, self._pool)
+                if rows.num_rows:
+                    yield rows
+                failed = changes.failed(frontier - 1, self.bounds.up_to)
+                if failed is not None:
+                    raise RelationFailed(failed)
             frontier = max(frontier, changes.upper)
             if self.bounds.up_to is not None:
                 frontier = min(frontier, self.bounds.up_to)
             self.figures.frontier = frontier
-            if spec.progress:
-                yield progress_row(frontier, spec)
             if self._ended(frontier):
                 return
 
@@ -165,7 +163,7 @@ class Subscription:
             yield changes
         if changes is not None:
             yield changes
-        tail, reader = self._tail(), Reader()
+        tail, reader = self._tail(), Reader(self._buffer, self._on_behind)
         self._joined = (tail, reader)
         joined = await tail.join(reader)
         # The tail may have begun later than we have come.

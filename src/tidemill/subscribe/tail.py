@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 # How often a tail that nobody wakes looks whether time has gone on.
 IDLE_SECONDS = 1.0
-# What may wait for one reader: some ten seconds of a hundred thousand rows each.
+# What may wait for one reader beside one span, unless max_subscribe_buffer_size says otherwise: some ten
+# seconds of a hundred thousand rows each. Readers that wait for the same share it.
 BUFFER_BYTES = 64 << 20
 # Spans that may wait, however small: ten minutes of a reader that never reads, at ten a second.
 BUFFER_SPANS = 6_000
@@ -39,8 +40,11 @@ class FellBehind(LimitExceeded):
 class Reader:
     """One subscription's place at a tail: what waits for it."""
 
-    def __init__(self, limit: int = BUFFER_BYTES) -> None:
+    def __init__(self, limit: int = BUFFER_BYTES, on_behind: Callable[[], None] | None = None) -> None:
+        """`on_behind` is called when more than `limit` bytes wait: at once, though the client may be told
+        much later or never, for it does not read."""
         self._limit = limit
+        self._on_behind = on_behind
         self._waiting: deque[Changes] = deque()
         self._bytes = 0
         self._news = asyncio.Event()
@@ -57,15 +61,19 @@ class Reader:
             return
         self._waiting.append(changes)
         self._bytes += changes.bytes
-        if self._bytes > self._limit or len(self._waiting) > BUFFER_SPANS:
+        # One span may be as large as it is: whoever waits for it has not fallen behind.
+        if (self._bytes > self._limit and len(self._waiting) > 1) or len(self._waiting) > BUFFER_SPANS:
             self.end(
                 FellBehind(
-                    f"SUBSCRIBE fell behind: {self._bytes >> 20} MB wait for the client",
-                    detail=f"The limit is {self._limit >> 20} MB, or {BUFFER_SPANS} spans of time.",
-                    hint="Read faster, or subscribe again AS OF the last complete time.",
+                    f"SUBSCRIBE fell behind: {self._bytes} bytes wait for the client",
+                    detail=f"The limit is {self._limit} bytes, or {BUFFER_SPANS} spans of time.",
+                    hint="Read faster, or subscribe again AS OF the last complete time; "
+                    "ALTER SYSTEM SET max_subscribe_buffer_size changes the limit.",
                 )
             )
             self._waiting.clear()
+            if self._on_behind is not None:
+                self._on_behind()
         self._news.set()
 
     def end(self, error: TidemillError) -> None:

@@ -21,9 +21,12 @@ from tidemill.types.model import Column
 __all__ = ["CopyDecoder", "CopyEncoder", "copy_decoder", "copy_encoder"]
 
 
-def copy_encoder(columns: Sequence[Column], options: CopyOptions, *, timezone: str = "UTC") -> CopyEncoder:
+def copy_encoder(
+    columns: Sequence[Column], options: CopyOptions, *, timezone: str = "UTC", begun: bool = False
+) -> CopyEncoder:
+    """`begun`: for rows behind the first, of which others have seen to the beginning."""
     if options.format == "binary":
-        return BinaryEncoder(columns)
+        return BinaryEncoder(columns, begun=begun)
     if options.format == "csv":
         return CsvEncoder(columns, options, timezone)
     return TextEncoder(columns, options, timezone)

@@ -35,9 +35,9 @@ class BinaryEncoder:
     """Rows of the binary format. As from PostgreSQL, the header comes with the first row: some clients rely
     on it."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Column], *, begun: bool = False) -> None:
         self._columns = columns
-        self._header_sent = False
+        self._header_sent = begun
 
     def start(self) -> list[bytes]:
         return []

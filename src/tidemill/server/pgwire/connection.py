@@ -31,6 +31,7 @@ from tidemill.server.pgwire.conduct import Conductor
 from tidemill.server.pgwire.copying import next_message
 from tidemill.server.pgwire.line import ConnectionEnds, Inbox, Line, Outbox
 from tidemill.server.pgwire.protocol import Conversation, Event, Failure, Protocol
+from tidemill.server.shared import Encodings
 
 # Seconds that a closing connection may take to hand its last bytes to the client.
 _LINGER_SECONDS = 5.0
@@ -42,6 +43,7 @@ class House:
 
     engine: Engine
     pool: Executor
+    encodings: Encodings
     authentication: Authentication
     # (process id, key): cancels what that session runs, if the key is right.
     cancel: Callable[[int, bytes], None]
@@ -175,7 +177,7 @@ class Connection(asyncio.Protocol):
             case m.Startup():
                 self._inbox = Inbox(self._set_reading)
                 self._outbox = Outbox(transport)
-                line = Line(self._inbox, self._outbox, self._house.pool)
+                line = Line(self._inbox, self._outbox, self._house.pool, self._house.encodings)
                 self._task = asyncio.get_running_loop().create_task(self._serve(event, line))
             case Failure():
                 transport.write(

@@ -19,6 +19,7 @@ from tidemill.server import limits
 from tidemill.server.metrics import BYTES_SENT
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire.protocol import Event
+from tidemill.server.shared import Encodings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -212,12 +213,14 @@ class Outbox:
 class Line:
     """Both directions, the threads that encode, and the cancel flag of the statement that runs."""
 
-    __slots__ = ("_cancelled", "_pool", "inbox", "outbox", "timezone")
+    __slots__ = ("_cancelled", "_pool", "encodings", "inbox", "outbox", "timezone")
 
-    def __init__(self, inbox: Inbox, outbox: Outbox, pool: Executor) -> None:
+    def __init__(self, inbox: Inbox, outbox: Outbox, pool: Executor, encodings: Encodings) -> None:
         self.inbox = inbox
         self.outbox = outbox
         self._pool = pool
+        # The listener's: what several clients are sent is encoded once.
+        self.encodings = encodings
         self._cancelled = False
         # The session's, as of the statement that runs: times with a zone are shown in it.
         self.timezone = "UTC"

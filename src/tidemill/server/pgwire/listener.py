@@ -20,6 +20,7 @@ from tidemill.server.metrics import CANCEL_REQUESTS, CONNECTIONS, CONNECTIONS_RE
 from tidemill.server.pgwire.auth import Authentication, trust
 from tidemill.server.pgwire.complaints import log
 from tidemill.server.pgwire.connection import Connection, House
+from tidemill.server.shared import Encodings
 
 # Threads that encode and decode. Arrow releases the interpreter's lock in its kernels, so two serve more than
 # one core.
@@ -46,6 +47,7 @@ class Listener:
         self._house = House(
             engine=engine,
             pool=self._pool,
+            encodings=Encodings(self._pool),
             authentication=authentication,
             cancel=self._cancel,
             crowded=self._crowded,

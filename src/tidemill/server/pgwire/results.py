@@ -1,8 +1,8 @@
 """Sending what a statement returns: rows, and COPY data to the client.
 
-Called by `conduct` and `extended`. Promises: encoding runs in a worker thread; the client's pace is the pace
-(no more than one chunk is made ahead of it); the engine's iterator is closed whatever happens; a SELECT that
-sends too much is an error.
+Called by `conduct` and `extended`. Promises: encoding runs in a worker thread, and once for all clients that
+are sent the same batch; the client's pace is the pace (no more than one piece is made ahead of it); the
+engine's iterator is closed whatever happens; a SELECT that sends too much is an error.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import pyarrow as pa
 from tidemill.engine.api import CopyOut, Rows
 from tidemill.errors import LimitExceeded
 from tidemill.server import limits
-from tidemill.server.copy import copy_encoder
+from tidemill.server.copy import CopyEncoder, copy_encoder
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.line import Line
-from tidemill.server.pgwire.rows import RowEncoder, chunks, framed, result_formats
+from tidemill.server.pgwire.rows import RowEncoder, framed, pieces, result_formats
+from tidemill.server.shared import BlockEncoder
 
 # Streams that have no end have no size either.
 _UNLIMITED_TAGS = frozenset({"SUBSCRIBE"})
@@ -28,6 +29,15 @@ async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
     aclose = getattr(batches, "aclose", None)
     if aclose is not None:
         await aclose()
+
+
+async def _block(
+    line: Line, batch: pa.RecordBatch, at: int, rows: int, encoder: BlockEncoder, *, shared: bool
+) -> memoryview:
+    # The last piece of a row limit is nobody else's.
+    if shared:
+        return await line.encodings.block(batch, at, rows, encoder)
+    return await line.in_thread(encoder.encode, batch.slice(at, rows))
 
 
 class RowStream:
@@ -51,8 +61,7 @@ class RowStream:
     async def send(self, line: Line, max_rows: int = 0) -> tuple[int, bool]:
         """Send up to `max_rows` rows (0 = all). Returns how many, and whether the end was reached."""
         if self._encoder is None:
-            columns = self._rows.columns
-            self._encoder = RowEncoder(columns, result_formats(self._formats, len(columns)), line.timezone)
+            self._encoder = self._encoding(line)
         sent = 0
         while True:
             room = max_rows - sent if max_rows else None
@@ -62,16 +71,27 @@ class RowStream:
             batch = await self._pull()
             if batch is None:
                 return sent, True
-            for chunk in chunks(batch, room):
+            shared = self._rows.shared and (room is None or batch.num_rows <= room)
+            for at, rows in pieces(batch, room):
                 line.check()
-                data = await line.in_thread(self._encoder.encode, chunk)
+                data = await _block(line, batch, at, rows, self._encoder, shared=shared)
                 self._count(len(data))
                 line.outbox.put(data)
                 line.outbox.flush()
                 await line.outbox.drain()
-                sent += chunk.num_rows
+                sent += rows
             if room is not None and batch.num_rows > room:
                 self._rest = batch.slice(room)
+
+    def _encoding(self, line: Line) -> RowEncoder:
+        columns, zone = self._rows.columns, line.timezone
+        formats = result_formats(self._formats, len(columns))
+        if not self._rows.shared:
+            return RowEncoder(columns, formats, zone)
+        types = tuple(c.type for c in columns)
+        return line.encodings.common(
+            ("rows", types, formats, zone), lambda: RowEncoder(columns, formats, zone)
+        )
 
     async def _pull(self) -> pa.RecordBatch | None:
         rest, self._rest = self._rest, None
@@ -91,23 +111,44 @@ class RowStream:
         await close_batches(self._rows.batches)
 
 
+class _Framed:
+    """COPY rows, each in a message of its own."""
+
+    __slots__ = ("__weakref__", "_encoder")
+
+    def __init__(self, encoder: CopyEncoder) -> None:
+        self._encoder = encoder
+
+    def encode(self, batch: pa.RecordBatch) -> memoryview:
+        return framed(b"d", self._encoder.encode(batch))
+
+
 async def send_copy(line: Line, copy: CopyOut) -> str:
     """COPY ... TO STDOUT, one row in each CopyData message as clients expect it. Returns the tag."""
-    encoder = copy_encoder(copy.columns, copy.options, timezone=line.timezone)
-    binary = copy.options.format == "binary"
-    line.outbox.put(replies.copy_response(b"H", len(copy.columns), binary=binary))
+    columns, options, zone = copy.columns, copy.options, line.timezone
+    encoder = copy_encoder(columns, options, timezone=zone)
+    own, common = _Framed(encoder), None
+    if copy.shared:
+        types = tuple((c.name, c.type) for c in columns)
+        common = line.encodings.common(
+            ("copy", types, options, zone),
+            lambda: _Framed(copy_encoder(columns, options, timezone=zone, begun=True)),
+        )
+    line.outbox.put(replies.copy_response(b"H", len(columns), binary=options.format == "binary"))
     for row in encoder.start():
         line.outbox.put(replies.copy_data(row))
     count = 0
     try:
         async for batch in copy.batches:
-            for chunk in chunks(batch):
+            for at, rows in pieces(batch):
                 line.check()
-                data = await line.in_thread(lambda c: framed(b"d", encoder.encode(c)), chunk)
+                # What goes before the first row is with it, and not the others' affair.
+                shared = common if count else None
+                data = await _block(line, batch, at, rows, shared or own, shared=shared is not None)
                 line.outbox.put(data)
                 line.outbox.flush()
                 await line.outbox.drain()
-                count += chunk.num_rows
+                count += rows
     finally:
         await close_batches(copy.batches)
     for row in encoder.end():

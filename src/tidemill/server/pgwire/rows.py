@@ -41,7 +41,7 @@ def result_formats(wanted: Sequence[int], columns: int) -> tuple[int, ...]:
 class RowEncoder:
     """Encodes batches of one result. `formats` has one code per column; `timezone` is the session's."""
 
-    __slots__ = ("_columns", "_timezone")
+    __slots__ = ("__weakref__", "_columns", "_timezone")
 
     def __init__(self, columns: Sequence[Column], formats: Sequence[int], timezone: str = "UTC") -> None:
         self._columns = [(c.type, f) for c, f in zip(columns, formats, strict=True)]
@@ -80,8 +80,9 @@ def framed(tag: bytes, rows: pa.Array) -> memoryview:
     return content(concatenated([fixed_width(head, _HEAD.itemsize), rows]))
 
 
-def chunks(batch: pa.RecordBatch, at_most: int | None = None) -> Iterator[pa.RecordBatch]:
-    """`batch` (its first `at_most` rows) cut so that one chunk encodes to about `limits.CHUNK_BYTES`."""
+def pieces(batch: pa.RecordBatch, at_most: int | None = None) -> Iterator[tuple[int, int]]:
+    """(first row, rows): `batch` (its first `at_most` rows) cut so that a piece encodes to about
+    `limits.CHUNK_BYTES`."""
     rows = batch.num_rows if at_most is None else min(at_most, batch.num_rows)
     if not rows:
         return
@@ -90,4 +91,4 @@ def chunks(batch: pa.RecordBatch, at_most: int | None = None) -> Iterator[pa.Rec
     per_row = 2 * batch.nbytes // batch.num_rows + 8 * batch.num_columns + 7
     step = max(1, min(limits.CHUNK_ROWS, limits.CHUNK_BYTES // per_row))
     for at in range(0, rows, step):
-        yield batch.slice(at, min(step, rows - at))
+        yield at, min(step, rows - at)
