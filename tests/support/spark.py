@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidemill.ingest.warm import WORKERS
 from tidemill.query.spark import SparkHost
 
 
@@ -13,9 +14,9 @@ from tidemill.query.spark import SparkHost
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
     """One SparkHost for the whole run, started by the first test that asks for it (mark such tests `spark`);
     its `session` is warm. Tests leave no views behind and never stop it."""
-    host = SparkHost("local[2]", scratch=tmp_path_factory.mktemp("spark"), driver_memory_mb=1024)
+    host = SparkHost("local[2]", WORKERS, scratch=tmp_path_factory.mktemp("spark"), driver_memory_mb=1024)
     try:
-        host.wait(150)
+        host.wait(300)
         yield host
     finally:
         host.stop()

@@ -41,7 +41,7 @@ from tidemill.errors import Notice, SerializationFailure, TidemillError, Undefin
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.spark_runner import SparkRunner
-from tidemill.ingest.warm import warm_up
+from tidemill.ingest.warm import WORKERS, warm_up
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
 from tidemill.persist.txns.request import ShardConflict
@@ -122,7 +122,7 @@ class TidemillEngine:
         holder: list[SparkHost] = []
         spark = SparkHost(
             config.spark_master,
-            dict(config.spark_conf),
+            WORKERS | dict(config.spark_conf),
             scratch=Path(config.scratch_dir) / "spark" if config.scratch_dir else None,
             driver_memory_mb=_megabytes(config.spark_driver_memory),
             also_warm=warm_up,

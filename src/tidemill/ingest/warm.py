@@ -1,7 +1,8 @@
 """Run what a tick does until it is fast: workers are started and have loaded what tasks need.
 
-Called by the Spark host before it says that it is ready. Workers are kept between ticks, but a new one takes
-a second or two to load its libraries, and the first runs of a job are several times slower than later ones.
+Called by the Spark host before it says that it is ready. Workers are kept between ticks and forked from a
+process that has loaded their libraries (`worker_daemon`), but the first runs of a job are several times
+slower than later ones.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
 
 ROUNDS = 4
+# What Spark is told to fork its workers from.
+WORKERS = {"spark.python.daemon.module": "tidemill.ingest.worker_daemon"}
 
 
 def warm_up(host: SparkHost) -> None:
