@@ -25,9 +25,9 @@ from tidemill.types.kernels import pc
 # off the tick).
 BUCKETS = 8
 
-# Slices from this size on go through the shuffle compressed: text shrinks to a quarter at a gigabyte a second,
-# and Spark copies each byte some six times between worker, heap and disk. Smaller ones mostly stay in their
-# task.
+# Slices from this size on go through the shuffle compressed: text shrinks to a quarter at a gigabyte a
+# second, and Spark copies each byte some six times between worker, heap and disk. Smaller ones mostly stay in
+# their task.
 COMPRESS_BYTES = 256 << 10
 
 # (rank of the partition, first offset): where a slice stands among all of its unit.
