@@ -11,7 +11,10 @@ pytest_plugins = ["support.spark", "support.server", "support.s3", "support.kafk
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # What `make test` says is a function of the code alone: the same examples each time. `make chaos` hunts for
-# new ones.
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
-hypothesis.settings.register_profile("hunt", derandomize=False, deadline=None, print_blob=True)
+# new ones. How long examples take to be drawn tells of the machine.
+_SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=_SLOW)
+hypothesis.settings.register_profile(
+    "hunt", derandomize=False, deadline=None, print_blob=True, suppress_health_check=_SLOW
+)
 hypothesis.settings.load_profile("same")

@@ -24,7 +24,7 @@ from tidemill.persist.blob import open_blobs
 
 # Two minutes pass before a session without executors is begun anew; nothing else takes so long on a quiet
 # machine.
-PATIENCE = 240.0
+PATIENCE = 480.0
 
 # Every worker dawdles once, with its parts written and nobody told.
 DAWDLE = {"TIDEMILL_FAILPOINTS": "tick.task.written=sleep:2@4"}
@@ -86,6 +86,14 @@ def wait_for_ticks(server: ServerProcess, more: int) -> float:
         return all(now.get(name, 0) >= before.get(name, 0) + more for name in NAMES)
 
     return until(moved, f"the sources stand still: {before}, {ticks(server)}\n{server.log[-3000:]}")
+
+
+def wait_until_running(server: ServerProcess) -> None:
+    """Until every source is well: what failed a moment ago is tried again."""
+    until(
+        lambda: all(status == ("running", None) for status in statuses(server).values()),
+        f"a source does not recover: {statuses(server)}",
+    )
 
 
 def statuses(server: ServerProcess) -> dict[str, tuple[str, str | None]]:

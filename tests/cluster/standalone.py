@@ -18,7 +18,7 @@ from pathlib import Path
 import pyspark
 from cluster_world import descendants, kill9, until
 
-from support.server import free_ports
+from tidemill.dev.process import pick_ports
 from tidemill.query.java import find_java
 
 HOME = Path(pyspark.__file__).parent
@@ -34,7 +34,7 @@ class Standalone:
         """`environment` is for the executors."""
         self.folder = folder
         self._environment = dict(environment or {})
-        self._port, self._page = free_ports(2)
+        self._port, self._page = pick_ports(2)
         self._java = find_java()
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
@@ -128,7 +128,7 @@ class Standalone:
     def _answers(self) -> bool:
         with (
             contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://127.0.0.1:{self._page}", timeout=5),
+            urllib.request.urlopen(f"http://127.0.0.1:{self._page}", timeout=30),
         ):
             return True
         return False

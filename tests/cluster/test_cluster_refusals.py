@@ -14,7 +14,7 @@ pytestmark = pytest.mark.server
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tidemill.cli", "serve", *arguments]
     command += ["--sql-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_executors_elsewhere_cannot_see_a_folder_here(tmp_path: Path) -> None:

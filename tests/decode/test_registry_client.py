@@ -157,7 +157,7 @@ def test_a_server_that_drips_has_an_end(server: Server, monkeypatch: pytest.Monk
 
     def drip(request: BaseHTTPRequestHandler) -> None:
         try:
-            for _ in range(100):
+            for _ in range(3000):
                 request.wfile.write(b"H")
                 request.wfile.flush()
                 time.sleep(0.1)
@@ -167,7 +167,7 @@ def test_a_server_that_drips_has_an_end(server: Server, monkeypatch: pytest.Monk
     server.answers["/schemas/ids/1"] = drip
     began = time.monotonic()
     assert failure(lambda: Registry({"url": server.url}).by_id(1)).primary.endswith("cannot be reached")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 100
 
 
 def test_an_endless_answer_has_an_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,7 +208,7 @@ def test_killed_processes_leave_nothing_wrong(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert victim.returncode == -9, victim.stderr

@@ -45,6 +45,8 @@ CASES: list[tuple[CopyOptions, LiteralString]] = [
 
 Outcome = list[tuple[str | None, ...]] | str
 
+UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[psycopg.Connection[Any]]:
@@ -91,7 +93,7 @@ LINES = st.builds(
 
 
 @pytest.mark.parametrize(("options", "said"), CASES, ids=range(len(CASES)))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=UNCHECKED)
 @given(text=LINES, cut=st.integers(0, 30))
 @example(text='a,"b\n', cut=0)
 @example(text="a\t\\.\n", cut=3)
@@ -106,7 +108,7 @@ def test_the_same_bytes_in(
 
 
 @pytest.mark.parametrize(("options", "said"), CASES, ids=range(len(CASES)))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=UNCHECKED)
 @given(rows=st.lists(st.tuples(st.none() | FIELD, st.none() | FIELD), min_size=1, max_size=5))
 def test_the_same_bytes_out(
     postgres: psycopg.Connection[Any],

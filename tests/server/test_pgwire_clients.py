@@ -256,7 +256,7 @@ def test_asyncpg_timeouts_cancel(served: Served) -> None:
 
 def psql(served: Served, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     command = [str(PSQL), "-X", "-h", "127.0.0.1", "-p", str(served.port), "-U", "materialize", "materialize"]
-    return subprocess.run([*command, *arguments], input=given, capture_output=True, text=True, timeout=30)
+    return subprocess.run([*command, *arguments], input=given, capture_output=True, text=True, timeout=120)
 
 
 def test_psql(served: Served) -> None:

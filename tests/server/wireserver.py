@@ -50,7 +50,7 @@ class Served:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.run(self.listener.stop(grace=2))
+        self.run(self.listener.stop(grace=30))
         # What is left over would be a leak: every task must have ended.
         left = self.run(self._tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -62,14 +62,14 @@ class Served:
             assert all(s.open_streams == 0 for s in self.engine.sessions)
 
     async def _tasks(self) -> int:
-        for _ in range(50):
+        for _ in range(1500):
             if len(asyncio.all_tasks()) == 1:
                 break
             await asyncio.sleep(0.02)
         return len(asyncio.all_tasks()) - 1
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     @property
     def dsn(self) -> str:
@@ -86,7 +86,7 @@ class Raw:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(15)
+        self.socket.settimeout(120)
         self.socket.connect(("127.0.0.1", port))
         self._file = self.socket.makefile("rb")
         self.process_id = 0

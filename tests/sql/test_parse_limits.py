@@ -51,11 +51,11 @@ def test_nesting_up_to_the_limit(name: str) -> None:
             answers[depth] = state(f"select {opening * depth}1{closing * depth}")
 
     # In a thread, whose stack may be smaller than the main one's.
-    start = time.monotonic()
+    start = time.process_time()
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
     assert answers[40] == answers[MAX_NESTING - 1] == "ok"
     assert answers[MAX_NESTING + 1] == answers[20_000] == "54001"
 
@@ -109,9 +109,9 @@ def test_statement_count() -> None:
 def test_a_bulk_insert_takes_seconds_not_minutes() -> None:
     rows = 30_000
     text = "insert into t values " + ",".join(f"({i}, 'row {i}', {i}.5, null)" for i in range(rows))
-    start = time.monotonic()
+    start = time.process_time()
     statement = parse(text)[0].statement
-    assert time.monotonic() - start < 15
+    assert time.process_time() - start < 15
     assert isinstance(statement, Insert)
     assert isinstance(statement.source, Values)
     assert len(statement.source.rows) == rows
@@ -132,6 +132,6 @@ def test_nul_and_lone_surrogates_are_no_text(text: str) -> None:
 
 @pytest.mark.parametrize("opening", ["'", '"', "E'", "$$", "$tag$", "/*", "/* /* */", "U&'", "b'", "x'"])
 def test_what_is_not_closed(opening: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert state("select " + opening + "x " * 500_000) == "42601"
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

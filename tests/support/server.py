@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,10 +22,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tidemill.dev.process import pick_ports
+
 # The promise is three seconds on an idle machine; the tests run on busy ones.
-SQL_SECONDS = 60.0
-READY_SECONDS = 120.0
-STOP_SECONDS = 30.0
+SQL_SECONDS = 180.0
+READY_SECONDS = 300.0
+STOP_SECONDS = 120.0
 # What stands for Java where a server needs no Spark: it says nothing, and ends with the server that holds its
 # input.
 SILENT_JAVA = "#!/bin/sh\nexec cat > /dev/null\n"
@@ -60,7 +61,7 @@ class ServerProcess:
 
     @property
     def sql_dsn(self) -> str:
-        return f"host=127.0.0.1 port={self.sql_port} user=materialize dbname=materialize connect_timeout=10"
+        return f"host=127.0.0.1 port={self.sql_port} user=materialize dbname=materialize connect_timeout=60"
 
     @property
     def http_url(self) -> str:
@@ -84,7 +85,7 @@ class ServerProcess:
     def start(self, *, wait_sql: bool = True, wait_ready: bool = False) -> ServerProcess:
         assert self._process is None or self._process.poll() is not None, "the server runs already"
         self.starts += 1
-        self.sql_port, self.http_port = free_ports(2)
+        self.sql_port, self.http_port = pick_ports(2)
         base = self._log_base or Path(os.environ.get("TMPDIR", "/tmp")) / f"tidemill-{os.getpid()}-{id(self)}"
         self.log_path = base.with_name(f"{base.name}.{self.starts}")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +133,7 @@ class ServerProcess:
     def _readyz(self) -> int:
         """The status of /readyz; 0 where nothing answers."""
         try:
-            with urllib.request.urlopen(f"{self.http_url}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.http_url}/readyz", timeout=30) as answer:
                 return answer.status
         except urllib.error.HTTPError as e:
             return e.code
@@ -185,18 +186,6 @@ def _silent_java(home: Path) -> Path:
     java.write_text(SILENT_JAVA)
     java.chmod(0o755)
     return home
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody uses now; held together, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from psycopg import pq
 from psycopg.pq import abc
 
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 @dataclass

@@ -26,7 +26,7 @@ def test_as_of_py(server: ServerProcess) -> None:
         env=os.environ | {"PGDSN": server.sql_dsn},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
@@ -59,7 +59,7 @@ def test_storage_py(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
@@ -74,7 +74,7 @@ def test_storage_py(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the example uses curl")
 def test_http_sh(server: ServerProcess) -> None:
     run = subprocess.run(
-        ["sh", "examples/http.sh", server.http_url], cwd=ROOT, capture_output=True, text=True, timeout=120
+        ["sh", "examples/http.sh", server.http_url], cwd=ROOT, capture_output=True, text=True, timeout=400
     )
     assert run.returncode == 0, run.stderr
     assert '"rows": [["/docs",null],["/home",12]]' in run.stdout
@@ -82,7 +82,7 @@ def test_http_sh(server: ServerProcess) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 def test_demo_ends_by_itself_with_status_0() -> None:
     run = subprocess.run(
         [sys.executable, "tools/demo.py"],
@@ -90,7 +90,7 @@ def test_demo_ends_by_itself_with_status_0() -> None:
         env=os.environ | {"DEMO_SECONDS": "8"},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=800,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "SQL answers after" in run.stdout
@@ -115,7 +115,7 @@ def test_demo_is_ended_by_ctrl_c_at_once() -> None:
         assert line, said
         said += line
     demo.send_signal(signal.SIGINT)
-    rest, _ = demo.communicate(timeout=60)
+    rest, _ = demo.communicate(timeout=180)
     assert demo.returncode == 0, said + rest
     assert "Nothing was read yet." in rest or "had not changed" in " ".join(rest.split())
     folder = re.search(r"Starting a server in (\S+)", said)

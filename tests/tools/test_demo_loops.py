@@ -64,11 +64,11 @@ class FakeServer:
 def run(server: FakeServer, reads: int) -> State:
     state, stop = State(), threading.Event()
     thread = demo.guarded(lambda: demo.read_loop(server, state, stop, 3), state, stop)  # pyright: ignore[reportArgumentType]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while state.reads < reads and not stop.is_set() and time.monotonic() < deadline:
         time.sleep(0.005)
     stop.set()
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
     return state
 
@@ -109,11 +109,11 @@ def test_what_does_not_hold_ends_it(server: FakeServer, told: str) -> None:
 def test_how_the_source_is() -> None:
     state, stop = State(), threading.Event()
     thread = demo.guarded(lambda: demo.health_loop(FakeServer(), state, stop), state, stop)  # pyright: ignore[reportArgumentType]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while state.health.status != "running" and time.monotonic() < deadline:
         time.sleep(0.005)
     stop.set()
-    thread.join(10)
+    thread.join(120)
     health = state.health
     assert (health.status, health.known, health.committed, health.ticks) == ("running", 5, 2, 3)
     assert (health.lag, health.visible_ms, state.failure) == (0.25, None, "")

@@ -77,7 +77,7 @@ def test_take_over(url: str) -> None:
     before = first.txns.commit({"a-1": rows(1)}).result()
     idle_read = first.oracle.read_ts()
     second = Environment.open(url, take_over=True)
-    assert noticed.wait(10) and len(lost) == 1
+    assert noticed.wait(60) and len(lost) == 1
     assert lost[0].sqlstate == "57P01"
     for call in (first.oracle.write_ts, first.oracle.read_ts):
         with pytest.raises((Fenced, LeaseLost)):
@@ -223,8 +223,8 @@ class NoLock(DirectoryLock):
 def test_heartbeat_instead_of_a_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "DirectoryLock", NoLock)
     for module in (environment, oracle):
-        monkeypatch.setattr(module, "LEASE_MS", 1500)
-    monkeypatch.setattr(oracle, "LEASE_AHEAD_MS", 1000)
+        monkeypatch.setattr(module, "LEASE_MS", 5000)
+    monkeypatch.setattr(oracle, "LEASE_AHEAD_MS", 4500)
     monkeypatch.setattr(environment, "_HEARTBEAT_POLL_SECONDS", 0.05)
     first = Environment.open(url)
     with pytest.raises(DirectoryHeld, match=f"held by pid {os.getpid()}"):
@@ -234,12 +234,11 @@ def test_heartbeat_instead_of_a_lock(url: str, monkeypatch: pytest.MonkeyPatch) 
     first._closed.set()  # pyright: ignore[reportPrivateUsage]
     began = time.monotonic()
     second = Environment.open(url)
-    assert 1.0 < time.monotonic() - began < 20
+    assert time.monotonic() - began > 4.5
     # In order: the next need not wait.
     second.close()
-    began = time.monotonic()
+    monkeypatch.setattr(environment, "_HEARTBEAT_POLL_SECONDS", 3600.0)
     third = Environment.open(url)
-    assert time.monotonic() - began < 1.0
     third.close()
     first.txns.close()
 

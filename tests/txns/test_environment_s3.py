@@ -32,12 +32,12 @@ def test_on_s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog.transact([CreateTable(public, "t", DESC)])
     shard_id = catalog.state.tables()[0].shard
     updates = pa.table({"k": pa.array([1], pa.int32()), "mz_diff": pa.array([1], pa.int64())})
-    ts = first.txns.commit({shard_id: updates}).result(timeout=30)
+    ts = first.txns.commit({shard_id: updates}).result(timeout=120)
     with pytest.raises(DirectoryHeld):
         Environment.open(url, options=s3_server.options)
     second = Environment.open(url, options=s3_server.options, take_over=True)
     with pytest.raises(TidemillError):
-        first.txns.commit({shard_id: updates}).result(timeout=30)
+        first.txns.commit({shard_id: updates}).result(timeout=120)
     assert Catalog.open(second).state.items == catalog.state.items
     at = second.oracle.read_ts()
     assert at > ts

@@ -68,7 +68,7 @@ def read(env: Environment, shard_id: str, at: int | None = None) -> Counter[tupl
 
 
 def ok(future: Future[int]) -> int:
-    return future.result(timeout=30)
+    return future.result(timeout=120)
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def test_a_bad_request_fails_alone(env: Environment) -> None:
             env.txns.commit({"a-1": rows((2, "x", 1))}, guard=refuse),
         ]
     ok(good)
-    kinds = [type(f.exception(timeout=30)) for f in bad]
+    kinds = [type(f.exception(timeout=120)) for f in bad]
     assert kinds == [ShardConflict, Internal, DatatypeMismatch, Internal, UndefinedObject]
     assert read(env, "a-1") == {(1, "x"): 1}
 
@@ -229,7 +229,7 @@ def test_a_full_disk(env: Environment, where: str) -> None:
     with one_group(env):
         futures = [env.txns.commit({"a-1": rows((i, "x", 1)), "b-1": rows((i, "y", 1))}) for i in (1, 2)]
     for future in futures:
-        error = future.exception(timeout=30)
+        error = future.exception(timeout=120)
         assert isinstance(error, TidemillError) and not isinstance(error, CommitUnknown)
         assert error.sqlstate in ("53100", "58030")
     assert read(env, "a-1") == {(0, "x"): 1} and read(env, "b-1") == Counter()
@@ -305,7 +305,7 @@ def test_an_unknown_outcome_is_settled(
     if happened or silent == 1:
         ok(first)  # found by looking, or by trying again
     else:
-        error = first.exception(timeout=30)
+        error = first.exception(timeout=120)
         assert isinstance(error, CommitUnknown) and error.sqlstate == "08007"
         assert env.oracle.read_ts() < env.oracle.now() or Flaky.silent == 0
     Flaky.silent = min(Flaky.silent, 3)

@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[1]
 NOT_REACHED = {"persist.clean.before_delete"}
 
 
-def _run(folder: Path, *arguments: str, timeout: float = 170) -> subprocess.CompletedProcess[str]:
+def _run(folder: Path, *arguments: str, timeout: float = 500) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "txns.txns_driver", str(folder), *arguments]
     return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=timeout, check=False)
 

@@ -76,7 +76,7 @@ class TxnsMachine(RuleBasedStateMachine):
         for (writes, reads), future in zip(requests, futures, strict=True):
             # Groups keep the order of the queue, so one after the other is what must have happened.
             refused = any(self.changed_after(s, at) for s, at in reads.items())
-            error = future.exception(timeout=30)
+            error = future.exception(timeout=120)
             assert isinstance(error, SerializationFailure) if refused else error is None
             if not refused:
                 ts = future.result()
