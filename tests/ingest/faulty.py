@@ -37,7 +37,7 @@ from tidemill.sources.offsets import Offsets
 SPARE_BYTES = 64 << 20
 CHUNK_BYTES = 8 << 20
 # On a machine at rest everything that is waited for takes a second or a few.
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tidemill.query.spark import SparkHost
 from tidemill.sources.definition import normalise
 from tidemill.types.model import INT8, Column, RelationDesc
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 180.0
 PAIRS = RelationDesc((Column("k", INT8), Column("v", INT8)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -25,7 +26,7 @@ from tidemill.sources.definition import normalise, open_source
 from tidemill.sources.offsets import Offsets
 from tidemill.time.clock import Clock, SystemClock
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 180.0
 
 
 class Recording(LocalRunner):
@@ -186,10 +187,11 @@ def test_a_source_that_fails_is_told_and_hurts_nobody(world: World) -> None:
     bad = world.add("bad", world.counter(FAIL_AT=5))
     world.wait(lambda: bad.report.status.state is State.STALLED)
     assert bad.report.status.error is not None
+    began, failures = time.monotonic(), bad.failures
     world.ticks(good, more=5)
     assert good.report.statistics.jobs_failed == 0
-    # Half a second is no reason to try again, or only once.
-    assert bad.failures <= 2
+    # Twice as long from each attempt to the next.
+    assert bad.failures <= failures + 1 + math.log2(1 + time.monotonic() - began)
     # What it could read before stays bound, and nothing of it is there in half.
     assert len(bad.machine.feeds[0].shard.parts) <= 1
 
@@ -199,7 +201,7 @@ def test_a_bug_of_one_source_is_not_told_of_another(world: World) -> None:
     bad = world.add("bad", Scattered(world.counter()))
     world.ticks(good, more=8)
     assert good.report.statistics.jobs_failed == 0
-    assert bad.report.status.state is State.STALLED
+    world.wait(lambda: bad.report.status.state is State.STALLED)
     assert bad.report.status.error == "ZeroDivisionError: no ways"
 
 
@@ -239,11 +241,17 @@ def test_a_source_that_cannot_be_reached_recovers(world: World) -> None:
 
 
 def test_nobody_waits_for_an_upstream_that_is_slow_to_answer(world: World) -> None:
-    slow = world.add("slow", Sleepy(world.counter(), seconds=1.5))
+    source = Sleepy(world.counter(), seconds=0.3)
+    slow = world.add("slow", source)
     fast = world.add("fast", world.counter())
     world.ticks(fast, slow, more=2)
-    # It would tick as seldom if it waited.
-    assert fast.report.statistics.ticks >= slow.report.statistics.ticks + 4
+    source.answers = threading.Event()
+    # One that was asked before may still be answered.
+    seen = slow.report.statistics.ticks
+    world.ticks(fast, more=8)
+    assert slow.report.statistics.ticks <= seen + 1
+    source.answers.set()
+    world.ticks(slow, more=2)
 
 
 def test_a_unit_that_takes_too_long_goes_on_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,14 +267,17 @@ def test_a_unit_that_takes_too_long_goes_on_alone(world: World, monkeypatch: pyt
 def test_a_slow_tick_is_told_in_the_log_with_its_slowest_phase(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ticker_module, "SLOW_SECONDS", 0.15)
+    monkeypatch.setattr(ticker_module, "SLOW_SECONDS", 0.5)
     world.ticks(world.add("a", world.counter()), more=2)
     caplog.clear()
-    world.runner.seconds = 0.2
-    world.ticks(*world.ticker.slots(), more=2)
-    told = [record.getMessage() for record in caplog.records if "slow tick" in record.getMessage()]
-    assert told
-    assert all(re.fullmatch(r"slow tick of source a: \d+ ms, most of it in job \(.*\)", t) for t in told)
+    world.runner.seconds = 1.0
+
+    def told() -> bool:
+        # A disk that is busy may make another phase the slowest, now and then.
+        line = r"slow tick of source a: \d+ ms, most of it in job \(.*\)"
+        return any(re.fullmatch(line, record.getMessage()) for record in list(caplog.records))
+
+    world.wait(told)
 
 
 class JumpingClock(SystemClock):
