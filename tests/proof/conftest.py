@@ -25,7 +25,7 @@ def database(server: ServerProcess) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def dsn(server: ServerProcess, database: str) -> str:
-    return f"host=127.0.0.1 port={server.sql_port} user=materialize dbname={database} connect_timeout=30"
+    return f"host=127.0.0.1 port={server.sql_port} user=materialize dbname={database} connect_timeout=60"
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ class Ledger:
                 except (BufferError, KafkaException):
                     break
             producer.poll(0)
-        producer.flush(30)
+        producer.flush(120)
 
     def _delivered(self, key: str, value: str | None) -> Any:
         def delivered(error: Any, message: Any) -> None:

