@@ -326,7 +326,7 @@ def test_recovery_applies_what_was_committed(tmp_path: Path) -> None:
     env = Environment.open(url)
     env.create_shard("a-1", DESC)
     # The applier cannot, so what is committed stays in txns alone.
-    failpoints.arm("txns.apply.before=sleep:1")
+    failpoints.arm("txns.apply.before=sleep:5")
     times = [ok(env.txns.commit({"a-1": rows((i, "x", 1))})) for i in range(5)]
     assert env.open_shard("a-1").parts == ()
     successor = Environment.open(url, take_over=True)
