@@ -56,6 +56,7 @@ def test_transactions_hide_what_is_aborted_and_what_is_open(kafka: Kafka) -> Non
     committed: dict[str, Any] = {"isolation.level": "read_committed"}
     assert [m.value() for m in kafka.read(topic, **committed)] == [b"kept"]
     producer.commit_transaction(REQUEST_SECONDS)
+    kafka.until_marked(topic, [(0, 4)])
     assert [m.value() for m in kafka.read(topic, **committed)] == [b"kept", b"open"]
 
 

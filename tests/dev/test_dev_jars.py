@@ -6,7 +6,6 @@ from __future__ import annotations
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,12 +97,10 @@ def test_a_failure_shows_what_was_not_found_and_leaves_nothing(ivy: Ivy, tmp_pat
 
 def test_a_download_that_stands_still_is_given_up(ivy: Ivy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "STALL_SECONDS", 0.3)
-    ivy("import time\ntime.sleep(60)")
-    begun = time.monotonic()
+    ivy("import time\ntime.sleep(3600)")
     with pytest.raises(Unavailable) as caught:
         fetch(PLAIN)
     assert "no progress" in (caught.value.detail or "")
-    assert time.monotonic() - begun < 30
 
 
 def test_what_a_killed_process_left_is_cleared_away(ivy: Ivy, tmp_path: Path) -> None:
@@ -115,7 +112,7 @@ def test_what_a_killed_process_left_is_cleared_away(ivy: Ivy, tmp_path: Path) ->
 
 
 def test_two_at_once_download_once(ivy: Ivy) -> None:
-    calls = ivy(f"import time\ntime.sleep(0.5)\n{BRINGS_JARS}")
+    calls = ivy(f"import time\ntime.sleep(2)\n{BRINGS_JARS}")
     told: list[str] = []
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(fetch(PLAIN, told.append))) for _ in range(3)]

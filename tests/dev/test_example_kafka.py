@@ -17,7 +17,7 @@ TOUR = Path(__file__).resolve().parents[2] / "examples" / "kafka" / "tour.py"
 
 
 # A server's start, four other programs' and a dozen ticks.
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_the_tour_goes_to_its_end(
     server: ServerProcess, kafka: Kafka, registry: SchemaRegistry, debezium: Debezium
 ) -> None:
@@ -36,7 +36,7 @@ def test_the_tour_goes_to_its_end(
         env={**os.environ, **addresses},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert tour.returncode == 0, tour.stdout + tour.stderr

@@ -3,8 +3,6 @@ when something is wrong."""
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from kafka_context import STARTED, World
 
@@ -106,14 +104,12 @@ def test_secured_brokers_let_us_in_or_say_why_not(kafka: Kafka) -> None:
         ({k: v for k, v in good[2].items() if k != "ssl_ca"}, "no TLS connection"),
     ]
     for options, wanted in bad:
-        began = time.monotonic()
         with pytest.raises(TidemillError) as error:
             check_reachable(KAFKA, options)
         assert wanted in error.value.primary, error.value
         assert "hunter2" not in str(error.value)
         assert "VALIDATE = false" in (error.value.hint or "")
         assert "tried again" not in (error.value.hint or "")
-        assert time.monotonic() - began < 15
 
 
 def test_passwords_come_from_secrets(kafka: Kafka) -> None:

@@ -4,6 +4,7 @@ by their ids and everything else is resolved."""
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 from hypothesis import given
@@ -134,6 +135,11 @@ def test_huge_numbers_are_refused_before_anything_is_made_of_them(columns: int) 
 # -- schemas of a registry
 
 
+def fresh() -> str:
+    """A topic whose subjects nobody else has in the registry of the test run."""
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
 @pytest.fixture
 def registered(world: World, registry: SchemaRegistry) -> World:
     world.connection("c", SCHEMA_REGISTRY, url=registry.url)
@@ -141,27 +147,30 @@ def registered(world: World, registry: SchemaRegistry) -> World:
 
 
 def test_the_latest_schema_is_kept(registered: World, registry: SchemaRegistry) -> None:
-    registry.register("orders-value", VALUE)
-    registry.register("orders-key", KEY)
+    topic = fresh()
+    registry.register(f"{topic}-value", VALUE)
+    registry.register(f"{topic}-key", KEY)
     clauses = "FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION c"
-    described = registered.describe(unseen(f"{clauses} ENVELOPE UPSERT", "orders"))
+    described = registered.describe(unseen(f"{clauses} ENVELOPE UPSERT", topic))
     (spec,) = described.definition["outputs"]
     assert json.loads(spec["value"]["schema"]) == VALUE and json.loads(spec["key"]["schema"]) == KEY
     assert spec["value"]["registry"] == spec["key"]["registry"] == {"connection": "u4"}
     assert described.connections == ("u3", "u4")
     # Without an envelope that needs it the key is not asked for.
-    registry.register("keyless-value", VALUE)
-    (spec,) = registered.describe(unseen(clauses, "keyless")).definition["outputs"]
+    keyless = fresh()
+    registry.register(f"{keyless}-value", VALUE)
+    (spec,) = registered.describe(unseen(clauses, keyless)).definition["outputs"]
     assert spec["key"] is None
-    with pytest.raises(TidemillError, match='no schema for the subject "keyless-key"') as missing:
-        registered.describe(unseen(f"{clauses} ENVELOPE UPSERT", "keyless"))
+    with pytest.raises(TidemillError, match=f'no schema for the subject "{keyless}-key"') as missing:
+        registered.describe(unseen(f"{clauses} ENVELOPE UPSERT", keyless))
     assert missing.value.sqlstate == "42704" and missing.value.hint and missing.value.position
 
 
 def test_strategies_and_inline_addresses(registered: World, registry: SchemaRegistry) -> None:
-    first = registry.register("many-value", KEY)
+    many = fresh()
+    first = registry.register(f"{many}-value", KEY)
     registry.register(
-        "many-value", {**KEY, "fields": [*KEY["fields"], {"name": "z", "type": "int", "default": 0}]}
+        f"{many}-value", {**KEY, "fields": [*KEY["fields"], {"name": "z", "type": "int", "default": 0}]}
     )
     connection = "AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION c"
     address = f"AVRO USING CONFLUENT SCHEMA REGISTRY '{registry.url}'"
@@ -173,24 +182,25 @@ def test_strategies_and_inline_addresses(registered: World, registry: SchemaRegi
         (f"{connection} VALUE STRATEGY INLINE '{inline}'", ["a", "b"]),
         (address, ["id", "z"]),
     ):
-        described = registered.describe(unseen(f"FORMAT {form}", "many"))
+        described = registered.describe(unseen(f"FORMAT {form}", many))
         assert names(described.outputs[0].desc.columns) == columns, form
     assert described.definition["outputs"][0]["value"]["registry"] == {"url": registry.url}
     assert described.connections == ("u3",)
     with pytest.raises(TidemillError, match="has no schema with number 999999"):
-        registered.describe(unseen(f"FORMAT {connection} VALUE STRATEGY ID 999999", "many"))
+        registered.describe(unseen(f"FORMAT {connection} VALUE STRATEGY ID 999999", many))
 
 
 def test_protobuf(registered: World, registry: SchemaRegistry) -> None:
+    proto = fresh()
     registry.register(
-        "proto-value", 'syntax = "proto3"; message M { int32 a = 1; string b = 2; }', "PROTOBUF"
+        f"{proto}-value", 'syntax = "proto3"; message M { int32 a = 1; string b = 2; }', "PROTOBUF"
     )
     described = registered.describe(
-        unseen("FORMAT PROTOBUF USING CONFLUENT SCHEMA REGISTRY CONNECTION c", "proto")
+        unseen("FORMAT PROTOBUF USING CONFLUENT SCHEMA REGISTRY CONNECTION c", proto)
     )
     assert names(described.outputs[0].desc.columns) == ["a", "b"]
     with pytest.raises(TidemillError, match="is of type PROTOBUF, not AVRO"):
-        registered.describe(unseen("FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION c", "proto"))
+        registered.describe(unseen("FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION c", proto))
 
 
 def test_a_registry_that_is_there_or_not(registered: World, registry: SchemaRegistry) -> None:

@@ -52,6 +52,8 @@ SOMETIMES = {ERROR_COLUMN, UNAVAILABLE_COLUMN, TRUNCATE_COLUMN}
 
 # A reader travels with every unit of work, every tick.
 MAX_READER_BYTES = 64 * 1024
+# A frontier is told at once; so much is for the machine.
+STILL_SECONDS = 60
 # A batch, what it is made from, and some more, whatever the range.
 MAX_READING_BYTES = 64 * 2**20
 
@@ -68,12 +70,14 @@ EXAMPLES = settings(
 class Subject:
     """A source to be held to the contract. `looks` are times, rising, at which its frontier is asked for;
     what is below the last one is read over and over. `large` is a range of as many records as can be had
-    cheaply, for the check of memory; None is all that is below the frontier."""
+    cheaply, for the check of memory; None is all that is below the frontier. A `remote` one may be silent for
+    a while, and tells so by batches of no rows."""
 
     name: str
     open: Callable[[], Source]
     looks: tuple[int, ...]
     large: Piece | None = None
+    remote: bool = False
 
 
 # By output and partition: the rows, in order.
@@ -85,7 +89,8 @@ def rows_of(source: Source, pieces: Sequence[Piece], reader: Reader | None = Non
     found: dict[tuple[int, PartitionKey], list[pa.RecordBatch]] = {}
     for piece in pieces:
         for batch in (reader or source.reader()).read(piece):
-            found.setdefault((batch.output, piece.partition), []).append(batch.rows)
+            if batch.rows.num_rows:
+                found.setdefault((batch.output, piece.partition), []).append(batch.rows)
     return {place: pa.Table.from_batches(batches).combine_chunks() for place, batches in found.items()}
 
 
@@ -113,7 +118,7 @@ def frontier_only_advances(subject: Subject) -> None:
     for now in subject.looks:
         began = time.monotonic()
         frontier = source.frontier(now)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < STILL_SECONDS
         assert last <= frontier, f"the frontier went back from {last} to {frontier}"
         assert frontier <= source.frontier(now)
         last = frontier
@@ -197,7 +202,7 @@ def reader_travels(subject: Subject) -> None:
         input=pickle.dumps((packed, pieces)),
         capture_output=True,
         env=environment,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert there.returncode == 0, there.stderr.decode()
@@ -212,7 +217,8 @@ reader = pickle.loads(packed)
 found = {}
 for piece in pieces:
     for batch in reader.read(piece):
-        found.setdefault((batch.output, piece.partition), []).append(batch.rows)
+        if batch.rows.num_rows:
+            found.setdefault((batch.output, piece.partition), []).append(batch.rows)
 sys.stdout.buffer.write(pickle.dumps(found))
 """
 
@@ -270,6 +276,9 @@ def batches_are_as_the_contract_says(subject: Subject) -> None:
         last: dict[int, int] = {}
         for batch in source.reader().read(piece):
             output = source.outputs[batch.output]
+            if subject.remote and batch.rows.num_rows == 0:
+                assert batch.records == batch.bytes == 0
+                continue
             check_batch(batch, output, piece)
             # With or without diffs, but not both.
             always = [name for name in batch.rows.schema.names if name not in SOMETIMES]

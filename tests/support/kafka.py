@@ -13,19 +13,23 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    OffsetSpec,  # pyright: ignore[reportPrivateImportUsage]
+)
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tidemill.dev import jars
 from tidemill.dev.broker import Broker
+from tidemill.sources.kafka import consume, metadata, source
 
 # What one administrative request or one flush may take on a busy machine.
-REQUEST_SECONDS = 30.0
+REQUEST_SECONDS = 120.0
 # The fixtures and what each needs, here and in `support.debezium`.
 BUNDLES: dict[str, tuple[jars.Bundle, ...]] = {
     "kafka": (jars.BROKER,),
@@ -93,14 +97,31 @@ class Kafka:
     def transaction(
         self, topic: str, records: Iterable[tuple[Any, ...]], *, commit: bool = True
     ) -> list[tuple[int, int]]:
-        """Produce in one transaction, which is committed or aborted; aborted records take offsets too."""
+        """Produce in one transaction, which is committed or aborted; aborted records take offsets too, and so
+        does the mark of its end, which is there when this returns."""
         producer = self.open_transaction()
         placed = send(producer, topic, records)
         if commit:
             producer.commit_transaction(REQUEST_SECONDS)
         else:
             producer.abort_transaction(REQUEST_SECONDS)
+        self.until_marked(topic, placed)
         return placed
+
+    def until_marked(self, topic: str, placed: Iterable[tuple[int, int]]) -> None:
+        """Until the end of the transaction that wrote these is marked in their partitions: a broker tells the
+        producer a moment before. Nobody else may write to them meanwhile."""
+        last: dict[int, int] = {}
+        for partition, offset in placed:
+            last[partition] = max(offset, last.get(partition, 0))
+        self._until(lambda: all(self.end(topic, p) >= offset + 2 for p, offset in last.items()))
+
+    def end(self, topic: str, partition: int = 0) -> int:
+        """The offset that the next record of a partition gets."""
+        at = TopicPartition(topic, partition)
+        wanted = {at: cast("OffsetSpec", OffsetSpec.latest())}
+        futures = self.admin.list_offsets(wanted, request_timeout=REQUEST_SECONDS)
+        return int(futures[at].result(REQUEST_SECONDS).offset)
 
     def open_transaction(self) -> Producer:
         """A producer with a transaction open, for the test to end; `send` writes into it."""
@@ -218,11 +239,18 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture(autouse=True)
-def _all_run(request: pytest.FixtureRequest) -> None:  # pyright: ignore[reportUnusedFunction]
-    """A test that took something down and failed is not the next one's trouble."""
+def _all_run(request: pytest.FixtureRequest) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """A test that took something down and failed is not the next one's trouble. No busy broker is given up:
+    a test of how that is done sets the limit itself."""
     for name in BUNDLES:
         if name in request.fixturenames:
             request.getfixturevalue(name).start()
+    with pytest.MonkeyPatch.context() as patch:
+        if "kafka" in request.fixturenames:
+            patch.setattr(source, "LOOK_SECONDS", REQUEST_SECONDS)
+            patch.setattr(metadata, "CREATE_SECONDS", REQUEST_SECONDS)
+            patch.setattr(consume, "STALL_SECONDS", REQUEST_SECONDS)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

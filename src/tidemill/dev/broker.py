@@ -24,8 +24,8 @@ from tidemill.dev.process import HOST, Program, answers, java_command, must_be_f
 from tidemill.errors import Unavailable
 
 # 4-5 s on a quiet machine of two cores.
-START_SECONDS = 90.0
-FORMAT_SECONDS = 60.0
+START_SECONDS = 240.0
+FORMAT_SECONDS = 120.0
 METADATA_SECONDS = 2.0
 # 150-270 MB in all with this heap; a benchmark may want more.
 HEAP_MB = 256

@@ -25,7 +25,7 @@ from tidemill.dev.registry import Registry
 from tidemill.errors import Unavailable
 
 # 3-4 s on a machine of two cores that is not idle.
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 REQUEST_SECONDS = 60.0
 # A new connector runs after about a second, and then takes its snapshot.
 RUNNING_SECONDS = 60.0

