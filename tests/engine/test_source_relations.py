@@ -13,6 +13,7 @@ from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import CreateDatabase, CreateTable, CreateView, apply_all
 from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, NewSubsource
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.materialized_relations import ViewRow
 from tidemill.engine.source_relations import (
     BindingRow,
     FrontierRow,
@@ -21,6 +22,7 @@ from tidemill.engine.source_relations import (
     StatisticsRow,
     StatusRow,
 )
+from tidemill.engine.subscription_relation import SubscriptionRow
 from tidemill.engine.system_relations import (
     SYSTEM_RELATIONS,
     SYSTEM_RELATIONS_BY_ID,
@@ -88,6 +90,12 @@ class Now:
 
     def frontiers(self) -> Sequence[FrontierRow]:
         return [FrontierRow("u9", 1, 2)]
+
+    def views(self) -> Sequence[ViewRow]:
+        return []
+
+    def subscriptions(self) -> Sequence[SubscriptionRow]:
+        return []
 
     def variables(self) -> Iterable[tuple[str, str, str]]:
         return []

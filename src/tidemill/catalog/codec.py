@@ -9,7 +9,7 @@ as if it were not there. Encoding is canonical (sorted keys), because a body is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tidemill.catalog.items import (
@@ -18,6 +18,7 @@ from tidemill.catalog.items import (
     Item,
     ItemId,
     Key,
+    MaterializedView,
     Reference,
     Role,
     Schema,
@@ -100,7 +101,19 @@ def _encode(item: Item) -> tuple[str, Json]:
             "sql": item.sql,
             "desc": encode_desc(item.desc),
             "depends_on": list(item.depends_on),
-            "references": [{"name": list(r.name), "id": r.id, "width": r.width} for r in item.references],
+            "references": _encode_references(item.references),
+        }
+    if isinstance(item, MaterializedView):
+        return "materialized_view", {
+            "name": item.name,
+            "schema": item.schema,
+            "sql": item.sql,
+            "desc": encode_desc(item.desc),
+            "shard": item.shard,
+            "created": item.created,
+            "depends_on": list(item.depends_on),
+            "references": _encode_references(item.references),
+            "retain_history_ms": item.retain_history_ms,
         }
     if isinstance(item, Source):
         return "source", {
@@ -178,10 +191,33 @@ def _table(i: ItemId, b: Json) -> Item:
 
 
 def _view(i: ItemId, b: Json) -> Item:
-    references = tuple(Reference(tuple(r["name"]), r["id"], r.get("width")) for r in b["references"])
+    references = _decode_references(b["references"])
     return View(
         i, b["name"], b["schema"], b["sql"], decode_desc(b["desc"]), tuple(b["depends_on"]), references
     )
+
+
+def _materialized_view(i: ItemId, b: Json) -> Item:
+    return MaterializedView(
+        i,
+        b["name"],
+        b["schema"],
+        b["sql"],
+        decode_desc(b["desc"]),
+        b["shard"],
+        b["created"],
+        tuple(b["depends_on"]),
+        _decode_references(b["references"]),
+        b["retain_history_ms"],
+    )
+
+
+def _encode_references(references: Sequence[Reference]) -> list[Json]:
+    return [{"name": list(r.name), "id": r.id, "width": r.width} for r in references]
+
+
+def _decode_references(bodies: list[Json]) -> tuple[Reference, ...]:
+    return tuple(Reference(tuple(r["name"]), r["id"], r.get("width")) for r in bodies)
 
 
 def _source(i: ItemId, b: Json) -> Item:
@@ -247,6 +283,7 @@ _DECODERS: dict[str, Callable[[ItemId, Json], Item]] = {
     "schema": _schema,
     "table": _table,
     "view": _view,
+    "materialized_view": _materialized_view,
     "source": _source,
     "source_table": _source_table,
     "source_progress": _source_progress,

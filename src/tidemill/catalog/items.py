@@ -1,7 +1,7 @@
 """The things a catalog holds, as immutable values.
 
 Ids are stable and never used twice: `u1`, `u2`, ... for what users made, `s1`, ... for what the system
-brings. A later kind of item (sink, materialized view) is one more dataclass here and one more pair of
+brings. A later kind of item (sink) is one more dataclass here and one more pair of
 functions in `codec`; an item that stands in a schema has `schema`, `depends_on` and `owner`, and
 then all of names, dependencies and DROP work for it.
 """
@@ -88,6 +88,28 @@ class View:
     desc: RelationDesc
     depends_on: tuple[ItemId, ...]
     references: tuple[Reference, ...] = ()
+
+    @property
+    def owner(self) -> ItemId | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MaterializedView:
+    """A query whose answer is kept, at every time, in a shard of its own."""
+
+    id: ItemId
+    name: str
+    schema: ItemId
+    # The query, without CREATE MATERIALIZED VIEW, and what its names mean; as for a view.
+    sql: str
+    desc: RelationDesc
+    shard: str
+    # The time at which its shard begins: its first since and upper. It can be read when upper has passed it.
+    created: int
+    depends_on: tuple[ItemId, ...]
+    references: tuple[Reference, ...] = ()
+    retain_history_ms: int | None = None
 
     @property
     def owner(self) -> ItemId | None:
@@ -241,8 +263,8 @@ class SystemParameter:
 
 
 # What can be read, but for a source that feeds tables.
-Relation: TypeAlias = Table | View | Source | SourceTable | SourceProgress
-RELATIONS = (Table, View, Source, SourceTable, SourceProgress)
+Relation: TypeAlias = Table | View | MaterializedView | Source | SourceTable | SourceProgress
+RELATIONS = (Table, View, MaterializedView, Source, SourceTable, SourceProgress)
 # What stands in a schema under a name. There is one space of names for all.
 SchemaItem: TypeAlias = Relation | Secret | Connection
 SCHEMA_ITEMS = (*RELATIONS, Secret, Connection)
@@ -254,6 +276,7 @@ KIND_NAMES: dict[type[Item], str] = {
     Schema: "schema",
     Table: "table",
     View: "view",
+    MaterializedView: "materialized view",
     Source: "source",
     SourceTable: "table",
     SourceProgress: "progress relation",
@@ -272,11 +295,11 @@ def kind_name(item: Item) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A shard that the catalog names, and what it is for. Those of sources are written by the tick; only
-    tables' take part in transactions."""
+    """A shard that the catalog names, and what it is for. Those of sources are written by the tick, those of
+    materialized views by whoever keeps them up to date; only tables' take part in transactions."""
 
     shard: str
-    item: Table | Source | SourceTable
+    item: Table | Source | SourceTable | MaterializedView
     desc: RelationDesc
     # The source's bindings, not its rows.
     remap: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from tidemill.catalog import connection_ops, source_ops
+from tidemill.catalog import connection_ops, materialized_ops, source_ops
 from tidemill.catalog.columns import check_columns
 from tidemill.catalog.connection_ops import AlterConnection, AlterSecret, CreateConnection, CreateSecret
 from tidemill.catalog.items import (
@@ -22,6 +22,7 @@ from tidemill.catalog.items import (
     Item,
     ItemId,
     Key,
+    MaterializedView,
     Reference,
     Role,
     Schema,
@@ -32,6 +33,7 @@ from tidemill.catalog.items import (
     is_system,
     kind_name,
 )
+from tidemill.catalog.materialized_ops import CreateMaterializedView, SetViewHistory
 from tidemill.catalog.names import check_identifier
 from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, SetSourceHistory, SetSourceInterval
 from tidemill.catalog.state import CatalogState
@@ -151,6 +153,7 @@ Op: TypeAlias = (
     | CreateSchema
     | CreateTable
     | CreateView
+    | CreateMaterializedView
     | CreateRole
     | CreateSource
     | CreateSourceTable
@@ -160,6 +163,7 @@ Op: TypeAlias = (
     | SetDefault
     | SetNotNull
     | SetRetainHistory
+    | SetViewHistory
     | SetSourceHistory
     | SetSourceInterval
     | CreateSecret
@@ -205,6 +209,8 @@ class _Draft:
                 self.create_table(op)
             case CreateView():
                 self.create_view(op)
+            case CreateMaterializedView() | SetViewHistory():
+                materialized_ops.apply(self, op)
             case CreateRole():
                 self.create_role(op)
             case CreateSource():
@@ -296,7 +302,15 @@ class _Draft:
                 hint="DROP the view and create it anew.",
                 sqlstate="42P16",
             )
-        going = {i.id for i in self.state.drop_order(old.id)}
+        dependants = self.state.drop_order(old.id)
+        kept = next((i for i in dependants if isinstance(i, MaterializedView)), None)
+        if kept is not None:
+            raise DependentObjects(
+                f"cannot replace {self.state.describe(old)}: {self.state.describe(kept)} depends on it",
+                detail="What a materialized view holds is never worked out again.",
+                hint="DROP the materialized view first, and create it anew.",
+            )
+        going = {i.id for i in dependants}
         if going & set(depends_on):
             raise InvalidValue(f'view "{old.name}" would depend on itself', sqlstate="42P17")
 

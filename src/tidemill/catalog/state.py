@@ -19,6 +19,7 @@ from tidemill.catalog.items import (
     Database,
     Item,
     ItemId,
+    MaterializedView,
     Relation,
     Role,
     Schema,
@@ -117,6 +118,9 @@ class CatalogState:
     def tables(self) -> list[Table]:
         return [i for i in self._items.values() if isinstance(i, Table)]
 
+    def materialized_views(self) -> list[MaterializedView]:
+        return [i for i in self._items.values() if isinstance(i, MaterializedView)]
+
     def sources(self) -> list[Source]:
         return [i for i in self._items.values() if isinstance(i, Source)]
 
@@ -149,7 +153,7 @@ class CatalogState:
                     found.append(Collection(item.remap_shard, item, item.remap_desc, remap=True))
                     if item.shard is not None and item.desc is not None:
                         found.append(Collection(item.shard, item, item.desc))
-                case SourceTable():
+                case SourceTable() | MaterializedView():
                     found.append(Collection(item.shard, item, item.desc))
                 case _:
                     pass
@@ -177,6 +181,22 @@ class CatalogState:
     def dependants(self, item_id: ItemId) -> list[ItemId]:
         """What directly depends on it."""
         return list(self._dependants.get(item_id, ()))
+
+    def needed_by(self, item_id: ItemId) -> CatalogState:
+        """A state with nothing but the item and what it stands in or depends on, for whoever keeps it for
+        long."""
+        found: dict[ItemId, Item] = {}
+        todo = [item_id]
+        while todo:
+            item = self._items[todo.pop()]
+            if item.id in found:
+                continue
+            found[item.id] = item
+            if isinstance(item, Schema) and item.database is not None:
+                todo.append(item.database)
+            elif isinstance(item, SCHEMA_ITEMS):
+                todo += [item.schema, *item.depends_on]
+        return CatalogState(found.values(), next_id=self.next_id, time=self.time)
 
     def drop_order(self, item_id: ItemId) -> list[Item]:
         """The item and everything that goes with it under CASCADE (contents and dependants, of whatever

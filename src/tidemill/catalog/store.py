@@ -17,7 +17,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -219,12 +219,16 @@ class Catalog:
             self._strays.pop()
         return count
 
-    def maintain(self, default_retain_ms: int = DEFAULT_RETAIN_MS) -> None:
-        """Let history go that nobody asked to keep, of the tables and of the catalog itself, and sweep
-        dropped tables. Compaction of what became equal is the environment's."""
+    def maintain(
+        self, default_retain_ms: int = DEFAULT_RETAIN_MS, kept: Container[str] = frozenset()
+    ) -> None:
+        """Let history go that nobody asked to keep, of the tables (but those whose ids are `kept`) and of the
+        catalog itself, and sweep dropped tables. Compaction of what became equal is the environment's."""
         now = self._environment.oracle.now()
         retained = {CATALOG_SHARD: RETAIN_MS}
         for table in self._state.tables():
+            if table.id in kept:
+                continue
             own = table.retain_history_ms
             retained[table.shard] = default_retain_ms if own is None else own
         for shard in self._environment.open_shards():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemill.catalog import codec
-from tidemill.catalog.items import Database, Item, Schema, Source, SourceTable, Table
+from tidemill.catalog.items import Database, Item, MaterializedView, Schema, Source, SourceTable, Table
 from tidemill.catalog.store import CATALOG_SHARD, DROPPED
 from tidemill.config import Config, ConfigError
 from tidemill.errors import TidemillError
@@ -195,7 +195,7 @@ def _catalog(blobs: Blobs) -> tuple[dict[str, str], frozenset[str]]:
             items[row_id] = codec.decode(row_id, body)
     names: dict[str, str] = {}
     for item in items.values():
-        if isinstance(item, Table | Source | SourceTable):
+        if isinstance(item, Table | Source | SourceTable | MaterializedView):
             schema = items.get(item.schema)
             database = items.get(schema.database or "") if isinstance(schema, Schema) else None
             path = [x.name for x in (database, schema) if isinstance(x, Database | Schema)]

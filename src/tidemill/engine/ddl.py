@@ -151,7 +151,7 @@ def plan_create_table_as(s: EngineSession, statement: ast.CreateTableAs, catalog
         if not statement.with_data:
             await transact(s, "CREATE TABLE AS", [op])
             return Complete("SELECT 0")
-        shards = {t.shard for t in reading.table_inputs(catalog, bound)}
+        shards = {t.shard for t in reading.tables_under(catalog, bound)}
 
         async def attempt(_: bool) -> Outcome:
             # The rows first: the table is there with them or not at all.

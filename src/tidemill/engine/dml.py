@@ -59,7 +59,7 @@ class WritePlan:
         self._returning = returning
         # The shards whose contents the outcome depends on: what it retracts must be there.
         own = {table.shard} if retracts else set[str]()
-        self._reads = sorted(own | {t.shard for t in reading.table_inputs(catalog, source)})
+        self._reads = sorted(own | {t.shard for t in reading.tables_under(catalog, source)})
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from tidemill.engine.handover import Handover
 from tidemill.engine.ingest_metrics import IngestCollector
 from tidemill.engine.live_sources import LiveSources
 from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.materialized import ViewProgram
+from tidemill.engine.materialized_relations import ViewRow, view_frontiers, view_rows
 from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.secrets import secret_store
 from tidemill.engine.session import EngineSession
@@ -49,6 +51,7 @@ from tidemill.query.settings import refuse_fixed
 from tidemill.query.spark import SparkHost
 from tidemill.subscribe.hub import Hub
 from tidemill.time.oracle import Oracle
+from tidemill.views.service import Views
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +93,20 @@ class TidemillEngine:
             SparkRunner(spark, str(state_folder)),
             secrets=self.secrets,
             on_lost=environment.oracle.lose,
-            on_moved=self.hub.moved,
+            on_moved=self._moved,
         )
+        self.views = Views(
+            environment,
+            catalog,
+            lambda state, item: ViewProgram(self, state, item),
+            on_moved=self.hub.moved,
+            on_lost=environment.oracle.lose,
+        )
+        self.views.start()
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         compactor = SparkCompactor(environment, spark)
         self._maintenance = Maintenance(
-            environment, catalog, self.ingestion, compactor, config.retain_history
+            environment, catalog, self.ingestion, self.views, compactor, config.retain_history
         )
         self._maintenance.start()
         self._collector = EngineCollector(
@@ -211,13 +222,18 @@ class TidemillEngine:
         future = self.environment.txns.commit(updates, reads, unchanged)
         try:
             ts = await self._handover.result(future)
-            self.hub.moved(updates.keys())
+            self._moved(updates.keys())
             return ts
         except ShardConflict as e:
             name = next(
                 (c.item.name for c in self.catalog.state.collections() if c.shard == e.shard_id), None
             )
             raise e if name is None else e.named(name) from None
+
+    def _moved(self, shards: Collection[ShardId]) -> None:
+        """Tables have been written to, or sources have gone on."""
+        self.hub.moved(shards)
+        self.views.moved(shards)
 
     def _tell_dropped(self, old: CatalogState, new: CatalogState) -> None:
         """Subscriptions to what is gone end."""
@@ -260,6 +276,7 @@ class TidemillEngine:
             return
         self._closed = True
         REGISTRY.unregister(self._collector)
+        self.views.stop()
         self.ingestion.stop()
         self._maintenance.stop()
         self.workers.shutdown(wait=False, cancel_futures=True)
@@ -295,7 +312,11 @@ class LiveSituation:
         for table in self.catalog.tables():
             shard = self.engine.environment.open_shard(table.shard)
             rows.append(FrontierRow(table.id, shard.since, max(now + 1, shard.upper or 0)))
-        return rows
+        known = {view.id for view in self.catalog.materialized_views()}
+        return rows + [row for row in view_frontiers(self.engine.views) if row.object_id in known]
+
+    def views(self) -> Sequence[ViewRow]:
+        return view_rows(self.engine.views)
 
     def variables(self) -> Iterable[tuple[str, str, str]]:
         return [(v.name, value, v.description) for v, value in self.session.variables.all()]

@@ -1,6 +1,7 @@
 """What a subscription follows: the collections under a query, when they are complete, and the query.
 
-A table is complete at every time that the oracle hands out for reading, a source where its ticks have come.
+A table is complete at every time that the oracle hands out for reading, a source where its ticks have come, a
+materialized view where it was kept up to date.
 A subscription to a stored relation is fed from its parts alone. One to anything else is the answer at each
 time at which an input changed, less the answer before: always right, at the cost of the whole query.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tidemill.catalog.items import Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
 from tidemill.errors import Internal, Unavailable
@@ -30,7 +31,7 @@ from tidemill.types.names import physical_names
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
 
-Followable: TypeAlias = Table | Source | SourceTable | SourceProgress
+Followable: TypeAlias = Table | Source | SourceTable | SourceProgress | MaterializedView
 
 # Answer of a query at a time: its columns, and how often each row is there (`mz_diff`); no row twice.
 Evaluate: TypeAlias = Callable[[int], pa.Table]
@@ -64,6 +65,8 @@ def shard_of(engine: TidemillEngine, item: Followable) -> Shard:
     """Where the relation is kept. Blocks."""
     if isinstance(item, Table):
         return engine.environment.open_shard(item.shard)
+    if isinstance(item, MaterializedView):
+        return engine.views.shard(item)
     if isinstance(item, SourceProgress):
         machine = engine.ingestion.machine(item)
         if machine is None:
@@ -74,6 +77,8 @@ def shard_of(engine: TidemillEngine, item: Followable) -> Shard:
 
 def complete(engine: TidemillEngine, item: Followable) -> int:
     """The relation is complete before it, and all of that is in its log. Blocks."""
+    if isinstance(item, MaterializedView):
+        return engine.views.readable(item)
     if not isinstance(item, Table):
         return engine.ingestion.readable(item)
     ts = engine.oracle.read_ts()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tidemill.catalog.items import Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID, Situation
 from tidemill.errors import Internal, Unavailable
@@ -67,7 +67,7 @@ def open_inputs(
             if isinstance(item, SourceProgress):
                 opened.inputs[placeholder] = Constant(progress_of(engine, item, ts))
                 continue
-            if not isinstance(item, Table | Source | SourceTable):
+            if not isinstance(item, Table | Source | SourceTable | MaterializedView):
                 raise Internal(f"{item.name} is no collection")
             snapshot = snapshot_of(engine, item, ts)
             opened.snapshots.append(snapshot)
@@ -80,14 +80,18 @@ def open_inputs(
     return opened
 
 
-def snapshot_of(engine: TidemillEngine, item: Table | Source | SourceTable, ts: int) -> Snapshot:
+def snapshot_of(
+    engine: TidemillEngine, item: Table | Source | SourceTable | MaterializedView, ts: int
+) -> Snapshot:
     """The relation at `ts`: of a table a time that the oracle gave out for reading or an earlier one, of a
-    source one at which it is complete. Blocks."""
+    source or materialized view one at which it is complete. Blocks."""
     try:
         if isinstance(item, Table):
             shard = engine.environment.open_shard(item.shard)
             engine.environment.txns.apply_until(item.shard, ts)
             return shard.snapshot(ts, readable=ts + 1)
+        if isinstance(item, MaterializedView):
+            return engine.views.shard(item).snapshot(ts, readable=engine.views.readable(item))
         return engine.ingestion.shard(item).snapshot(ts, readable=engine.ingestion.readable(item))
     except InvalidAsOf as e:
         e.detail = f'"{item.name}" is readable from {e.since} on; {ts} was asked for.'

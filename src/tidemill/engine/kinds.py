@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemill.catalog.items import (
     Connection,
+    MaterializedView,
     SchemaItem,
     Secret,
     Source,
@@ -23,6 +24,8 @@ def statement_kind(item: SchemaItem) -> ObjectKind:
         return ObjectKind.SECRET
     if isinstance(item, View):
         return ObjectKind.VIEW
+    if isinstance(item, MaterializedView):
+        return ObjectKind.MATERIALIZED_VIEW
     if isinstance(item, Table) or (isinstance(item, SourceTable) and not item.subsource):
         return ObjectKind.TABLE
     return ObjectKind.SOURCE
@@ -32,7 +35,7 @@ def object_type(item: SchemaItem) -> str:
     """As mz_objects and SHOW OBJECTS have it."""
     if isinstance(item, SourceProgress):
         return "source_progress"
-    return statement_kind(item).value.lower()
+    return statement_kind(item).value.lower().replace(" ", "-")
 
 
 def source_type(item: Source | SourceTable | SourceProgress) -> str:

@@ -15,6 +15,7 @@ from tidemill.errors import TidemillError
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.persist.environment import Environment
+from tidemill.views.service import Views
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ class Maintenance:
         environment: Environment,
         catalog: Catalog,
         ingestion: Ingestion,
+        views: Views,
         compactor: SparkCompactor,
         retain_history_ms: int,
     ) -> None:
@@ -36,6 +38,7 @@ class Maintenance:
         self._compactor = compactor
         self._catalog = catalog
         self._ingestion = ingestion
+        self._views = views
         # Of relations that say nothing themselves, unless ALTER SYSTEM SET default_retain_history says
         # otherwise.
         self._retain_ms = retain_history_ms
@@ -66,7 +69,10 @@ class Maintenance:
         """One look at everything."""
         parameter = self._catalog.state.find_parameter("default_retain_history")
         retain = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
-        self._catalog.maintain(retain)
-        self._ingestion.retain(retain)
+        # Asked before anything is let go: what a view lets go of from here on is let go a round later.
+        kept = self._views.unheld()
+        self._catalog.maintain(retain, kept)
+        self._ingestion.retain(retain, kept)
+        self._views.retain(retain)
         self._environment.maintain()
         self._compactor.look()

@@ -36,6 +36,7 @@ def plan_statement(
         copy_in,
         ddl,
         dml,
+        materialized_ddl,
         prepared,
         secrets,
         select,
@@ -110,6 +111,12 @@ def plan_statement(
             return ddl.plan_create_table_as(s, statement, catalog)
         case ast.CreateView():
             return ddl.plan_create_view(s, statement, catalog)
+        case ast.CreateMaterializedView():
+            return materialized_ddl.plan_create_materialized_view(s, statement, catalog)
+        case ast.AlterMaterializedView():
+            return materialized_ddl.plan_alter_materialized_view(s, statement, catalog)
+        case ast.ExplainMaterializedView():
+            return materialized_ddl.plan_explain_materialized_view(s, statement, catalog)
         case ast.CreateSource():
             return sources_ddl.plan_create_source(s, statement, catalog)
         case ast.CreateTableFromSource():
@@ -147,11 +154,13 @@ _VERBS: dict[type[ast.Statement], str] = {
     ast.ShowCreate: "SHOW",
     ast.Explain: "EXPLAIN",
     ast.ExplainTimestamp: "EXPLAIN",
+    ast.ExplainMaterializedView: "EXPLAIN",
     ast.SetVariable: "SET",
     ast.SetTransaction: "SET",
     ast.ResetVariable: "RESET",
     ast.CreateTableAs: "CREATE",
     ast.AlterTable: "ALTER",
+    ast.AlterMaterializedView: "ALTER",
     ast.AlterSource: "ALTER",
     ast.AlterSecret: "ALTER",
     ast.AlterConnection: "ALTER",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.catalog.items import Table
+from tidemill.catalog.items import MaterializedView, Table, View
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.completeness import (
     SourceRelation,
@@ -281,6 +281,25 @@ async def collect(
     return pa.Table.from_batches(
         [b.rename_columns(schema.names).cast(schema) for b in batches], schema=schema
     )
+
+
+def tables_under(catalog: CatalogState, bound: BoundQuery) -> Sequence[Table]:
+    """The tables that the query's rows hang on: those that it reads, and those under materialized views."""
+    found: dict[str, Table] = {}
+    todo = [i for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+    while todo:
+        item = catalog.relation(todo.pop())
+        if isinstance(item, Table):
+            found[item.id] = item
+        elif isinstance(item, View | MaterializedView):
+            todo += item.depends_on
+    return list(found.values())
+
+
+def view_inputs(catalog: CatalogState, bound: BoundQuery) -> Sequence[MaterializedView]:
+    """The materialized views that the query reads."""
+    found = [catalog.relation(i) for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+    return [v for v in found if isinstance(v, MaterializedView)]
 
 
 def table_inputs(catalog: CatalogState, bound: BoundQuery) -> Sequence[Table]:

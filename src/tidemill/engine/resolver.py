@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tidemill.catalog.items import (
     IMPLICIT_SCHEMAS,
+    MaterializedView,
     Reference,
     SchemaItem,
     SourceProgress,
@@ -102,7 +103,7 @@ class Resolver:
             kind = "source" if kind_name(found) == "subsource" else kind_name(found)
             raise WrongObjectType(
                 f'cannot {verb} {kind} "{found.name}"',
-                detail=None if isinstance(found, View) else "Only its upstream writes to it.",
+                detail=_why_not_written(found),
                 position=name.offset + 1,
             )
         return found
@@ -144,6 +145,14 @@ class Resolver:
         desc = RelationDesc(shown.columns[:width])
         hidden = PROGRESS_HIDDEN if isinstance(item, SourceProgress) else ()
         return Relation(id=item.id, name=name, desc=desc, physical=physical[:width], hidden=hidden)
+
+
+def _why_not_written(item: CatalogRelation) -> str | None:
+    if isinstance(item, View):
+        return None
+    if isinstance(item, MaterializedView):
+        return "It holds the answer of its query."
+    return "Only its upstream writes to it."
 
 
 def find_system_relation(parts: Sequence[str], search_path: Sequence[str]) -> SystemRelation | None:

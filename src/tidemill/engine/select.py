@@ -10,6 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 from sqlglot import exp
 
+from tidemill.catalog.items import MaterializedView, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
@@ -314,6 +315,14 @@ def plan_explain(
     return Action(act, columns)
 
 
+def _frontiers(session: EngineSession, item: Table | MaterializedView) -> tuple[int, int]:
+    engine = session.engine
+    if isinstance(item, MaterializedView):
+        return engine.views.shard(item).since, engine.views.readable(item)
+    upper = engine.environment.txns.readable_upper(item.shard)
+    return engine.environment.open_shard(item.shard).since, upper
+
+
 def plan_explain_timestamp(
     session: EngineSession, statement: ast.ExplainTimestamp, catalog: CatalogState
 ) -> Plan:
@@ -334,13 +343,15 @@ def plan_explain_timestamp(
             f"          oracle read timestamp: {await s.blocking(s.engine.oracle.read_ts)}",
             f"                      isolation: {s.current.isolation}",
         ]
-        for table in reading.table_inputs(catalog, plan.bound):
-            shard = await s.blocking(s.engine.environment.open_shard, table.shard)
-            upper = await s.blocking(s.engine.environment.txns.readable_upper, table.shard)
-            name = ".".join(quote_ident(p) for p in catalog.full_name(table))
+        for item in (
+            *reading.table_inputs(catalog, plan.bound),
+            *reading.view_inputs(catalog, plan.bound),
+        ):
+            since, upper = await s.blocking(_frontiers, s, item)
+            name = ".".join(quote_ident(p) for p in catalog.full_name(item))
             lines += [
                 f"source {name}:",
-                f"                  read frontier: {shard.since}",
+                f"                  read frontier: {since}",
                 f"                 write frontier: {upper}",
             ]
         return text_rows(["Timestamp"], [(line,) for line in lines], tag="EXPLAIN")

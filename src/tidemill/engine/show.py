@@ -67,6 +67,7 @@ def system_number(s: EngineSession, name: str) -> int:
 _COLUMNS = {
     ast.Listing.TABLES: (Column("name", TEXT),),
     ast.Listing.VIEWS: (Column("name", TEXT),),
+    ast.Listing.MATERIALIZED_VIEWS: (Column("name", TEXT),),
     ast.Listing.SCHEMAS: (Column("name", TEXT),),
     ast.Listing.DATABASES: (Column("name", TEXT),),
     ast.Listing.OBJECTS: (Column("name", TEXT), Column("type", TEXT)),
@@ -228,6 +229,7 @@ def _columns(session: EngineSession, statement: ast.ShowObjects, catalog: Catalo
 _LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogState], Rowset]] = {
     ast.Listing.TABLES: _named("table"),
     ast.Listing.VIEWS: _named("view"),
+    ast.Listing.MATERIALIZED_VIEWS: _named("materialized-view"),
     ast.Listing.OBJECTS: _objects,
     ast.Listing.SOURCES: _sources,
     ast.Listing.SUBSOURCES: _subsources,

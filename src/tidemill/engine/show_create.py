@@ -10,6 +10,7 @@ from typing import Any
 from tidemill.catalog.connections import connection_of
 from tidemill.catalog.items import (
     Connection,
+    MaterializedView,
     SchemaItem,
     Secret,
     Source,
@@ -61,6 +62,8 @@ def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written
             return create_table_sql(name, item)
         case View():
             return create_view_sql(name, item)
+        case MaterializedView():
+            return create_materialized_view_sql(name, item)
         case Source():
             return create_source_sql(catalog, name, item)
         case SourceTable() if not item.subsource:
@@ -96,6 +99,13 @@ def create_table_sql(name: ast.Name, table: Table) -> str:
 def create_view_sql(name: ast.Name, view: View) -> str:
     columns = ", ".join(quote_ident(c) for c in view.desc.names)
     return f"CREATE VIEW {name} ({columns}) AS {view.sql}"
+
+
+def create_materialized_view_sql(name: ast.Name, view: MaterializedView) -> str:
+    columns = ", ".join(quote_ident(c) for c in view.desc.names)
+    retain = view.retain_history_ms
+    history = "" if retain is None else f" WITH (RETAIN HISTORY FOR '{retain}ms')"
+    return f"CREATE MATERIALIZED VIEW {name} ({columns}){history} AS {view.sql}"
 
 
 def create_table_from_source_sql(catalog: CatalogState, name: ast.Name, table: SourceTable) -> str:

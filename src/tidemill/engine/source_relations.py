@@ -187,9 +187,11 @@ def _statistics(s: Situation) -> Rows:
 
 
 def _hydration(s: Situation) -> Rows:
-    return [
+    rows: Rows = [
         (item.id, r.hydrated) for r in s.sources.hydration() for item in _with_tables(s.catalog, r.source_id)
     ]
+    views = {v.id for v in s.catalog.materialized_views()}
+    return rows + [(r.status.source_id, r.hydrated) for r in s.views() if r.status.source_id in views]
 
 
 Spec: TypeAlias = tuple[str, str, list[tuple[str, SqlType]], Callable[["Situation"], Rows]]

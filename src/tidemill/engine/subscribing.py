@@ -12,7 +12,6 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidemill.catalog.items import Source, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Outcome, Rows
@@ -24,6 +23,7 @@ from tidemill.engine.plan import Value
 from tidemill.engine.select import evaluate_time, plan_query, table_query
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_value
+from tidemill.engine.steady import check_steady
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported
 from tidemill.persist.snapshot import InvalidAsOf
@@ -151,16 +151,12 @@ def plan_subscribe(
     relation = statement.relation
     query = table_query(relation) if isinstance(relation, ast.Name) else relation
     bound = plan_query(session, query, types, catalog).bound
-    if bound.uses_now or bound.uses_mz_now:
-        raise Unsupported(
-            f"SUBSCRIBE to a query that uses {'mz_now()' if bound.uses_mz_now else 'now()'} is not supported",
-            hint="Compare with the time in the client, or write the time into a table.",
-        )
+    check_steady(bound, "SUBSCRIBE to a query")
     inputs = Inputs.of(catalog, bound)
     collection: Collection | None = None
     if isinstance(relation, ast.Name) and len(inputs.items) == 1 and not inputs.system:
         found = session.resolver(catalog).item(relation)
-        collection = found if isinstance(found, Table | Source | SourceTable) else None
+        collection = found if isinstance(found, Collection) else None
     spec = spec_for(
         bound.columns,
         statement.output,

@@ -29,6 +29,7 @@ from tidemill.catalog.items import (
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.connection_relations import CONNECTION_SPECS
 from tidemill.engine.kinds import object_type
+from tidemill.engine.materialized_relations import MATERIALIZED_SPECS, ViewRow
 from tidemill.engine.oids import item_oid
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
 from tidemill.engine.subscription_relation import SUBSCRIPTION_SPECS, SubscriptionRow
@@ -78,7 +79,11 @@ class Situation(Protocol):
     def subscriptions(self) -> Sequence[SubscriptionRow]: ...
 
     def frontiers(self) -> Sequence[FrontierRow]:
-        """Of the tables."""
+        """Of the tables and materialized views."""
+        ...
+
+    def views(self) -> Sequence[ViewRow]:
+        """Of the materialized views."""
         ...
 
     @property
@@ -203,12 +208,15 @@ def _settings(s: Situation) -> Rows:
     return list(s.variables())
 
 
+_INFO_KINDS = {"table": "BASE TABLE", "view": "VIEW", "materialized-view": "MATERIALIZED VIEW"}
+
+
 def _placed(s: Situation) -> Iterable[tuple[str, str, str, str, RelationDesc, tuple[str | None, ...], str]]:
     """(database, schema, name, id, desc, defaults, type) of everything that the current database shows."""
     database = s.catalog.database(s.database)
     for schema in s.catalog.schemas(database.id):
         for item in s.catalog.relations(schema.id):
-            kind = {"table": "BASE TABLE", "view": "VIEW"}.get(object_type(item), "SOURCE")
+            kind = _INFO_KINDS.get(object_type(item), "SOURCE")
             yield s.database, schema.name, item.name, item.id, *_shown(item), kind
     for r in SYSTEM_RELATIONS.values():
         yield s.database, r.schema, r.name, r.id, r.desc, (None,) * len(r.desc.columns), "VIEW"
@@ -338,6 +346,7 @@ _SPECS: list[Spec] = [
     *SOURCE_SPECS,
     *CONNECTION_SPECS,
     *SUBSCRIPTION_SPECS,
+    *MATERIALIZED_SPECS,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

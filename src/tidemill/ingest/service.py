@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -291,11 +291,12 @@ class Ingestion:
     def all(self) -> list[tuple[Source, Report, Machine | None]]:
         return [(s.item, s.report, None if s.slot is None else s.slot.machine) for s in self._all()]
 
-    def retain(self, default_ms: int) -> None:
-        """Let history go that nobody asked to keep. For the maintenance loop."""
+    def retain(self, default_ms: int, kept: Container[ItemId] = frozenset()) -> None:
+        """Let history go that nobody asked to keep, but of the sources that are `kept`. For the maintenance
+        loop."""
         now = self._environment.oracle.now()
         for source in self._all():
-            if source.slot is not None:
+            if source.slot is not None and source.item.id not in kept:
                 keep = source.item.retain_history_ms
                 keep = default_ms if keep is None else keep
                 step = max(keep // SINCE_STEPS, SINCE_STEP_MS)

@@ -115,6 +115,13 @@ def _(s: ast.CreateView) -> str:
 
 
 @to_sql.register
+def _(s: ast.CreateMaterializedView) -> str:
+    head = f"CREATE MATERIALIZED VIEW {_if(s.if_not_exists, 'IF NOT EXISTS')}{s.name}{_columns(s.columns)}"
+    cluster = f" IN CLUSTER {s.cluster}" if s.cluster else ""
+    return f"{head}{cluster}{_history(s.retain_history)} AS {query_sql(s.query)}"
+
+
+@to_sql.register
 def _(s: ast.CreateSchema) -> str:
     return f"CREATE SCHEMA {_if(s.if_not_exists, 'IF NOT EXISTS')}{s.name}"
 
@@ -133,6 +140,11 @@ def _(s: ast.Drop) -> str:
 @to_sql.register
 def _(s: ast.AlterTable) -> str:
     return f"ALTER TABLE {_if(s.if_exists, 'IF EXISTS')}{s.name} {_action(s.action)}"
+
+
+@to_sql.register
+def _(s: ast.AlterMaterializedView) -> str:
+    return f"ALTER MATERIALIZED VIEW {_if(s.if_exists, 'IF EXISTS')}{s.name} {_action(s.action)}"
 
 
 def _action(action: ast.TableAction) -> str:
@@ -415,6 +427,11 @@ def _(s: ast.Explain) -> str:
         for name, value in s.options
     ]
     return f"EXPLAIN {f'({_list(options)}) ' if options else ''}{to_sql(s.statement)}"
+
+
+@to_sql.register
+def _(s: ast.ExplainMaterializedView) -> str:
+    return f"EXPLAIN MATERIALIZED VIEW {s.name}"
 
 
 @to_sql.register

@@ -130,6 +130,7 @@ class Listing(Enum):
 
     TABLES = "TABLES"
     VIEWS = "VIEWS"
+    MATERIALIZED_VIEWS = "MATERIALIZED VIEWS"
     SCHEMAS = "SCHEMAS"
     DATABASES = "DATABASES"
     OBJECTS = "OBJECTS"
@@ -155,7 +156,7 @@ class ShowObjects(Statement):
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate(Statement):
-    kind: ObjectKind  # TABLE, VIEW, SOURCE or CONNECTION
+    kind: ObjectKind  # TABLE, VIEW, MATERIALIZED VIEW, SOURCE or CONNECTION
     name: Name
 
 
@@ -165,6 +166,13 @@ class Explain(Statement):
 
     statement: Query | Subscribe
     options: tuple[tuple[str, str | None], ...] = ()  # (name, value), both folded; None = no value
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainMaterializedView(Statement):
+    """EXPLAIN MATERIALIZED VIEW name."""
+
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ class ObjectKind(Enum):
 
     TABLE = "TABLE"
     VIEW = "VIEW"
+    MATERIALIZED_VIEW = "MATERIALIZED VIEW"
     SCHEMA = "SCHEMA"
     DATABASE = "DATABASE"
     SOURCE = "SOURCE"
@@ -82,6 +83,18 @@ class CreateView(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class CreateMaterializedView(Statement):
+    """CREATE MATERIALIZED VIEW [IF NOT EXISTS] name [(columns)] [IN CLUSTER c] [WITH (...)] AS query."""
+
+    name: Name
+    query: Query
+    columns: tuple[Ident, ...] = ()
+    if_not_exists: bool = False
+    cluster: Ident | None = None  # read and not used: there is one
+    retain_history: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CreateSchema(Statement):
     name: Name  # schema or database.schema
     if_not_exists: bool = False
@@ -147,6 +160,15 @@ class AlterTable(Statement):
 
     name: Name
     action: TableAction
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterMaterializedView(Statement):
+    """ALTER MATERIALIZED VIEW [IF EXISTS] name SET (RETAIN HISTORY FOR '...') | RESET (RETAIN HISTORY)."""
+
+    name: Name
+    action: SetRetainHistory
     if_exists: bool = False
 
 

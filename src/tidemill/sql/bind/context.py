@@ -35,6 +35,7 @@ class Context:
         self.bases: dict[str, str] = {}
         self.uses_now = False
         self.uses_mz_now = False
+        self.uses_chance = False
         self.view_depth = 0
         # Views (by their ids) and WITH queries (by their identity here) that were written out, and the size
         # of what was written out again.

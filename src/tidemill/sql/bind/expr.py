@@ -147,6 +147,7 @@ class Binder:
             return folded
         key = f"{found.fn.name}({','.join(map(str, found.args))})"
         if found.fn.volatile:
+            self.ctx.uses_chance = True
             # Two calls are two values: never taken for the same expression.
             key = f"{key}#{self.ctx.alias()}"
         return Op(found.result, key, coerced, found.fn.build)

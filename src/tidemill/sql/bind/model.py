@@ -83,6 +83,7 @@ class BoundQuery:
     uses_mz_now: bool = False
     ordered: bool = False
     constants: Constants | None = None
+    uses_chance: bool = False  # random() and the like: another answer each time
 
     @property
     def is_constant(self) -> bool:

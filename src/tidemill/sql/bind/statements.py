@@ -53,6 +53,7 @@ def finished(ctx: Context, bound: Bound) -> BoundQuery:
         ctx.uses_mz_now,
         bound.ordered,
         bound.constants,
+        ctx.uses_chance,
     )
 
 

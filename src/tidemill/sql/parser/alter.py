@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemill.sql.ast import (
     AddColumn,
+    AlterMaterializedView,
     AlterTable,
     CommentOn,
     Drop,
@@ -26,6 +27,7 @@ from tidemill.sql.parser.sources import alter_source
 _MAX_PARTS = {
     ObjectKind.TABLE: 3,
     ObjectKind.VIEW: 3,
+    ObjectKind.MATERIALIZED_VIEW: 3,
     ObjectKind.SCHEMA: 2,
     ObjectKind.DATABASE: 1,
     ObjectKind.SOURCE: 3,
@@ -60,6 +62,8 @@ def alter(cursor: Cursor, kind: ObjectKind) -> Statement:
         return alter_connection(cursor, name, if_exists)
     if kind is ObjectKind.SECRET:
         return alter_secret(cursor, name, if_exists)
+    if kind is ObjectKind.MATERIALIZED_VIEW and (history := _history_action(cursor)) is not None:
+        return AlterMaterializedView(name, history, if_exists)
     if kind is not ObjectKind.TABLE:
         if cursor.peek_any("owner", "set", "alter", "reset"):
             raise cursor.unsupported(f"ALTER {kind.value} ... {cursor.token.value.upper()}")
@@ -86,6 +90,19 @@ def _table_action(cursor: Cursor) -> TableAction:
         column = cursor.ident()
         cursor.expect("to")
         return RenameColumn(column, cursor.ident())
+    if (history := _history_action(cursor)) is not None:
+        return history
+    if cursor.peek_any("drop"):
+        raise cursor.unsupported("ALTER TABLE ... DROP COLUMN")
+    if cursor.peek_any(
+        "set", "owner", "enable", "disable", "cluster", "inherit", "attach", "detach", "validate", "replica"
+    ):
+        raise cursor.unsupported(f"ALTER TABLE ... {cursor.token.value.upper()}")
+    raise cursor.error()
+
+
+def _history_action(cursor: Cursor) -> SetRetainHistory | None:
+    """SET (RETAIN HISTORY FOR '...') or RESET (RETAIN HISTORY); None, without moving, for anything else."""
     if cursor.peek_words("set") and cursor.peek_symbol("(", 1):
         cursor.expect("set")
         return SetRetainHistory(retain_history_option(cursor))
@@ -95,13 +112,7 @@ def _table_action(cursor: Cursor) -> TableAction:
         cursor.expect("retain", "history")
         cursor.expect_symbol(")")
         return SetRetainHistory(None)
-    if cursor.peek_any("drop"):
-        raise cursor.unsupported("ALTER TABLE ... DROP COLUMN")
-    if cursor.peek_any(
-        "set", "owner", "enable", "disable", "cluster", "inherit", "attach", "detach", "validate", "replica"
-    ):
-        raise cursor.unsupported(f"ALTER TABLE ... {cursor.token.value.upper()}")
-    raise cursor.error()
+    return None
 
 
 def _column_action(cursor: Cursor) -> TableAction:
@@ -143,7 +154,7 @@ def comment_on(cursor: Cursor) -> Statement:
 
 def _comment_kind(cursor: Cursor) -> ObjectKind:
     for kind in ObjectKind:
-        if cursor.accept(kind.value.lower()):
+        if cursor.accept(*kind.value.lower().split()):
             return kind
     if cursor.at_end:
         raise cursor.error()

@@ -1,9 +1,10 @@
-"""CREATE TABLE, CREATE TABLE AS, CREATE VIEW, CREATE SCHEMA, CREATE DATABASE."""
+"""CREATE TABLE, CREATE TABLE AS, CREATE [MATERIALIZED] VIEW, CREATE SCHEMA, CREATE DATABASE."""
 
 from __future__ import annotations
 
 from tidemill.sql.ast import (
     CreateDatabase,
+    CreateMaterializedView,
     CreateSchema,
     CreateTable,
     CreateTableAs,
@@ -73,6 +74,23 @@ def create_view(cursor: Cursor, or_replace: bool = False) -> Statement:
     if cursor.peek_last("check", "option"):
         raise cursor.unsupported("WITH CHECK OPTION")
     return CreateView(name, query_to_end(cursor, allow_as_of=False), columns, if_not_exists, or_replace)
+
+
+def create_materialized_view(cursor: Cursor) -> Statement:
+    """After CREATE MATERIALIZED."""
+    cursor.expect("view")
+    if_not_exists = cursor.accept_if_not_exists()
+    name = cursor.name()
+    columns = cursor.idents_in_parentheses() if cursor.peek_symbol("(") else ()
+    cluster = cursor.ident() if cursor.accept("in", "cluster") else None
+    history = retain_history(cursor)
+    cursor.expect("as")
+    if cursor.peek_last("with", "no", "data"):
+        raise cursor.unsupported(
+            "WITH NO DATA of CREATE MATERIALIZED VIEW", hint="It is filled at once and stays up to date."
+        )
+    query = query_to_end(cursor, allow_as_of=False)
+    return CreateMaterializedView(name, query, columns, if_not_exists, cluster, history)
 
 
 def create_schema(cursor: Cursor) -> Statement:

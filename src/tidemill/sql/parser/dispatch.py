@@ -60,7 +60,7 @@ def _create(cursor: Cursor) -> Statement:
 
 def _drop(cursor: Cursor) -> Statement:
     for kind in ObjectKind:
-        if cursor.accept(kind.value.lower()):
+        if cursor.accept(*kind.value.lower().split()):
             return alter.drop(cursor, kind)
     done = no_op(cursor, "DROP")
     if done is None:
@@ -72,7 +72,7 @@ def _alter(cursor: Cursor) -> Statement:
     if cursor.accept("system"):
         return settings.alter_system(cursor)
     for kind in ObjectKind:
-        if cursor.accept(kind.value.lower()):
+        if cursor.accept(*kind.value.lower().split()):
             return alter.alter(cursor, kind)
     done = no_op(cursor, "ALTER")
     if done is None:
@@ -87,6 +87,7 @@ def _prepare(cursor: Cursor) -> Statement:
 _CREATE: dict[str, Parser] = {
     "table": create.create_table,
     "view": create.create_view,
+    "materialized": create.create_materialized_view,
     "schema": create.create_schema,
     "database": create.create_database,
     "source": sources.create_source,

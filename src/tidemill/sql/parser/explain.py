@@ -1,8 +1,8 @@
-"""EXPLAIN and EXPLAIN TIMESTAMP."""
+"""EXPLAIN, EXPLAIN TIMESTAMP and EXPLAIN MATERIALIZED VIEW."""
 
 from __future__ import annotations
 
-from tidemill.sql.ast import Explain, ExplainTimestamp, Statement
+from tidemill.sql.ast import Explain, ExplainMaterializedView, ExplainTimestamp, Statement
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import at_query, query_to_end
 from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
@@ -16,6 +16,8 @@ def explain(cursor: Cursor) -> Statement:
         if cursor.peek_any("subscribe"):
             raise cursor.unsupported("EXPLAIN TIMESTAMP FOR SUBSCRIBE", hint="Use EXPLAIN SUBSCRIBE.")
         return ExplainTimestamp(query_to_end(cursor))
+    if cursor.accept("materialized", "view"):
+        return ExplainMaterializedView(cursor.name())
     options: list[tuple[str, str | None]] = []
     if cursor.peek_symbol("(") and _is_options(cursor):
         cursor.expect_symbol("(")

@@ -10,13 +10,22 @@ from tidemill.sql.parser.settings import show_variable
 
 _NOT_YET = words(
     """
-    sinks materialized indexes clusters subscriptions roles types
+    sinks indexes clusters subscriptions roles types
     functions privileges
     """
+)
+# What SHOW CREATE tells of.
+_CREATED = (
+    ObjectKind.TABLE,
+    ObjectKind.VIEW,
+    ObjectKind.MATERIALIZED_VIEW,
+    ObjectKind.SOURCE,
+    ObjectKind.CONNECTION,
 )
 _WITHIN_PARTS = {
     Listing.TABLES: 2,
     Listing.VIEWS: 2,
+    Listing.MATERIALIZED_VIEWS: 2,
     Listing.OBJECTS: 2,
     Listing.SCHEMAS: 1,
     Listing.COLUMNS: 3,
@@ -33,7 +42,7 @@ def show(cursor: Cursor) -> Statement:
         return _show_create(cursor)
     full = cursor.peek_any("full") and cursor.accept("full")
     for listing in Listing:
-        if cursor.accept(listing.value.lower()):
+        if cursor.accept(*listing.value.lower().split()):
             return _show_objects(cursor, listing)
     if cursor.peek_any(*_NOT_YET) and not cursor.peek_any("roles"):
         raise Unsupported(
@@ -45,8 +54,8 @@ def show(cursor: Cursor) -> Statement:
 
 
 def _show_create(cursor: Cursor) -> Statement:
-    for kind in (ObjectKind.TABLE, ObjectKind.VIEW, ObjectKind.SOURCE, ObjectKind.CONNECTION):
-        if cursor.accept(kind.value.lower()):
+    for kind in _CREATED:
+        if cursor.accept(*kind.value.lower().split()):
             return ShowCreate(kind, cursor.name())
     if cursor.peek_any("secret"):
         raise cursor.unsupported(

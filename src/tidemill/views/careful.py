@@ -1,0 +1,152 @@
+"""Following a query that has an error: which errors are data, and when they come and go.
+
+A follower ends with the first error; a view does not. From there on its query is answered at every time at
+which an input changed, and where there is no answer the view holds the error, until there is one again. The
+rows stay as they were meanwhile: nobody can read them, and so fewer are written. Always right, at the cost of
+the whole query at each time; `machine` goes back to the query's own follower when the error is gone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.errors import TidemillError
+from tidemill.persist.listen import Listen
+from tidemill.persist.snapshot import InvalidAsOf
+from tidemill.query.multiset import add_up
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+from tidemill.views.program import Input, Program
+
+# SQLSTATE classes that tell of values: a cardinality violation, a data exception. Everything else (no memory,
+# no Spark, a limit) is a matter of the moment and no property of the data.
+_OF_DATA = ("21", "22")
+
+
+def is_of_data(error: TidemillError) -> bool:
+    """Whether the query has no answer, and will never have one at that time."""
+    return error.sqlstate[:2] in _OF_DATA and not isinstance(error, InvalidAsOf)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What changes at times before `upper`: rows (`mz_timestamp` and `mz_diff` behind the columns), and
+    errors that come (+1) or go (-1)."""
+
+    updates: pa.Table
+    upper: int
+    errors: tuple[tuple[str, int, int], ...] = ()  # text, time, diff
+
+
+class CarefulFollower:
+    def __init__(self, program: Program, from_: int, before: pa.Table, error: str | None) -> None:
+        """`before` and `error` are what the view holds at `from_ - 1`."""
+        self.frontier = from_
+        # What the view holds before the frontier.
+        self.error = error
+        self.rows = before
+        # The query has had an answer again.
+        self.settled = False
+        self._program = program
+        self._inputs: list[_Times] = []
+        # Times at which an input changed, to come; a heap.
+        self._times: list[int] = []
+        try:
+            for each in program.inputs:
+                self._inputs.append(_Times(each, from_))
+        except BaseException:
+            self.close()
+            raise
+
+    def advance(self) -> Span | None:
+        """The changes up to the next time at which an input changed, or up to where they are complete; None
+        when nothing more is. Raises errors that are not of the data, and may be asked again then."""
+        known = set(self._times)
+        for each in self._inputs:
+            for at in each.advance():
+                if at not in known:
+                    known.add(at)
+                    heapq.heappush(self._times, at)
+        until = min(i.frontier for i in self._inputs) if self._inputs else self._program.now()
+        while self._times and self._times[0] < until:
+            at = self._times[0]
+            span = self._at(at) if at >= self.frontier else None
+            heapq.heappop(self._times)
+            if span is not None:
+                return span
+        if until <= self.frontier:
+            return None
+        self.frontier = until
+        return Span(stamped(self.rows.slice(0, 0), until - 1), until)
+
+    def _at(self, at: int) -> Span:
+        answer, error = answered(self._program.answer, at)
+        errors: list[tuple[str, int, int]] = []
+        updates = self.rows.slice(0, 0)
+        if answer is not None:
+            updates = add_up([answer, negated(self.rows)])
+            self.rows = answer
+            if self.error is not None:
+                errors.append((self.error, at, -1))
+            self.error = None
+            self.settled = True
+        elif self.error is None and error is not None:
+            # While there is one it stays, whatever the next would say.
+            errors.append((error, at, 1))
+            self.error = error
+            self.settled = False
+        self.frontier = at + 1
+        return Span(stamped(updates, at), at + 1, tuple(errors))
+
+    def close(self) -> None:
+        """Idempotent."""
+        for each in self._inputs:
+            each.close()
+
+
+def answered(answer: Callable[[int], pa.Table], at: int) -> tuple[pa.Table | None, str | None]:
+    """The answer, or the text of the error that it is."""
+    try:
+        return answer(at), None
+    except TidemillError as e:
+        if not is_of_data(e):
+            raise
+        return None, e.primary
+
+
+class _Times:
+    """When an input changes: rows, errors, and what no query sees alike."""
+
+    def __init__(self, given: Input, from_: int) -> None:
+        self._complete = given.complete
+        self._listen: Listen = given.shard.listen(from_)
+        self.frontier = from_
+
+    def advance(self) -> Sequence[int]:
+        # In this order: what is complete by then is in the log, and the log is read after that.
+        complete = self._complete()
+        times: list[int] = []
+        while (got := self._listen.next(timeout=0)) is not None:
+            table, upper = got
+            times += np.unique(table.column(TIME_COLUMN).to_numpy()).tolist()
+            self.frontier = max(self.frontier, complete if upper is None else upper)
+        self.frontier = max(self.frontier, complete)
+        return times
+
+    def close(self) -> None:
+        self._listen.close()
+
+
+def negated(rows: pa.Table) -> pa.Table:
+    at = rows.schema.get_field_index(DIFF_COLUMN)
+    return rows.set_column(at, rows.schema.field(at), pa.array(-rows.column(at).to_numpy()))
+
+
+def stamped(rows: pa.Table, at: int) -> pa.Table:
+    """Rows (the diff last) as updates of one time."""
+    times = pa.array(np.full(rows.num_rows, at, np.int64))
+    return rows.add_column(rows.num_columns - 1, TIME_COLUMN, times)

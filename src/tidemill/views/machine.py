@@ -1,0 +1,306 @@
+"""One materialized view: from what its shard holds to what its query says, for ever.
+
+The shard is all there is: its upper says up to where the view is done, its rows just before are the answer
+that the next changes are added to, and nothing before upper is ever worked out again. A step follows the
+query as far as its inputs are complete and appends what changed, with one compare-and-append for the whole
+span. What was appended is readable; where no input has changed since, time goes on for readers without an
+entry in the log, for after a crash the same nothing would be found again.
+
+Inputs are held (`Shard.hold`) just before the view's upper, so that the next process can go on from there.
+Not thread-safe but for `readable` and `hydrated`: whoever runs the views steps each one at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.catalog.items import MaterializedView
+from tidemill.catalog.retention import follow
+from tidemill.errors import DataCorrupted, TidemillError
+from tidemill.persist.holds import Hold
+from tidemill.persist.settle import upper_of
+from tidemill.persist.shard import Shard
+from tidemill.persist.snapshot import InvalidAsOf
+from tidemill.query.multiset import add_up, check_counts
+from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.follower import Follower
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
+from tidemill.types.identity import canonical_table, consolidate
+from tidemill.types.kernels import pc
+from tidemill.types.names import physical_names
+from tidemill.views.careful import CarefulFollower, Span, answered, is_of_data, stamped
+from tidemill.views.program import Program
+
+FP_BEFORE_APPEND = failpoints.register("view.before_append", "a view's changes are known, none is durable")
+FP_PART = failpoints.register("view.part_written", "a view's changes are in a part that nobody names")
+FP_APPENDED = failpoints.register("view.appended", "a view's changes are durable, nobody knows yet")
+
+# Spans are gathered for so long, or until they have so many bytes, before they are appended: a view that
+# catches up writes few parts, and one that keeps up is late by no more than this.
+GATHER_SECONDS = 0.1
+GATHER_BYTES = 32 << 20
+
+
+class Home(Protocol):
+    """What a machine needs of the environment."""
+
+    def begin_job(self) -> str: ...
+
+    def end_job(self, job: str) -> None: ...
+
+
+class Machine:
+    def __init__(self, item: MaterializedView, shard: Shard, program: Program, home: Home) -> None:
+        """The shard is fenced by us, its upper where the last process left it. Takes holds on the inputs of a
+        view that is under way: raises where one is not open yet."""
+        self.item = item
+        self.shard = shard
+        self.program = program
+        self._home = home
+        self._names = physical_names(shard.desc)
+        self._follower: Follower | CarefulFollower | None = None
+        # One per input, just before upper; none before the view has its first rows.
+        self._holds: list[Hold] = []
+        # Complete before it: upper, and what passed without a change behind it. 0 before the first rows.
+        self.readable = 0
+        self._look()
+
+    @property
+    def hydrated(self) -> bool:
+        """It has its first rows, and can be read."""
+        return upper_of(self.shard) > self.item.created
+
+    @property
+    def holding(self) -> bool:
+        """What a restart would need is held, or there is no such thing yet."""
+        return bool(self._holds) or not self.hydrated or not self.program.inputs
+
+    def _look(self) -> None:
+        """Where the shard stands, after somebody else may have written to it: a process before us, or an
+        append of ours whose outcome was unknown."""
+        self.shard.refresh()
+        if self.hydrated:
+            self.readable = max(self.readable, upper_of(self.shard))
+            if not self._holds:
+                self._holds = self._hold(upper_of(self.shard) - 1)
+
+    def _hold(self, at: int) -> list[Hold]:
+        holds: list[Hold] = []
+        try:
+            for each in self.program.inputs:
+                holds.append(each.shard.hold(at))
+        except BaseException:
+            _release(holds)
+            raise
+        return holds
+
+    # -- steps
+
+    def step(self) -> bool:
+        """Go on as far as the inputs are complete, for a while; whether there may be more at once. After an
+        error the next step begins with what the shard holds."""
+        try:
+            if not self.program.ready:
+                return False
+            if not self.hydrated:
+                return self._begin()
+            if self._follower is None:
+                self._look()
+                self._follower = self._open()
+            if isinstance(self._follower, CarefulFollower):
+                return self._step_carefully(self._follower)
+            return self._step(self._follower)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _begin(self) -> bool:
+        """The first rows: at the time of creation, or the first at which all inputs can be read."""
+        inputs = self.program.inputs
+        if any(each.complete() == 0 for each in inputs):
+            return False
+        at = max([self.item.created, *(each.shard.since for each in inputs)])
+        if any(each.complete() <= at for each in inputs) or (not inputs and self.program.now() <= at):
+            return False
+        try:
+            holds = self._hold(at)
+        except InvalidAsOf:
+            return True  # an input's history went on meanwhile
+        try:
+            rows, error = answered(self.program.answer, at)
+            empty = shard_schema(self.shard.desc).empty_table().select([*self._names, DIFF_COLUMN])
+            errors = () if error is None else ((error, at, 1),)
+            # In one entry with the rows: nobody ever reads it before its first time.
+            self.shard.downgrade_since(at)
+            span = Span(stamped(empty if rows is None else rows, at), at + 1, errors)
+            self._append(self._table([span]), at + 1)
+        except BaseException:
+            _release(holds)
+            raise
+        self._holds = holds
+        self.readable = at + 1
+        return True
+
+    def _open(self) -> Follower | CarefulFollower:
+        from_, error = self.readable, self._stored_error()
+        if error is not None:
+            return CarefulFollower(self.program, from_, self._stored_rows(), error)
+        try:
+            return self.program.follow(from_, self._stored_rows)
+        except TidemillError as e:
+            if not is_of_data(e):
+                raise
+            return CarefulFollower(self.program, from_, self._stored_rows(), None)
+
+    def _step(self, follower: Follower) -> bool:
+        began, size = time.monotonic(), 0
+        spans: list[Span] = []
+        failed: TidemillError | None = None
+        more = False
+        while True:
+            try:
+                changes = follower.advance()
+            except TidemillError as e:
+                failed = e
+                break
+            if changes is None:
+                break
+            span, error_at = _span(changes)
+            spans.append(span)
+            size += span.updates.nbytes
+            if error_at is not None:
+                self._commit([s for s in spans if s.upper > self.readable])
+                return self._be_careful()
+            if changes.idle:
+                break
+            if size >= GATHER_BYTES or time.monotonic() - began >= GATHER_SECONDS:
+                more = True
+                break
+        self._commit(spans)
+        if failed is None:
+            return more
+        if not is_of_data(failed):
+            raise failed
+        return self._be_careful()
+
+    def _be_careful(self) -> bool:
+        """The query has an error at some time from here on."""
+        self._let_go()
+        self._follower = CarefulFollower(self.program, self.readable, self._stored_rows(), None)
+        return True
+
+    def _step_carefully(self, follower: CarefulFollower) -> bool:
+        span = follower.advance()
+        if span is None:
+            return False
+        self._commit([span])
+        if follower.settled:
+            rows = follower.rows
+            self._let_go()
+            self._follower = self.program.follow(self.readable, lambda: rows)
+        return span.updates.num_rows > 0 or bool(span.errors)
+
+    def _let_go(self) -> None:
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.close()
+
+    # -- writing
+
+    def _commit(self, spans: Sequence[Span]) -> None:
+        if not spans:
+            return
+        upper, done = spans[-1].upper, upper_of(self.shard)
+        table = self._table(spans)
+        # Also where nothing came of it: an answer that was worked out once is not worked out again, for
+        # another order of the same sum may be another number.
+        moved = any(upper_of(each.shard) > done for each in self.program.inputs)
+        if upper > done and (table.num_rows or moved):
+            self._append(table, upper)
+            for hold in self._holds:
+                hold.advance(max(hold.at, upper - 1))
+        self.readable = max(self.readable, upper)
+
+    def _append(self, table: pa.Table, upper: int) -> None:
+        """Raises a commit's outcomes."""
+        failpoints.hit(FP_BEFORE_APPEND)
+        job = self._home.begin_job()
+        try:
+            parts = [self.shard.write_part(table, job=job)] if table.num_rows else []
+            failpoints.hit(FP_PART)
+            self.shard.compare_and_append(parts, upper_of(self.shard), upper)
+        finally:
+            self._home.end_job(job)
+        failpoints.hit(FP_APPENDED)
+
+    def _table(self, spans: Sequence[Span]) -> pa.Table:
+        """The spans as updates of the shard, consolidated."""
+        desc, schema = self.shard.desc, shard_schema(self.shard.desc)
+        tables: list[pa.Table] = []
+        for span in spans:
+            rows = span.updates.append_column(ERROR_COLUMN, pa.nulls(span.updates.num_rows, pa.string()))
+            tables.append(pa.table([rows.column(f.name) for f in schema], schema=schema))
+            if span.errors:
+                texts, times, diffs = zip(*span.errors, strict=True)
+                given = {TIME_COLUMN: times, DIFF_COLUMN: diffs, ERROR_COLUMN: texts}
+                columns = [pa.array(given.get(f.name, [None] * len(texts)), f.type) for f in schema]
+                tables.append(pa.table(columns, schema=schema))
+        return consolidate(canonical_table(pa.concat_tables(tables), desc), desc)
+
+    # -- what the view holds itself
+
+    def _stored(self) -> pa.Table:
+        """Its rows and errors just before upper, each once. (They are the same at every later time that is
+        readable.)"""
+        at = upper_of(self.shard) - 1
+        with self.shard.snapshot(at, readable=at + 1) as snapshot:
+            return add_up([snapshot.read(self._names)])
+
+    def _stored_rows(self) -> pa.Table:
+        table = self._stored()
+        table = table.filter(pc.is_null(table.column(ERROR_COLUMN)))
+        check_counts(table, self._names)
+        rows = table.select(self._names)
+        return rows.append_column(DIFF_COLUMN, table.column(DIFF_COLUMN))
+
+    def _stored_error(self) -> str | None:
+        at = upper_of(self.shard) - 1
+        with self.shard.snapshot(at, readable=at + 1) as snapshot:
+            if not snapshot.has_errors:
+                return None
+        table = self._stored()
+        texts = table.filter(pc.is_valid(table.column(ERROR_COLUMN))).column(ERROR_COLUMN).to_pylist()
+        if len(texts) > 1:
+            raise DataCorrupted(f'materialized view "{self.item.name}" holds {len(texts)} errors at once')
+        return texts[0] if texts else None
+
+    # -- history
+
+    def retain(self, now: int, milliseconds: int) -> None:
+        """Let history go that is older than asked for, but what the next process begins with."""
+        if self.hydrated:
+            follow(self.shard, min(now, upper_of(self.shard) - 1 + milliseconds), milliseconds)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._let_go()
+        holds, self._holds = self._holds, []
+        _release(holds)
+
+
+def _span(changes: Changes) -> tuple[Span, int | None]:
+    """The changes, up to the error where there is one, and the time of that."""
+    if changes.error is None:
+        return Span(changes.updates, changes.upper), None
+    at = changes.error[0]
+    return Span(changes.updates, at), at
+
+
+def _release(holds: Sequence[Hold]) -> None:
+    for hold in holds:
+        hold.release()
