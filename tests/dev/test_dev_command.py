@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, Producer
 
 from tidemill.dev.process import is_free, pick_ports
 
-READY_SECONDS = 120.0
-GONE_SECONDS = 30.0
+READY_SECONDS = 300.0
+GONE_SECONDS = 180.0
 
 
 class Command:
@@ -89,8 +89,10 @@ def test_a_broker_alone_which_does_not_outlive_a_killed_command(start: Callable[
 
 
 @pytest.mark.kafka
-def test_debezium_carries_a_table_that_is_made_later(start: Callable[..., Command], tmp_path: Path) -> None:
-    command = start("--debezium", "--data-dir", str(tmp_path / "kept"))
+def test_debezium_carries_a_table_that_is_made_later(
+    start: Callable[..., Command], postgres_folder: Path
+) -> None:
+    command = start("--debezium", "--data-dir", str(postgres_folder / "kept"))
     command.wait_ready()
     found = re.search(r'psql "(.*)"', command.output)
     assert found is not None, command.output
@@ -123,7 +125,7 @@ def test_debezium_carries_a_table_that_is_made_later(start: Callable[..., Comman
     command.process.send_signal(signal.SIGINT)
     assert command.process.wait(GONE_SECONDS) == 0
     assert all(map(is_free, command.ports)), command.output
-    assert (tmp_path / "kept" / "kafka" / "data").is_dir()
+    assert (postgres_folder / "kept" / "kafka" / "data").is_dir()
 
 
 def test_a_port_that_is_taken_is_told_before_anything_starts(start: Callable[..., Command]) -> None:

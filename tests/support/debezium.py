@@ -9,9 +9,12 @@ each test begins with all that it uses running. See `support.kafka` for the brok
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -124,10 +127,19 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistr
 
 
 @pytest.fixture(scope="session")
+def postgres_folder() -> Iterator[Path]:
+    """Not a folder of pytest: run by root, PostgreSQL has a user of its own, who must be able to enter, and
+    each pytest that begins closes the folder of all of them again."""
+    folder = Path(tempfile.mkdtemp(prefix="tidemill-postgres-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
 def debezium(
-    tmp_path_factory: pytest.TempPathFactory, kafka: Kafka, registry: SchemaRegistry
+    tmp_path_factory: pytest.TempPathFactory, postgres_folder: Path, kafka: Kafka, registry: SchemaRegistry
 ) -> Iterator[Debezium]:
-    postgres = Postgres(tmp_path_factory.mktemp("postgres"))
+    postgres = Postgres(postgres_folder / "debezium")
     worker = Connect(tmp_path_factory.mktemp("connect"), kafka.bootstrap)
     try:
         postgres.start()

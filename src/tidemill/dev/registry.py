@@ -48,7 +48,9 @@ class Registry(Program):
             "quarkus.http.access-log.enabled": "false",
             "apicurio.storage.kind": "sql",
             "apicurio.storage.sql.kind": "h2",
-            "apicurio.datasource.url": f"jdbc:h2:file:{self.folder / 'schemas'}",
+            # Left to itself the database writes half a second after it has answered, and a kill in between
+            # takes the schema away.
+            "apicurio.datasource.url": f"jdbc:h2:file:{self.folder / 'schemas'};WRITE_DELAY=0",
             # It opens them all at its start.
             "apicurio.datasource.jdbc.initial-size": "2",
             "apicurio.datasource.jdbc.min-size": "2",
