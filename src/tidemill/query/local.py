@@ -24,9 +24,9 @@ INLINE_BYTES = 256 << 10
 _BATCH_ROWS = 65_536
 
 
-def to_jdf(slot: Slot, table: pa.Table, scratch: Path) -> Any:
+def to_jdf(slot: Slot, table: pa.Table, scratch: Path, *, folded: bool = False) -> Any:
     """The table as a Dataset of the slot's session, under the table's column names, in one partition when the
-    slot is small."""
+    slot is small. `folded`: Spark may work out a projection of it while it plans, without generating code."""
     schema = _spark_schema(table.schema)
     table = table.combine_chunks()
     batches = table.to_batches(max_chunksize=_BATCH_ROWS)
@@ -46,7 +46,7 @@ def to_jdf(slot: Slot, table: pa.Table, scratch: Path) -> Any:
                 os.unlink(path)
     jdf = slot.jvm.PythonSQLUtils.toDataFrame(iterator, schema, slot.jsession)
     # One partition by name: Spark then sees that grouping, joining and sorting need no shuffle.
-    return jdf.coalesce(1) if slot.small else jdf
+    return jdf.coalesce(1) if slot.small and not folded else jdf
 
 
 @lru_cache(maxsize=512)

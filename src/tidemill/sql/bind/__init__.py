@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tidemill.sql.bind.changes import bind_update
 from tidemill.sql.bind.constant import constant_rows
+from tidemill.sql.bind.linear import ROW, Branch, Flat, Linearity, linearity
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
 from tidemill.sql.bind.spark_errors import map_spark_error
 from tidemill.sql.bind.statements import (
@@ -21,9 +22,13 @@ from tidemill.sql.bind.substitute import substitute, substitute_expr
 from tidemill.sql.functions import SPARK_CONF
 
 __all__ = [
+    "ROW",
     "SPARK_CONF",
     "BoundExpr",
     "BoundQuery",
+    "Branch",
+    "Flat",
+    "Linearity",
     "NameResolver",
     "Relation",
     "SessionInfo",
@@ -33,6 +38,7 @@ __all__ = [
     "bind_update",
     "constant_rows",
     "constant_value",
+    "linearity",
     "map_spark_error",
     "substitute",
     "substitute_expr",
