@@ -228,9 +228,10 @@ def _producer(bootstrap: str, **more: str | int) -> Producer:
 def _send(producer: Producer, topic: str, load: Load) -> None:
     for batch in load.batches():
         made = messages(batch)
-        # A key stays in its partition, as with any partitioner.
+        # A key stays in its partition whatever the load, as with any partitioner: else it would have no last
+        # message. (A stride that PARTITIONS divides would put all keys into one.)
         for partition in range(PARTITIONS):
-            mine = made.filter(pl.col("id") % (PARTITIONS * load.stride) // load.stride == partition)
+            mine = made.filter(pl.col("id") % PARTITIONS == partition)
             records = mine.select("key", "value").to_dicts()
             queued = producer.produce_batch(topic, records, partition=partition)
             if queued != len(records):
