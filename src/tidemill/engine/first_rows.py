@@ -1,25 +1,29 @@
-"""The snapshot of a subscription to a stored relation: its rows at one time, in the shape that was asked for.
+"""The snapshot of a subscription to a stored relation, opened when its first row is asked for.
 
-Called by `subscribing` for relations whose parts are all that is needed.
+Called by `subscribing` for relations whose parts are all that is needed; how it is read is in
+`subscribe.snapshot`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import TypeAlias
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from tidemill.catalog.items import Source, SourceTable, Table
-from tidemill.engine.followed import stamped
 from tidemill.engine.inputs import snapshot_of
-from tidemill.engine.session import EngineSession
-from tidemill.query.multiset import add_up, check_counts, check_errors
-from tidemill.subscribe.shape import shaped
+from tidemill.query.job import Job
+from tidemill.subscribe.snapshot import LIMITS, SnapshotRows
 from tidemill.subscribe.spec import Spec
-from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import TidemillEngine
+    from tidemill.engine.session import EngineSession
 
 Collection: TypeAlias = Table | Source | SourceTable
 
@@ -27,12 +31,39 @@ Collection: TypeAlias = Table | Source | SourceTable
 async def first_rows(
     session: EngineSession, item: Collection, as_of: int, spec: Spec
 ) -> AsyncIterator[pa.RecordBatch]:
-    def read() -> pa.RecordBatch:
-        names = physical_names(item.desc or RelationDesc())
-        with snapshot_of(session.engine, item, as_of) as snapshot:
-            table = add_up([snapshot.read(names)])
-        table = check_errors(table)
-        check_counts(table, names)
-        return shaped(stamped(table.select([*names, DIFF_COLUMN]), as_of), spec)
+    """Batches whose rows are all of `as_of`, in the order that the spec promises."""
+    engine = session.engine
+    if not engine.spark.ready and await session.blocking(_needs_spark, engine, item, as_of):
+        await engine.wait_for_spark(session)
+    job = Job(engine.spark, "snapshot")
 
-    yield await session.blocking(read)
+    def begin() -> SnapshotRows:
+        names = physical_names(item.desc or RelationDesc())
+        return SnapshotRows(engine.spark, snapshot_of(engine, item, as_of), names, spec, job)
+
+    starting = engine.workers.submit(begin)
+    try:
+        rows = await asyncio.wrap_future(starting)
+    except BaseException:
+        # The thread goes on until it notices, and may still come back with something to close.
+        job.cancel()
+        starting.add_done_callback(_abandon)
+        raise
+    try:
+        while (batch := await session.blocking(rows.next)) is not None:
+            yield batch
+    except BaseException:
+        rows.cancel()
+        raise
+    finally:
+        engine.release(rows.close)
+
+
+def _needs_spark(engine: TidemillEngine, item: Collection, as_of: int) -> bool:
+    with snapshot_of(engine, item, as_of) as snapshot:
+        return not LIMITS.small(snapshot)
+
+
+def _abandon(starting: Future[SnapshotRows]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()

@@ -43,12 +43,12 @@ class Probe:
         bits = max(_MIN_BITS, min(_MAX_BITS, bits))
         # A hash's highest bits are the slot.
         self._shift = np.uint64(64 - bits)
-        self._keys = self._taken(_keys(rows, self._columns))
+        self._keys = self._taken(row_keys(rows, self._columns))
         self._hashes = self._taken(_hashes(rows, self._columns))
 
     def places(self, table: pa.Table) -> Places:
         """Where in the table the answer is yes, in order."""
-        passed = np.flatnonzero(self._keys[_keys(table, self._columns) >> self._shift])
+        passed = np.flatnonzero(self._keys[row_keys(table, self._columns) >> self._shift])
         if not passed.size:
             return passed
         rows = table.select(self._columns).take(pa.array(passed))
@@ -64,7 +64,7 @@ def _hashes(table: pa.Table, columns: Sequence[str]) -> Keys:
     return np.broadcast_to(fold([hash_column(table.column(name)) for name in columns]), table.num_rows)
 
 
-def _keys(table: pa.Table, columns: Sequence[str]) -> Keys:
+def row_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Keys:
     """One number per row, the same for equal rows."""
     keys = np.zeros(table.num_rows, np.uint64)
     with np.errstate(over="ignore"):

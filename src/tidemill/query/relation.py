@@ -73,7 +73,7 @@ class Prepared:
         if self.sum_all:
             return jdf_of(self._summed(slot, held))
         if held is not None:
-            rows = _frame(slot, held)
+            rows = frame_of(slot, held)
             frames.append(repeat(rows, self.columns) if self.counted else rows)
         if self.parts and self.snapshot is not None:
             for rows, copies in positives(slot.session, self.snapshot, self.parts, self.columns, self.hidden):
@@ -91,7 +91,7 @@ class Prepared:
         updates = updates.where(f"{TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NULL")
         updates = updates.select(*keys, DIFF_COLUMN)
         if held is not None:
-            updates = updates.union(_frame(slot, held).select(*keys, DIFF_COLUMN))
+            updates = updates.union(frame_of(slot, held).select(*keys, DIFF_COLUMN))
         counts = (
             updates.groupBy(*keys).agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)).where(f"{DIFF_COLUMN} != 0")
         )
@@ -149,7 +149,8 @@ def jdf_of(frame: Any) -> Any:
     return frame._jdf
 
 
-def _frame(slot: Slot, jdf: Any) -> DataFrame:
+def frame_of(slot: Slot, jdf: Any) -> DataFrame:
+    """A Dataset of the JVM in the slot's session."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     return DataFrame(jdf, slot.session)

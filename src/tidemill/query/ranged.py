@@ -1,0 +1,85 @@
+"""A collection at a time in ranges: its rows dealt out by what they are ordered by, range after range.
+
+For whoever needs a large collection in order, or its equal rows together, and can do the rest range by range.
+Spark finds the ranges and moves the rows (on disk, where they are many); equal rows are never in two ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidemill.query.job import Job
+from tidemill.query.read import Input, prepare
+from tidemill.query.relation import frame_of, jdf_of
+from tidemill.query.run import ResultStream
+from tidemill.types.arrow import DIFF_COLUMN, arrow_schema
+from tidemill.types.model import Column, RelationDesc
+from tidemill.types.spark import quote_identifier
+
+if TYPE_CHECKING:
+    from tidemill.query.spark import SparkHost
+
+# The number of a row's range, in the last column of the result.
+RANGE_COLUMN = "mz_range"
+# What a range holds on average: it is gathered on the driver, where some of them are at once.
+RANGE_ROWS = 128 * 1024
+RANGE_BYTES = 16 << 20
+# Arrow's size of what is one byte of Parquet, generously.
+_UNPACKED = 5
+# Files of a shuffle grow with the square of it.
+MAX_RANGES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RangeKey:
+    """One expression (Spark SQL, over physical names) that the rows are ordered by."""
+
+    sql: str
+    descending: bool = False
+    nulls_first: bool = False
+
+
+def ranged(
+    host: SparkHost,
+    given: Input,
+    columns: Sequence[Column],
+    keys: Sequence[RangeKey],
+    *,
+    job: Job,
+    counted: bool = False,
+) -> ResultStream:
+    """The rows with `mz_diff` and the number of their range, the ranges in order, within one in none. Rows
+    come as often as they are there, each with diff 1; with `counted` once, with their number, and keys may
+    name it. Blocks until all rows were dealt out. Raises as `run` does."""
+    from pyspark.sql import functions as F
+
+    host.metrics.add(queries=1)
+    prepared = prepare(host, given, job)
+    names = [quote_identifier(name) for name in prepared.columns]
+    with job.running(), host.lease(small=False) as slot:
+        frame = frame_of(slot, prepared.dataframe(slot))
+        if counted:
+            frame = frame.groupBy(*names).agg(F.count(F.lit(1)).alias(DIFF_COLUMN))
+        order = [_sort_column(F.expr(key.sql), key) for key in keys]
+        frame = frame.repartitionByRange(_ranges(given), *order)
+        diff = F.col(DIFF_COLUMN) if counted else F.lit(1).cast("bigint").alias(DIFF_COLUMN)
+        frame = frame.select(*names, diff, F.spark_partition_id().alias(RANGE_COLUMN))
+        schema = arrow_schema(RelationDesc(tuple(columns)))
+        for name, t in ((DIFF_COLUMN, pa.int64()), (RANGE_COLUMN, pa.int32())):
+            schema = schema.append(pa.field(name, t))
+        return ResultStream(host, job, jdf_of(frame), schema)
+
+
+def _sort_column(column: Any, key: RangeKey) -> Any:
+    direction = "desc" if key.descending else "asc"
+    return getattr(column, f"{direction}_nulls_{'first' if key.nulls_first else 'last'}")()
+
+
+def _ranges(given: Input) -> int:
+    snapshot = given.snapshot
+    wanted = max(snapshot.rows // RANGE_ROWS, snapshot.bytes * _UNPACKED // RANGE_BYTES)
+    return max(2, min(MAX_RANGES, wanted))

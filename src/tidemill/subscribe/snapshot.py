@@ -1,0 +1,159 @@
+"""The snapshot of a stored relation as the rows of a subscription.
+
+Called by the engine on worker threads. A small one is read and shaped by the server alone, at once. Of a
+large one no more than some ranges are in memory at a time:
+
+- without an order, the rows come as a SELECT brings them. Those that may be there more than once
+  (`query.repeats`) are kept back, and told last, each with its count;
+- in an order, or by key, Spark deals them out into ranges (`query.ranged`), and each is shaped by itself. So
+  are those without an order when too many of them are repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidemill.persist.snapshot import Snapshot
+from tidemill.query.job import Job
+from tidemill.query.multiset import add_up, check_counts, check_errors
+from tidemill.query.ranged import ranged
+from tidemill.query.read import Input
+from tidemill.query.repeats import Repeats, find_repeats
+from tidemill.query.run import ResultStream, run
+from tidemill.query.spark import SparkHost
+from tidemill.subscribe.gather import Gathering, once, stamp
+from tidemill.subscribe.ranges import needs_counts, range_keys
+from tidemill.subscribe.spec import Output, Spec
+from tidemill.types.arrow import DIFF_COLUMN
+from tidemill.types.spark import quote_identifier
+
+# Nobody else has a view of this name at the moment in which it matters.
+_VIEW = "mz_snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """Where the ways of reading part. Tests lower them to force each way."""
+
+    # Read whole, without Spark: at 100 bytes a row some 50 MB, a few times over while they are shaped.
+    small_rows: int = 500_000
+    # Of Parquet; some five times that in memory.
+    small_bytes: int = 24 << 20
+    # Rows that may be there more than once, kept until the end; and their size in Parquet.
+    kept_rows: int = 250_000
+    kept_bytes: int = 24 << 20
+
+    def small(self, snapshot: Snapshot) -> bool:
+        return snapshot.rows <= self.small_rows and snapshot.bytes <= self.small_bytes
+
+
+LIMITS = SnapshotLimits()
+
+
+class SnapshotRows:
+    """One snapshot, which it closes. Used by worker threads, one at a time; `cancel` and `close` by any."""
+
+    def __init__(
+        self,
+        host: SparkHost,
+        snapshot: Snapshot,
+        names: list[str],
+        spec: Spec,
+        job: Job,
+        limits: SnapshotLimits = LIMITS,
+    ) -> None:
+        """`names`: the physical ones of the spec's columns. Blocks until rows come without a wait of their
+        own; closes the snapshot if it fails. Raises as `query.run` does."""
+        self._spec = spec
+        self._job = job
+        self._snapshot = snapshot
+        self._names = names
+        self._limits = limits
+        self._stream: ResultStream | None = None
+        try:
+            # A relation without columns is one row, however often.
+            if limits.small(snapshot) or not names:
+                self._batches = iter([self._whole()])
+                snapshot.close()
+            else:
+                self._batches = self._large(host)
+        except BaseException:
+            snapshot.close()
+            raise
+
+    def next(self) -> pa.RecordBatch | None:
+        """Rows of the snapshot's time, in the order that the spec promises; None at the end."""
+        self._job.check()
+        return next(self._batches, None)
+
+    def cancel(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+        else:
+            self._job.cancel()
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._stream is not None:
+            self._stream.close()
+        self._snapshot.close()
+
+    def _whole(self) -> pa.RecordBatch:
+        table = check_errors(add_up([self._snapshot.read(self._names)]))
+        check_counts(table, self._names)
+        return stamp(table.select([*self._names, DIFF_COLUMN]), self._spec, self._snapshot.as_of)
+
+    def _large(self, host: SparkHost) -> Iterator[pa.RecordBatch]:
+        snapshot, limits, columns = self._snapshot, self._limits, self._spec.columns
+        given = Input(snapshot, self._names)
+        if self._spec.output is Output.PLAIN:
+            per_row = max(1, snapshot.bytes // snapshot.rows)
+            repeats = find_repeats(
+                snapshot,
+                self._names,
+                threads=host.cores,
+                limit=min(limits.kept_rows, limits.kept_bytes // per_row),
+                check=self._job.check,
+            )
+            if repeats is not None:
+                names = ", ".join(map(quote_identifier, self._names))
+                text = f"SELECT {names} FROM {_VIEW}"
+                self._stream = run(host, text, {_VIEW: given}, columns, job=self._job)
+                return self._as_they_come(self._stream, repeats)
+        keys = range_keys(self._spec, self._names)
+        counted = needs_counts(self._spec)
+        self._stream = ranged(host, given, columns, keys, job=self._job, counted=counted)
+        return self._by_range(self._stream)
+
+    def _as_they_come(self, stream: ResultStream, repeats: Repeats) -> Iterator[pa.RecordBatch]:
+        kept = Gathering(self._spec, self._snapshot.as_of)
+        for batch in stream:
+            rows = once(pa.RecordBatch.from_arrays(batch.columns, self._names))
+            mask = repeats.mask(rows)
+            if mask is not None:
+                kept.add(rows.filter(pa.array(mask)))
+                rows = rows.filter(pa.array(~mask))
+            if rows.num_rows:
+                yield stamp(pa.Table.from_batches([rows]), self._spec, self._snapshot.as_of)
+        last = kept.take()
+        if last is not None:
+            yield last
+
+    def _by_range(self, stream: ResultStream) -> Iterator[pa.RecordBatch]:
+        gathered = Gathering(self._spec, self._snapshot.as_of)
+        current: int | None = None
+        for batch in stream:
+            # A batch is of one range: Spark makes them by partition.
+            number = batch.column(batch.num_columns - 1)[0].as_py() if batch.num_rows else current
+            if number != current:
+                found = gathered.take()
+                if found is not None:
+                    yield found
+                current = number
+            gathered.add(pa.RecordBatch.from_arrays(batch.columns[:-1], [*self._names, DIFF_COLUMN]))
+        found = gathered.take()
+        if found is not None:
+            yield found
