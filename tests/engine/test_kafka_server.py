@@ -173,6 +173,42 @@ def test_several_tables_of_one_topic_with_a_registry(
     assert run(home, "SHOW SOURCES") == [("raw", "kafka", "k")]
 
 
+def test_what_retention_took_is_an_error_of_the_table_that_lacks_it_alone(
+    home: psycopg.Connection[Any], kafka: Kafka
+) -> None:
+    topic = kafka.create_topic(partitions=3)
+    kafka.produce(topic, [(f"k{n}", f"v{n}", None, None, 1) for n in range(6)])
+    run(home, f"CREATE CONNECTION k TO KAFKA (BROKER '{kafka.bootstrap}')")
+    run(home, f"CREATE SOURCE raw FROM KAFKA CONNECTION k (TOPIC '{topic}')")
+    made = f'FROM SOURCE raw (REFERENCE "{topic}")'
+    run(home, f"CREATE TABLE early {made} FORMAT TEXT")
+    until(lambda: run(home, "SELECT count(*) FROM early"), [(6,)])
+    # Partitions have their rows before they have records.
+    progress = 'SELECT partition, "offset"::text FROM raw_progress ORDER BY 1'
+    assert run(home, progress) == [(0, "0"), (1, "6"), (2, "0")]
+
+    kafka.delete_records(topic, {1: 4})
+    run(home, f"CREATE TABLE late {made} FORMAT TEXT")
+    run(home, f"CREATE TABLE keyed {made} KEY FORMAT TEXT VALUE FORMAT TEXT ENVELOPE UPSERT")
+    text = (
+        f'Source error: the table cannot begin where its source does: partition 1 of topic "{topic}" does '
+        "not have the records that are to be read"
+    )
+    for table in ("late", "keyed"):
+        with pytest.raises(psycopg.Error) as missing:
+            run(home, f"SELECT * FROM {table}")
+        assert str(missing.value).startswith(text), missing.value
+        assert "It has those from 4 up to 6" in str(missing.value)
+    kafka.produce(topic, [("k0", "w", None, None, partition) for partition in range(3)])
+    until(lambda: run(home, "SELECT count(*) FROM early"), [(9,)])
+    assert run(home, progress) == [(0, "1"), (1, "7"), (2, "1")]
+    assert status(home, "raw") == ("running", None)
+    for table in ("late", "keyed"):
+        with pytest.raises(psycopg.Error, match="cannot begin where its source does"):
+            run(home, f"SELECT * FROM {table}")
+        run(home, f"DROP TABLE {table}")
+
+
 def test_a_broker_that_says_nothing_keeps_nobody_waiting(
     home: psycopg.Connection[Any], server: ServerProcess
 ) -> None:

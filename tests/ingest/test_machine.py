@@ -15,9 +15,10 @@ from support.shards import memory_folder
 from tidemill import failpoints
 from tidemill.errors import TidemillError
 from tidemill.ingest import machine as machine_module
+from tidemill.ingest.unit import Failure
 from tidemill.persist import environment as environment_module
 from tidemill.persist.blob import Blobs, open_blobs
-from tidemill.sources.contract import Limits, SourceError
+from tidemill.sources.contract import Forgotten, Limits, SourceError
 from tidemill.sources.offsets import Offsets
 
 STEPS = [
@@ -139,6 +140,41 @@ def test_a_table_made_later_gets_all_that_was_bound_before(house: House) -> None
     found = house.updates(1)
     assert [row for row, _, _ in found] == sorted([(f"0/{n}",) for n in range(0, 75, 10)], key=str)
     assert {time for row, time, _ in found if int(str(row[0]).split("/")[1]) < 50} == {created}
+
+
+def test_a_table_that_cannot_begin_where_its_source_does_has_that_as_its_error(house: House) -> None:
+    events, tenths = house.machine.feeds
+    house.machine.set_feeds([events])
+    house.source.produce(p0=25)
+    at = now(house)
+    house.tick(at)
+    created = house.machine.promised
+    shard = house.environment.create_shard("later", tenths.shard.desc, since=created)
+    house.machine.set_feeds([events, machine_module.Feed(1, shard, created)])
+    failure = Failure.of(Forgotten("the first ones are gone", detail="It has those from 5."))
+    assert house.machine.bind(at) is not None
+    unit = house.machine.unit(1, 60.0)
+    facts = house.machine.instead(unit, failure)
+    assert facts is not None
+    house.machine.commit(unit, facts)
+    assert house.machine.pending == []
+    with shard.snapshot(created) as snapshot:
+        (row,) = snapshot.read().to_pylist()
+    assert row["mz_error"] == (
+        "Source error: the table cannot begin where its source does: the first ones are gone "
+        "(It has those from 5)"
+    )
+    # Both go on.
+    house.source.produce(p0=5)
+    assert house.tick(house.machine.promised + 100)
+    assert len(house.updates(0)) == 30
+    assert ("0/20",) not in [row for row, _, _ in house.updates(1)]
+    # What any other binding lacks is the source's own trouble.
+    house.source.produce(p0=5)
+    assert house.machine.bind(house.machine.promised + 100) is not None
+    unit = house.machine.unit(1, 60.0)
+    assert house.machine.instead(unit, failure) is None
+    house.machine.abandon(unit)
 
 
 def test_nothing_more_is_bound_at_the_first_time_of_a_later_table(house: House) -> None:

@@ -105,7 +105,7 @@ def progress_of(engine: TidemillEngine, item: SourceProgress, ts: int) -> pa.Tab
     if machine is None:
         raise Unavailable(f'"{item.name}" is not open yet', hint="Try again in a moment.")
     try:
-        return progress_at(machine.remap.shard, machine.source.gauge, ts, ingestion.readable(item))
+        return progress_at(machine.remap.shard, machine.source, ts, ingestion.readable(item))
     except InvalidAsOf as e:
         e.detail = f'"{item.name}" is readable from {e.since} on; {ts} was asked for.'
         raise

@@ -19,8 +19,9 @@ from typing import Protocol
 
 from tidemill import failpoints
 from tidemill.errors import Internal, TidemillError
+from tidemill.ingest.forsaken import error_of
 from tidemill.ingest.pace import Pace
-from tidemill.ingest.unit import Facts, Target, Unit, Upsert
+from tidemill.ingest.unit import Facts, Failure, Target, Unit, Upsert
 from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
@@ -282,6 +283,17 @@ class Machine:
     def abandon(self, unit: Unit) -> None:
         """The unit's parts will never be appended."""
         self._home.end_job(unit.job)
+
+    def instead(self, unit: Unit, failure: Failure) -> Facts | None:
+        """The upstream no longer has what the unit should read. If that is what a table that was made later
+        should begin with, it is the table's error for good, and everybody else goes on: the facts to commit
+        are that error. None where it is the source's own trouble."""
+        work = self.pending[0]
+        feed = next((f for f in self.feeds if f.shard.id in work.shards), None)
+        if feed is None or feed.created == self.timing.created or feed.created != work.binding.time:
+            return None
+        part = feed.shard.write_part(error_of(feed.shard.desc, failure, unit.time), job=unit.job)
+        return Facts(parts={feed.output: [part]}, updates=1)
 
     # -- commit
 

@@ -21,8 +21,9 @@ from tidemill.ingest.runner import JobFailed, Runner
 from tidemill.ingest.slot import Slot
 from tidemill.ingest.status import State, TickTimes
 from tidemill.ingest.task import TooSlow
-from tidemill.ingest.unit import Facts, Unit
+from tidemill.ingest.unit import Facts, Failure, Unit
 from tidemill.persist.outcome import Fenced
+from tidemill.sources.contract import Forgotten
 from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
@@ -372,6 +373,9 @@ class Ticker:
             slot.machine.abandon(unit)
             return False
         if facts.failure is not None:
+            instead = self._instead(slot, unit, facts.failure)
+            if instead is not None:
+                return self._finish(slot, unit, instead, bind, job)
             slot.machine.abandon(unit)
             error = facts.failure.error()
             if facts.failure.sqlstate == TooSlow.sqlstate and not slot.alone:
@@ -410,6 +414,19 @@ class Ticker:
                 times.commit * 1000,
             )
         return True
+
+    def _instead(self, slot: Slot, unit: Unit, failure: Failure) -> Facts | None:
+        """What is committed all the same: the error of a table that cannot begin where its source does."""
+        if failure.sqlstate != Forgotten.sqlstate:
+            return None
+        try:
+            facts = slot.machine.instead(unit, failure)
+        except TidemillError as e:
+            log.warning("an error of source %s could not be written, it is tried again: %s", slot.name, e)
+            return None
+        if facts is not None:
+            log.warning("a table of source %s cannot begin where it does: %s", slot.name, failure.primary)
+        return facts
 
     def _succeeded(self, slot: Slot) -> None:
         slot.succeeded()

@@ -13,18 +13,22 @@ import pyarrow as pa
 from tidemill.errors import Internal
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import cumulated, increments_by_time, retained
-from tidemill.sources.contract import Gauge
+from tidemill.sources.contract import Gauge, Source
 from tidemill.types.arrow import TIME_COLUMN, storage_schema
 from tidemill.types.model import Kind
 
 
-def progress_at(shard: Shard, gauge: Gauge, as_of: int, readable: int) -> pa.Table:
+def progress_at(shard: Shard, source: Source, as_of: int, readable: int) -> pa.Table:
     """One row per partition with the number of its next record at `as_of`, and that time as the hidden
-    column `mz_timestamp`. `readable` is up to where the bindings are known to be complete."""
+    column `mz_timestamp`: of the partitions that the source was made with, and of those that were bound
+    since. `readable` is up to where the bindings are known to be complete."""
+    gauge = source.gauge
     with shard.snapshot(as_of, readable=readable) as snapshot:
         tables = [snapshot.read_part(part) for part in snapshot.parts]
     frontiers = cumulated(increments_by_time(pa.concat_tables(tables), gauge)) if tables else []
-    rows = sorted(frontiers[-1][1].items(), key=lambda r: (str(type(r[0])), r[0])) if frontiers else []
+    stands = {partition: source.start[partition] for partition in source.partitions}
+    stands |= frontiers[-1][1].as_dict() if frontiers else {}
+    rows = sorted(stands.items(), key=lambda r: (str(type(r[0])), r[0]))
     *partition, value = storage_schema(gauge.progress_desc)
     columns = [pa.array([p for p, _ in rows], field.type) for field in partition]
     columns.append(pa.array([_stored(v, gauge) for _, v in rows], value.type))

@@ -39,6 +39,12 @@ class SourceError(TidemillError):
     sqlstate = "58000"
 
 
+class Forgotten(SourceError):
+    """The upstream no longer has records that were bound: retention removed them."""
+
+    sqlstate = "72000"
+
+
 @dataclass(frozen=True, slots=True)
 class Gauge:
     """How the upstream counts: the columns of the progress relation. `partition` is None for a source that
@@ -140,6 +146,9 @@ class Source(ABC):
     outputs: tuple[Output, ...]
     # Where reading begins; fixed when the source is made.
     start: Offsets = Offsets()
+    # Those that it had when it was made, as far as is known: each has its row in the progress relation before
+    # it has a record.
+    partitions: frozenset[PartitionKey] = frozenset()
 
     @abstractmethod
     def frontier(self, now: int) -> Offsets:

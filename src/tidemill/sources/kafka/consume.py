@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from tidemill.sources.contract import MAX_BATCH_ROWS, SourceError
+from tidemill.sources.contract import MAX_BATCH_ROWS, Forgotten, SourceError
 from tidemill.sources.kafka.client import Complaint, Unreachable, configuration, explain, refused
 from tidemill.sources.kafka.messages import Messages
 from tidemill.sources.kafka.native import PARTITION_EOF, Consumer, NativeError, Taken
@@ -331,7 +331,7 @@ def _gone(consumer: Consumer, of: Range) -> SourceError:
         found = f"It has those from {low} up to {high}."
     except NativeError:
         pass
-    return SourceError(
+    return Forgotten(
         f'partition {of.partition} of topic "{of.topic}" does not have the records that are to be read',
         detail=f"Those from {of.lower} up to {of.upper} were there when they were bound. {found}",
         hint="Retention removed them, or the topic was truncated or created anew: drop the source and create "

@@ -47,6 +47,7 @@ class KafkaSource(Source):
         self._refresh_ms = int(definition["refresh_ms"])
         starts = {int(partition): int(start) for partition, start in definition["partitions"].items()}
         self.start = Offsets({**starts})
+        self.partitions = frozenset(starts)
         specs = definition["outputs"]
         self.outputs = tuple(layout_of(spec).output for spec in specs)
         settings = settings_of(connection, definition.get("group_id_prefix"))

@@ -1,0 +1,33 @@
+"""What a table gets instead of records that its upstream has forgotten.
+
+A table that is made later begins with all that its source has bound so far. Retention may have removed the
+first of it by then, and will not bring it back: that is an error of the table alone, in its collection, where
+every read meets it. Written by `machine`.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemill.ingest.unit import Failure
+from tidemill.sources.contract import KEY_SLOT_COLUMN
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
+from tidemill.types.model import RelationDesc
+
+# In the hidden column of upserts that tells error slots apart: no record has it, so that none replaces this.
+SLOT = b"\x02"
+
+
+def error_of(desc: RelationDesc, failure: Failure, time: int) -> pa.Table:
+    """The one update that says so."""
+    text = f"the table cannot begin where its source does: {failure.primary}"
+    if failure.detail:
+        text += f" ({failure.detail.rstrip('.')})"
+    given: dict[str, object] = {
+        TIME_COLUMN: time,
+        DIFF_COLUMN: 1,
+        ERROR_COLUMN: f"Source error: {text}",
+        KEY_SLOT_COLUMN: SLOT,
+    }
+    schema = shard_schema(desc)
+    return pa.table([pa.array([given.get(f.name)], f.type) for f in schema], schema=schema)
