@@ -47,6 +47,7 @@ from tidemill.ingest.warm import WORKERS, warm_up
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
 from tidemill.persist.txns.request import ShardConflict
+from tidemill.query.evaluations import Evaluations
 from tidemill.query.settings import refuse_fixed
 from tidemill.query.spark import SparkHost
 from tidemill.subscribe.hub import Hub
@@ -58,6 +59,9 @@ log = logging.getLogger(__name__)
 # Threads for whatever blocks: reading and writing shards, planning, waiting for Spark. Statements beyond
 # that many wait for a free one; commits do not need any.
 MAX_WORKERS = 64
+# Threads that follow what is subscribed to: those of queries wait for the job that they share, and no
+# statement must wait for them. More tails than that take turns.
+MAX_FOLLOWING = 256
 # A JVM that dies again and again (no memory) is not started more often than this.
 RESTART_SECONDS = 5.0
 # Statements that wait longer than this for Spark tell their client.
@@ -84,7 +88,9 @@ class TidemillEngine:
         # A folder that outlives the server must not be taken for another data directory's.
         own = Path(config.scratch_dir) / f"state-{environment.id}" if config.scratch_dir else None
         state_folder = own or spark.scratch / "state"
-        self.hub = Hub(self.workers)
+        self._following = ThreadPoolExecutor(MAX_FOLLOWING, thread_name_prefix="follow")
+        self.hub = Hub(self._following)
+        self.evaluations = Evaluations(spark)
         self.subscriptions = Subscriptions(self.workers, lambda: self.ingestion.now())
         catalog.on_change(self._tell_dropped)
         self.ingestion = Ingestion(
@@ -280,6 +286,7 @@ class TidemillEngine:
         self.ingestion.stop()
         self._maintenance.stop()
         self.workers.shutdown(wait=False, cancel_futures=True)
+        self._following.shutdown(wait=False, cancel_futures=True)
         self.environment.close()
         self.spark.stop()
 

@@ -2,22 +2,29 @@
 
 For subscriptions and materialized views alike: nothing here knows a session. Parameters must have been
 substituted. Everything blocks, and needs Spark.
+
+A linear query over stored relations is followed on their changes alone; of any other the answer at each time
+at which an input changed is worked out, less the answer before: always right, at the cost of the whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemill.catalog.items import SourceProgress
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.followed import Inputs, PolledFollower, QueryFollower, counted, follow
 from tidemill.engine.inputs import open_inputs
-from tidemill.engine.system_relations import Situation
+from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID, Situation
+from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.run import collect
-from tidemill.sql.bind import BoundQuery
-from tidemill.subscribe.follower import Follower
+from tidemill.sql.bind import BoundQuery, Linearity, linearity
+from tidemill.subscribe.follower import CollectionFollower, Follower
+from tidemill.subscribe.linear import LinearFollower
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
@@ -52,27 +59,57 @@ def follow_query(
     catalog: CatalogState,
     bound: BoundQuery,
     from_: int,
-    before: pa.Table | None = None,
+    before: Callable[[], pa.Table] | None = None,
     *,
     situation: Situation | None = None,
 ) -> Follower:
-    """The changes of the query's answer at and after `from_`. `before` is its answer at `from_ - 1`, where
-    the caller has it; otherwise it is worked out if the query needs it. Raises InvalidAsOf where the inputs'
-    changes are forgotten."""
+    """The changes of the query's answer at and after `from_`. `before` gives its answer at `from_ - 1`, where
+    the caller has it, and is asked only if the query needs it; without it that is worked out. Raises
+    InvalidAsOf where the inputs' changes are forgotten."""
     inputs = Inputs.of(catalog, bound)
 
     def evaluate(at: int) -> pa.Table:
         return answer_at(engine, catalog, bound, at, situation=situation)
 
-    followers = [] if inputs.system else [follow(engine, item, from_) for item in inputs.items]
+    followers = [] if inputs.system else _open(engine, inputs, from_)
+    linear = way_of(catalog, bound)
+    if linear.because is None and followers:
+        by_id = dict(zip((item.id for item in inputs.items), followers, strict=True))
+        named = {placeholder: by_id[relation] for placeholder, relation in bound.inputs.items()}
+        return LinearFollower(engine.evaluations, bound.columns, linear.branches, named, from_)
     try:
-        if before is None:
-            before = evaluate(from_ - 1)
+        first = evaluate(from_ - 1) if before is None else before()
     except BaseException:
         for follower in followers:
             follower.close()
         raise
     now = engine.oracle.read_ts
     if inputs.system:
-        return PolledFollower(now, evaluate, from_, before, POLL_MS)
-    return QueryFollower(followers, evaluate, from_, before, lambda: now() + 1)
+        return PolledFollower(now, evaluate, from_, first, POLL_MS)
+    return QueryFollower(followers, evaluate, from_, first, lambda: now() + 1)
+
+
+def way_of(catalog: CatalogState, bound: BoundQuery) -> Linearity:
+    """Whether the query is followed on the changes of its inputs alone, and if not, because of what."""
+    for relation_id in bound.inputs.values():
+        if relation_id in SYSTEM_RELATIONS_BY_ID:
+            return Linearity(because="a system relation")
+        if isinstance(catalog.relation(relation_id), SourceProgress):
+            return Linearity(because="a progress relation")
+    return linearity(bound)
+
+
+def _open(engine: TidemillEngine, inputs: Inputs, from_: int) -> list[CollectionFollower]:
+    followers: list[CollectionFollower] = []
+    try:
+        for item in inputs.items:
+            try:
+                followers.append(follow(engine, item, from_))
+            except InvalidAsOf as e:
+                e.detail = f'"{item.name}" is readable from {e.since} on; {from_ - 1} was asked for.'
+                raise
+    except BaseException:
+        for follower in followers:
+            follower.close()
+        raise
+    return followers

@@ -90,4 +90,4 @@ class ViewProgram:
         return answer_at(self._engine, self._catalog, self._bound, at)
 
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
-        return follow_query(self._engine, self._catalog, self._bound, from_, before())
+        return follow_query(self._engine, self._catalog, self._bound, from_, before)

@@ -126,10 +126,11 @@ class SubscribePlan:
             situation = engine.situation(session, self.catalog)
             answer = partial(answer_at, engine, self.catalog, bound, situation=situation)
             following = partial(follow_query, engine, self.catalog, bound, situation=situation)
-            before = await session.blocking(answer, bounds.as_of)
+            # Only a snapshot needs all of it: of what is followed on its changes, nothing else is looked at.
+            before = await session.blocking(answer, bounds.as_of) if self.statement.snapshot else None
             followed = Followed(("query", bound.sql()), shards, self.inputs.ids)
-            own = await session.blocking(following, from_, before)
-            first = _once(before, bounds.as_of, self.spec) if self.statement.snapshot else None
+            own = await session.blocking(following, from_, None if before is None else lambda: before)
+            first = None if before is None else _once(before, bounds.as_of, self.spec)
 
             def latest() -> Follower:
                 return following(own.frontier)
