@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import cast
 
 import pyarrow as pa
 
@@ -54,6 +55,7 @@ class FakeSession:
         self._engine = engine
         self._events: list[Notice | ParameterStatus] = []
         self._cancelled = asyncio.Event()
+        self._wake: Callable[[], None] = lambda: None
 
     transaction_status = "I"
     parameters: Mapping[str, str] = {}
@@ -168,7 +170,13 @@ class FakeSession:
         events, self._events = self._events, []
         return events
 
-    def on_event(self, wake: object) -> None: ...
+    def on_event(self, wake: object) -> None:
+        self._wake = cast("Callable[[], None]", wake)
+
+    def notify(self, notice: Notice) -> None:
+        """A notice while a statement runs."""
+        self._events.append(notice)
+        self._wake()
 
     def cancel(self) -> None:
         self.calls.append("cancel")

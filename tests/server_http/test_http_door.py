@@ -4,58 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
-import httpx
 import pytest
 
 from tidemill.config import Address
 from tidemill.errors import Unavailable
-from tidemill.server.http import HttpServer, limits, run, serve_http
 from tidemill.server.http import app as app_module
-from tidemill.server.http import serve as serve_module
+from tidemill.server.http import limits, run, serve_http
+from tidemill.server.http import protocols as protocols_module
 
-from .fake import FakeEngine
+from .door import Door, with_door
 
 JSON = {"content-type": "application/json"}
-
-
-class Door:
-    """An open port, its engine, and a client on it."""
-
-    def __init__(self, server: HttpServer, engine: FakeEngine, client: httpx.AsyncClient) -> None:
-        self.server, self.engine, self.client = server, engine, client
-
-    async def sql(self, body: Any, status: int = 200) -> Any:
-        answer = await self.client.post("/api/sql", json=body)
-        assert answer.status_code == status, answer.text
-        return answer.json()
-
-    async def raw(self, data: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection(*self.server.address)
-        writer.write(data)
-        await writer.drain()
-        try:
-            return await asyncio.wait_for(reader.read(), 60)
-        except ConnectionResetError:
-            return b""
-        finally:
-            writer.close()
-
-
-def with_door(work: Callable[[Door], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        engine = FakeEngine()
-        server = await serve_http(engine, Address("127.0.0.1", 0), **options)
-        url = f"http://{server.address}"
-        try:
-            async with httpx.AsyncClient(base_url=url, timeout=120) as client:
-                await work(Door(server, engine, client))
-        finally:
-            await server.close()
-
-    asyncio.run(main())
 
 
 def test_a_script_is_one_session_and_one_transaction() -> None:
@@ -332,7 +292,7 @@ def test_garbage_is_answered_400_and_the_door_stays_open() -> None:
 
 
 def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_module, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(protocols_module, "HEAD_SECONDS", 0.2)
 
     async def work(door: Door) -> None:
         assert await door.raw(b"") == b""

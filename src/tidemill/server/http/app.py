@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from starlette.applications import Starlette
@@ -15,23 +16,33 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from tidemill.config import Address
 from tidemill.engine.api import Engine
 from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.server.http.conversation import Conversation
+from tidemill.server.http.forms import error_json
 from tidemill.server.http.guard import Guard
 from tidemill.server.http.limits import BODY_SECONDS, MAX_BODY_BYTES, SHUTDOWN_SECONDS
+from tidemill.server.http.live import HEADERS, Live
+from tidemill.server.http.live_request import parse_live
 from tidemill.server.http.metrics import REQUESTS
 from tidemill.server.http.page import page
 from tidemill.server.http.request import BadRequest, parse_body
-from tidemill.server.http.run import Held, Run, error_json
+from tidemill.server.http.run import Held, Run
+from tidemill.server.http.streams import Streams
 
 _log = logging.getLogger("tidemill.server.http")
 
 # Sessions of the HTTP port are numbered from here, the SQL port's from 1: a process id names one session.
 FIRST_PROCESS_ID = 1 << 30
+
+# Threads that encode rows for streams. Arrow releases the interpreter's lock in its kernels, so two serve
+# more than one core.
+ENCODING_THREADS = 2
 
 
 class Api:
@@ -45,11 +56,18 @@ class Api:
         self._process_ids = itertools.count(FIRST_PROCESS_ID)
         # Requests whose statements run now, so that a shutdown can cancel them.
         self._running: set[Run] = set()
+        self._pool = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="http-encode")
+        self._streams = Streams(engine, self._pool)
 
     def stop(self) -> None:
         """Cancel all that runs."""
         for run in list(self._running):
             run.stop()
+        self._streams.stop()
+
+    def close(self) -> None:
+        """When nothing runs any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def sql(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -71,6 +89,22 @@ class Api:
         finally:
             self._running.discard(run)
         return _Answer(run)
+
+    async def subscribe(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(headers=HEADERS)
+        try:
+            items = request.query_params.multi_items()
+            live = parse_live(items, request.headers.get("last-event-id"))
+        except (BadRequest, LimitExceeded) as e:
+            return JSONResponse({"error": error_json(e)}, status_code=400)
+        if live.over:
+            # What tells a browser not to come back.
+            return Response(status_code=204)
+        return Live(self._streams, live, next(self._process_ids))
+
+    async def websocket(self, socket: WebSocket) -> None:
+        await Conversation(socket, self._streams, next(self._process_ids)).run()
 
     async def health(self, _request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -204,11 +238,13 @@ def build_app(api: Api, hosts: Iterable[str] = ()) -> Starlette:
     routes = [
         Route("/", api.page, methods=["GET"]),
         Route("/api/sql", api.sql, methods=["POST"]),
+        Route("/api/subscribe", api.subscribe, methods=["GET"]),
+        WebSocketRoute("/api/experimental/sql", api.websocket),
         Route("/healthz", api.health, methods=["GET"]),
         Route("/readyz", api.ready, methods=["GET"]),
         Route("/metrics", api.metrics, methods=["GET"]),
     ]
-    paths = [route.path for route in routes]
+    paths = [route.path for route in routes if isinstance(route, Route)]
     return Starlette(
         routes=routes,
         middleware=[Middleware(_Counted, paths=paths), Middleware(Guard, names=list(hosts))],

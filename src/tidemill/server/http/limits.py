@@ -15,8 +15,12 @@ MAX_BODY_BYTES = 4 * MAX_QUERY_BYTES
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 30.0
 
-# Connections at once; beyond it a request is answered 503. The SQL port is the one for many clients.
-MAX_CONNECTIONS = 500
+# Connections at once; beyond it a request is answered 503. At some 100 kB each that is 200 MB.
+MAX_CONNECTIONS = 2_000
+
+# Of these, WebSockets and streams of events together, which stay: the rest is kept for requests that come and
+# go, health checks among them.
+MAX_STREAMS = MAX_CONNECTIONS - 200
 
 # An answer is held whole until it is sent, so that a statement that fails late is an error and not half a
 # result. Larger results belong on the SQL port, which streams.
@@ -28,6 +32,43 @@ MAX_HELD_BYTES = 4 * MAX_RESULT_BYTES
 # Statements in one request. A request's results are one list, and a loop of a client is better than a list
 # of this size.
 MAX_QUERIES = 1_000
+
+# One message to a WebSocket: as a request's body, which holds the same.
+MAX_MESSAGE_BYTES = MAX_BODY_BYTES
+
+# Frames of one message: empty ones cost memory and count for nothing in its size.
+MAX_FRAGMENTS = 1_000
+
+# Messages to a WebSocket that wait while a statement runs, and their bytes together. The socket is read all
+# the time, so that a cancel, a close and an answer to a ping are noticed; so there must be an end.
+MAX_WAITING_MESSAGES = 1_000
+MAX_WAITING_BYTES = 2 * MAX_MESSAGE_BYTES
+
+# Seconds from the opening of a WebSocket to its first message: a silent connection costs a slot.
+LOGIN_SECONDS = 10.0
+
+# A WebSocket is pinged so often, and closed when no pong came for so long. The pong of a slow reader waits
+# behind all that it has not read yet, hence the long time.
+PING_SECONDS = 15.0
+PONG_SECONDS = 60.0
+
+# A client that takes not one byte for so long while there is something for it is gone, whatever TCP says: its
+# connection is broken off. (A slow one that does take some falls behind by its buffer instead.)
+STALLED_SECONDS = 60.0
+
+# Bytes that may wait in a WebSocket's transport although nobody asked whether it takes more: the pongs of a
+# client that pings and does not read.
+MAX_PONG_BYTES = 1 * MB
+
+# A stream of events in which nothing happens says so this often: proxies and browsers give up silent ones
+# after 30 to 60 seconds.
+HEARTBEAT_SECONDS = 15.0
+
+# Milliseconds after which a browser that lost a stream of events comes back.
+RETRY_MS = 2_000
+
+# Columns in a key, and parameters in a request for events: as many as a person would write.
+MAX_PARAMETERS = 100
 
 # Seconds that a shutdown waits for requests to end after their statements were cancelled.
 SHUTDOWN_SECONDS = 5.0

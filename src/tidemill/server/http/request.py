@@ -40,14 +40,23 @@ _SHAPE = 'Send {"query": "..."} or {"queries": [{"query": "...", "params": ["1",
 
 def parse_body(body: bytes) -> Sequence[Script | Single]:
     """Raises BadRequest; a query that is too long is its statement's error (54000)."""
+    return queries_of(parse_object(body, _SHAPE))
+
+
+def parse_object(body: bytes | str, hint: str) -> dict[str, Any]:
+    """The JSON object that the body is, its numbers as they were written."""
     try:
         # Numbers stay as they were written: a parameter must not lose digits on its way through a double.
-        content = json.loads(body, parse_float=_Number, parse_int=_Number, parse_constant=_refuse_constant)
+        content = json.loads(body, parse_float=Number, parse_int=Number, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as e:
-        raise BadRequest("the request's body is not JSON", detail=f"{e}.", hint=_SHAPE) from e
+        raise BadRequest("the request's body is not JSON", detail=f"{e}.", hint=hint) from e
     if not isinstance(content, dict):
-        raise BadRequest("the request's body is not a JSON object", hint=_SHAPE)
-    fields = cast(dict[str, Any], content)
+        raise BadRequest("the request's body is not a JSON object", hint=hint)
+    return cast(dict[str, Any], content)
+
+
+def queries_of(fields: dict[str, Any]) -> Sequence[Script | Single]:
+    """What such an object asks to run."""
     if set(fields) == {"query"}:
         return [Script(_query(fields["query"]))]
     if set(fields) != {"queries"}:
@@ -61,7 +70,7 @@ def parse_body(body: bytes) -> Sequence[Script | Single]:
     return [_single(item) for item in items]
 
 
-class _Number(str):
+class Number(str):
     """A JSON number as it was written."""
 
 
@@ -70,7 +79,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _query(value: object) -> str:
-    if not isinstance(value, str) or isinstance(value, _Number):
+    if not isinstance(value, str) or isinstance(value, Number):
         raise BadRequest('"query" is not a string', hint=_SHAPE)
     if len(value.encode("utf-8", "surrogatepass")) > MAX_QUERY_BYTES:
         raise LimitExceeded(f"the query is longer than {MAX_QUERY_BYTES} bytes")
@@ -107,7 +116,7 @@ def _param(value: object) -> Param:
 
 def _json(value: object) -> str:
     """Back to JSON text, numbers as they came."""
-    if isinstance(value, _Number):
+    if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
         items = cast(dict[str, Any], value).items()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -27,15 +26,14 @@ from tidemill.engine.api import (
     Session,
     StartupOptions,
 )
-from tidemill.errors import LimitExceeded, Notice, QueryCanceled, TidemillError, Unsupported
+from tidemill.engine.watched import close_batches
+from tidemill.errors import LimitExceeded, QueryCanceled, TidemillError, Unsupported
+from tidemill.server.http.forms import described, error_json, notices
 from tidemill.server.http.limits import MAX_HELD_BYTES, MAX_RESULT_BYTES
 from tidemill.server.http.metrics import HELD_BYTES, STATEMENTS
 from tidemill.server.http.request import Script, Single
 from tidemill.server.http.values import rows_json
-from tidemill.types import wire
 from tidemill.types.model import Column
-
-_log = logging.getLogger("tidemill.server.http")
 
 
 class Held:
@@ -127,9 +125,9 @@ class Run:
             self._still_wanted()
             await session.sync()
         except Exception as e:
-            notices = _notices(session)
+            told = notices(session)
             await session.fail()
-            self._append_error(e, notices)
+            self._append_error(e, told)
             return
         if last is not None:
             self._keep(last)
@@ -153,7 +151,7 @@ class Run:
                 rows, count = await self._rows(outcome.batches, outcome.columns)
                 body = {
                     "tag": f"{outcome.tag} {count}" if outcome.counted else outcome.tag,
-                    "desc": {"columns": [_described(c) for c in outcome.columns]},
+                    "desc": {"columns": [described(c) for c in outcome.columns]},
                 }
             case CopyIn():
                 await outcome.sink.fail("COPY is not possible over HTTP")
@@ -161,11 +159,11 @@ class Run:
                     "COPY ... FROM STDIN over HTTP is not supported", hint="Use the SQL port, or INSERT."
                 )
             case CopyOut():
-                await _close(outcome.batches)
+                await close_batches(outcome.batches)
                 raise Unsupported(
                     "COPY ... TO STDOUT over HTTP is not supported", hint="Use the SQL port, or SELECT."
                 )
-        body["notices"] = _notices(session)
+        body["notices"] = notices(session)
         head = json.dumps(body).encode()
         if isinstance(outcome, Rows):
             head = head[:-1] + b', "rows": [' + rows + b"]}"
@@ -189,60 +187,13 @@ class Run:
                 pieces.append(piece)
                 count += rows
         finally:
-            await _close(batches)
+            await close_batches(batches)
         return b",".join(pieces), count
 
     def _take(self, size: int) -> None:
         self._held.take(size, self._own)
         self._own += size
 
-    def _append_error(self, error: Exception, notices: list[dict[str, Any]]) -> None:
+    def _append_error(self, error: Exception, told: list[dict[str, Any]]) -> None:
         STATEMENTS.labels("error").inc()
-        self.results.append(json.dumps({"error": error_json(error), "notices": notices}).encode())
-
-
-def error_json(error: Exception) -> dict[str, Any]:
-    """An error as its object in the answer. What was not meant is logged and shown without its inside."""
-    if isinstance(error, TidemillError):
-        found = {
-            "message": error.primary,
-            "code": error.sqlstate,
-            "detail": error.detail,
-            "hint": error.hint,
-            "position": error.position,
-        }
-        return {key: value for key, value in found.items() if value is not None}
-    _log.error("a statement over HTTP failed in a way that is a bug", exc_info=error)
-    return {"message": "internal error", "code": "XX000", "hint": "The server's log tells more."}
-
-
-def _notices(session: Session) -> list[dict[str, Any]]:
-    out: list[dict[str, Any]] = []
-    for event in session.events():
-        if isinstance(event, Notice):
-            found = {
-                "message": event.text,
-                "severity": event.severity.lower(),
-                "code": event.sqlstate,
-                "detail": event.detail,
-                "hint": event.hint,
-            }
-            out.append({key: value for key, value in found.items() if value is not None})
-    return out
-
-
-def _described(column: Column) -> dict[str, Any]:
-    return {
-        "name": column.name,
-        "type": str(column.type),
-        "type_oid": wire.oid(column.type),
-        "type_len": wire.typlen(column.type),
-        "type_mod": wire.typmod(column.type),
-    }
-
-
-async def _close(batches: AsyncIterator[pa.RecordBatch]) -> None:
-    """Releases what the iterator holds; generators have `aclose`, other iterators nothing to release."""
-    aclose = getattr(batches, "aclose", None)
-    if aclose is not None:
-        await aclose()
+        self.results.append(json.dumps({"error": error_json(error), "notices": told}).encode())

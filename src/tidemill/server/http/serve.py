@@ -8,16 +8,21 @@ import errno
 import logging
 import socket
 from collections.abc import Generator, Iterable
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidemill.config import Address
 from tidemill.engine.api import Engine
 from tidemill.errors import Unavailable
 from tidemill.server.http.app import Api, build_app
-from tidemill.server.http.limits import HEAD_SECONDS, MAX_CONNECTIONS, SHUTDOWN_SECONDS
+from tidemill.server.http.limits import (
+    MAX_CONNECTIONS,
+    MAX_MESSAGE_BYTES,
+    PING_SECONDS,
+    PONG_SECONDS,
+    SHUTDOWN_SECONDS,
+)
+from tidemill.server.http.protocols import HttpProtocol, WebSocketProtocol
 
 
 class HttpServer:
@@ -38,6 +43,7 @@ class HttpServer:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+        self._api.close()
 
 
 async def serve_http(
@@ -52,8 +58,13 @@ async def serve_http(
     server = _Server(
         uvicorn.Config(
             build_app(api, hosts),
-            http=_Protocol,
-            ws="none",
+            http=HttpProtocol,
+            ws=WebSocketProtocol,
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=PONG_SECONDS,
+            # Each connection would hold a compressor of some 100 kB, and rows could not be framed by column.
+            ws_per_message_deflate=False,
             lifespan="off",
             loop="none",
             log_config=None,
@@ -106,42 +117,3 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
-
-
-class _Protocol(H11Protocol):
-    """Closes a connection that does not send a request's head in time; uvicorn itself would wait for ever."""
-
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._watch_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def _waiting(self) -> bool:
-        # uvicorn declares `cycle` as never None and starts with None.
-        cycle: Any = self.cycle
-        return cycle is None or cycle.response_complete
-
-    def _watch_head(self) -> None:
-        if not self._waiting():
-            self._stop_timer()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._too_late)
-
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _too_late(self) -> None:
-        self._head_timer = None
-        if self._waiting() and not self.transport.is_closing():
-            self.transport.close()

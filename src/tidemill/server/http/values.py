@@ -1,4 +1,4 @@
-"""SQL values as JSON, by column: what `POST /api/sql` puts into "rows".
+"""SQL values as JSON, by column: the rows of every way to read over HTTP.
 
 | SQL | JSON |
 | --- | --- |
@@ -14,7 +14,7 @@ else a string |
 | everything else (text, numeric, bytea, dates and times, interval, uuid) | a string: PostgreSQL's text form |
 
 Works on whole Arrow columns: each becomes a column of JSON fragments, and rows are joined from those.
-Called in worker threads by `sql`.
+Called in worker threads.
 """
 
 from __future__ import annotations
@@ -46,11 +46,15 @@ def rows_json(batch: pa.RecordBatch, columns: Sequence[Column]) -> tuple[str, in
     """The rows as `[..],[..]` without the outer brackets, and their number."""
     if batch.num_rows == 0:
         return "", 0
+    return joined(rows_of(batch.columns, columns, batch.num_rows)), batch.num_rows
+
+
+def rows_of(arrays: Sequence[pa.Array], columns: Sequence[Column], rows: int) -> pa.Array:
+    """Each row as the text of a JSON array."""
     if not columns:
-        return ",".join(["[]"] * batch.num_rows), batch.num_rows
-    cells = [fragments(batch.column(i), c.type) for i, c in enumerate(columns)]
-    rows = _wrap("[", cells[0] if len(cells) == 1 else _pc.binary_join_element_wise(*cells, ","), "]")
-    return _join(rows), batch.num_rows
+        return pa.array(["[]"] * rows, pa.string())
+    cells = [fragments(array, c.type) for array, c in zip(arrays, columns, strict=True)]
+    return _wrap("[", cells[0] if len(cells) == 1 else _pc.binary_join_element_wise(*cells, ","), "]")
 
 
 def fragments(array: pa.Array, t: SqlType) -> pa.Array:
@@ -138,7 +142,7 @@ def _records(array: Any, columns: Sequence[Column]) -> Any:
     return _pc.if_else(_pc.is_valid(array), _wrap("{", inner, "}"), pa.scalar(None, pa.string()))
 
 
-def _join(rows: Any) -> str:
-    """All rows of a string array in one text."""
+def joined(rows: Any) -> str:
+    """All texts of a string array in one, with commas."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
     return cast(str, _pc.binary_join(whole, ",")[0].as_py())

@@ -1,0 +1,260 @@
+"""One WebSocket at `/api/experimental/sql`: a session that lasts, statements in, messages out.
+
+One task hears what the client says (`hearing`), another runs one message's statements after another and
+speaks. Every message is `{"type", "payload"}`. Promises: rows go out as they come and at the client's pace; a
+message that makes no sense is answered by an Error and the conversation goes on; whatever ends it, the
+session is closed and all that it held is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from tidemill.engine.api import (
+    Complete,
+    CopyIn,
+    CopyOut,
+    EmptyQuery,
+    Outcome,
+    Param,
+    ParameterStatus,
+    Prepared,
+    Rows,
+    Session,
+    StartupOptions,
+)
+from tidemill.engine.watched import close_batches
+from tidemill.errors import LimitExceeded, TidemillError, Unsupported
+from tidemill.server import limits as server_limits
+from tidemill.server.http.forms import described, error_json, notice_json, stopping
+from tidemill.server.http.frames import RowFrames
+from tidemill.server.http.hearing import POLICY, Hearing, Over
+from tidemill.server.http.limits import LOGIN_SECONDS, SHUTDOWN_SECONDS
+from tidemill.server.http.messages import CancelOther, Login, Queries
+from tidemill.server.http.metrics import STATEMENTS
+from tidemill.server.http.request import BadRequest, Script, Single
+from tidemill.server.http.streams import Streams
+from tidemill.server.pgwire.rows import pieces
+
+_log = logging.getLogger("tidemill.server.http")
+
+# Close codes of RFC 6455's registry: come back later; the server goes down.
+_TRY_LATER, _RESTART = 1013, 1012
+
+
+class Conversation:
+    def __init__(self, socket: WebSocket, streams: Streams, process_id: int) -> None:
+        self.key: tuple[int, int] | None = (process_id, secrets.randbits(31))
+        self._socket = socket
+        self._streams = streams
+        self._process_id = process_id
+        # None before the login.
+        self._session: Session | None = None
+        self._hearing = Hearing(socket, streams.pool, self.cancel)
+        # Set when the session may have something to tell.
+        self._news = asyncio.Event()
+
+    def cancel(self) -> None:
+        if self._session is not None:
+            self._session.cancel()
+
+    def stop(self) -> None:
+        self._hearing.finish(stopping(), _RESTART)
+
+    async def run(self) -> None:
+        """From the request to the end."""
+        await self._socket.accept()
+        try:
+            with self._streams.entered(self, "websocket"):
+                await self._both()
+        except LimitExceeded as e:
+            await self._last_words(e, _TRY_LATER)
+        finally:
+            if self._session is not None:
+                await self._session.close()
+
+    async def _both(self) -> None:
+        hearing = asyncio.create_task(self._hearing.hear())
+        working = asyncio.create_task(self._work())
+        telling = asyncio.create_task(self._tell_as_it_comes())
+        try:
+            await asyncio.wait({hearing, working}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # A statement ends by its own cancellation and the session rolls back; a task killed in
+                # between could not.
+                self.cancel()
+                await asyncio.wait({working}, timeout=SHUTDOWN_SECONDS)
+        finally:
+            for task in (telling, hearing, working):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    # -- speaking
+
+    async def _put(self, message: dict[str, Any]) -> None:
+        try:
+            await self._socket.send(message)
+        except (WebSocketDisconnect, RuntimeError) as e:
+            # A close was sent or came meanwhile.
+            self._hearing.lost()
+            raise Over from e
+
+    async def _say(self, kind: str, payload: Any) -> None:
+        await self._put({"type": "websocket.send", "text": json.dumps({"type": kind, "payload": payload})})
+
+    async def _last_words(self, error: Exception, code: int) -> None:
+        if not self._hearing.gone:
+            with contextlib.suppress(Over):
+                await self._say("Error", error_json(error))
+                await self._put({"type": "websocket.close", "code": code})
+
+    async def _tell_as_it_comes(self) -> None:
+        """Notices that come while a statement runs."""
+        with contextlib.suppress(Over):
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                await self._tell()
+
+    async def _tell(self) -> None:
+        for event in self._session.events() if self._session is not None else ():
+            if isinstance(event, ParameterStatus):
+                await self._say("ParameterStatus", {"name": event.name, "value": event.value})
+            else:
+                await self._say("Notice", notice_json(event))
+
+    # -- working
+
+    async def _work(self) -> None:
+        try:
+            session = await self._login()
+            while True:
+                await self._say("ReadyForQuery", session.transaction_status)
+                said = await self._hearing.next()
+                if isinstance(said, Queries):
+                    await self._run(session, said.items)
+                elif isinstance(said, TidemillError):
+                    await self._say("Error", error_json(said))
+        except Over:
+            if self._hearing.end is not None:
+                await self._last_words(*self._hearing.end)
+        except Exception:
+            _log.exception("a WebSocket ended for an unforeseen reason")
+
+    async def _login(self) -> Session:
+        try:
+            async with asyncio.timeout(LOGIN_SECONDS):
+                said = await self._hearing.next()
+            if isinstance(said, CancelOther):
+                self._streams.cancel(said.conn_id, said.secret_key)
+                await self._put({"type": "websocket.close", "code": 1000})
+                raise Over
+            if isinstance(said, TidemillError):
+                raise said
+            if not isinstance(said, Login):
+                raise BadRequest("the first message must say who connects")
+            session = self._streams.engine.open_session(_options(said), process_id=self._process_id)
+        except TimeoutError:
+            self._hearing.finish(BadRequest(f"no first message within {LOGIN_SECONDS:.0f} s"), POLICY)
+            raise Over from None
+        except TidemillError as e:
+            self._hearing.finish(e, POLICY)
+            raise Over from None
+        self._session = session
+        session.on_event(self._news.set)
+        for name, value in session.parameters.items():
+            await self._say("ParameterStatus", {"name": name, "value": value})
+        if self.key is not None:
+            await self._say("BackendKeyData", {"conn_id": self.key[0], "secret_key": self.key[1]})
+        return session
+
+    async def _run(self, session: Session, queries: Sequence[Script | Single]) -> None:
+        """One message: one implicit transaction, which the first failure ends."""
+        try:
+            for query in queries:
+                statements: list[tuple[Prepared, Sequence[Param]]]
+                if isinstance(query, Script):
+                    statements = [(p, ()) for p in await session.parse(query.text)]
+                else:
+                    statements = [(await session.prepare(query.text, []), query.params)]
+                alone = len(queries) == 1 and len(statements) == 1
+                for prepared, params in statements:
+                    self._hearing.check()
+                    outcome = await session.execute(prepared, params, alone=alone)
+                    await self._answer(prepared, outcome)
+                    STATEMENTS.labels("ok").inc()
+            await session.sync()
+            await self._tell()
+        except Over:
+            await session.fail()
+            raise
+        except Exception as e:
+            STATEMENTS.labels("error").inc()
+            await session.fail()
+            self._hearing.check()
+            await self._tell()
+            await self._say("Error", error_json(e))
+
+    async def _answer(self, prepared: Prepared, outcome: Outcome) -> None:
+        streaming = prepared.verb == "SUBSCRIBE"
+        starting = {"has_rows": isinstance(outcome, Rows), "is_streaming": streaming}
+        match outcome:
+            case Complete(tag):
+                await self._say("CommandStarting", starting)
+            case EmptyQuery():
+                await self._say("CommandStarting", starting)
+                tag = ""
+            case Rows():
+                try:
+                    await self._say("CommandStarting", starting)
+                    count = await self._rows(outcome, limited=not streaming)
+                finally:
+                    await close_batches(outcome.batches)
+                tag = f"{outcome.tag} {count}" if outcome.counted else outcome.tag
+            case CopyIn():
+                await outcome.sink.fail("COPY is not possible over HTTP")
+                raise Unsupported("COPY ... FROM STDIN over HTTP is not supported", hint="Use the SQL port.")
+            case CopyOut():
+                await close_batches(outcome.batches)
+                raise Unsupported("COPY ... TO STDOUT over HTTP is not supported", hint="Leave COPY out.")
+        await self._tell()
+        await self._say("CommandComplete", tag)
+
+    async def _rows(self, outcome: Rows, *, limited: bool) -> int:
+        await self._say("Rows", {"columns": [described(c) for c in outcome.columns]})
+        await self._tell()
+        encoder = self._streams.encoder(outcome, RowFrames)
+        count = size = 0
+        async for batch in outcome.batches:
+            for at, rows in pieces(batch):
+                self._hearing.check()
+                data = await self._streams.encoded(outcome, batch, at, rows, encoder)
+                size += len(data)
+                if limited and size > server_limits.MAX_RESULT_BYTES:
+                    raise LimitExceeded(
+                        f"result exceeds the limit of {server_limits.MAX_RESULT_BYTES} bytes",
+                        hint="Narrow the query, or read it with COPY (...) TO STDOUT on the SQL port.",
+                    )
+                await self._put({"type": "websocket.send", "frames": data})
+                count += rows
+        return count
+
+
+def _options(login: Login) -> StartupOptions:
+    settings = dict(login.options)
+    defaults = StartupOptions()
+    return StartupOptions(
+        user=login.user or defaults.user,
+        database=settings.pop("database", defaults.database),
+        application_name=settings.pop("application_name", "websocket"),
+        settings=settings,
+    )

@@ -1,0 +1,114 @@
+"""The parameters of `GET /api/subscribe`: from a query string and Last-Event-ID to a subscription, or an
+error that says what is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tidemill.engine.api import SubscribeRequest
+from tidemill.errors import LimitExceeded
+from tidemill.server.http.limits import MAX_PARAMETERS
+from tidemill.server.http.request import BadRequest
+from tidemill.server.limits import MAX_QUERY_BYTES
+
+_TRUE, _FALSE = ("", "true", "on", "yes", "1"), ("false", "off", "no", "0")
+_ONCE = ("query", "envelope", "snapshot", "progress", "as_of", "up_to", "database")
+# Times have 63 bits: 19 digits.
+_MAX_TIME_DIGITS = 19
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRequest:
+    """`subscribe` asks for progress always, which events are made from; `progress` says whether it is told.
+    `resumed`: the client was told all before a time already, and `fresh` is what to begin anew with where
+    the changes since are forgotten; None: then there is nothing to begin with."""
+
+    subscribe: SubscribeRequest
+    progress: bool
+    database: str | None
+    resumed: bool = False
+    fresh: SubscribeRequest | None = None
+    # All that was asked for was told already.
+    over: bool = False
+
+
+def parse_live(items: Sequence[tuple[str, str]], last_event_id: str | None) -> LiveRequest:
+    """`items` are the decoded parameters in their order."""
+    if len(items) > MAX_PARAMETERS:
+        raise LimitExceeded(f"more than {MAX_PARAMETERS} parameters")
+    said: dict[str, str] = {}
+    keys: list[str] = []
+    for name, value in items:
+        if name == "key":
+            keys.append(_text(name, value))
+        elif name not in _ONCE:
+            raise BadRequest(f'unknown parameter "{name}"', hint=f"There are key, {', '.join(_ONCE)}.")
+        elif name in said:
+            raise BadRequest(f'the parameter "{name}" is given twice')
+        else:
+            said[name] = _text(name, value)
+    if not said.get("query", "").strip():
+        raise BadRequest(
+            'the parameter "query" is missing', hint="Give the name of a relation, or a SELECT, as query=..."
+        )
+    if len(said["query"].encode()) > MAX_QUERY_BYTES:
+        raise LimitExceeded(f"the query is longer than {MAX_QUERY_BYTES} bytes")
+    asked = SubscribeRequest(
+        said["query"],
+        tuple(keys),
+        _envelope(said.get("envelope"), keys),
+        snapshot=_boolean("snapshot", said.get("snapshot", "true")),
+        progress=True,
+        as_of=said.get("as_of"),
+        up_to=said.get("up_to"),
+    )
+    progress = _boolean("progress", said.get("progress", "false"))
+    live = LiveRequest(asked, progress, said.get("database"))
+    return live if not last_event_id else _resumed(live, last_event_id)
+
+
+def _resumed(live: LiveRequest, last_event_id: str) -> LiveRequest:
+    """What a client that was told all before `last_event_id` has still to be told."""
+    if not _digits(last_event_id) or int(last_event_id) == 0:
+        raise BadRequest("Last-Event-ID is none of this stream's ids")
+    told, asked = int(last_event_id), live.subscribe
+    over = asked.up_to is not None and _digits(asked.up_to) and told >= int(asked.up_to)
+    return replace(
+        live,
+        subscribe=replace(asked, snapshot=False, as_of=str(told - 1)),
+        resumed=True,
+        fresh=replace(asked, as_of=None) if asked.snapshot else None,
+        over=over,
+    )
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_TIME_DIGITS
+
+
+def _envelope(said: str | None, keys: list[str]) -> Literal["upsert", "debezium"] | None:
+    if said is None:
+        return "upsert" if keys else None
+    match said.lower():
+        case "upsert":
+            return "upsert"
+        case "debezium":
+            return "debezium"
+        case _:
+            raise BadRequest('"envelope" is neither upsert nor debezium')
+
+
+def _boolean(name: str, value: str) -> bool:
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise BadRequest(f'"{name}" is neither true nor false')
+
+
+def _text(name: str, value: str) -> str:
+    if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value) or "\ufffd" in value:
+        raise BadRequest(f'"{name}" is not UTF-8, or holds a NUL')
+    return value

@@ -1,0 +1,89 @@
+"""What a client says on a WebSocket, as JSON objects.
+
+The first message says who connects, or asks to cancel what another connection runs; each later one holds
+statements to run, as the body of `POST /api/sql` does, or cancels what runs now. Pure: from text to values,
+or a BadRequest that says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tidemill.server.http.request import BadRequest, Number, Script, Single, parse_object, queries_of
+
+_FIRST = 'The first message is {"user": "...", "password": "...", "options": {"name": "value"}}.'
+_LATER = 'Send {"query": "..."}, {"queries": [{"query": "...", "params": ["1"]}]} or {"cancel": true}.'
+# No number that names a connection has more digits.
+_MAX_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """`password` is looked at where the server asks for one."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOther:
+    """Cancel what the connection of this BackendKeyData runs."""
+
+    conn_id: int
+    secret_key: int = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    items: Sequence[Script | Single]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel what runs now."""
+
+
+def parse_first(text: str) -> Login | CancelOther:
+    fields = parse_object(text, _FIRST)
+    if set(fields) == {"cancel"} and isinstance(fields["cancel"], dict):
+        key = cast(dict[str, Any], fields["cancel"])
+        if set(key) == {"conn_id", "secret_key"}:
+            return CancelOther(_integer(key["conn_id"]), _integer(key["secret_key"]))
+    if not set(fields) <= {"user", "password", "options"}:
+        raise BadRequest("the first message must say who connects", hint=_FIRST)
+    options = fields.get("options", {})
+    if not isinstance(options, dict):
+        raise BadRequest('"options" is not an object', hint=_FIRST)
+    said = {name: _option(value) for name, value in cast(dict[str, Any], options).items()}
+    return Login(_string(fields, "user"), _string(fields, "password"), said)
+
+
+def parse_later(text: str) -> Queries | Cancel:
+    fields = parse_object(text, _LATER)
+    if set(fields) == {"cancel"} and fields["cancel"] is True:
+        return Cancel()
+    return Queries(queries_of(fields))
+
+
+def _string(fields: dict[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and (not isinstance(value, str) or isinstance(value, Number)):
+        raise BadRequest(f'"{name}" is not a string', hint=_FIRST)
+    return value
+
+
+def _option(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if not isinstance(value, str):
+        raise BadRequest("an option's value must be a string, a number or a boolean", hint=_FIRST)
+    return str(value)
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, Number) or not value.isdigit() or len(value) > _MAX_DIGITS:
+        raise BadRequest('"conn_id" and "secret_key" are the numbers of BackendKeyData')
+    return int(value)

@@ -1,0 +1,93 @@
+"""The connections that stay: WebSockets and streams of events; how many there may be, and how they are ended.
+
+One `Streams` for the port, on the event loop. Each stream enters it for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from tidemill.engine.api import Engine, Rows
+from tidemill.errors import LimitExceeded
+from tidemill.server.http.limits import MAX_STREAMS
+from tidemill.server.http.metrics import STREAMS
+from tidemill.server.shared import BlockEncoder, Encodings
+from tidemill.types.model import Column
+
+E = TypeVar("E", bound=BlockEncoder)
+
+
+class Stream(Protocol):
+    # What a cancel from another connection must name; None where there can be none.
+    key: tuple[int, int] | None
+
+    def cancel(self) -> None:
+        """Cancel what runs now."""
+        ...
+
+    def stop(self) -> None:
+        """The server goes down."""
+        ...
+
+
+class Streams:
+    """`engine` and `pool` (threads that encode) are for the streams themselves."""
+
+    def __init__(self, engine: Engine, pool: Executor) -> None:
+        self.engine = engine
+        self.pool = pool
+        self._encodings = Encodings(pool)
+        self._open: set[Stream] = set()
+
+    @contextlib.contextmanager
+    def entered(self, stream: Stream, kind: str) -> Generator[None]:
+        """Raises where there are too many."""
+        if len(self._open) >= MAX_STREAMS:
+            raise LimitExceeded(
+                f"too many WebSockets and streams of events (limit {MAX_STREAMS})",
+                hint="Close some, or use the SQL port.",
+                sqlstate="53300",
+            )
+        self._open.add(stream)
+        STREAMS.labels(kind).inc()
+        try:
+            yield
+        finally:
+            self._open.discard(stream)
+            STREAMS.labels(kind).dec()
+
+    def encoder(self, rows: Rows, make: Callable[[Sequence[Column]], E]) -> E:
+        """What encodes these rows; one for all streams that are given the same."""
+        columns = rows.columns
+        if not rows.shared:
+            return make(columns)
+        types = tuple(c.type for c in columns)
+        return self._encodings.common((make, types), lambda: make(columns))
+
+    async def encoded(
+        self, rows: Rows, batch: pa.RecordBatch, at: int, count: int, encoder: BlockEncoder
+    ) -> memoryview:
+        """A block of the batch, encoded in a thread."""
+        if rows.shared:
+            return await self._encodings.block(batch, at, count, encoder)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.pool, encoder.encode, batch.slice(at, count))
+
+    def cancel(self, conn_id: int, secret_key: int) -> None:
+        """Of a connection that is not there, or with another secret: nothing happens, and nobody is told."""
+        for stream in self._open:
+            if stream.key is not None and stream.key[0] == conn_id:
+                if hmac.compare_digest(str(stream.key[1]), str(secret_key)):
+                    stream.cancel()
+                return
+
+    def stop(self) -> None:
+        for stream in list(self._open):
+            stream.stop()
