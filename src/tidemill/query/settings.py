@@ -114,7 +114,9 @@ def spark_conf(
         "spark.app.name": "tidemill",
         "spark.driver.memory": f"{driver_mb or driver_memory_mb()}m",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.driver.extraJavaOptions": f"{_java_options(where, scratch, socket_dir)} -XX:+UseParallelGC",
+        "spark.driver.extraJavaOptions": " ".join(
+            (_java_options(where, scratch, socket_dir), "-XX:+UseParallelGC", *LATE_COMPILATION)
+        ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # TCP between JVM and Python costs about 45 ms a stage in delayed acknowledgements; Unix sockets none.
@@ -163,6 +165,18 @@ def spark_conf(
         conf["spark.executor.extraJavaOptions"] += f" -Dlog4j2.configurationFile={log}"
     joined = {key: f"{conf[key]} {extra[key]}" for key in _JOINED if key in conf and key in extra}
     return conf | dict(extra) | joined | FIXED
+
+
+# Java's second compiler makes a method fast at the cost of some 10 to 100 ms of a core. By default it takes
+# up what was called 5,000 times: in the first minutes of a server that is thousands of methods, and half of
+# what the JVM does in a catch-up. Ten times later it takes up what is hot indeed; loops over rows get there
+# in milliseconds.
+LATE_COMPILATION = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
 
 
 def _java_options(where: Place, scratch: Path, socket_dir: Path) -> str:
