@@ -51,8 +51,8 @@ class _View:
     catalog: CatalogState
     report: Report = field(default_factory=Report)
     machine: Machine | None = None
-    # The shards whose moves wake it; known once it has rows.
-    inputs: frozenset[str] = frozenset()
+    # The shards whose moves wake it; None, for all, before it has rows.
+    inputs: frozenset[str] | None = None
     busy: bool = False
     woken: bool = True
     # When (monotonic) it is next stepped, and not before when it failed.
@@ -149,7 +149,7 @@ class Views:
             more = machine.step()
             view.report.become(_state(machine))
             view.failures = 0
-            if machine.hydrated and not view.inputs:
+            if machine.hydrated and view.inputs is None:
                 view.inputs = frozenset(each.shard.id for each in machine.program.inputs)
         except Fenced as e:
             self._failed(view, e)
@@ -190,7 +190,7 @@ class Views:
     def moved(self, shards: Collection[str]) -> None:
         """The shards have new updates, or time has gone on for them."""
         with self._cond:
-            woken = [v for v in self._views.values() if not v.inputs.isdisjoint(shards)]
+            woken = [v for v in self._views.values() if v.inputs is None or not v.inputs.isdisjoint(shards)]
             for view in woken:
                 view.woken = True
             if woken:
