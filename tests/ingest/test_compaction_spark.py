@@ -72,7 +72,8 @@ KILLED = (
 # Every part waits until it is told that it may be written: there is a file `go`.
 HELD = (
     f"type('Held', ({_MODULE}.LocalBlobs,), {{'put': lambda self, path, data: ("
-    "[__import__('time').sleep(0.02) for _ in iter(lambda: __import__('os').path.exists(root + '/go'), True)], "
+    "[__import__('time').sleep(0.02) "
+    "for _ in iter(lambda: __import__('os').path.exists(root + '/go'), True)], "
     f"{_MODULE}.LocalBlobs.put(self, path, data))}})(root)"
 )
 # Every part takes a while.
