@@ -1,0 +1,161 @@
+"""From rows with progress to complete times: the state machine that no application should have to write.
+
+Rows come in pieces, cut anywhere, with a progress row now and then: `p` says that every time before it is
+complete. What comes out are whole times, each once, in order. After a cut connection (`cut`) the rows of
+times that were not complete are forgotten, and `resume` says where to go on so that nothing is missing and
+nothing comes twice.
+
+Pure and columnar; the tables have the time in the first column, whether it is a progress row in the second,
+and the rest is not looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.client.errors import ProtocolViolation, TooLarge
+from tidemill.client.request import Resume
+from tidemill.types.columns import contiguous, numbers
+
+# What may be held of one time that is not complete, a snapshot above all: as much as a machine with 8 GB can
+# hold once as rows and once as the application's own.
+MAX_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """All that happened at `time`, without the two columns that told so. `snapshot`: it is not what changed
+    but all there was at this time; perhaps nothing."""
+
+    time: int
+    rows: pa.Table
+    snapshot: bool = False
+
+
+class Assembler:
+    def __init__(self, *, snapshot: bool, max_bytes: int = MAX_BYTES) -> None:
+        # Whether the next stream begins with a snapshot; false once one is complete.
+        self._wants_snapshot = snapshot
+        self._max_bytes = max_bytes
+        # The last time that was given out or is not wanted: the place to go on from. None before the first.
+        self._after: int | None = None
+        # Of the present stream: the last progress, and the time of its snapshot while that is not complete.
+        self._progress: int | None = None
+        self._snapshot_at: int | None = None
+        # Rows of times that are not complete, in the pieces they came in.
+        self._pieces: list[pa.Table] = []
+        self._bytes = 0
+        self._last_row = -1
+        # What a snapshot of nothing looks like.
+        self._empty = pa.table({})
+
+    @property
+    def after(self) -> int | None:
+        """Complete up to and including this time."""
+        return self._after
+
+    @property
+    def resume(self) -> Resume | None:
+        """Where the next stream goes on; None: it begins as the first one did."""
+        return None if self._after is None else Resume(self._after)
+
+    def cut(self) -> None:
+        """The stream ended in the middle: another one comes, from `resume` on."""
+        self._progress = None
+        self._snapshot_at = None
+        self._pieces.clear()
+        self._bytes = 0
+        self._last_row = -1
+
+    def begin_anew(self) -> None:
+        """As `cut`, but the next stream begins with a new snapshot: the place to go on from is gone."""
+        self.cut()
+        self._after = None
+        self._wants_snapshot = True
+
+    def feed(self, rows: pa.Table) -> list[Complete]:
+        """The times that these rows complete."""
+        if not rows.num_rows:
+            return []
+        self._empty = rows.schema.empty_table().drop_columns(rows.column_names[:2])
+        times = numbers(contiguous(rows.column(0)), np.int64)
+        progressed = contiguous(rows.column(1)).to_numpy(zero_copy_only=False).astype(np.bool_)
+        told = times[progressed]
+        self._check(times, progressed)
+        if len(told) and self._progress is None:
+            self._begin(int(told[0]))
+        data = rows if not len(told) else rows.filter(pa.array(~progressed))
+        if data.num_rows:
+            self._pieces.append(data)
+            self._bytes += data.nbytes
+        if len(told):
+            self._progress = int(told[-1])
+            return self._complete(self._progress)
+        if self._bytes > self._max_bytes:
+            raise TooLarge(
+                f"the rows of one time are larger than max_bytes ({self._max_bytes})",
+                hint="Ask for fewer columns or rows, or allow more with max_bytes.",
+            )
+        return []
+
+    def finish(self) -> list[Complete]:
+        """The stream ended by itself: whatever came is complete."""
+        return self._complete(self._last_row + 1) if self._pieces else []
+
+    def _begin(self, as_of: int) -> None:
+        """The first row of a stream is progress at its AS OF."""
+        if self._wants_snapshot:
+            self._snapshot_at = as_of
+        elif self._after is None:
+            self._after = as_of
+        elif self._after != as_of:
+            raise ProtocolViolation(f"a stream from {self._after} on began at {as_of}")
+
+    def _check(self, times: np.ndarray, progressed: np.ndarray) -> None:
+        """Times do not go back, and no row comes at a time that was complete."""
+        if self._progress is None and not progressed[0]:
+            raise ProtocolViolation("a subscription did not begin with progress")
+        floor = -1 if self._progress is None else self._progress
+        before = np.maximum.accumulate(np.concatenate([[floor], np.where(progressed, times, -1)]))[:-1]
+        rows = times[~progressed]
+        if bool((times < before).any()) or bool((np.diff(rows, prepend=self._last_row) < 0).any()):
+            raise ProtocolViolation("a row came at a time that was complete, or times went back")
+        if len(rows):
+            self._last_row = int(rows[-1])
+
+    def _complete(self, progress: int) -> list[Complete]:
+        """Everything before `progress`, one by one."""
+        snapshot_at = self._snapshot_at
+        if snapshot_at is not None and progress <= snapshot_at:
+            return []
+        done, self._pieces, self._bytes = self._pieces, [], 0
+        found: list[Complete] = []
+        if done:
+            rows = pa.concat_tables(done)
+            times = numbers(contiguous(rows.column(0)), np.int64)
+            ready = int(np.searchsorted(times, progress, side="left"))
+            if ready < rows.num_rows:
+                rest = rows.slice(ready)
+                self._pieces, self._bytes = [rest], rest.nbytes
+            found = _by_time(rows.slice(0, ready), times[:ready], snapshot_at)
+        if snapshot_at is not None:
+            if not found or found[0].time != snapshot_at:
+                found.insert(0, Complete(snapshot_at, self._empty, snapshot=True))
+            self._snapshot_at = None
+            self._wants_snapshot = False
+        if self._after is None or progress - 1 > self._after:
+            self._after = progress - 1
+        return found
+
+
+def _by_time(rows: pa.Table, times: np.ndarray, snapshot_at: int | None) -> list[Complete]:
+    starts = np.flatnonzero(np.diff(times, prepend=-1))
+    ends = np.append(starts, len(times))[1:]
+    payload = rows.drop_columns(rows.column_names[:2])
+    return [
+        Complete(int(times[a]), payload.slice(a, b - a), snapshot=int(times[a]) == snapshot_at)
+        for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]

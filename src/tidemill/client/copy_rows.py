@@ -1,0 +1,160 @@
+"""Rows of COPY ... TO STDOUT as columns in storage form, without Python per row.
+
+Each CopyData message is one row, so every row's beginning is known, and a block of rows is cut column by
+column: all lengths of the first column, then all of the second, and so on. Used by `link`; pure.
+
+Binary is the rule: half the work for the server and no doubt about spelling. Where a column's type is not
+known here the text of a value is all that can be had, and the block comes as csv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pcsv
+
+from tidemill.client.errors import ProtocolViolation
+from tidemill.client.forms import Field, held, held_schema
+from tidemill.types.columns import validity_buffer
+from tidemill.types.kernels import pc
+from tidemill.types.model import Kind
+from tidemill.types.wire import decode_binary, decode_text
+
+# COPY's binary signature, no flags, no extension: the server sends it in front of the first row.
+_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_TRAILER = b"\xff\xff"
+# pyarrow's types under which csv is read as it stands.
+_CSV_DIRECT = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.TEXT, Kind.BOOL, Kind.MZ_TIMESTAMP}
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+
+class Rows(Protocol):
+    """Blocks of rows into tables."""
+
+    # What stands in COPY's WITH.
+    options: str
+
+    def decode(self, rows: Sequence[memoryview]) -> pa.Table: ...
+
+
+def rows_of(fields: Sequence[Field]) -> Rows:
+    return CsvRows(fields) if any(f.opaque for f in fields) else BinaryRows(fields)
+
+
+class BinaryRows:
+    options = "FORMAT binary"
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = fields
+        self._header_seen = False
+
+    def decode(self, rows: Sequence[memoryview]) -> pa.Table:
+        """The rows, without the header before the first and the trailer after the last one."""
+        block = list(rows)
+        if block and not self._header_seen:
+            if bytes(block[0][: len(_HEADER)]) != _HEADER:
+                raise ProtocolViolation("COPY did not begin with its binary signature")
+            self._header_seen = True
+            block[0] = block[0][len(_HEADER) :]
+        if block and bytes(block[-1]) == _TRAILER:
+            block.pop()
+        data = np.frombuffer(b"".join(block), np.uint8)
+        sizes = np.fromiter(map(len, block), np.int64, len(block))
+        ends = np.cumsum(sizes)
+        starts = ends - sizes
+        if len(block):
+            _check(sizes >= 2, "a row has no number of fields")
+            counts = data[starts].astype(np.int64) << 8 | data[starts + 1]
+            _check(counts == len(self._fields), f"a row does not have {len(self._fields)} fields")
+        at = starts + 2
+        columns: list[pa.Array] = []
+        for field in self._fields:
+            values, at = _column(data, at, ends)
+            columns.append(_decoded(values, field))
+        _check(at == ends, "a row is longer than its fields")
+        return held(columns, self._fields)
+
+
+def _column(data: Bytes, at: Places, ends: Places) -> tuple[pa.Array, Places]:
+    """The values whose lengths stand at `at`, and where the next ones' do."""
+    _check(at + 4 <= ends, "a row ends within a length")
+    raw = np.ascontiguousarray(data[at[:, None] + np.arange(4)]) if len(at) else np.zeros((0, 4), np.uint8)
+    lengths = raw.view(">i4").reshape(len(at)).astype(np.int64)
+    valid = lengths >= 0
+    lengths = np.maximum(lengths, 0)
+    begin = at + 4
+    after = begin + lengths
+    _check(after <= ends, "a row ends within a value")
+    offsets = np.zeros(len(at) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    total = int(offsets[-1])
+    if total > np.iinfo(np.int32).max:
+        raise ProtocolViolation("a block of rows is larger than 2 GB")
+    # Byte k of the result stands as far from its value's beginning there as it does here.
+    source = np.arange(total) + np.repeat(begin - offsets[:-1], lengths)
+    buffers = [validity_buffer(valid), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[source])]
+    return pa.Array.from_buffers(pa.binary(), len(at), buffers), after
+
+
+def _decoded(values: pa.Array, field: Field) -> pa.Array:
+    if field.type.kind is Kind.JSONB:
+        # A version byte, then the server's canonical text: nothing to work out again.
+        return pc.binary_slice(values, 1, 2**31 - 1).cast(pa.string())
+    return decode_binary(values, field.type)
+
+
+def _check(right: npt.NDArray[np.bool_], text: str) -> None:
+    if not bool(right.all()):
+        raise ProtocolViolation(text)
+
+
+class CsvRows:
+    options = "FORMAT csv"
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = fields
+        schema = held_schema(fields)
+        self._names = schema.names
+        direct = [f.type.kind in _CSV_DIRECT for f in fields]
+        types = {
+            n: schema.field(n).type if d else pa.string() for n, d in zip(self._names, direct, strict=True)
+        }
+        self._convert = pcsv.ConvertOptions(
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["t"],
+            false_values=["f"],
+        )
+
+    def decode(self, rows: Sequence[memoryview]) -> pa.Table:
+        data = b"".join(rows)
+        if not data:
+            return held_schema(self._fields).empty_table()
+        read = pcsv.ReadOptions(use_threads=False, column_names=self._names, block_size=len(data) + 1)
+        parse = pcsv.ParseOptions(newlines_in_values=True)
+        try:
+            table = pcsv.read_csv(pa.BufferReader(data), read, parse, self._convert)
+        except pa.ArrowInvalid as e:
+            raise ProtocolViolation("a row of COPY's csv cannot be read", detail=str(e)) from None
+        columns = [
+            column.combine_chunks() if f.type.kind in _CSV_DIRECT else decode_text(column, f.type)
+            for column, f in zip(table.columns, self._fields, strict=True)
+        ]
+        return held(columns, self._fields)
+
+
+def text_rows(values: Sequence[Sequence[bytes | None]], fields: Sequence[Field]) -> pa.Table:
+    """Columns of texts, as a small result holds them."""
+    columns: list[pa.Array] = []
+    for field, texts in zip(fields, values, strict=True):
+        column = pa.array(texts, pa.binary())
+        columns.append(column.cast(pa.string()) if field.opaque else decode_text(column, field.type))
+    return held(columns, fields)

@@ -1,0 +1,139 @@
+"""The course of one subscription: connect, follow, and after a cut go on where it stopped.
+
+A generator that does no I/O of its own: it yields what it needs (`Dial` a connection, wait until a socket is
+`Ready`, `Pause`) and, in between, what the subscription is for: `News`. `sync` and `aio` drive it. Promises:
+every complete time comes once, in order, with no gap, however often the connection is cut; where that is
+impossible because the server no longer knows the past, the subscription ends with `HistoryGone`, or begins
+anew with a new snapshot if `renew` says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+
+from tidemill.client.assemble import MAX_BYTES, Assembler, Complete
+from tidemill.client.copy_rows import rows_of
+from tidemill.client.errors import ClientError, ColumnsChanged, ConnectionLost, GaveUp, HistoryGone
+from tidemill.client.forms import Field
+from tidemill.client.link import Connection, Link, Ready
+from tidemill.client.request import Request
+from tidemill.client.retry import Pauses, Retry
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Connect; send the connection, or throw ConnectionFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait so many seconds before the next attempt; `error` is why the last one failed."""
+
+    seconds: float
+    error: ClientError
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Times that are complete now, in order; and the time up to which all are."""
+
+    complete: list[Complete]
+    after: int
+
+
+Step = Dial | Ready | Pause
+Steps = Generator[Step | News, Connection | None, None]
+
+
+class Course:
+    def __init__(
+        self,
+        request: Request,
+        retry: Retry,
+        *,
+        renew: bool = False,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._request = request
+        self._retry = retry
+        self._renew = renew
+        self._pauses = Pauses(retry, clock)
+        self._assembler = Assembler(snapshot=request.snapshot, max_bytes=max_bytes)
+        # The columns behind time and progress, once known: they must stay the same.
+        self.fields: tuple[Field, ...] | None = None
+        # How often the connection was made again.
+        self.reconnects = -1
+
+    def steps(self) -> Steps:
+        while True:
+            try:
+                conn = yield Dial()
+                if conn is None:
+                    raise ConnectionLost("no connection was made")
+                self.reconnects += 1
+                link = Link(conn)
+                try:
+                    yield from self._follow(link)
+                finally:
+                    link.close()
+                return
+            except HistoryGone as e:
+                self._begin_anew(e)
+            except ClientError as e:
+                if not e.transient:
+                    raise
+                self._assembler.cut()
+                seconds = self._pauses.failed()
+                if seconds is None:
+                    raise GaveUp(
+                        f"no connection for {self._retry.give_up_after:g} seconds", detail=e.primary
+                    ) from e
+                yield Pause(seconds, e)
+
+    def _follow(self, link: Link) -> Steps:
+        """Until the end of the stream, which only UP TO and constant relations have."""
+        resume = self._assembler.resume
+        fields = yield from link.describe(self._request.sql(resume))
+        if self.fields is not None and fields[2:] != self.fields:
+            raise ColumnsChanged(
+                "the columns are not those of before the reconnect",
+                detail=f"They were ({_names(self.fields)}) and are ({_names(fields[2:])}).",
+                hint="Subscribe again.",
+            )
+        self.fields = fields[2:]
+        rows = rows_of(fields)
+        yield from link.copy(self._request.copy(resume, rows.options))
+        while block := (yield from link.block()):
+            yield from self._news(self._assembler.feed(rows.decode(block)))
+        yield from self._news(self._assembler.finish())
+
+    def _news(self, complete: list[Complete]) -> Generator[News, Connection | None, None]:
+        after = self._assembler.after
+        if after is not None and (complete or after != self._told):
+            self._told = after
+            self._pauses.arrived()
+            yield News(complete, after)
+
+    # The last `News.after`.
+    _told: int | None = None
+
+    def _begin_anew(self, error: HistoryGone) -> None:
+        resume = self._assembler.resume
+        if resume is None:
+            raise error  # the application's own AS OF
+        if not self._renew:
+            raise HistoryGone(
+                f"the subscription cannot go on from {resume.after}: the server no longer knows what changed",
+                detail=error.detail,
+                hint="Subscribe anew with a snapshot, or use live_table(), which does so by itself. "
+                "How long history is kept: RETAIN HISTORY FOR, --retain-history.",
+            ) from error
+        self._assembler.begin_anew()
+        self._request = replace(self._request, as_of=None, snapshot=True)
+
+
+def _names(fields: tuple[Field, ...]) -> str:
+    return ", ".join(f"{f.name} {f.type}" for f in fields)

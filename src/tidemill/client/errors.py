@@ -1,0 +1,134 @@
+"""What can go wrong for an application: one class for each thing that it can react to.
+
+All are `TidemillError`s: a primary text, perhaps a detail and a hint, an SQLSTATE. What the server said comes
+as `ServerError` with the server's own words; the classes below it are what the client itself can tell apart.
+"""
+
+from __future__ import annotations
+
+from psycopg import pq
+from psycopg.pq import abc
+
+from tidemill.errors import LimitExceeded, TidemillError
+
+__all__ = [
+    "ClientError",
+    "Closed",
+    "ColumnsChanged",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "GaveUp",
+    "HistoryGone",
+    "MissingPackage",
+    "NoRows",
+    "ProtocolViolation",
+    "ServerError",
+    "TooLarge",
+    "server_error",
+]
+
+# The server ends, starts, or has no room now: the same statement may succeed later.
+_TRANSIENT_STATES = frozenset({"57P01", "57P02", "57P03", "53300"})
+_TRANSIENT_CLASS = "08"
+# A reader that was too slow goes on where it stopped; other causes of 53000 would come again.
+_FELL_BEHIND_STATE, _FELL_BEHIND = "53000", "SUBSCRIBE fell behind"
+_HISTORY_STATE, _HISTORY = "22000", "could not find a valid timestamp"
+
+
+class ClientError(TidemillError):
+    """Base of the errors below."""
+
+
+class ServerError(ClientError):
+    """The server refused a statement or ended it; text, detail, hint and SQLSTATE are the server's. Where
+    `transient` is true a subscription goes on by itself, and nobody sees this error."""
+
+
+class HistoryGone(ServerError):
+    """The time that was asked for is no longer known: the server keeps history for a limited time. A live
+    table takes a new snapshot instead."""
+
+    sqlstate = "22000"
+
+
+class ConnectionFailed(ClientError):
+    """No connection could be made."""
+
+    sqlstate = "08001"
+    transient = True
+
+
+class ConnectionLost(ClientError):
+    """The connection ended under a statement. A write may have happened."""
+
+    sqlstate = "08006"
+    transient = True
+
+
+class GaveUp(ClientError):
+    """The server could not be reached again for as long as `Retry.give_up_after` says; the last failure is
+    the cause."""
+
+    sqlstate = "08006"
+
+
+class ColumnsChanged(ClientError):
+    """After a reconnect the relation or query has other columns than before."""
+
+    sqlstate = "0A000"
+
+
+class TooLarge(ClientError, LimitExceeded):
+    """What belongs to one time is larger than `max_bytes`."""
+
+    sqlstate = "54000"
+
+
+class Closed(ClientError):
+    """It was closed before."""
+
+    sqlstate = "08003"
+
+
+class MissingPackage(ClientError):
+    """A conversion needs a package that is not installed."""
+
+    sqlstate = "58P01"
+
+
+class NoRows(ClientError):
+    """query() was given a statement that returns none."""
+
+    sqlstate = "42601"
+
+
+class ProtocolViolation(ClientError):
+    """The server sent what it must never send: rows of a time that it had called complete, or a row that
+    goes and was never there."""
+
+    sqlstate = "08P01"
+
+
+def server_error(result: abc.PGresult) -> ClientError:
+    """The error of a failed result."""
+
+    def field(name: pq.DiagnosticField) -> str | None:
+        value = result.error_field(name)
+        return None if value is None else value.decode(errors="replace")
+
+    state = field(pq.DiagnosticField.SQLSTATE)
+    if state is None:  # libpq's own, not the server's: the connection is gone
+        return ConnectionLost(result.get_error_message().strip() or "the connection ended")
+    text = field(pq.DiagnosticField.MESSAGE_PRIMARY) or "unknown error"
+    gone = state == _HISTORY_STATE and text.startswith(_HISTORY)
+    position = field(pq.DiagnosticField.STATEMENT_POSITION)
+    error = (HistoryGone if gone else ServerError)(
+        text,
+        detail=field(pq.DiagnosticField.MESSAGE_DETAIL),
+        hint=field(pq.DiagnosticField.MESSAGE_HINT),
+        sqlstate=state,
+        position=int(position) if position and position.isdigit() else None,
+    )
+    behind = state == _FELL_BEHIND_STATE and text.startswith(_FELL_BEHIND)
+    error.transient = behind or state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASS)
+    return error

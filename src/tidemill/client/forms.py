@@ -1,0 +1,124 @@
+"""Columns between three forms: as the server describes them, as they are held here, as the application sees
+them.
+
+Held in the storage form of `tidemill.types`, in which rows have an identity and a hash; shown in the Arrow
+types that polars and pandas know what to do with (`shown`). Types whose shape the wire does not tell (lists,
+maps, records) are held and shown as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from psycopg.pq import abc
+
+from tidemill.types import model
+from tidemill.types.arrow import arrow_type, element_type
+from tidemill.types.columns import contiguous, valid_mask
+from tidemill.types.model import Kind, SqlType
+from tidemill.types.nested import list_array, list_parts
+from tidemill.types.wire import decode_text, encode_text, type_of_oid
+from tidemill.types.wire.oids import MZ_TIMESTAMP_PRECISION
+
+_TEXTS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.UNKNOWN}
+# Where the storage form is not what one would hand to an application.
+_SHOWN: dict[Kind, pa.DataType] = {
+    Kind.UINT2: pa.uint16(),
+    Kind.UINT4: pa.uint32(),
+    Kind.UINT8: pa.uint64(),
+    Kind.OID: pa.uint32(),
+    Kind.TIME: pa.time64("us"),
+    Kind.UUID: pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of a result. `type` is what it is held as; `opaque`: the server's own type is not known
+    here, and only its text format can be read."""
+
+    name: str
+    type: SqlType
+    opaque: bool = False
+
+
+def described(result: abc.PGresult) -> tuple[Field, ...]:
+    """The columns of a statement's description."""
+    return tuple(
+        _field((result.fname(i) or b"").decode(), result.ftype(i), result.fmod(i))
+        for i in range(result.nfields)
+    )
+
+
+def _field(name: str, oid: int, modifier: int) -> Field:
+    known = type_of_oid(oid)
+    if known is None:
+        return Field(name, model.TEXT, opaque=True)
+    if known.kind is Kind.ARRAY:
+        return Field(name, model.array(_with_modifier(element_type(known), modifier)))
+    return Field(name, _with_modifier(known, modifier))
+
+
+def _with_modifier(t: SqlType, modifier: int) -> SqlType:
+    if t.kind in _TEXTS:
+        return model.TEXT  # how long a value may be was the server's concern
+    if t.kind is Kind.NUMERIC and modifier >= 4:
+        precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF
+        if precision == MZ_TIMESTAMP_PRECISION and scale == 0:
+            return model.MZ_TIMESTAMP
+        return model.numeric(precision, scale)
+    return t
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """The names, with `_2`, `_3` ... behind those that are taken: data frames want each name once."""
+    taken: set[str] = set()
+    result: list[str] = []
+    for name in names:
+        candidate, n = name, 2
+        while candidate in taken or (candidate != name and candidate in names):
+            candidate, n = f"{name}_{n}", n + 1
+        taken.add(candidate)
+        result.append(candidate)
+    return result
+
+
+def held(columns: Sequence[pa.Array], fields: Sequence[Field]) -> pa.Table:
+    """A table in storage form. Its columns go by position: names may repeat in a result."""
+    return pa.table(list(columns), schema=held_schema(fields))
+
+
+def held_schema(fields: Sequence[Field]) -> pa.Schema:
+    return pa.schema([pa.field(f"c{i}", arrow_type(f.type)) for i, f in enumerate(fields)])
+
+
+def shown(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
+    """A held table as the application sees it."""
+    columns = [_shown(contiguous(c), f.type) for c, f in zip(table.columns, fields, strict=True)]
+    return pa.table(columns, names=unique([f.name for f in fields]))
+
+
+def _shown(column: pa.Array, t: SqlType) -> pa.Array:
+    if t.kind is Kind.ARRAY:
+        element = element_type(t)
+        if element.kind not in _SHOWN:
+            return column
+        offsets, elements = list_parts(column)
+        inner = _shown(elements, element)
+        kind = pa.list_(pa.field("element", inner.type))
+        return list_array(inner, np.asarray(offsets), valid_mask(column), kind)
+    target = _SHOWN.get(t.kind)
+    if target is None:
+        return column
+    return encode_text(column, t).cast(target) if t.kind is Kind.UUID else column.cast(target)
+
+
+def key_array(value: object, t: SqlType) -> pa.Array:
+    """One value of a key, as the application writes it, in storage form."""
+    as_shown = _SHOWN.get(t.kind)
+    if t.kind is Kind.UUID:
+        return decode_text(pa.array([None if value is None else str(value)], pa.string()), t)
+    return pa.array([value], as_shown or arrow_type(t)).cast(arrow_type(t))

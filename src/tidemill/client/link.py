@@ -1,0 +1,155 @@
+"""One connection to the server, spoken to without waiting: statements, descriptions, COPY.
+
+Generators that yield a `Ready` wherever the socket must be waited for; who drives them (`sync`, `aio`) waits
+in its own manner. So both clients share every line that knows of libpq.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import pq
+from psycopg.pq import abc
+
+from tidemill.client.errors import ConnectionLost, ProtocolViolation, server_error
+from tidemill.client.forms import Field, described
+
+# Rows that are decoded together: large enough that the work per block is nothing, small enough for a cache.
+BLOCK_BYTES = 4 << 20
+_COPY = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Wait until the socket can be read, or also written."""
+
+    fd: int
+    write: bool = False
+
+
+# How it was made does not matter: what is used of it is libpq's.
+Connection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+T = TypeVar("T")
+Waits = Generator[Ready, object, T]
+
+
+class Link:
+    def __init__(self, connection: Connection) -> None:
+        """Takes the connection over: closing the link closes it."""
+        self._owner = connection  # hears the notices
+        self._conn = connection.pgconn
+        self._conn.nonblocking = 1
+        # The last row of the COPY was given out; how it ended is still to be asked for.
+        self._copied = False
+
+    @property
+    def alive(self) -> bool:
+        return self._conn.status == pq.ConnStatus.OK
+
+    @property
+    def busy(self) -> bool:
+        """A statement was begun and left."""
+        return self._conn.transaction_status == pq.TransactionStatus.ACTIVE
+
+    def close(self) -> None:
+        """Idempotent. The server is told, without waiting for it."""
+        self._conn.finish()
+
+    def run(self, sql: str) -> Waits[list[abc.PGresult]]:
+        """Any number of statements; their results, in text. Raises what failed first, once the connection
+        is free for the next statement."""
+        with _lost():
+            self._conn.send_query(sql.encode())
+        return (yield from self._results())
+
+    def describe(self, sql: str) -> Waits[tuple[Field, ...]]:
+        """The columns of one statement's rows, without running it; none if it has none."""
+        with _lost():
+            self._conn.send_prepare(b"", sql.encode())
+        yield from self._results()
+        with _lost():
+            self._conn.send_describe_prepared(b"")
+        (result,) = yield from self._results()
+        return described(result)
+
+    def copy(self, sql: str) -> Waits[None]:
+        """Start a COPY ... TO STDOUT; then call `block` until it gives nothing."""
+        self._copied = False
+        with _lost():
+            self._conn.send_query(sql.encode())
+        yield from self._flush()
+        result = yield from self._result()
+        if result is None or result.status != pq.ExecStatus.COPY_OUT:
+            raise ProtocolViolation("COPY ... TO STDOUT did not start a copy")
+
+    def block(self) -> Waits[list[memoryview]]:
+        """Rows that are there, at least one; nothing when the COPY has ended. Raises why it ended
+        otherwise."""
+        rows: list[memoryview] = []
+        size = 0
+        while size < BLOCK_BYTES and not self._copied:
+            with _lost():
+                count, data = self._conn.get_copy_data(1)
+            if count > 0:
+                rows.append(data)
+                size += count
+            elif count < 0:
+                self._copied = True
+            elif rows:
+                break
+            else:
+                yield from self._input()
+        if not rows:
+            yield from self._results()
+        return rows
+
+    def _flush(self) -> Waits[None]:
+        while True:
+            with _lost():
+                if not self._conn.flush():
+                    return
+            yield Ready(self._conn.socket, write=True)
+            with _lost():
+                self._conn.consume_input()
+
+    def _input(self) -> Waits[None]:
+        with _lost():
+            socket = self._conn.socket
+        yield Ready(socket)
+        with _lost():
+            self._conn.consume_input()
+
+    def _result(self) -> Waits[abc.PGresult | None]:
+        while self._conn.is_busy():
+            yield from self._input()
+        with _lost():
+            result = self._conn.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            error = server_error(result)
+            if self.alive and not isinstance(error, ConnectionLost):
+                while (yield from self._result()) is not None:
+                    pass
+            raise error
+        return result
+
+    def _results(self) -> Waits[list[abc.PGresult]]:
+        yield from self._flush()
+        results: list[abc.PGresult] = []
+        while (result := (yield from self._result())) is not None:
+            if result.status in _COPY:
+                raise ProtocolViolation("COPY is not for query() and execute(): use psycopg")
+            results.append(result)
+        return results
+
+
+@contextmanager
+def _lost() -> Generator[None]:
+    """libpq fails only when the connection does."""
+    try:
+        yield
+    except psycopg.Error as e:
+        raise ConnectionLost(str(e).strip() or "the connection ended") from e

@@ -1,0 +1,142 @@
+"""What a live table holds, whoever feeds it: the state behind `LiveTable` and `AsyncLiveTable`.
+
+One thread feeds it, complete time by complete time; any number of others may read it meanwhile, and see it
+as it was at one complete time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.client.assemble import Complete
+from tidemill.client.forms import Field, key_array, shown, unique
+from tidemill.client.frames import Changes, to_pandas, to_polars
+from tidemill.client.state import Counted, State
+from tidemill.errors import InvalidValue, UndefinedObject
+from tidemill.types.columns import contiguous, numbers
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class LiveState:
+    """Reading: all methods without an underscore. The rest is for the feeder."""
+
+    def __init__(self, key: Sequence[str]) -> None:
+        self._names = tuple(key)
+        self._lock = threading.Lock()
+        self._state: State | None = None
+        self._fields: tuple[Field, ...] = ()
+        self._key: tuple[int, ...] = ()
+        self._time: int | None = None
+        # The table as it was shown last; None after a change.
+        self._shown: pa.Table | None = None
+
+    @property
+    def time(self) -> int | None:
+        """The table is as it was at this time, complete; None before the first snapshot is. Goes on while
+        nothing changes."""
+        return self._time
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds between `time` and this machine's clock; about one while nothing changes."""
+        return None if self._time is None else max(0.0, time.time() - self._time / 1000)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns; none before the first snapshot."""
+        return unique([f.name for f in self._fields])
+
+    @property
+    def key(self) -> list[str]:
+        return list(self._names)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return 0 if self._state is None else self._state.size
+
+    @property
+    def arrow(self) -> pa.Table:
+        """All rows, in no particular order."""
+        with self._lock:
+            if self._state is None:
+                return pa.table({})
+            if self._shown is None:
+                self._shown = shown(self._state.rows(), self._fields)
+            return self._shown
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.arrow.to_pylist()
+
+    def to_polars(self) -> pl.DataFrame:
+        return to_polars(self.arrow)
+
+    def to_pandas(self) -> Any:
+        return to_pandas(self.arrow)
+
+    def get(self, *key: object) -> dict[str, Any] | None:
+        """The row with this key, the first one if there are several; None if there is none. Costs no look
+        at all other rows."""
+        if not self._names:
+            raise InvalidValue("get() needs a key", hint='Name its columns: live_table(..., key=["id"]).')
+        if len(key) != len(self._names):
+            raise InvalidValue(f"the key has {len(self._names)} columns: {', '.join(self._names)}")
+        with self._lock:
+            if self._state is None:
+                return None
+            pairs = zip(key, (self._fields[i] for i in self._key), strict=True)
+            try:
+                wanted = [key_array(value, field.type) for value, field in pairs]
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
+                raise InvalidValue(f"{key} cannot be a key of this table", detail=str(e)) from None
+            found = shown(self._state.find(wanted).slice(0, 1), self._fields).to_pylist()
+            return found[0] if found else None
+
+    # -- the feeder's
+
+    def take(self, complete: Complete, fields: Sequence[Field]) -> Changes:
+        """One complete time; `fields` begin with mz_diff."""
+        diffs = numbers(contiguous(complete.rows.column(0)), np.int64)
+        rows = Counted(complete.rows.drop_columns(complete.rows.column_names[:1]), diffs)
+        first = self._state is None
+        with self._lock:
+            if self._state is None:
+                self._fields = tuple(fields[1:])
+                self._key = _places(self._names, self.columns)
+                self._state = State(rows.rows.slice(0, 0), self._key)
+            if complete.snapshot:
+                rows = self._state.replace(rows)
+            else:
+                self._state.apply(rows)
+            self._shown = None
+            self._time = complete.time
+        table = rows.rows.add_column(0, complete.rows.schema.field(0), pa.array(rows.counts))
+        return Changes(
+            table,
+            fields,
+            self._key,
+            complete.time,
+            snapshot=first,
+            renewed=complete.snapshot and not first,
+        )
+
+    def advance(self, after: int) -> None:
+        """Nothing changed up to this time."""
+        if self._time is not None and after > self._time:
+            self._time = after
+
+
+def _places(names: Sequence[str], columns: Sequence[str]) -> tuple[int, ...]:
+    for name in names:
+        if name not in columns:
+            raise UndefinedObject(
+                f'column "{name}" does not exist', detail=f"There are {', '.join(columns)}.", sqlstate="42703"
+            )
+    return tuple(columns.index(name) for name in names)

@@ -1,0 +1,124 @@
+"""What a subscription asks for, and its text as SQL: at first, and after a cut.
+
+Pure. A `Request` is made once from the arguments of `subscribe` or `live_table`; the course of the
+subscription asks it for the statement, with the place to go on from once there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from tidemill.errors import InvalidValue
+
+Envelope = Literal["diff", "upsert", "debezium"]
+# A time: milliseconds since 1970 as the server counts them, or a datetime with a time zone.
+Moment = int | datetime
+
+_NAME = r'(?:[^\W\d][\w$]*|"(?:[^"]|"")+")'
+_RELATION = re.compile(rf"\s*{_NAME}(?:\s*\.\s*{_NAME}){{0,2}}\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Everything up to and including `after` was seen: only what is later is wanted."""
+
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """See `subscribe` for what the fields mean."""
+
+    target: str
+    envelope: Envelope = "diff"
+    key: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    snapshot: bool = True
+    as_of: str | None = None
+    up_to: str | None = None
+
+    def sql(self, resume: Resume | None = None) -> str:
+        """The SUBSCRIBE, always with PROGRESS: without it nobody could tell when a time is complete."""
+        snapshot = self.snapshot and resume is None
+        parts = [f"SUBSCRIBE {self.target}", f"WITH (SNAPSHOT = {str(snapshot).lower()}, PROGRESS = true)"]
+        as_of = self.as_of if resume is None else f"AS OF {resume.after}"
+        parts += [clause for clause in (as_of, self.up_to) if clause is not None]
+        if self.envelope != "diff":
+            parts.append(f"ENVELOPE {self.envelope.upper()} (KEY ({', '.join(map(quoted, self.key))}))")
+        elif self.order_by:
+            parts.append(f"WITHIN TIMESTAMP ORDER BY {', '.join(self.order_by)}")
+        return "\n".join(parts)
+
+    def copy(self, resume: Resume | None, options: str) -> str:
+        return f"COPY ({self.sql(resume)}\n) TO STDOUT WITH ({options})"
+
+
+def request(
+    query: str,
+    *,
+    key: Sequence[str] = (),
+    envelope: Envelope | None = None,
+    order_by: str | Sequence[str] = (),
+    snapshot: bool = True,
+    as_of: Moment | Literal["earliest"] | None = None,
+    at_least: bool = False,
+    up_to: Moment | Literal["latest"] | None = None,
+) -> Request:
+    """Checked before anything is sent: what contradicts itself here would be a puzzle in the server's
+    words."""
+    if isinstance(key, str):
+        raise InvalidValue(f'key must be a list of column names, not "{key}"', hint=f'Write key=["{key}"].')
+    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    chosen: Envelope = envelope or ("upsert" if key and not order else "diff")
+    if chosen not in ("diff", "upsert", "debezium"):
+        raise InvalidValue(f'envelope must be "diff", "upsert" or "debezium", not "{chosen}"')
+    if chosen != "diff" and not key:
+        raise InvalidValue(f'envelope "{chosen}" needs a key', hint='Name its columns: key=["id"].')
+    if chosen != "diff" and order:
+        raise InvalidValue(f'envelope "{chosen}" has the order of its key', hint="Leave order_by out.")
+    if at_least and (as_of is None or as_of == "earliest"):
+        raise InvalidValue("at_least needs a time in as_of")
+    return Request(
+        target(query),
+        chosen,
+        tuple(key),
+        order,
+        snapshot,
+        _bound("AS OF AT LEAST" if at_least else "AS OF", as_of, "earliest"),
+        _bound("UP TO", up_to, "latest"),
+    )
+
+
+def target(query: str) -> str:
+    """A relation's name as it is, anything else as a query in parentheses. The line end keeps a comment at
+    the query's end from taking the parenthesis with it."""
+    text = query.strip().rstrip(";").rstrip()
+    if not text:
+        raise InvalidValue("nothing to subscribe to: the query is empty")
+    return text if _RELATION.fullmatch(text) else f"({text}\n)"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _bound(words: str, at: Moment | str | None, named: str) -> str | None:
+    if at is None:
+        return None
+    if isinstance(at, str):
+        if at.lower() != named:
+            raise InvalidValue(f'{words}: "{at}" is neither a time nor "{named}"')
+        return f"{words} {named.upper()}"
+    return f"{words} {milliseconds(at)}"
+
+
+def milliseconds(at: Moment) -> int:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidValue(f"{at} has no time zone", hint="Use datetime.now(UTC), or milliseconds.")
+        return int(at.timestamp() * 1000)
+    return int(at)

@@ -1,0 +1,143 @@
+"""A relation held in memory: batches of changes in, the rows of now out.
+
+A multiset of rows in storage form: each row with how often it is there, whatever key the application names,
+so that it is right even while two rows have one key. Changes are put down as they come and merged when they
+are many, or when somebody wants all rows: an update costs what changed, a read of everything costs
+everything. One row can be looked up by its key without merging.
+
+Pure and not thread-safe; `live` guards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.client.errors import ProtocolViolation
+from tidemill.types.columns import contiguous
+from tidemill.types.hash import fold, hash_column
+from tidemill.types.identity import comparable, leaders
+
+# Changes that wait to be merged: at most half of what is there, and not worth the work when so few.
+MERGE_ROWS = 1 << 16
+MERGE_SHARE = 2
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Rows and how often each is there, or by how much that changes."""
+
+    rows: pa.Table
+    counts: Counts
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(pa.concat_tables([self.rows, other.rows]), np.concatenate([self.counts, other.counts]))
+
+    def __neg__(self) -> Counted:
+        return Counted(self.rows, -self.counts)
+
+    def consolidated(self) -> Counted:
+        """Each row once; those that come to nothing are left out."""
+        if not len(self.counts):
+            return self
+        columns = [contiguous(column) for column in self.rows.columns]
+        sums = np.zeros(len(self.counts), np.int64)
+        np.add.at(sums, leaders(columns, len(self.counts)), self.counts)
+        kept = np.flatnonzero(sums)
+        return Counted(self.rows.take(pa.array(kept)), sums[kept])
+
+
+class State:
+    def __init__(self, empty: pa.Table, key: Sequence[int] = ()) -> None:
+        """`empty` has the columns; `key` says which of them one looks rows up by."""
+        self._key = tuple(key)
+        self._base = Counted(empty, np.zeros(0, np.int64))
+        self._recent: list[Counted] = []
+        self._recent_rows = 0
+        # How many rows there are, copies counted.
+        self.size = 0
+        # The base's key hashes in order, and whose they are; None until somebody looks.
+        self._index: tuple[np.ndarray, np.ndarray] | None = None
+
+    def apply(self, changes: Counted) -> None:
+        """What happened at one time. Raises, perhaps later, when a row goes that was not there."""
+        self._recent.append(changes)
+        self._recent_rows += len(changes.counts)
+        self.size += int(changes.counts.sum())
+        if self.size < 0:
+            raise _never_there()
+        if self._recent_rows > max(MERGE_ROWS, len(self._base.counts) // MERGE_SHARE):
+            self._merge()
+
+    def replace(self, rows: Counted) -> Counted:
+        """A new snapshot; returns how it differs from what was there."""
+        before = self._all()
+        self._base, self._index = rows.consolidated(), None
+        self._recent, self._recent_rows = [], 0
+        self.size = int(rows.counts.sum())
+        return (self._base + -before).consolidated() if len(before.counts) else self._base
+
+    def rows(self) -> pa.Table:
+        """All rows, copies and all."""
+        base = self._all()
+        if bool((base.counts == 1).all()):
+            return base.rows
+        return base.rows.take(pa.array(np.repeat(np.arange(len(base.counts)), base.counts)))
+
+    def find(self, key: Sequence[pa.Array]) -> pa.Table:
+        """The rows with this key: one array of length one for each of its columns."""
+        wanted = fold([hash_column(comparable(value)) for value in key])[0]
+        found = [self._in_base(wanted)]
+        found += [_picked(part, np.flatnonzero(self._hashes(part) == wanted)) for part in self._recent]
+        alike = found[0]
+        for part in found[1:]:
+            alike = alike + part
+        there = alike.consolidated()
+        there = _picked(there, np.flatnonzero(there.counts > 0))
+        # Another key may have the same hash: the first of key and rows that is like the key tells.
+        columns = [
+            pa.concat_arrays([value, contiguous(there.rows.column(i))])
+            for value, i in zip(key, self._key, strict=True)
+        ]
+        same = np.flatnonzero(leaders(columns, len(there.counts) + 1)[1:] == 0)
+        return there.rows.take(pa.array(np.repeat(same, there.counts[same])))
+
+    def _in_base(self, wanted: np.uint64) -> Counted:
+        if self._index is None:
+            hashes = self._hashes(self._base)
+            order = np.argsort(hashes, kind="stable")
+            self._index = hashes[order], order
+        hashes, order = self._index
+        first, last = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
+        return _picked(self._base, order[first:last])
+
+    def _hashes(self, part: Counted) -> np.ndarray:
+        return fold([hash_column(comparable(contiguous(part.rows.column(i)))) for i in self._key])
+
+    def _all(self) -> Counted:
+        if self._recent:
+            self._merge()
+        return self._base
+
+    def _merge(self) -> None:
+        tables = [self._base.rows, *(part.rows for part in self._recent)]
+        counts = np.concatenate([self._base.counts, *(part.counts for part in self._recent)])
+        merged = Counted(pa.concat_tables(tables), counts).consolidated()
+        if bool((merged.counts < 0).any()):
+            raise _never_there()
+        self._base, self._index = merged, None
+        self._recent, self._recent_rows = [], 0
+
+
+def _picked(part: Counted, places: np.ndarray) -> Counted:
+    return Counted(part.rows.take(pa.array(places)), part.counts[places])
+
+
+def _never_there() -> ProtocolViolation:
+    return ProtocolViolation("a row goes that was not there")

@@ -1,0 +1,55 @@
+"""query() and execute(): plain statements, shared by both clients.
+
+A query's rows come as COPY in binary, columns at once; what COPY does not take (SHOW, EXPLAIN, INSERT ...
+RETURNING) comes as a small result in text.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+from psycopg import pq
+from psycopg.pq import abc
+
+from tidemill.client.copy_rows import rows_of, text_rows
+from tidemill.client.errors import NoRows
+from tidemill.client.forms import Field, described, held_schema
+from tidemill.client.frames import Frame
+from tidemill.client.link import Link, Waits
+
+_COPYABLE = re.compile(r"(?:\s|--[^\n]*\n|\()*(?:select|values|with|table)\b", re.IGNORECASE)
+
+
+def query(link: Link, sql: str) -> Waits[Frame]:
+    """The rows of one statement."""
+    text = sql.strip().rstrip(";").rstrip()
+    if not _COPYABLE.match(text):
+        return (yield from _small(link, text))
+    fields = yield from link.describe(text)
+    rows = rows_of(fields)
+    yield from link.copy(f"COPY ({text}\n) TO STDOUT WITH ({rows.options})")
+    tables: list[pa.Table] = []
+    while block := (yield from link.block()):
+        tables.append(rows.decode(block))
+    return Frame(pa.concat_tables(tables) if tables else held_schema(fields).empty_table(), fields)
+
+
+def execute(link: Link, sql: str) -> Waits[str]:
+    """Any statements; the tag of the last: `INSERT 0 3`."""
+    results = yield from link.run(sql)
+    return (results[-1].command_status or b"").decode() if results else ""
+
+
+def _small(link: Link, sql: str) -> Waits[Frame]:
+    results = yield from link.run(sql)
+    last = results[-1] if results else None
+    if last is None or last.status != pq.ExecStatus.TUPLES_OK:
+        raise NoRows("the statement returns no rows", hint="Use execute().")
+    fields = described(last)
+    return Frame(text_rows(_texts(last, fields), fields), fields)
+
+
+def _texts(result: abc.PGresult, fields: tuple[Field, ...]) -> list[list[bytes | None]]:
+    rows = range(result.ntuples)
+    return [[result.get_value(row, column) for row in rows] for column in range(len(fields))]

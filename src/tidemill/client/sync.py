@@ -1,0 +1,180 @@
+"""The client for ordinary programs: blocking calls, iterators, threads.
+
+`connect` gives a `Client`. Each subscription and live table has a connection of its own, which it makes again
+by itself when it is lost. Whatever waits here ends at once when `close()` is called from another thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import psycopg
+
+from tidemill.client import statements
+from tidemill.client.assemble import MAX_BYTES
+from tidemill.client.course import Course
+from tidemill.client.driver import Driver, Notices
+from tidemill.client.errors import Closed
+from tidemill.client.frames import Changes, Frame
+from tidemill.client.link import Link, Waits
+from tidemill.client.live_table import LiveTable
+from tidemill.client.request import Envelope, Moment, request
+from tidemill.client.retry import Retry
+from tidemill.client.subscription import Following, Subscription
+from tidemill.client.target import conninfo
+
+T = TypeVar("T")
+Params = Sequence[Any] | dict[str, Any] | None
+
+
+def connect(
+    url: str = "",
+    *,
+    retry: Retry | None = None,
+    on_notice: Notices | None = None,
+    **parameters: object,
+) -> Client:
+    """A client, connected: raises ConnectionFailed if nobody answers. `url` is a URL or connection string of
+    PostgreSQL's kind; `parameters` (host, port, user, dbname, password, sslmode ...) win over it, PG*
+    variables fill in, and then localhost:6875. `retry` says how subscriptions come back after a cut;
+    `on_notice` gets the texts of the server's notices, on the thread that waits for it."""
+    client = Client(conninfo(url, parameters), retry or Retry(), on_notice)
+    try:
+        client.execute("")
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+class Client:
+    """For any number of threads: statements run one after another on one connection."""
+
+    def __init__(self, target: str, retry: Retry, on_notice: Notices | None) -> None:
+        self._target = target
+        self._retry = retry
+        self._on_notice = on_notice
+        self._driver = Driver(target, on_notice)
+        # Held while a statement runs.
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+        self._followings: weakref.WeakSet[Following] = weakref.WeakSet()
+
+    def query(self, sql: str, params: Params = None) -> Frame:
+        """The rows of one statement, all in memory. `params` take the places of %s or %(name)s."""
+        return self._run(statements.query, sql, params)
+
+    def execute(self, sql: str, params: Params = None) -> str:
+        """Run statements; the tag of the last, such as `INSERT 0 3`. For transactions over several calls use
+        psycopg."""
+        return self._run(statements.execute, sql, params)
+
+    def subscribe(
+        self,
+        query: str,
+        *,
+        key: Sequence[str] = (),
+        envelope: Envelope | None = None,
+        order_by: str | Sequence[str] = (),
+        snapshot: bool = True,
+        as_of: Moment | Literal["earliest"] | None = None,
+        at_least: bool = False,
+        up_to: Moment | Literal["latest"] | None = None,
+        progress: bool = False,
+        params: Params = None,
+        retry: Retry | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> Subscription:
+        """The changes of a relation or query as an iterator: one `Batch` for each time at which something
+        changed. docs/client.md tells every option."""
+        wanted = request(
+            self._composed(query, params),
+            key=key,
+            envelope=envelope,
+            order_by=order_by,
+            snapshot=snapshot,
+            as_of=as_of,
+            at_least=at_least,
+            up_to=up_to,
+        )
+        course = Course(wanted, retry or self._retry, max_bytes=max_bytes)
+        made = Subscription(self._new_driver(), course, progress=progress)
+        self._followings.add(made)
+        return made
+
+    def live_table(
+        self,
+        query: str,
+        *,
+        key: Sequence[str] = (),
+        on_snapshot: Callable[[LiveTable], object] | None = None,
+        on_update: Callable[[LiveTable, Changes], object] | None = None,
+        params: Params = None,
+        retry: Retry | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> LiveTable:
+        """A relation or query, kept in memory as it changes. docs/client.md tells every option."""
+        wanted = request(self._composed(query, params), key=key, envelope="diff")
+        course = Course(wanted, retry or self._retry, renew=True, max_bytes=max_bytes)
+        made = LiveTable(self._new_driver(), course, key, on_snapshot, on_update)
+        self._followings.add(made)
+        return made
+
+    def close(self) -> None:
+        """From any thread. Ends what is open, subscriptions too."""
+        for following in list(self._followings):
+            following.close()
+        self._driver.close()
+        with self._lock:
+            self._drop()
+            self._driver.release()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _new_driver(self) -> Driver:
+        if self._driver.closed:
+            raise Closed("the client is closed")
+        return Driver(self._target, self._on_notice)
+
+    def _composed(self, sql: str, params: Params) -> str:
+        """The statement with its parameters written into it as literals."""
+        if params is None:
+            return sql
+        with self._lock:
+            self._linked()
+            assert self._connection is not None
+            return psycopg.ClientCursor(self._connection).mogrify(sql.encode(), params)
+
+    def _run(self, work: Callable[[Link, str], Waits[T]], sql: str, params: Params) -> T:
+        text = self._composed(sql, params)
+        with self._lock:
+            link = self._linked()
+            try:
+                return self._driver.run(work(link, text))
+            finally:
+                # Left in the middle, by close() or Ctrl-C: of no use for the next statement.
+                if link.busy or not link.alive:
+                    self._drop()
+
+    def _linked(self) -> Link:
+        if self._link is None or not self._link.alive:
+            self._drop()
+            self._connection = self._driver.dial()
+            self._link = Link(self._connection)
+        return self._link
+
+    def _drop(self) -> None:
+        link, self._link, self._connection = self._link, None, None
+        if link is not None:
+            link.close()

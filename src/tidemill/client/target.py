@@ -1,0 +1,61 @@
+"""Where the server is: a URL or connection string, the environment, and Tidemill's own defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidemill.client.errors import ConnectionFailed
+from tidemill.errors import InvalidValue
+
+# What libpq would otherwise take from PostgreSQL's habits; by the variable that wins over it.
+_DEFAULTS = {
+    "host": ("PGHOST", "localhost"),
+    "port": ("PGPORT", "6875"),
+    "user": ("PGUSER", "materialize"),
+    "dbname": ("PGDATABASE", "materialize"),
+    "connect_timeout": ("PGCONNECT_TIMEOUT", "10"),
+    "application_name": ("PGAPPNAME", "tidemill.client"),
+}
+# A machine that vanished is noticed after 10 + 3 * 5 seconds, though an idle subscription sends nothing.
+_KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+
+
+def conninfo(url: str, parameters: Mapping[str, object], environ: Mapping[str, str] | None = None) -> str:
+    """A connection string for libpq, from a URL (`postgresql://user@host:port/database`) or a string
+    (`host=... port=...`) and parameters that win over it. What none of them tells, PG* variables do."""
+    env = os.environ if environ is None else environ
+    given = {name: str(value) for name, value in parameters.items() if value is not None}
+    try:
+        known: dict[str, Any] = conninfo_to_dict(url, **given)
+        if "service" not in known and "PGSERVICE" not in env:
+            for name, (variable, value) in _DEFAULTS.items():
+                if variable not in env:
+                    known.setdefault(name, value)
+        return make_conninfo("", **{**_KEEPALIVE, **known})
+    except psycopg.ProgrammingError as e:
+        raise InvalidValue(
+            f"not a connection string: {str(e).strip()}",
+            hint="Write postgresql://user@host:6875/database, or host=... port=...",
+        ) from None
+
+
+def place(text: str) -> str:
+    """The host and port of a connection string, for people."""
+    known = conninfo_to_dict(text)
+    host = known.get("hostaddr") or known.get("host") or os.environ.get("PGHOST", "")
+    return f"{host}:{known.get('port') or os.environ.get('PGPORT', '')}"
+
+
+def failed(text: str, error: Exception) -> ConnectionFailed:
+    """A failed attempt, told with its place and never with its password."""
+    reason = str(error).strip().splitlines()
+    return ConnectionFailed(
+        f"cannot connect to {place(text)}",
+        detail=reason[0] if reason else type(error).__name__,
+        hint="Is the server running? `tidemill serve` starts one.",
+    )
