@@ -17,9 +17,12 @@ from typing import Any
 from bench.report import Figure, print_table
 
 NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick", "cdcv2", "decode")
-# Only when they are asked for by name: one takes half an hour, the other an hour and installs its peers.
+# Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
+# third some twenty minutes.
 SOAK = "soak"
 KAFKA = "kafka"
+SUBSCRIBE = "subscribe"
+IN_PARTS = (KAFKA, SUBSCRIBE)
 
 
 def main() -> None:
@@ -28,18 +31,18 @@ def main() -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"which of: {', '.join(NAMES)} (default: all), {SOAK}, {KAFKA}",
+        help=f"which of: {', '.join(NAMES)} (default: all), {SOAK}, {KAFKA}, {SUBSCRIBE}",
     )
     parser.add_argument("--minutes", type=float, default=30.0, help=f"how long {SOAK} takes (default: 30)")
     parser.add_argument(
         "--only",
         default="",
         metavar="PART,...",
-        help=f"which parts of {KAFKA} (default: all; a wrong one lists them)",
+        help=f"which parts of {' or '.join(IN_PARTS)} (default: all; a wrong one lists them)",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it runs")
     options = parser.parse_args()
-    known = (*NAMES, SOAK, KAFKA)
+    known = (*NAMES, SOAK, *IN_PARTS)
     unknown = set(options.names) - set(known)
     if unknown:
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -54,7 +57,7 @@ def main() -> None:
         more: dict[str, Any] = {}
         if name == SOAK:
             more = {"minutes": options.minutes}
-        elif name == KAFKA:
+        elif name in IN_PARTS:
             more = {"only": [part for part in options.only.split(",") if part]}
         figures: list[Figure] = module.measure(quick=options.quick, **more)
         print(f"\n{name} ({time.monotonic() - began:.0f} s)")

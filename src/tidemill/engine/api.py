@@ -82,13 +82,15 @@ class EmptyQuery:
 class Rows:
     """Rows to come. The tag is `{tag} {count}` when `counted`, else `tag`. The reader must exhaust or
     `aclose()` the iterator: holds and jobs are released there. `shared`: other sessions may be given the very
-    same batches, so that their encoding may be shared too."""
+    same batches, so that their encoding may be shared too. `endless`: they come for as long as somebody
+    reads."""
 
     columns: tuple[Column, ...]
     batches: AsyncIterator[pa.RecordBatch]
     tag: str = "SELECT"
     counted: bool = True
     shared: bool = False
+    endless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

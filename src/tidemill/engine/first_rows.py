@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tidemill.catalog.items import Source, SourceTable, Table
+from tidemill.catalog.items import MaterializedView, Source, SourceTable, Table
 from tidemill.engine.inputs import snapshot_of
 from tidemill.query.job import Job
 from tidemill.subscribe.snapshot import LIMITS, SnapshotRows
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
     from tidemill.engine.session import EngineSession
 
-Collection: TypeAlias = Table | Source | SourceTable
+Collection: TypeAlias = Table | Source | SourceTable | MaterializedView
 
 
 async def first_rows(

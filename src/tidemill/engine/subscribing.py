@@ -60,9 +60,10 @@ class SubscribePlan:
         return self.spec.output_columns
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        return Rows(self.columns, await self.rows(session, params), tag="SUBSCRIBE", shared=True)
+        rows = await self.rows(session, params)
+        return Rows(self.columns, rows, tag="SUBSCRIBE", shared=True, endless=rows.bounds.up_to is None)
 
-    async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
+    async def rows(self, session: EngineSession, params: Sequence[Value]) -> Subscription:
         """Everything that can fail before the first row fails here."""
         _only_read(session)
         if self.collection is None:

@@ -19,7 +19,7 @@ from tidemill.engine.api import (
     Rows,
     Session,
 )
-from tidemill.errors import QueryCanceled, Unsupported
+from tidemill.errors import Notice, QueryCanceled, Unsupported
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.complaints import client_error
@@ -36,6 +36,13 @@ from tidemill.server.pgwire.rows import TEXT
 # Tags after which no portal is left (the transaction ended) and no prepared statement is left.
 _ENDS_TRANSACTION = frozenset({"COMMIT", "ROLLBACK"})
 _FORGETS_STATEMENTS = frozenset({"DEALLOCATE ALL", "DISCARD ALL"})
+
+# Clients of the simple protocol, psql among them, mostly gather a result before they show any of it.
+_AS_THEY_COME = Notice(
+    "rows are sent as they come, and there is no end to them",
+    hint="A client that gathers all rows first shows none: use COPY (SUBSCRIBE ...) TO STDOUT, "
+    "or DECLARE and FETCH.",
+)
 
 
 class Conductor:
@@ -204,6 +211,8 @@ class Conductor:
                     formats = (TEXT,) * len(outcome.columns)
                     stream = RowStream(outcome, formats)
                     try:
+                        if outcome.endless and self._hears_notices():
+                            self._line.outbox.put(replies.notice_response(_AS_THEY_COME))
                         self._line.outbox.put(replies.row_description(outcome.columns, formats))
                         count, _ = await stream.send(self._line)
                     finally:
@@ -213,6 +222,10 @@ class Conductor:
                     return await send_copy(self._line, outcome)
                 case CopyIn():
                     return await receive_copy(self._line, self._conversation, outcome)
+
+    def _hears_notices(self) -> bool:
+        setting = getattr(self._session, "setting", None)
+        return setting is None or setting("client_min_messages") not in ("warning", "error")
 
     async def _completed(self, tag: str) -> None:
         """What a completed statement means for what we keep."""

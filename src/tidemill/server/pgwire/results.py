@@ -62,6 +62,9 @@ class RowStream:
         """Send up to `max_rows` rows (0 = all). Returns how many, and whether the end was reached."""
         if self._encoder is None:
             self._encoder = self._encoding(line)
+            if self._rows.shared:
+                # The first row may be long in coming; the client can get ready for it.
+                line.outbox.flush()
         sent = 0
         while True:
             room = max_rows - sent if max_rows else None
@@ -137,6 +140,8 @@ async def send_copy(line: Line, copy: CopyOut) -> str:
     line.outbox.put(replies.copy_response(b"H", len(columns), binary=options.format == "binary"))
     for row in encoder.start():
         line.outbox.put(replies.copy_data(row))
+    if copy.shared:
+        line.outbox.flush()
     count = 0
     try:
         async for batch in copy.batches:

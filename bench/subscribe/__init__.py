@@ -1,0 +1,1 @@
+"""SUBSCRIBE under load: readers that cost little, and what is measured with them."""

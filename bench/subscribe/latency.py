@@ -1,0 +1,132 @@
+"""From a commit to its row at one client, and to all of a thousand."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import psutil
+import psycopg
+
+from bench.report import Figure, ms, p50_p99, percentile
+from bench.serving import serving
+from bench.subscribe.crowd import Told, Wrong, crowd, rows
+from bench.subscribe.reader import Job
+
+TABLE = "CREATE TABLE feed (n bigint, v text)"
+STATEMENT = "SUBSCRIBE feed WITH (PROGRESS)"
+# Until the last change is there.
+LAST_SECONDS = 60.0
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+def one(*, quick: bool) -> list[Figure]:
+    """A row every 20 ms, from the moment in which its INSERT is sent."""
+    commits = 50 if quick else 1000
+    with serving() as server, psycopg.connect(server.sql_dsn, autocommit=True) as c:
+        c.execute(TABLE)
+        with crowd(Job(server.sql_port, 1, STATEMENT, changes=1, kept=1)) as readers:
+            for n in range(10):
+                c.execute("INSERT INTO feed VALUES (%s, '~')", [n], prepare=True)
+            readers.wait_for(10, LAST_SECONDS)
+            sent: list[float] = []
+            for n in range(10, 10 + commits):
+                sent.append(time.monotonic())
+                c.execute("INSERT INTO feed VALUES (%s, '~')", [n], prepare=True)
+                time.sleep(0.02)
+            readers.wait_for(10 + commits, LAST_SECONDS)
+            (told,) = readers.end()
+    _check(told, 10 + commits, 1)
+    waited = [at - began for at, began in zip(told.arrivals[10:], sent, strict=True)]
+    fast = percentile(waited, 50) <= 0.02 and percentile(waited, 99) <= 0.1
+    return [
+        Figure(
+            f"INSERT of a row sent -> row at the client, 1 reader, {commits} commits",
+            p50_p99(waited),
+            "p50 <= 20 ms, p99 <= 100 ms",
+            fast,
+        )
+    ]
+
+
+def many(*, quick: bool) -> list[Figure]:
+    """A thousand changes in each second, to a thousand readers; the load is on the same cores."""
+    return crowded(*((100, 5) if quick else (1000, 60)), changes=1000)
+
+
+def crowded(readers: int, ticks: int, changes: int) -> list[Figure]:
+    with serving() as server, psycopg.connect(server.sql_dsn, autocommit=True) as c:
+        c.execute(TABLE)
+        with crowd(Job(server.sql_port, 1, STATEMENT, changes)) as first:
+            write(c, ticks=3, changes=changes)
+            first.wait_for(3, LAST_SECONDS)
+            first.end()
+        c.execute("DELETE FROM feed")
+        process = psutil.Process(server.pid)
+        before = process.memory_info().rss
+        began = time.monotonic()
+        job = Job(server.sql_port, readers, STATEMENT, changes, kept=3)
+        with crowd(job) as all_:
+            joined = time.monotonic() - began
+            sent = write(c, ticks=ticks, changes=changes)
+            late = not all_.wait_for(ticks, LAST_SECONDS)
+            after = process.memory_info().rss
+            told = all_.end()
+    dropped = sum(1 for t in told if t.ended)
+    if late and not dropped:
+        raise Wrong("readers did not get all of it within a minute of the last change")
+    for t in told[:3]:
+        _check(t, ticks, changes)
+    waited = [at - began for t in told for at, began in zip(t.arrivals, sent, strict=False)]
+    complete = all(t.marks == ticks * changes for t in told)
+    each = (after - before) / readers / 1000
+    return [
+        Figure(
+            f"{readers} readers, {changes} changes a second, {ticks} s: COPY sent -> all there",
+            f"{p50_p99(waited)}, at most {ms(max(waited))}",
+            "p99 <= 2 s",
+            percentile(waited, 99) <= 2,
+        ),
+        Figure(
+            "... readers that were dropped, that miss rows",
+            f"{dropped}, {sum(t.marks != ticks * changes for t in told)}",
+            "none",
+            complete and not dropped,
+        ),
+        Figure("... the server's memory, each", f"{each:.1f} kB", "<= 64 kB", each <= 64),
+        Figure(f"... until all {readers} have begun", f"{joined:.1f} s", ""),
+    ]
+
+
+def write(c: Connection, *, ticks: int, changes: int) -> list[float]:
+    """A tick each second; when each was sent."""
+    sent: list[float] = []
+    began = time.monotonic()
+    for tick in range(ticks):
+        time.sleep(max(0.0, began + tick - time.monotonic()))
+        first = tick * changes
+        lines = "".join(f"{n}\t~{n:09}\n" for n in range(first, first + changes))
+        sent.append(time.monotonic())
+        with c.cursor().copy("COPY feed FROM STDIN") as copy:
+            copy.write(lines)
+    return sent
+
+
+def _check(told: Told, ticks: int, changes: int) -> None:
+    """Every change once, each tick at one time, and no time after it was said to be complete."""
+    found: dict[int, set[int]] = {}
+    count, complete = 0, 0
+    for time_, progressed, *row in rows(told.kept):
+        at = int(time_ or 0)
+        if at < complete:
+            raise Wrong(f"something came at {at}, {complete} was complete")
+        if progressed == "t":
+            complete = at
+        elif row[0] == "1":
+            count += 1
+            found.setdefault(at, set()).add(int(row[1] or -1))
+    if count != ticks * changes or [len(s) for s in found.values()] != [changes] * ticks:
+        raise Wrong(f"{count} changes at {len(found)} times instead of {ticks * changes} at {ticks}")
+    if any(max(a) + 1 != min(b) for a, b in pairwise(found.values())):
+        raise Wrong("changes are missing or came twice")
