@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka.kafka_decoders import BAD, Numbers, OneColumn, spec
-from tidemill.decode.contract import Decoder
+from tidemill.decode.contract import Decoder, with_original
 from tidemill.sources.kafka.columns import headers_column
 from tidemill.sources.kafka.layout import plan
 from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.types.arrow import error_parts
 
 # As clients match them.
 NULL_KEY = (
@@ -106,6 +109,27 @@ def test_none_tells_errors_and_goes_on() -> None:
         "Decode error: header 'h' is not valid UTF-8 (original text: \ufffd, original bytes: \"ff\")",
     ]
     assert all(r["key"] is None and r["text"] is None for r in found[1:])
+
+
+@pytest.mark.parametrize("envelope", ["none", "upsert"])
+def test_errors_tell_their_record_and_are_legible(envelope: str) -> None:
+    said = messages([(b"k", b"v"), (None, None), (b"k\n\x1b[1m", BAD)])
+    key, value = OneColumn(), OneColumn()
+    layout = plan(spec(envelope), key.columns, value.columns)
+    batch = Rows(layout, key, value, json_value=False).make(replace(said, topic="of\ttools"))
+    *_, error = batch.column("mz_error").to_pylist()
+    primary, detail = error_parts(error)
+    assert detail == 'Topic "of\\ttools", partition 7, offset 102.'
+    if envelope == "none":
+        assert primary == f"Decode error: {GARBAGE}"
+    else:
+        # As a record is shown, and then what a terminal would obey.
+        assert primary == rf'Envelope error: Upsert: Value error: {GARBAGE}, decoded key: ("k\n\x1b[1m")'
+
+
+def test_what_a_message_says_cannot_move_a_terminal() -> None:
+    shown = with_original("bad", "a\0\x1b[31m\r\n\u202eb\u2028é\\n".encode())
+    assert shown.startswith(r"bad (original text: a\x00\x1b[31m\r\n\u202eb\u2028é\n, original bytes: ")
 
 
 def test_upsert_slots() -> None:

@@ -6,6 +6,7 @@ kept in the worker. It takes a column of messages and gives columns; it never ra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,9 +44,19 @@ class Decoder(Protocol):
         ...
 
 
+# Controls of terminals and of the direction of writing, line ends of all sorts.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def legible(text: str) -> str:
+    """The text with what cannot be seen, or moves what is around it, as escapes: it stands in errors and
+    logs, on one line."""
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def with_original(error: str, message: bytes) -> str:
     """A decoder's complaint with the message it is about, in the form that clients match."""
     shown = message[:MAX_SHOWN_BYTES]
     cut = "..." if len(message) > MAX_SHOWN_BYTES else ""
     text = shown.decode("utf-8", errors="replace")
-    return f'{error} (original text: {text}{cut}, original bytes: "{shown.hex()}{cut}")'
+    return legible(f'{error} (original text: {text}{cut}, original bytes: "{shown.hex()}{cut}")')

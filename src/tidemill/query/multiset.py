@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
-from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW, error_parts
 from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
@@ -59,10 +59,11 @@ def check_errors(table: pa.Table) -> pa.Table:
         # The same text every time, whatever the order of the parts.
         live = live.sort_by(ERROR_COLUMN)
         for text, diff in zip(live.column(0).to_pylist(), live.column(1).to_pylist(), strict=True):
+            primary, detail = error_parts(str(text))
             if diff < 0:
-                raise NegativeMultiplicity(-diff, f"error: {text}")
+                raise NegativeMultiplicity(-diff, f"error: {primary}")
             if diff > 0:
-                raise SourceError(str(text))
+                raise SourceError(primary, detail=detail)
         table = table.filter(pc.is_null(errors))
     return table.drop_columns([ERROR_COLUMN])
 

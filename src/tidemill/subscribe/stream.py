@@ -22,6 +22,7 @@ from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.shape import progress_row
 from tidemill.subscribe.spec import Spec
 from tidemill.subscribe.tail import BUFFER_BYTES, Reader, Tail
+from tidemill.types.arrow import error_parts
 
 T = TypeVar("T")
 
@@ -143,7 +144,8 @@ class Subscription:
                     yield rows
                 failed = changes.failed(frontier - 1, self.bounds.up_to)
                 if failed is not None:
-                    raise RelationFailed(failed)
+                    primary, detail = error_parts(failed)
+                    raise RelationFailed(primary, detail=detail)
             frontier = max(frontier, changes.upper)
             if self.bounds.up_to is not None:
                 frontier = min(frontier, self.bounds.up_to)

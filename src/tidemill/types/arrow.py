@@ -29,6 +29,13 @@ ERROR_COLUMN = "mz_error"
 # what it must not forget (the order of a deleted key), in its hidden columns.
 HIDDEN_ROW = ""
 
+
+def error_parts(text: str) -> tuple[str, str | None]:
+    """What an error row says: its first line, and below it, as a detail, which record it is about."""
+    primary, _, detail = text.partition("\n")
+    return primary, detail or None
+
+
 INTERVAL_FIELDS = [
     pa.field("months", pa.int32()),
     pa.field("days", pa.int32()),

@@ -173,7 +173,7 @@ def _still_there(consumer: Consumer, of: Range) -> None:
 
 
 def _range(consumer: Consumer, of: Range, wanted: Wanted, brokers: str) -> Iterator[Lot]:
-    gathered = _Gathered(of.partition, wanted)
+    gathered = _Gathered(of, wanted)
     at = of.lower
     heard = told = time.monotonic()
     while at < of.upper:
@@ -219,8 +219,8 @@ def _take_in(taken: Taken, gathered: _Gathered, of: Range, at: int) -> int:
 class _Gathered:
     """Messages of several takes that make one lot."""
 
-    def __init__(self, partition: int, wanted: Wanted) -> None:
-        self._partition = partition
+    def __init__(self, of: Range, wanted: Wanted) -> None:
+        self._of = of
         self._wanted = wanted
         self._clear()
 
@@ -251,12 +251,13 @@ class _Gathered:
     def out(self) -> Lot:
         """What was gathered; it is forgotten."""
         messages = Messages(
-            self._partition,
+            self._of.partition,
             pa.concat_arrays(self._keys),
             pa.concat_arrays(self._values),
             np.concatenate(self._offsets),
             np.concatenate(self._timestamps) if self._wanted.timestamps else None,
             pa.concat_arrays(self._headers) if self._wanted.headers else None,
+            self._of.topic,
         )
         lot = Lot(messages, self._bytes)
         self._clear()

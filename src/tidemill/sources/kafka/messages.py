@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.contract import Decoded, Decoder, with_original
+from tidemill.decode.contract import Decoded, Decoder, legible, with_original
 from tidemill.errors import Internal
 from tidemill.sources.contract import (
     KEY_SLOT_COLUMN,
@@ -59,7 +59,8 @@ UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
 @dataclass(frozen=True, slots=True)
 class Messages:
     """Records of one partition, in their order. `timestamps` are milliseconds, -1 where there is none;
-    `headers` are of the storage type of `layout.HEADERS`. Either is None where nobody asks for it."""
+    `headers` are of the storage type of `layout.HEADERS`. Either is None where nobody asks for it. With the
+    name of its topic, an error tells which record it is about."""
 
     partition: int
     keys: pa.Array
@@ -67,6 +68,7 @@ class Messages:
     offsets: np.ndarray
     timestamps: np.ndarray | None = None
     headers: pa.Array | None = None
+    topic: str | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -82,6 +84,7 @@ class Messages:
             self.offsets[mask],
             None if self.timestamps is None else self.timestamps[mask],
             None if self.headers is None else self.headers.filter(chosen),
+            self.topic,
         )
 
 
@@ -123,7 +126,7 @@ class Rows:
             return pa.RecordBatch.from_arrays(columns, schema=self._schema)
         failed = errors.is_valid()
         columns = [_nulled(column, failed) for column in columns]
-        texts = pc.binary_join_element_wise(pa.scalar(DECODE_ERROR), errors, "")
+        texts = _located(pc.binary_join_element_wise(pa.scalar(DECODE_ERROR), errors, ""), messages)
         schema = self._schema.append(pa.field(ERROR_COLUMN, pa.string()))
         return pa.RecordBatch.from_arrays([*columns, texts], schema=schema)
 
@@ -192,11 +195,12 @@ class Rows:
             rows = pa.array(np.flatnonzero(wrong))
             told = self._value_errors([c.take(rows) for c in keys.columns], value_errors.take(rows))
             texts = pc.replace_with_mask(texts, pa.array(wrong), told)
-        return slots, texts
+        return slots, _located(texts, messages)
 
     def _value_errors(self, keys: Sequence[pa.Array], errors: pa.Array) -> pa.Array:
         shown = encode_text(_struct(keys, self._key_columns), record(*self._key_columns))
-        ends = pc.binary_join_element_wise(errors, shown.cast(pa.string()), ", decoded key: ")
+        legible_keys = pa.array([legible(key) for key in shown.cast(pa.string()).to_pylist()], pa.string())
+        ends = pc.binary_join_element_wise(errors, legible_keys, ", decoded key: ")
         return pc.binary_join_element_wise(pa.scalar(VALUE_ERROR), ends, "")
 
     def _lacking(self, values: Values) -> dict[int, np.ndarray]:
@@ -309,6 +313,16 @@ def _shown(errors: pa.Array | None, messages: pa.Array) -> pa.Array | None:
     pairs = zip(errors.filter(wrong).to_pylist(), messages.filter(wrong).to_pylist(), strict=True)
     texts = [with_original(error or "", message or b"") for error, message in pairs]
     return pc.replace_with_mask(errors, wrong, pa.array(texts, pa.string()))
+
+
+def _located(errors: pa.Array, messages: Messages) -> pa.Array:
+    """Errors with the records that they are about, on a line of their own (`types.arrow.error_parts`)."""
+    if messages.topic is None:
+        return errors
+    place = f'\nTopic "{legible(messages.topic)}", partition {messages.partition}, offset '
+    return pc.binary_join_element_wise(
+        errors, pa.scalar(place), pa.array(messages.offsets).cast(pa.string()), pa.scalar("."), ""
+    )
 
 
 def _first_of(*errors: pa.Array | None) -> pa.Array | None:
