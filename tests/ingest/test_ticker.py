@@ -240,6 +240,33 @@ def test_a_source_that_cannot_be_reached_recovers(world: World) -> None:
     world.ticks(slot, more=1)
 
 
+def test_an_upstream_that_goes_away_is_told_once_however_it_shows(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away(SourceError):
+        transient = True
+        sqlstate = "08001"
+
+    def fail(error: SourceError) -> None:
+        source.error = error
+        world.wait(lambda: slot.report.status.error == error.primary)
+
+    source = Sleepy(world.counter(), error=Away("it cannot be reached"))
+    slot = world.add("a", source)
+    fail(Away("it cannot be reached"))
+    fail(Away("it has no leader"))
+    fail(SourceError("it is another one"))
+    source.error = None
+    world.ticks(slot, more=1)
+    fail(Away("it cannot be reached"))
+    told = [r.getMessage() for r in caplog.records if "is stalled" in r.getMessage()]
+    assert [t.removeprefix("source a is stalled: ") for t in told] == [
+        "it cannot be reached",
+        "it is another one",
+        "it cannot be reached",
+    ]
+
+
 def test_nobody_waits_for_an_upstream_that_is_slow_to_answer(world: World) -> None:
     source = Sleepy(world.counter(), seconds=0.3)
     slow = world.add("slow", source)

@@ -130,6 +130,6 @@ def _waiting(session: EngineSession, item: SourceRelation, ts: int) -> Notice:
         )
     return Notice(
         f'waiting for "{item.name}" to be complete at {ts}',
-        detail=f"It is complete before {machine.readable} now.",
+        detail=f"It is complete before {ingestion.readable(item)} now.",
         hint="SET transaction_isolation = 'serializable' reads at the latest time that is complete.",
     )

@@ -179,8 +179,10 @@ class Machine:
         feed = next((f for f in self.feeds if f.shard.id == shard_id), None)
         if feed is None or not self.hydrated:
             return 0
-        todo = (work.binding.time for work in self.pending if shard_id in work.shards)
-        return next(todo, self.promised)
+        # It may have been taken away meanwhile.
+        done = self._complete.get(shard_id, 0)
+        times = (work.binding.time for work in self.pending if shard_id in work.shards)
+        return next((time for time in times if done <= time), self.promised)
 
     @property
     def ingested(self) -> Offsets:

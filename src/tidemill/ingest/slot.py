@@ -40,11 +40,20 @@ class Slot:
     # How often it failed in a row, and when (monotonic) it is tried again.
     failures: int = 0
     retry_at: float = 0.0
+    # Of which trouble the log has been told: of one that may pass by its kind, for an upstream that goes away
+    # shows that in several ways; of another by its text.
+    told: str | None = None
 
     def ready(self, now: int) -> bool:
         return not self.busy and now >= self.due and time.monotonic() >= self.retry_at
 
+    def news(self, error: TidemillError) -> bool:
+        """Whether the log is to be told of it."""
+        before, self.told = self.told, error.sqlstate if error.transient else error.primary
+        return before != self.told
+
     def succeeded(self) -> None:
+        self.told = None
         self.failures = 0
         self.retry_at = 0.0
         self.report.become(State.RUNNING if self.machine.hydrated else State.HYDRATING)

@@ -439,6 +439,6 @@ class Ticker:
         if not isinstance(error, TidemillError):
             log.exception("source %s failed for an unforeseen reason", slot.name, exc_info=error)
             error = TidemillError(f"{type(error).__name__}: {error}")
-        elif slot.report.status.error != error.primary:
+        elif slot.news(error):
             log.warning("source %s is stalled: %s", slot.name, error)
         slot.failed(error)

@@ -71,6 +71,8 @@ class NoTopic(SourceError):
 class NoLeader(Unreachable):
     """No broker speaks for a partition at this moment."""
 
+    sqlstate = "08001"
+
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
