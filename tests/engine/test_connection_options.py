@@ -145,6 +145,18 @@ def test_what_does_not_go_together_is_told_with_what_does(kind: str, options: st
     assert "hunter2" not in str(wrong.value)
 
 
+def test_an_address_without_a_scheme_is_given_one() -> None:
+    for url, hint in (
+        ("h:8081", "http://h:8081 or https://h:8081?"),
+        ("registry/path", "http://registry/path or"),
+        ("http://h?x=1", "behind a ? or a #"),
+        ("ftp://h", "Write http://host:port or https://host:port, with the path"),
+    ):
+        with pytest.raises(TidemillError) as wrong:
+            kept(f"CREATE CONNECTION k TO CONFLUENT SCHEMA REGISTRY (URL '{url}')")
+        assert hint in (wrong.value.hint or ""), url
+
+
 def test_many_brokers_are_too_many() -> None:
     brokers = ", ".join(f"'h:{n}'" for n in range(1, 102))
     with pytest.raises(TidemillError, match="at most 100 brokers"):

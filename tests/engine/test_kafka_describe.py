@@ -208,5 +208,7 @@ def test_a_registry_that_is_there_or_not(registered: World, registry: SchemaRegi
     with pytest.raises(TidemillError, match="cannot be reached") as away:
         check_reachable(SCHEMA_REGISTRY, {"url": "http://127.0.0.1:1"})
     assert "VALIDATE = false" in (away.value.hint or "")
-    with pytest.raises(TidemillError):
-        check_reachable(SCHEMA_REGISTRY, {"url": registry.url + "/nowhere"})
+    for url in (registry.url + "/nowhere", registry.url.removesuffix("/apis/ccompat/v7")):
+        with pytest.raises(TidemillError) as elsewhere:
+            check_reachable(SCHEMA_REGISTRY, {"url": url})
+        assert "may be below a path, as /apis/ccompat/v7" in (elsewhere.value.hint or "")

@@ -207,8 +207,16 @@ class Registry:
                 hint="Messages that carry it were written with another registry, or its schemas were lost. "
                 "Reading goes on by itself when it is there.",
             )
+        hint = None
+        if status == 404 and said is None:
+            hint = (
+                "Check the URL: a registry's interface may be below a path, as /apis/ccompat/v7 of Apicurio."
+            )
         return RegistryError(
-            f"schema registry at {self._place} answers {status} to {path}", status=status, detail=said
+            f"schema registry at {self._place} answers {status} to {path}",
+            status=status,
+            detail=said,
+            hint=hint,
         )
 
 

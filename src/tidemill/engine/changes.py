@@ -14,7 +14,16 @@ from functools import partial
 import pyarrow as pa
 
 from tidemill.catalog import ops
-from tidemill.catalog.items import RELATIONS, Item, Relation, Schema, SchemaItem
+from tidemill.catalog.items import (
+    RELATIONS,
+    Item,
+    Relation,
+    Schema,
+    SchemaItem,
+    Source,
+    SourceProgress,
+    SourceTable,
+)
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.kinds import statement_kind
@@ -98,17 +107,24 @@ def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: Catalo
     named = kind.value.lower() if kind in _NO_RELATIONS else "relation"
     item = s.resolver(catalog).any_item(name, named)
     if statement_kind(item) is not kind:
-        raise wrong_kind(item, kind, name)
+        raise wrong_kind(item, kind, name, catalog)
     return item
 
 
 _NO_RELATIONS = (ast.ObjectKind.CONNECTION, ast.ObjectKind.SECRET)
 
 
-def wrong_kind(item: SchemaItem, kind: ast.ObjectKind, name: ast.Name) -> WrongObjectType:
+def wrong_kind(
+    item: SchemaItem, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState
+) -> WrongObjectType:
+    hint = f"Use the statement for a {statement_kind(item).value.lower()}."
+    if isinstance(item, SourceProgress) or (isinstance(item, SourceTable) and item.subsource):
+        owner = catalog.get(item.source, Source).name
+        hint = f'It belongs to source "{owner}", and is dropped with it alone. Else use the statement for a '
+        hint += "source."
     return WrongObjectType(
         f'"{item.name}" is not a {kind.value.lower()}',
-        hint=f"Use the statement for a {statement_kind(item).value.lower()}.",
+        hint=hint,
         position=name.offset + 1,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from tidemill.catalog.connections import KAFKA, SCHEMA_REGISTRY, completed
 from tidemill.catalog.items import ItemId
@@ -192,12 +192,22 @@ def check_url(url: str) -> bool:
     except ValueError:
         good, parts = False, urlsplit("")
     if not good or parts.query or parts.fragment:
-        raise _wrong("URL is no address of a schema registry", "Write http://host:port or https://host:port.")
+        raise _wrong("URL is no address of a schema registry", _url_hint(url, parts))
     if "@" in parts.netloc:
         raise _wrong(
             "URL cannot hold a name or a password", "Use the options USERNAME and PASSWORD = SECRET."
         )
     return parts.scheme == "https"
+
+
+def _url_hint(url: str, parts: SplitResult) -> str:
+    """What to write instead."""
+    write = "Write http://host:port or https://host:port, with the path of its interface if it has one."
+    if "://" not in url:
+        return f"It does not say how the registry is spoken to: http://{url} or https://{url}?"
+    if parts.query or parts.fragment:
+        return f"It has something behind a ? or a #. {write}"
+    return write
 
 
 def _one_of(word: str, value: str, choices: tuple[str, ...]) -> None:

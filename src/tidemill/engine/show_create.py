@@ -40,7 +40,7 @@ def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog:
     relation = statement.kind is not ast.ObjectKind.CONNECTION
     item = session.resolver(catalog).any_item(statement.name, "relation" if relation else "connection")
     if statement_kind(item) is not statement.kind:
-        raise wrong_kind(item, statement.kind, statement.name)
+        raise wrong_kind(item, statement.kind, statement.name, catalog)
     name = ast.Name(catalog.full_name(item))
     create = _create_sql(catalog, name, item, statement.name)
     columns = text_columns("name", "create_sql")
