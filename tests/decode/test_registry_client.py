@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from tidemill.decode import registry as module
 from tidemill.decode.avro import AvroDecoder, SchemaError
 from tidemill.decode.registry import Registry, RegistryError
 from tidemill.decode.resolve import LATEST, Strategy, avro_registered, protobuf_registered, subject_of
+from tidemill.dev.certificates import Certificates, make_certificates
 from tidemill.errors import InvalidValue, UndefinedObject, WrongObjectType
 
 Answer = tuple[int, Any] | Callable[[BaseHTTPRequestHandler], None]
@@ -210,6 +212,51 @@ def test_certificate_that_is_none() -> None:
                 "ssl_ca": "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----",
             }
         )
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("tls") / "made")
+
+
+def over_tls(server: Server, certificates: Certificates, *, mutual: bool) -> dict[str, Any]:
+    """Have it speak TLS; the options of who trusts it."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificates.server)
+    if mutual:
+        tls.verify_mode = ssl.CERT_REQUIRED
+        tls.load_verify_locations(certificates.ca)
+    server.http.socket = tls.wrap_socket(server.http.socket, server_side=True, do_handshake_on_connect=False)
+    server.answers["/schemas/ids/1"] = (200, {"schema": RECORD})
+    return {
+        "url": server.url.replace("http://", "https://"),
+        "ssl_ca": certificates.ca.read_text(),
+        "ssl_certificate": None,
+        "ssl_key": None,
+    }
+
+
+def test_tls(server: Server, certificates: Certificates) -> None:
+    options = over_tls(server, certificates, mutual=False)
+    assert Registry(options).by_id(1).text == RECORD
+    error = failure(lambda: Registry({**options, "ssl_ca": None}).by_id(1))
+    assert error.primary.endswith("cannot be trusted") and "AUTHORITY" in (error.hint or "")
+
+
+def test_a_registry_that_asks_who_we_are(server: Server, certificates: Certificates) -> None:
+    options = over_tls(server, certificates, mutual=True)
+    known = {
+        "ssl_certificate": certificates.client.read_text(),
+        "ssl_key": certificates.client_key.read_text(),
+    }
+    assert Registry({**options, **known}).by_id(1).text == RECORD
+    error = failure(lambda: Registry(options).by_id(1))
+    assert error.primary.startswith("no TLS connection to the schema registry")
+    assert "SSL CERTIFICATE and SSL KEY" in (error.hint or "")
+    other = certificates.client.with_name("ca.key").read_text()
+    for wrong in ({"ssl_key": other}, {"ssl_key": "no key"}, {"ssl_certificate": "none"}):
+        with pytest.raises(InvalidValue, match=r"certificate and key .* cannot be used"):
+            Registry({**options, **known, **wrong})
 
 
 def test_resolving_at_create(server: Server) -> None:

@@ -75,6 +75,10 @@ REGISTRY = [
         f"URL 'https://h/path', USERNAME 'u', PASSWORD SECRET p, SSL CERTIFICATE AUTHORITY '{PEM}'",
         {"url": "https://h/path", "username": "u", "password": {"secret": "p"}, "ssl_ca": PEM},
     ),
+    (
+        f"URL 'https://h', SSL CERTIFICATE '{PEM}', SSL KEY = SECRET k",
+        {"url": "https://h", "ssl_certificate": PEM, "ssl_key": {"secret": "k"}},
+    ),
 ]
 
 
@@ -129,6 +133,9 @@ WRONG_REGISTRY = [
     ("URL 'http://h', PASSWORD = SECRET p", "PASSWORD needs USERNAME"),
     ("URL 'http://h', USERNAME 'u', PASSWORD 'hunter2'", "PASSWORD must be a secret"),
     (f"URL 'http://h', SSL CERTIFICATE AUTHORITY '{PEM}'", "needs a URL that begins with https://"),
+    (f"URL 'http://h', SSL CERTIFICATE '{PEM}', SSL KEY SECRET k", "needs a URL that begins with https://"),
+    ("URL 'https://h', SSL KEY SECRET k", "SSL KEY needs SSL CERTIFICATE"),
+    ("URL 'https://h', SSL KEY 'hunter2'", "SSL KEY must be a secret"),
 ]
 
 

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from tidemill.decode.avro.references import inlined
 from tidemill.decode.avro.schema import SchemaError
+from tidemill.decode.registry_tls import context
 from tidemill.errors import InvalidValue, TidemillError
 
 # For one request, from connecting to the last byte of the answer.
@@ -69,7 +70,8 @@ class Registered:
 
 
 class Registry:
-    """One registry. `options`: url, and username, password, ssl_ca (PEM) where they are needed."""
+    """One registry. `options`: url, and username, password, ssl_ca, ssl_certificate, ssl_key (PEM) where they
+    are needed."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._url = _checked_url(str(options["url"]))
@@ -77,7 +79,9 @@ class Registry:
         if options.get("username"):
             pair = f"{options['username']}:{options.get('password') or ''}"
             self._headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
-        self._tls = _context(options.get("ssl_ca")) if self._url.scheme == "https" else None
+        self._tls: ssl.SSLContext | None = None
+        if self._url.scheme == "https":
+            self._tls = context(*(options.get(name) for name in ("ssl_ca", "ssl_certificate", "ssl_key")))
         self._known: dict[int, Registered] = {}
 
     @staticmethod
@@ -145,11 +149,18 @@ class Registry:
     def _get(self, path: str) -> dict[str, Any]:
         try:
             status, raw = self._request(path)
-        except ssl.SSLError as error:
+        except ssl.SSLCertVerificationError as error:
             raise RegistryError(
                 f"schema registry at {self._place} cannot be trusted",
-                detail=f"{error.reason or error}.",
+                detail=f"{error.verify_message or error.reason or error}.",
                 hint="Give the certificate of its authority as SSL CERTIFICATE AUTHORITY.",
+            ) from None
+        except ssl.SSLError as error:
+            raise RegistryError(
+                f"no TLS connection to the schema registry at {self._place}",
+                detail=f"{error.reason or error}.",
+                hint="See whether it speaks TLS there, and whether it asks for a client's certificate: SSL "
+                "CERTIFICATE and SSL KEY of the connection.",
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise RegistryError(
@@ -242,15 +253,6 @@ def _checked_url(url: str) -> urllib.parse.SplitResult:
             sqlstate="22023",
         )
     return parts
-
-
-def _context(authority: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cadata=authority)
-    except ssl.SSLError:
-        raise InvalidValue(
-            "the schema registry's certificate authority is no certificate in PEM form", sqlstate="22023"
-        ) from None
 
 
 def _hang_up(sock: socket.socket) -> None:

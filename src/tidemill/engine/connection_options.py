@@ -23,8 +23,11 @@ Options = dict[str, Any]
 TYPES = {ast.ConnectionKind.KAFKA: KAFKA, ast.ConnectionKind.SCHEMA_REGISTRY: SCHEMA_REGISTRY}
 KINDS = {name: kind for kind, name in TYPES.items()}
 
-_AUTHORITY = {"SSL CERTIFICATE AUTHORITY": "ssl_ca"}
-_TLS = {**_AUTHORITY, "SSL CERTIFICATE": "ssl_certificate", "SSL KEY": "ssl_key"}
+_TLS = {
+    "SSL CERTIFICATE AUTHORITY": "ssl_ca",
+    "SSL CERTIFICATE": "ssl_certificate",
+    "SSL KEY": "ssl_key",
+}
 # The options of each kind, in the order in which SHOW CREATE has them, and what the catalog calls them.
 FIELDS = {
     KAFKA: {
@@ -35,7 +38,7 @@ FIELDS = {
         "SASL PASSWORD": "sasl_password",
         **_TLS,
     },
-    SCHEMA_REGISTRY: {"URL": "url", "USERNAME": "username", "PASSWORD": "password", **_AUTHORITY},
+    SCHEMA_REGISTRY: {"URL": "url", "USERNAME": "username", "PASSWORD": "password", **_TLS},
 }
 # What must be a secret: the catalog is not the place for it.
 _SECRET_ONLY = ("SASL PASSWORD", "SSL KEY", "PASSWORD")
@@ -177,11 +180,9 @@ def _check_registry(options: Mapping[str, Any]) -> None:
     tls = check_url(url)
     if "password" in options and "username" not in options:
         raise _wrong("PASSWORD needs USERNAME", "Add USERNAME to the options.")
-    if "ssl_ca" in options and not tls:
-        raise _wrong(
-            "SSL CERTIFICATE AUTHORITY needs a URL that begins with https://",
-            "Plain http has no certificates.",
-        )
+    for word, field in _TLS.items():
+        if field in options and not tls:
+            raise _wrong(f"{word} needs a URL that begins with https://", "Plain http has no certificates.")
 
 
 def check_url(url: str) -> bool:

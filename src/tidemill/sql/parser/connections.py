@@ -207,7 +207,11 @@ def _broker(cursor: Cursor) -> str:
 
 _SAME: dict[tuple[str, ...], str] = {("broker",): "BROKERS", ("sasl", "mechanism"): "SASL MECHANISMS"}
 _CALLED = {ConnectionKind.KAFKA: "Kafka", ConnectionKind.SCHEMA_REGISTRY: "schema registry"}
-_AUTHORITY = ("ssl", "certificate", "authority")
+_TLS: Readers[ConnectionValue] = {
+    ("ssl", "certificate", "authority"): _text,
+    ("ssl", "certificate"): _text,
+    ("ssl", "key"): _text,
+}
 _READERS: dict[ConnectionKind, Readers[ConnectionValue]] = {
     ConnectionKind.KAFKA: {
         ("broker",): brokers,
@@ -217,15 +221,13 @@ _READERS: dict[ConnectionKind, Readers[ConnectionValue]] = {
         ("sasl", "mechanism"): _word,
         ("sasl", "username"): _text,
         ("sasl", "password"): _text,
-        _AUTHORITY: _text,
-        ("ssl", "certificate"): _text,
-        ("ssl", "key"): _text,
+        **_TLS,
     },
     ConnectionKind.SCHEMA_REGISTRY: {
         ("url",): _text,
         ("username",): _text,
         ("password",): _text,
-        _AUTHORITY: _text,
+        **_TLS,
     },
 }
 _ALL_READERS: Readers[ConnectionValue] = {

@@ -1,0 +1,57 @@
+"""How a schema registry is spoken to over TLS: whom we trust, and who we are.
+
+Used by `registry`, on the driver and in tasks. Certificates and keys are texts (of secrets); Python reads
+them from files alone, so they are given one that is in memory where the system can.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from tidemill.errors import InvalidValue
+
+
+def context(authority: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:
+    """`authority`: who signed the registry's certificate, instead of those that the machine trusts. Raises
+    InvalidValue."""
+    try:
+        made = ssl.create_default_context(cadata=authority)
+    except ssl.SSLError:
+        raise InvalidValue(
+            "the schema registry's certificate authority is no certificate in PEM form", sqlstate="22023"
+        ) from None
+    if certificate is not None and key is not None:
+        try:
+            with _file(f"{certificate}\n{key}\n") as path:
+                # A key with a pass phrase is refused; without a word of ours it would be asked for here.
+                made.load_cert_chain(path, password="")
+        except (ssl.SSLError, ValueError):
+            raise InvalidValue(
+                "the client's certificate and key for the schema registry cannot be used",
+                detail="They are no certificate and no key in PEM form, do not belong together, or the key "
+                "has a pass phrase.",
+                hint="See SSL CERTIFICATE and SSL KEY of the connection.",
+                sqlstate="22023",
+            ) from None
+    return made
+
+
+@contextmanager
+def _file(text: str) -> Generator[str]:
+    """The path of a file with the text, that nobody else can read, while it is needed."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(text)
+            file.flush()
+            yield file.name
+        return
+    descriptor = os.memfd_create("tidemill")
+    try:
+        os.write(descriptor, text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
