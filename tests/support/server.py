@@ -25,8 +25,8 @@ import pytest
 from tidemill.dev.process import pick_ports
 
 # The promise is three seconds on an idle machine; the tests run on busy ones.
-SQL_SECONDS = 180.0
-READY_SECONDS = 300.0
+SQL_SECONDS = 300.0
+READY_SECONDS = 600.0
 STOP_SECONDS = 120.0
 # What stands for Java where a server needs no Spark: it says nothing, and ends with the server that holds its
 # input.

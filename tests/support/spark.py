@@ -16,7 +16,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
     its `session` is warm. Tests leave no views behind and never stop it."""
     host = SparkHost("local[2]", WORKERS, scratch=tmp_path_factory.mktemp("spark"), driver_memory_mb=1024)
     try:
-        host.wait(300)
+        host.wait(600)
         yield host
     finally:
         host.stop()
