@@ -69,9 +69,10 @@ def crowded(readers: int, ticks: int, changes: int) -> list[Figure]:
         job = Job(server.sql_port, readers, STATEMENT, changes, kept=3)
         with crowd(job) as all_:
             joined = time.monotonic() - began
+            busy = _busy(process)
             sent = write(c, ticks=ticks, changes=changes)
             late = not all_.wait_for(ticks, LAST_SECONDS)
-            after = process.memory_info().rss
+            after, busy = process.memory_info().rss, _busy(process) - busy
             told = all_.end()
     dropped = sum(1 for t in told if t.ended)
     if late and not dropped:
@@ -95,8 +96,15 @@ def crowded(readers: int, ticks: int, changes: int) -> list[Figure]:
             complete and not dropped,
         ),
         Figure("... the server's memory, each", f"{each:.1f} kB", "<= 64 kB", each <= 64),
+        Figure("... the server's processor time for a tick", ms(busy / ticks), ""),
         Figure(f"... until all {readers} have begun", f"{joined:.1f} s", ""),
     ]
+
+
+def _busy(process: psutil.Process) -> float:
+    """Seconds of a core that the server itself has used, without Spark."""
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def write(c: Connection, *, ticks: int, changes: int) -> list[float]:

@@ -40,6 +40,7 @@ class Listen:
         self.batch_bytes = batch_bytes
         # Everything before it was handed out; None once the shard is closed and all of it was.
         self.frontier: int | None = from_
+        shard.recent.join(self)
 
     def next(self, timeout: float | None = None) -> tuple[pa.Table, int | None] | None:
         """The next updates (consolidated per time and row, sorted by time; maybe none at all) and the
@@ -52,14 +53,17 @@ class Listen:
         found = self._wait(self.frontier, timeout)
         if found is None:
             return None
-        parts, upper = found
+        parts, until, lower, desc = *found, self.frontier, self._shard.desc
         try:
-            table = self._read(parts, self.frontier, upper)
+            # Whoever else is here is handed the same span, also where more has come meanwhile.
+            table, upper = self._shard.recent.get(
+                (lower, self.batch_bytes, desc), lambda: (self._read(parts, lower, until), until)
+            )
         finally:
             self._hold.version = None
         self.frontier = upper
         if upper is None:
-            self._hold.release()
+            self.close()
         else:
             self._hold.advance(max(self._hold.at, upper - 1))
         return table, upper
@@ -104,6 +108,7 @@ class Listen:
     def close(self) -> None:
         """Idempotent."""
         self._hold.release()
+        self._shard.recent.leave(self)
 
     def __iter__(self) -> Iterator[tuple[pa.Table, int | None]]:
         return self

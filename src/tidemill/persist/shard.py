@@ -29,6 +29,7 @@ from tidemill.persist.maintain import Carry, Maintained, Maintenance
 from tidemill.persist.outcome import Fenced, UpperMismatch
 from tidemill.persist.part import Part, part_path, write_part
 from tidemill.persist.reading import PartReader
+from tidemill.persist.recent import Recent
 from tidemill.persist.settings import DEFAULT_AGES, DEFAULT_SETTINGS, Ages, Settings, ages_of
 from tidemill.persist.snapshot import InvalidAsOf, NotYetReadable, Snapshot
 from tidemill.persist.state import State, upper_reaches
@@ -73,6 +74,8 @@ class Shard:
         self.reader = PartReader(committer.blobs, committer.shard_id, cache)
         self._committer = committer
         self._holds = Holds()
+        # For those who follow the shard.
+        self.recent = Recent()
         # The epoch under which we write; None for a handle that only reads.
         self._ours = epoch
         # The latest since that was asked for, and the one in force: the same, but for holds. Never before the

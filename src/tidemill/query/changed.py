@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 # Rows times output columns of one job: what the JVM holds of a result is then some tens of megabytes.
 MAX_CELLS = 4_000_000
-# Rows times queries that are worked out while planning, at about a microsecond each; above, code pays.
-FOLDED_CELLS = 300_000
+# Rows times queries that are worked out while planning, at about a microsecond each; generated code, once it
+# is there, is no faster up to here.
+FOLDED_CELLS = 1_000_000
 # What one branch may make of one table of changes.
 MAX_RESULT_BYTES = 512 << 20
 

@@ -1,0 +1,86 @@
+"""What was read last of a shard's new updates, for those who follow it together.
+
+A commit wakes every follower of the shard, and all want the same updates: the first reads them, the others
+are handed the same table. Made by `Shard`, used by `Listen`. Only while there is more than one listen: one
+alone keeps nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+import pyarrow as pa
+
+# The updates, and the frontier behind them (None at the end of the shard).
+Span: TypeAlias = tuple[pa.Table, int | None]
+
+# Per shard: the spans of some seconds, for whoever is late. A larger one is read by each for itself, at the
+# speed at which each can go on.
+MAX_SPANS = 8
+MAX_BYTES = 16 << 20
+
+
+class _Entry:
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+        # None when it could not be read.
+        self.span: Span | None = None
+
+
+class Recent:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        # Guards all below.
+        self._lock = threading.Lock()
+        self._listens: set[object] = set()
+        # By where the span begins (and whatever else makes it another); the oldest first.
+        self._entries: dict[Hashable, _Entry] = {}
+
+    def join(self, listen: object) -> None:
+        with self._lock:
+            self._listens.add(listen)
+
+    def leave(self, listen: object) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._listens.discard(listen)
+            if len(self._listens) <= 1:
+                self._entries.clear()
+
+    def get(self, key: Hashable, read: Callable[[], Span]) -> Span:
+        """The span at `key`; read by whoever asks first, while the others wait."""
+        with self._lock:
+            if len(self._listens) <= 1:
+                entry, first = None, True
+            else:
+                entry = self._entries.get(key)
+                first = entry is None
+                if entry is None:
+                    entry = self._entries[key] = _Entry()
+        if entry is None:
+            return read()
+        if not first:
+            entry.ready.wait()
+            return entry.span or read()
+        try:
+            span = entry.span = read()
+        finally:
+            entry.ready.set()
+            self._trim(key)
+        return span
+
+    def _trim(self, key: Hashable) -> None:
+        """Forget what could not be read, what is too large, and the oldest of too many."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and (entry.span is None or entry.span[0].nbytes > MAX_BYTES):
+                del self._entries[key]
+            sizes = [e.span[0].nbytes if e.span is not None else 0 for e in self._entries.values()]
+            for old in list(self._entries):
+                if len(sizes) <= MAX_SPANS and sum(sizes) <= MAX_BYTES:
+                    break
+                del self._entries[old]
+                sizes.pop(0)
