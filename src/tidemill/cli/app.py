@@ -124,6 +124,54 @@ def inspect_(
 
 
 @app.command()
+def watch(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A query, or the name of a relation.")],
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", metavar="COLUMN", help="A column of the key; repeat it, or separate by commas."
+        ),
+    ] = None,
+    order_by: Annotated[
+        list[str] | None,
+        typer.Option("--order-by", metavar="COLUMN [DESC]", help="The order on the screen [the key]."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", help="Rows to show [what fits]; without a terminal, lines."),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", help="Between two drawings of the screen.")
+    ] = 0.25,
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="postgresql://user@host:port/database.")
+    ] = "",
+    host: Annotated[
+        str | None, typer.Option("--host", "-h", metavar="HOST", help="[PGHOST, localhost]")
+    ] = None,
+    port: Annotated[str | None, typer.Option("--port", "-p", metavar="PORT", help="[PGPORT, 6875]")] = None,
+    user: Annotated[
+        str | None, typer.Option("--username", "-U", metavar="NAME", help="[PGUSER, materialize]")
+    ] = None,
+    dbname: Annotated[
+        str | None, typer.Option("--dbname", "-d", metavar="NAME", help="[PGDATABASE, materialize]")
+    ] = None,
+) -> None:
+    """Show a query's rows as they change, until Ctrl-C.
+
+    In a terminal a table, with rows that changed marked for a moment; else a line for each change.
+    """
+    from tidemill.cli import watch as command
+
+    wish = command.Wish(query, _listed(key), _listed(order_by), limit, interval)
+    raise typer.Exit(command.run(wish, url, {"host": host, "port": port, "user": user, "dbname": dbname}))
+
+
+def _listed(values: list[str] | None) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())
+
+
+@app.command()
 def version() -> None:
     """Print the versions of Tidemill and of what it stands on."""
     from tidemill.cli import versions

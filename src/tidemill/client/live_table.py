@@ -69,6 +69,11 @@ class LiveTable(Following, LiveState):
             self._thread.start()
         return self
 
+    @property
+    def running(self) -> bool:
+        """Whether a thread that was started still follows."""
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Until the first snapshot is complete; whether it is. For a table that was started."""
         self._begun.wait(timeout)

@@ -1,0 +1,126 @@
+"""`tidemill watch`: a relation or query in the terminal, live; or line by line where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+
+from tidemill.cli.watch_screen import Marks, Order, screen
+from tidemill.client import Client, connect
+from tidemill.client.target import conninfo
+from tidemill.errors import InvalidValue, UndefinedObject
+
+# Lines of the screen that are not rows: the frame, the names, "more", the status.
+OTHER_LINES = 6
+FEWEST_ROWS = 3
+SHORTEST_INTERVAL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asked for."""
+
+    query: str
+    key: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    # Rows on the screen; without a terminal, lines until it ends. None: as many as fit; for ever.
+    limit: int | None = None
+    # Seconds between two drawings of the screen.
+    interval: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise InvalidValue(f"--limit must be at least 1, not {self.limit}")
+        if not self.interval >= SHORTEST_INTERVAL:
+            raise InvalidValue(f"--interval must be at least {SHORTEST_INTERVAL} seconds")
+
+
+def run(wish: Wish, url: str, parameters: dict[str, object]) -> int:
+    """Until Ctrl-C, SIGTERM, or the end of what is followed; the exit status."""
+    notices: deque[str] = deque(maxlen=1)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        target = conninfo(url, {"application_name": "tidemill watch", **parameters})
+        with connect(target, on_notice=notices.append) as client:
+            console = Console()
+            if console.is_terminal:
+                show(client, wish, console, notices)
+            else:
+                lines(client, wish, sys.stdout)
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Who read has enough. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def show(client: Client, wish: Wish, console: Console, notices: deque[str]) -> None:
+    """The live table on the screen."""
+    marks = Marks(wish.key)
+    order = Order(wish.key, wish.order_by)
+
+    def drawn() -> Panel:
+        limit = wish.limit or max(console.height - OTHER_LINES, FEWEST_ROWS)
+        notice = notices[-1] if notices else ""
+        return screen(wish.query, table, order, marks, limit=limit, now=time.monotonic(), notice=notice)
+
+    with client.live_table(
+        wish.query, key=wish.key, on_update=lambda _, changes: marks.changed(changes, time.monotonic())
+    ) as table:
+        table.start()
+        with Live(console=console, get_renderable=drawn, refresh_per_second=1 / wish.interval) as live:
+            while table.running:
+                table.join(wish.interval)
+                _check(order, table.columns)
+            live.refresh()
+        table.join()
+
+
+def _check(order: Order, columns: Sequence[str]) -> None:
+    unknown = order.unknown(columns) if columns else None
+    if unknown is not None:
+        raise UndefinedObject(
+            f'column "{unknown}" does not exist', detail=f"There are {', '.join(columns)}.", sqlstate="42703"
+        )
+
+
+def lines(client: Client, wish: Wish, out: TextIO) -> None:
+    """Every change as a line of tab-separated values, with the names first."""
+    left = wish.limit
+    named = False
+    with client.subscribe(wish.query, key=wish.key) as changes:
+        for batch in changes:
+            if not named:
+                print("mz_timestamp", *batch.arrow.column_names, sep="\t", file=out)
+                named = True
+            rows = batch.arrow if left is None else batch.arrow.slice(0, left)
+            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                print(batch.time, *map(_plain, row), sep="\t", file=out)
+            out.flush()
+            if left is not None:
+                left -= rows.num_rows
+                if left == 0:
+                    return
+
+
+def _plain(value: Any) -> str:
+    """As COPY writes it: a tab or line end within a value does not break the line."""
+    if value is None:
+        return "\\N"
+    return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
