@@ -29,6 +29,7 @@ from tidemill.engine.ingest_metrics import IngestCollector
 from tidemill.engine.live_sources import LiveSources
 from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.materialized import ViewProgram
+from tidemill.engine.materialized_metrics import ViewsCollector
 from tidemill.engine.materialized_relations import ViewRow, view_frontiers, view_rows
 from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.secrets import secret_store
@@ -118,7 +119,11 @@ class TidemillEngine:
         self._collector = EngineCollector(
             spark.metrics,
             lambda: len(self._sessions),
-            [self.subscriptions, IngestCollector(self.ingestion, compactor)],
+            [
+                self.subscriptions,
+                IngestCollector(self.ingestion, compactor),
+                ViewsCollector(self.views, environment.oracle.now),
+            ],
         )
         REGISTRY.register(self._collector)
         self._closed = False

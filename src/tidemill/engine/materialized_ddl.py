@@ -14,6 +14,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome
 from tidemill.engine.changes import change, existing_at, find_or_none, renamed, skip
 from tidemill.engine.durations import history_ms
+from tidemill.engine.following import way_of
 from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.materialized import VIEW_SESSION, bind_view
 from tidemill.engine.plan import Action, Plan
@@ -86,6 +87,13 @@ def plan_alter_materialized_view(
     return change(verb, [materialized_ops.SetViewHistory(item.id, history_ms(statement.action.duration))])
 
 
+def _explained(catalog: CatalogState, item: MaterializedView) -> list[str]:
+    bound = bind_view(catalog, item)
+    because = way_of(catalog, bound).because
+    how = "on the changes of its inputs" if because is None else f"as a whole, because of {because}"
+    return [f"Kept up to date: {how}", *bound.describe().splitlines()]
+
+
 def plan_explain_materialized_view(
     s: EngineSession, statement: ast.ExplainMaterializedView, catalog: CatalogState
 ) -> Plan:
@@ -95,7 +103,7 @@ def plan_explain_materialized_view(
     columns = text_columns("QUERY PLAN")
 
     async def act(s: EngineSession) -> Outcome:
-        text = await s.blocking(lambda: bind_view(catalog, item).describe())
-        return text_rows(["QUERY PLAN"], [(line,) for line in text.splitlines()], tag="EXPLAIN")
+        lines = await s.blocking(_explained, catalog, item)
+        return text_rows(["QUERY PLAN"], [(line,) for line in lines], tag="EXPLAIN")
 
     return Action(act, columns)

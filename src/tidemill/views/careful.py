@@ -109,13 +109,13 @@ class CarefulFollower:
 
 
 def answered(answer: Callable[[int], pa.Table], at: int) -> tuple[pa.Table | None, str | None]:
-    """The answer, or the text of the error that it is."""
+    """The answer, or the text of the error that it is, as `types.arrow.error_parts` reads it."""
     try:
         return answer(at), None
     except TidemillError as e:
         if not is_of_data(e):
             raise
-        return None, e.primary
+        return None, e.primary if e.detail is None else f"{e.primary}\n{e.detail}"
 
 
 class _Times:

@@ -216,7 +216,8 @@ class Machine:
         if not spans:
             return
         upper, done = spans[-1].upper, upper_of(self.shard)
-        table = self._table(spans)
+        changed = [span for span in spans if span.updates.num_rows or span.errors]
+        table = self._table(changed) if changed else shard_schema(self.shard.desc).empty_table()
         # Also where nothing came of it: an answer that was worked out once is not worked out again, for
         # another order of the same sum may be another number.
         moved = any(upper_of(each.shard) > done for each in self.program.inputs)

@@ -28,9 +28,10 @@ from tidemill.views.program import Program
 
 log = logging.getLogger(__name__)
 
-# Steps under way at once. A step is at most one job on Spark beyond what it gathers; more of them would only
-# wait for each other's cores. Views beyond that take turns, in the order in which they fell due.
-STEP_THREADS = 16
+# Steps under way at once. Those that are evaluated on changes share a job with whoever waits then, so that
+# few threads would make many jobs; a whole answer is a job by itself, and more of them would only wait for
+# each other's cores. Views beyond that take turns, in the order in which they fell due.
+STEP_THREADS = 32
 # How often a view that nobody wakes is stepped: its inputs go on in time by themselves.
 IDLE_SECONDS = 1.0
 # After a failure a view waits so long, twice as long after the next, and so on.
@@ -155,7 +156,7 @@ class Views:
             self._failed(view, e)
             self._on_lost(e)
         except TidemillError as e:
-            level = logging.INFO if e.transient else logging.WARNING
+            level = logging.INFO if e.transient or self._stopping else logging.WARNING
             log.log(level, "materialized view %s is stalled, it is tried again: %s", view.item.name, e)
             self._failed(view, e)
         except Exception as e:

@@ -1,0 +1,37 @@
+"""What /metrics tells of materialized views: how far they are behind, and which cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tidemill.ingest.status import State
+from tidemill.views.service import Views
+
+
+class ViewsCollector(Collector):
+    """Reads the numbers when they are asked for. `now` is the time in milliseconds."""
+
+    def __init__(self, views: Views, now: Callable[[], int]) -> None:
+        self._views = views
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["view", "id"]
+        lag = GaugeMetricFamily(
+            "tidemill_view_lag_seconds", "How far what can be read is behind the clock.", labels=labels
+        )
+        stalled = GaugeMetricFamily(
+            "tidemill_view_stalled", "1 when the last attempt to go on failed.", labels=labels
+        )
+        files = GaugeMetricFamily("tidemill_view_files", "Live parts of the view's shard.", labels=labels)
+        now = self._now()
+        for item, report, machine in self._views.all():
+            of = [item.name, item.id]
+            stalled.add_metric(of, report.status.state is State.STALLED)
+            if machine is not None and machine.hydrated:
+                lag.add_metric(of, max(0, now - machine.readable + 1) / 1000)
+                files.add_metric(of, len(machine.shard.parts))
+        yield from (lag, stalled, files)
