@@ -4,7 +4,8 @@ Run by `make demo` with nothing but what the server itself needs. A source of ge
 read on Spark every second; a loop asks all the while for everything at one time (five tables, a view over
 them, how far the source has been read), and again for times of the past. If ever an event's rows are not
 there exactly once, a bid has no auction, the view's sum is not that of the bids, or the past has changed, the
-demo ends with status 1. Ends with Ctrl-C, or after DEMO_SECONDS.
+demo ends with status 1; as it does if what a subscription to the view brings is not what SELECT says of the
+same time. Ends with Ctrl-C, or after DEMO_SECONDS.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rich.panel import Panel
 
 from demo_proof import (
     CUT,
+    FOLLOWED,
     LOTS,
     SCHEMA,
     SOURCE,
@@ -38,13 +40,16 @@ from demo_proof import (
     Cut,
     Lots,
     cut_of,
+    followed_of,
     lots_of,
     must_be_same,
     must_follow,
     must_hold,
+    must_match,
 )
 from demo_screen import Health, State, lots_that_fit, plain, screen, verdict
 from pgmini import Connection, PgError
+from tidemill.client import Changes, LiveTable, connect
 
 # Seconds until the SQL port must answer; the promise is three on an idle machine.
 START_SECONDS = 180
@@ -144,12 +149,14 @@ def read_loop(server: Server, state: State, stop: threading.Event, limit: int) -
     # work. It is as consistent, a fraction of a second older, and may be older than a write of ours was.
     connection.query("SET transaction_isolation = 'serializable'")
     pins: list[Pin] = []
+    matched = 0  # the last time at which the subscription was held against SELECT
     while not stop.is_set():
         view = LOTS.format(seconds=f"{time.time():.3f}", limit=limit)
         begun = time.perf_counter()
         connection.query("BEGIN")  # both reads at the time that the first of them chooses
         lots = lots_of(connection.query(view)[0].rows)
-        state.lots = () if lots is None else lots.shown
+        if state.followed is None:  # until the subscription has begun
+            state.lots = () if lots is None else lots.shown
         cut = cut_of(connection.query(CUT)[0].rows)
         connection.query("COMMIT")
         if not state.waiting:  # for Spark's start, or the source's: that is no read's time
@@ -160,6 +167,11 @@ def read_loop(server: Server, state: State, stop: threading.Event, limit: int) -
             must_follow(state.cut, cut)
         state.cut = cut
         state.reads += 1
+        held = state.followed
+        if held is not None and held.time != matched:
+            must_match(held, lots_of(connection.query(f"{view} AS OF {held.time}")[0].rows))
+            matched = held.time
+            state.live_checks += 1
         pins = [p for p in pins if cut.time - p.time < PIN_SECONDS * 1000][-PINS:]
         if pins:
             then = random.choice(pins)
@@ -170,6 +182,27 @@ def read_loop(server: Server, state: State, stop: threading.Event, limit: int) -
         pins += [Pin(cut.time, CUT, cut), Pin(cut.time, view, lots)]
         stop.wait(PAUSE)
     connection.close()
+
+
+def live_loop(server: Server, state: State, stop: threading.Event, limit: int) -> None:
+    """Subscribe to the view, and keep what it holds at each complete time."""
+
+    def seen(table: LiveTable) -> None:
+        assert table.time is not None
+        held = followed_of(table.rows(), table.time, time.time(), limit)
+        state.followed, state.lots = held, held.shown
+
+    def changed(table: LiveTable, changes: Changes) -> None:
+        state.updates += 1
+        state.marks.changed(changes, time.monotonic())
+        seen(table)
+
+    with (
+        connect(host="127.0.0.1", port=server.sql_port) as db,
+        db.live_table(FOLLOWED, key=["id"], on_snapshot=seen, on_update=changed) as state.live,
+    ):
+        if not stop.is_set():
+            state.live.run()
 
 
 def health_loop(server: Server, state: State, stop: threading.Event) -> None:
@@ -228,11 +261,11 @@ def show(
         if stop.is_set() or deadline is None or time.monotonic() < deadline:
             return stop.is_set()
         # On a slow machine Spark may need longer than the demo was meant to take: show something then too.
-        if state.past_checks >= WANTED_CHECKS:
+        if min(state.past_checks, state.live_checks) >= WANTED_CHECKS:
             return True
         if time.monotonic() < deadline + SPARK_SECONDS:
             return False
-        state.failure = f"no time was read twice within {SPARK_SECONDS} s more"
+        state.failure = f"no time was read twice, or none was subscribed to, within {SPARK_SECONDS} s more"
         return True
 
     if console.is_terminal:
@@ -276,9 +309,12 @@ def main() -> int:
             threads = [
                 guarded(lambda: read_loop(server, state, stop, limit), state, stop),
                 guarded(lambda: health_loop(server, state, stop), state, stop),
+                guarded(lambda: live_loop(server, state, stop, limit), state, stop),
             ]
             show(state, server, stop, console, seconds)
             stop.set()
+            if state.live is not None:
+                state.live.close()
             for thread in threads:
                 thread.join(1)  # one that waits for an answer ends with the server
     except Exception as e:

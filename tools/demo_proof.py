@@ -8,10 +8,10 @@ be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SOURCE = "house"
 TABLES = ("organizations", "users", "accounts", "auctions", "bids")
@@ -51,6 +51,9 @@ SELECT mz_now() AS time, item, seller, bids, highest, end_time,
 FROM lots
 ORDER BY end_time > to_timestamp({seconds}) DESC, highest DESC NULLS LAST, id
 LIMIT {limit}"""
+
+# What the demo subscribes to: the view as it changes.
+FOLLOWED = "SELECT id, item, seller, end_time, bids, highest, total FROM lots"
 
 STATUS = f"""
 SELECT s.status, s.error, x.offset_known, x.offset_committed
@@ -92,13 +95,14 @@ class Cut:
 
 
 class Lot(NamedTuple):
-    """One auction; `ends` in seconds since 1970."""
+    """One auction; `ends` in seconds since 1970; without its id where nobody asked for it."""
 
     item: str
     seller: str
     bids: int
     highest: int | None
     ends: float
+    id: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,16 @@ def lots_of(rows: Sequence[Sequence[str | None]]) -> Lots | None:
         until = datetime.fromisoformat(str(ends)).timestamp()
         shown.append(Lot(str(item), str(seller), int(bids or 0), _maybe(highest), until))
     return Lots(_time(rows), tuple(shown), *(int(value or 0) for value in rows[0][6:]))
+
+
+def followed_of(rows: Sequence[Mapping[str, Any]], time: int, now: float, limit: int) -> Lots:
+    """The view as the subscription holds it at a time, in the order of `LOTS` now (seconds)."""
+    lots = [
+        Lot(r["item"], r["seller"], r["bids"], r["highest"], r["end_time"].timestamp(), r["id"]) for r in rows
+    ]
+    lots.sort(key=lambda lot: (lot.ends <= now, lot.highest is None, -(lot.highest or 0), lot.id))
+    amount = sum(int(r["total"] or 0) for r in rows)
+    return Lots(time, tuple(lots[:limit]), len(lots), sum(lot.bids for lot in lots), amount)
 
 
 def _time(rows: Sequence[Sequence[str | None]]) -> int:
@@ -182,3 +196,14 @@ def must_be_same(then: Cut | Lots | None, again: Cut | Lots | None) -> None:
     """Raises Violation unless a time of the past, read again, is as it was."""
     if then != again:
         raise Violation(f"the past changed: it was {then}, and is {again}")
+
+
+def must_match(followed: Lots, selected: Lots | None) -> None:
+    """Raises Violation unless what the subscription held at a time is what SELECT says of that time."""
+    held = (followed.rows, followed.bids, followed.amount)
+    said = (0, 0, 0) if selected is None else (selected.rows, selected.bids, selected.amount)
+    if held != said:
+        raise Violation(
+            f"at {followed.time} the subscription had {held[0]} auctions with {held[1]} bids over {held[2]}, "
+            f"but SELECT has {said[0]} with {said[1]} over {said[2]}"
+        )

@@ -15,12 +15,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from demo_proof import SOURCE, TABLES, Cut, Lot
+from demo_proof import SOURCE, TABLES, Cut, Lot, Lots
+from tidemill.cli.watch_screen import Marks
+from tidemill.client import LiveTable
 
 # Narrower terminals do without these columns, first the one and then the other.
 SELLER_WIDTH, BIDS_WIDTH = 64, 44
 # Lines of the screen that are not auctions, on a terminal of 80 columns; and how many auctions there are.
-OTHER_LINES = 16
+OTHER_LINES = 19
 FEWEST_LOTS, MOST_LOTS = 3, 10
 
 
@@ -51,6 +53,12 @@ class State:
     reads: int = 0
     reads_ms: deque[float] = field(default_factory=lambda: deque(maxlen=200))
     past_checks: int = 0
+    # The view as the subscription holds it, what changed in it lately, and how often SELECT said the same.
+    live: LiveTable | None = None
+    followed: Lots | None = None
+    marks: Marks = field(default_factory=lambda: Marks(["id"]))
+    updates: int = 0
+    live_checks: int = 0
     # The age of the oldest past time that was read again; seconds.
     oldest: float = 0.0
     # What the server said that it waits for.
@@ -92,7 +100,8 @@ def lots_table(state: State, width: int) -> Table:
             "-" if lot.highest is None else f"{lot.highest:,}",
             f"{left:.1f} s" if left > 0 else "ended",
         ]
-        table.add_row(*cells, style="dim" if left <= 0 else "")
+        fresh = state.marks.style({"id": lot.id}, time.monotonic())
+        table.add_row(*cells, style=fresh or ("dim" if left <= 0 else ""))
     return table
 
 
@@ -124,7 +133,13 @@ def lines(state: State, sql_port: int) -> list[str]:
             f"  the view's sum is that of the bids: {amount:,}",
             f"{state.past_checks:,} times the past was read again (up to {state.oldest:.0f} s): unchanged",
         ]
+    if state.live is not None and state.live.lag is not None:
+        found.append(
+            f"the auctions are a subscription: {state.updates:,} updates, lag {state.live.lag:.1f} s;\n"
+            f"  {state.live_checks:,} times SELECT was asked, and said the same"
+        )
     found.append(f"psql -h 127.0.0.1 -p {sql_port} -U materialize materialize")
+    found.append(f"tidemill watch -p {sql_port} lots --key id --order-by 'bids DESC'")
     if state.waiting:
         found.append(f"waiting: {state.waiting}")
     return found
@@ -147,6 +162,7 @@ def plain(state: State) -> str:
             f"ticks {health.ticks}",
             f"reads {state.reads} p50 {quantile(state.reads_ms, 0.5)}",
             f"past {state.past_checks}",
+            f"updates {state.updates} checked {state.live_checks}",
         ]
     if state.waiting:
         shown.append(f"waiting: {state.waiting}")
@@ -162,7 +178,8 @@ def verdict(state: State) -> str:
         f"{cut.events:,} events came from the source and were seen in {state.reads:,} reads of five tables "
         "and a view. At the time of every read each event's rows were there once, every bid had its auction, "
         f"and the view's sum was that of the bids. {state.past_checks:,} times the past was read again, and "
-        "had not changed."
+        f"had not changed. The subscription brought {state.updates:,} updates of the view, and "
+        f"{state.live_checks:,} times SELECT said of its time what it held."
     )
 
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 import demo
+from demo_proof import Lots
 from demo_screen import State
 from pgmini import Result
 
@@ -61,8 +62,8 @@ class FakeServer:
         self.asked.append("closed")
 
 
-def run(server: FakeServer, reads: int) -> State:
-    state, stop = State(), threading.Event()
+def run(server: FakeServer, reads: int, held: Lots | None = None) -> State:
+    state, stop = State(followed=held), threading.Event()
     thread = demo.guarded(lambda: demo.read_loop(server, state, stop, 3), state, stop)  # pyright: ignore[reportArgumentType]
     deadline = time.monotonic() + 180
     while state.reads < reads and not stop.is_set() and time.monotonic() < deadline:
@@ -104,6 +105,14 @@ def test_what_does_not_hold_ends_it(server: FakeServer, told: str) -> None:
     state = run(server, 200)  # which question of the past is asked again is left to chance
     assert "Violation" in state.failure and told in state.failure
     assert state.reads < 200
+
+
+def test_the_subscription_is_held_against_select() -> None:
+    state = run(FakeServer(), 5, Lots(900, (), 1, 0, 0))
+    assert state.failure == "" and state.live_checks == 1, "one time is asked for once"
+    assert state.lots == (), "the screen is the subscription's"
+    state = run(FakeServer(), 200, Lots(900, (), 2, 0, 0))
+    assert "at 900 the subscription had 2 auctions" in state.failure
 
 
 def test_how_the_source_is() -> None:

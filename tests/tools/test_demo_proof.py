@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -14,10 +15,12 @@ from demo_proof import (
     Lots,
     Violation,
     cut_of,
+    followed_of,
     lots_of,
     must_be_same,
     must_follow,
     must_hold,
+    must_match,
 )
 from tidemill.sources.contract import Piece
 from tidemill.sources.generators.auction import AuctionReader
@@ -118,3 +121,38 @@ def test_answers_are_read() -> None:
             ["1000", "Lamp", "Ivo", "0", None, ends, "2", "2", "70"],
         ]
     ) == Lots(1000, (Lot("Vase", "Ada", 2, 50, 7.5), Lot("Lamp", "Ivo", 0, None, 7.5)), 2, 2, 70)
+
+
+def followed(*lots: tuple[int, int, int | None, int | None, float]) -> list[dict[str, object]]:
+    """Rows of the subscription: id, bids, highest, total, end."""
+    return [
+        {
+            "id": i,
+            "item": f"Vase {i}",
+            "seller": "Ada",
+            "bids": bids,
+            "highest": highest,
+            "total": total,
+            "end_time": datetime.fromtimestamp(ends, UTC),
+        }
+        for i, bids, highest, total, ends in lots
+    ]
+
+
+def test_what_the_subscription_holds() -> None:
+    rows = followed((1, 2, 9, 11, 5.0), (2, 0, None, None, 20.0), (3, 1, 7, 7, 20.0), (4, 1, 8, 8, 20.0))
+    held = followed_of(rows, 1000, 10.0, 3)
+    # Open ones first, the dearest first, those without a bid last.
+    assert [lot.id for lot in held.shown] == [4, 3, 2]
+    assert (held.time, held.rows, held.bids, held.amount) == (1000, 4, 4, 26)
+    assert followed_of([], 1000, 10.0, 3) == Lots(1000, (), 0, 0, 0)
+
+
+def test_a_subscription_that_differs_is_found() -> None:
+    _, lots = house(100)
+    assert lots is not None
+    must_match(lots, house(100)[1])
+    must_match(Lots(1, (), 0, 0, 0), None)
+    for wrong in (replace(lots, rows=1), replace(lots, bids=1), replace(lots, amount=1), None):
+        with pytest.raises(Violation, match="at 1000 the subscription had"):
+            must_match(lots, wrong)

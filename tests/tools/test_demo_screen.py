@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -20,7 +22,15 @@ from demo_screen import (
     screen,
     verdict,
 )
+from tidemill.client import LiveTable, Retry
+from tidemill.client.assemble import Complete
+from tidemill.client.course import Course
+from tidemill.client.driver import Driver
+from tidemill.client.forms import Field
+from tidemill.client.request import request
+from tidemill.types import model
 
+FIELDS = (Field("mz_diff", model.INT8),)
 FACTS = {
     "organizations": Facts(10, 10, 385, 0, 0),
     "users": Facts(100, 100, 338350, 0, 0),
@@ -37,6 +47,16 @@ def running(lots: int = MOST_LOTS) -> State:
     state.health = Health("running", None, 1210, 1200, 60, 0, 212.4, 0.13)
     state.reads_ms.extend([300.0, 310.0, 320.0])
     return state
+
+
+@pytest.fixture
+def live() -> Iterator[LiveTable]:
+    """A table that has begun."""
+    with LiveTable(Driver(""), Course(request("lots"), Retry()), [], None, None) as table:
+        table.take(
+            Complete(1_794_752_149_968, pa.table({"c0": pa.array([], pa.int64())}), snapshot=True), FIELDS
+        )
+        yield table
 
 
 def rendered(state: State, width: int) -> list[str]:
@@ -67,9 +87,13 @@ def test_every_width(state: State, width: int) -> None:
         assert ("Chidi" in text) is (width >= 64)
 
 
-def test_the_screen_fits_a_small_terminal() -> None:
+def test_the_screen_fits_a_small_terminal(live: LiveTable) -> None:
     for height in (24, 30, 50):
-        assert len(rendered(running(lots_that_fit(height)), 80)) <= height
+        state = running(lots_that_fit(height))
+        state.live, state.updates, state.live_checks = live, 1234, 567
+        shown = rendered(state, 80)
+        assert len(shown) <= height
+        assert any("1,234 updates" in line for line in shown) and any("567 times" in line for line in shown)
     assert (lots_that_fit(5), lots_that_fit(OTHER_LINES + 5), lots_that_fit(500)) == (
         FEWEST_LOTS,
         5,

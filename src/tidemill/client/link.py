@@ -90,22 +90,35 @@ class Link:
         """Rows that are there, at least one; nothing when the COPY has ended. Raises why it ended
         otherwise."""
         rows: list[memoryview] = []
-        size = 0
-        while size < BLOCK_BYTES and not self._copied:
+        while not rows and not self._copied:
             with _lost():
-                count, data = self._conn.get_copy_data(1)
-            if count > 0:
-                rows.append(data)
-                size += count
-            elif count < 0:
-                self._copied = True
-            elif rows:
-                break
-            else:
+                self._drain(rows)
+            if not rows and not self._copied:
                 yield from self._input()
         if not rows:
             yield from self._results()
         return rows
+
+    def _drain(self, rows: list[memoryview]) -> None:
+        """Take all rows that can be had without waiting, up to a block."""
+        take, size = self._conn.get_copy_data, 0
+        looked = False
+        while size < BLOCK_BYTES:
+            count, data = take(1)
+            if count > 0:
+                rows.append(data)
+                size += count
+                looked = False
+            elif count < 0:
+                self._copied = True
+                break
+            elif looked:
+                break
+            else:
+                # Reads what the system holds, some kilobytes at a time, and does not wait. Blocks of one such
+                # piece would cost ten times as much as blocks of all that there is.
+                self._conn.consume_input()
+                looked = True
 
     def _flush(self) -> Waits[None]:
         while True:

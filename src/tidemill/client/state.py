@@ -53,12 +53,30 @@ class Counted:
         return Counted(self.rows.take(pa.array(kept)), sums[kept])
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Changes that wait, and the hashes of their keys once somebody looks for keys."""
+
+    changes: Counted
+    hashes: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.changes.counts)
+
+    def __add__(self, later: _Part) -> _Part:
+        hashes = None
+        if self.hashes is not None and later.hashes is not None:
+            hashes = np.concatenate([self.hashes, later.hashes])
+        return _Part(self.changes + later.changes, hashes)
+
+
 class State:
     def __init__(self, empty: pa.Table, key: Sequence[int] = ()) -> None:
         """`empty` has the columns; `key` says which of them one looks rows up by."""
         self._key = tuple(key)
         self._base = Counted(empty, np.zeros(0, np.int64))
-        self._recent: list[Counted] = []
+        # Changes since, oldest first. Each part is larger than the next, so that they are few.
+        self._recent: list[_Part] = []
         self._recent_rows = 0
         # How many rows there are, copies counted.
         self.size = 0
@@ -67,7 +85,11 @@ class State:
 
     def apply(self, changes: Counted) -> None:
         """What happened at one time. Raises, perhaps later, when a row goes that was not there."""
-        self._recent.append(changes)
+        # Who looked for a key once will again: with the hashes put down now, a look reads nothing but them.
+        part = _Part(changes, None if self._index is None else self._hashes(changes))
+        while self._recent and len(self._recent[-1]) <= len(part):
+            part = self._recent.pop() + part
+        self._recent.append(part)
         self._recent_rows += len(changes.counts)
         self.size += int(changes.counts.sum())
         if self.size < 0:
@@ -93,11 +115,13 @@ class State:
     def find(self, key: Sequence[pa.Array]) -> pa.Table:
         """The rows with this key: one array of length one for each of its columns."""
         wanted = fold([hash_column(comparable(value)) for value in key])[0]
-        found = [self._in_base(wanted)]
-        found += [_picked(part, np.flatnonzero(self._hashes(part) == wanted)) for part in self._recent]
-        alike = found[0]
-        for part in found[1:]:
-            alike = alike + part
+        alike = self._in_base(wanted)
+        for i, part in enumerate(self._recent):
+            if part.hashes is None:
+                part = self._recent[i] = _Part(part.changes, self._hashes(part.changes))
+            places = np.flatnonzero(part.hashes == wanted)
+            if len(places):
+                alike = alike + _picked(part.changes, places)
         there = alike.consolidated()
         there = _picked(there, np.flatnonzero(there.counts > 0))
         # Another key may have the same hash: the first of key and rows that is like the key tells.
@@ -126,9 +150,9 @@ class State:
         return self._base
 
     def _merge(self) -> None:
-        tables = [self._base.rows, *(part.rows for part in self._recent)]
-        counts = np.concatenate([self._base.counts, *(part.counts for part in self._recent)])
-        merged = Counted(pa.concat_tables(tables), counts).consolidated()
+        parts = [self._base, *(part.changes for part in self._recent)]
+        rows = pa.concat_tables([part.rows for part in parts])
+        merged = Counted(rows, np.concatenate([part.counts for part in parts])).consolidated()
         if bool((merged.counts < 0).any()):
             raise _never_there()
         self._base, self._index = merged, None
