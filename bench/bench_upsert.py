@@ -42,6 +42,7 @@ class _Nothing:
     """A collection that is never asked: what the bench needs is in the cache."""
 
     since = 0
+    length = 0
 
     def snapshot(self, as_of: int, buckets: Collection[int]) -> Iterator[pa.Table]:
         raise AssertionError("the cache missed")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.errors import TidemillError
+from tidemill.ingest import keyed
 from tidemill.ingest import ticker as ticker_module
 from tidemill.ingest.machine import Feed, Machine, Timing
 from tidemill.ingest.runner import JobFailed, LocalRunner
@@ -43,6 +44,10 @@ class Recording(LocalRunner):
         self.seconds = 0.0
         self.running = self.most = 0
         self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """As on another machine: no state is at hand."""
+        self._folder += "-other"
 
     def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
         names = [u.source for u in units]
@@ -289,6 +294,28 @@ def test_a_unit_that_takes_too_long_goes_on_alone(world: World, monkeypatch: pyt
     assert slow.report.status.state is State.RUNNING
     assert slow.report.statistics.jobs_failed == 0
     assert slow.report.slow is not None
+
+
+def test_a_state_that_is_gone_is_filled_in_a_job_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = world.environment.oracle.now()
+    source = open_source(
+        normalise("KEY VALUE", {"KEYS": 500, "SNAPSHOT ROUNDS": 1, "TICK INTERVAL": 1000}, now)
+    )
+    slot = world.add("keyed", source)
+    world.ticks(slot)
+    before = slot.report.statistics.state_misses
+    monkeypatch.setattr(keyed, "FILL_ROWS", 100)
+    world.runner.jobs.clear()
+    world.runner.forget()
+    world.wait(lambda: slot.report.statistics.state_misses > before)
+    world.ticks(slot)
+    assert (ALONE_LANE, ["keyed"]) in world.runner.jobs
+    assert slot.report.status.state is State.RUNNING and slot.report.statistics.jobs_failed == 0
+    # Then it shares again.
+    world.runner.jobs.clear()
+    world.wait(lambda: (SHARED_LANE, ["keyed"]) in world.runner.jobs)
 
 
 def test_a_slow_tick_is_told_in_the_log_with_its_slowest_phase(

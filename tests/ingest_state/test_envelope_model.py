@@ -127,6 +127,10 @@ class Collection_:
     since: int = 0
     updates_: list[pa.Table] = field(default_factory=list[pa.Table])
 
+    @property
+    def length(self) -> int:
+        return sum(table.num_rows for table in self.updates_)
+
     def snapshot(self, as_of: int, buckets: Collection[int]) -> Iterator[pa.Table]:
         return iter(self.updates_)
 

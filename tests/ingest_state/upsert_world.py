@@ -64,6 +64,10 @@ class World:
 
     # The collection, as `History` wants it.
 
+    @property
+    def length(self) -> int:
+        return sum(table.num_rows for _, table in self.history)
+
     def snapshot(self, as_of: int, buckets: Collection[int]) -> Iterator[pa.Table]:
         self.snapshots += 1
         return (table for time, table in self.history if time <= as_of)

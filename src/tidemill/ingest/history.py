@@ -29,6 +29,10 @@ class CollectionHistory:
     def since(self) -> int:
         return self._shard.since
 
+    @property
+    def length(self) -> int:
+        return sum(part.rows for part in self._shard.parts)
+
     def snapshot(self, as_of: int, buckets: Collection[int]) -> Iterator[pa.Table]:
         yield from self._read(None, as_of + 1)
 

@@ -26,6 +26,10 @@ from tidemill.types.names import physical_names
 # Records of one target that are parted at once: fewer and larger slices through the shuffle.
 EXCHANGE_ROWS = 262_144
 
+# Updates that one task reads to fill a state that is missing: a second of its core, for which the sources
+# that share its job wait. Of more the unit gives up, and its work is shared out.
+FILL_ROWS = 200_000
+
 # (position of the target, bucket, the slice as bytes)
 Slice = tuple[int, int, bytes]
 # Of one unit: (position of the target, bucket) -> slices.
@@ -137,7 +141,8 @@ def _apply(
     began = time.monotonic()
     shape = _shape(target, target.upsert)
     history = CollectionHistory(unit.blobs, target.shard)
-    prepared = prepare(shared(folder), target.shard, shape, buckets, target.upsert.upper, history)
+    most = FILL_ROWS if unit.shares == 1 else None
+    prepared = prepare(shared(folder), target.shard, shape, buckets, target.upsert.upper, history, most)
     facts.hits += prepared.hits
     facts.misses += prepared.misses + prepared.behind
     writer = PartWriter(unit, index, target, facts)

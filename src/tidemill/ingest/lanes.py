@@ -2,7 +2,8 @@
 
 A shared job carries the small units of many sources: each unit stays whole, so that a source's tick is one
 part, and the units are spread over as many tasks as run at once (one more would be another wave). A larger
-unit of its own is cut finely, as `pace` says.
+unit of its own is cut finely, as `pace` says. One whose upsert state is not at hand is shared out to as many
+tasks as run at once: each of them reads the collection once, whatever its share.
 """
 
 from __future__ import annotations
@@ -14,14 +15,23 @@ from tidemill.sources.contract import Piece
 
 # A unit of no more records is one task, whatever its partitions: a second task costs more than it saves.
 WHOLE_RECORDS = 20_000
+# The second stage of a large unit has this many tasks per core: short ones, so that a core is free soon.
+ALONE_SHARES = 4
 
 # (position of the unit, the pieces of it that the task reads)
 Share = tuple[int, tuple[Piece, ...]]
 
 
+def key_shares(records: int, cores: int, *, at_hand: bool) -> int:
+    """`Unit.shares` of a unit in a job of its own; `at_hand`: so is its upsert state, for all we know."""
+    if not at_hand:
+        return max(2, cores)
+    return 1 if records <= WHOLE_RECORDS else ALONE_SHARES * cores
+
+
 def are_whole(units: Sequence[Unit]) -> bool:
     """Whether each unit is read by one task: then its records need no exchange to meet by key."""
-    return len(units) > 1 or units[0].records <= WHOLE_RECORDS
+    return all(unit.shares == 1 for unit in units)
 
 
 def shares(units: Sequence[Unit], cores: int) -> list[list[Share]]:

@@ -250,9 +250,9 @@ class Machine:
 
     # -- read
 
-    def unit(self, ways: int, seconds: float) -> Unit:
-        """The work of the oldest binding that is not done. The caller ends its job: by `commit`, or by
-        `abandon`."""
+    def unit(self, ways: int, seconds: float, shares: int = 1) -> Unit:
+        """The work of the oldest binding that is not done, read in `ways` pieces. The caller ends its job: by
+        `commit`, or by `abandon`."""
         work = self.pending[0]
         return Unit(
             source=self.id,
@@ -263,6 +263,7 @@ class Machine:
             blobs=self.remap.shard.blobs,
             job=self._home.begin_job(),
             seconds=seconds,
+            shares=shares,
         )
 
     def _target(self, index: int, work: Work) -> Target | None:

@@ -37,6 +37,9 @@ class Slot:
     due: int = 0
     # It has jobs of its own: it has much to read, was too slow, or was in a job that failed.
     alone: bool = False
+    # Its upsert state was where the last unit looked for it. Not known after a start; false when a cache was
+    # deleted. Then the next unit shares out the work of reading the collection.
+    at_hand: bool = False
     # How often it failed in a row, and when (monotonic) it is tried again.
     failures: int = 0
     retry_at: float = 0.0

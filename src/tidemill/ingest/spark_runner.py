@@ -27,8 +27,6 @@ from tidemill.query.job import Job
 from tidemill.query.settings import Place
 from tidemill.query.spark import SparkHost
 
-# The second stage of a unit of its own has this many tasks per core: short ones, so that a core is free soon.
-ALONE_SHARES = 4
 # A job waits so long for executors when all are gone: those that died are replaced within some seconds, and
 # beyond that the sources' statuses should say what is the matter.
 DESERTED_SECONDS = 10.0
@@ -90,7 +88,7 @@ class SparkRunner:
             if are_whole(units) or not any(unit.keyed for unit in units):
                 found = tasks.mapPartitions(partial(_ingest, self._folder, self._life)).collect()
             else:
-                ways = min(ALONE_SHARES * cores, BUCKETS)
+                ways = min(units[0].shares, BUCKETS)
                 apply = partial(_apply, _without_pieces(units), ways, self._folder, self._life)
                 parted = tasks.mapPartitions(partial(_part, ways))
                 found = parted.partitionBy(ways, _itself).mapPartitionsWithIndex(apply).collect()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from tidemill.errors import TidemillError
+from tidemill.ingest.lanes import key_shares
 from tidemill.ingest.runner import JobFailed, Runner
 from tidemill.ingest.slot import Slot
 from tidemill.ingest.status import State, TickTimes
@@ -347,7 +348,9 @@ class Ticker:
         while bind_seconds is not None and not (self._stopping.is_set() or slot.removed or slot.waiting):
             machine = slot.machine
             records = machine.pending[0].binding.records
-            unit = machine.unit(machine.pace.ways(records, self._runner.cores), ALONE_SECONDS)
+            cores = self._runner.cores
+            shares = key_shares(records, cores, at_hand=slot.at_hand)
+            unit = machine.unit(machine.pace.ways(records, cores), ALONE_SECONDS, shares)
             began = time.monotonic()
             try:
                 (facts,) = self._runner.run([unit], lane=ALONE_LANE, seconds=ALONE_SECONDS)
@@ -378,8 +381,9 @@ class Ticker:
                 return self._finish(slot, unit, instead, bind, job)
             slot.machine.abandon(unit)
             error = facts.failure.error()
-            if facts.failure.sqlstate == TooSlow.sqlstate and not slot.alone:
-                slot.alone = True  # no failure: it goes on by itself
+            if facts.failure.sqlstate == TooSlow.sqlstate and unit.shares == 1:
+                # No failure: it goes on by itself, shared out.
+                slot.alone, slot.at_hand = True, False
                 log.info("source %s goes on in jobs of its own: %s", slot.name, error.primary)
             else:
                 self._fail(slot, error)
@@ -396,6 +400,7 @@ class Ticker:
         except Exception as e:
             self._fail(slot, e)
             return False
+        slot.at_hand = True
         statistics.updates_committed += facts.updates
         statistics.ticks += 1
         times = TickTimes(bind, job, time.monotonic() - began)

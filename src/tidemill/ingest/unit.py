@@ -39,7 +39,7 @@ class Unit:
     """Read `pieces`, and write their updates at `time` as parts of the targets, one per output of the
     source: None where nobody wants it, or has it already (a crash came between two commits). `job` names the
     parts for the sweeper; `seconds` is how long the unit may take before it gives up, so that it delays what
-    shares its job by no more."""
+    shares its job by no more. `shares` is how many tasks share its keys (`lanes`), 1 when one does it all."""
 
     source: str
     reader: Reader
@@ -49,6 +49,7 @@ class Unit:
     blobs: Blobs
     job: str
     seconds: float
+    shares: int = 1
 
     @property
     def records(self) -> int:

@@ -30,6 +30,19 @@ from tidemill.types.model import RelationDesc
 SPILL_BYTES = 256 << 20
 
 
+class NotAtHand(TidemillError):
+    """The states are missing, and reading the collection takes longer than the caller has."""
+
+    sqlstate = "57014"
+    transient = True
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(
+            f"the upsert state is missing, and {rows:,} updates are to be read for it",
+            hint="It goes on in a job of its own.",
+        )
+
+
 class KeyNotUnique(TidemillError):
     """The collection does not have at most one row per key: it was not written by this envelope, or it is
     damaged."""
@@ -55,6 +68,11 @@ class History(Protocol):
         """Updates after this time are told one by one; those before may have been moved to it."""
         ...
 
+    @property
+    def length(self) -> int:
+        """How many updates it has."""
+        ...
+
     def snapshot(self, as_of: int, buckets: Collection[int]) -> Iterable[pa.Table]:
         """All updates at times <= as_of."""
         ...
@@ -75,10 +93,17 @@ class Prepared:
 
 
 def prepare(
-    store: StateStore, shard: str, shape: Shape, buckets: Sequence[int], upper: int, history: History
+    store: StateStore,
+    shard: str,
+    shape: Shape,
+    buckets: Sequence[int],
+    upper: int,
+    history: History,
+    most: int | None = None,
 ) -> Prepared:
     """The states of the buckets at `upper`. Reads the collection only where the cache has nothing, or
-    something older. Raises KeyNotUnique, and what `history` raises."""
+    something older. Raises KeyNotUnique, NotAtHand when it would have to read a collection of more than
+    `most` updates as a whole, and what `history` raises."""
     states: dict[int, BucketState] = {}
     missing: list[int] = []
     stale: dict[int, BucketState] = {}
@@ -91,6 +116,8 @@ def prepare(
         else:
             states[bucket] = state
     hits = len(states)
+    if missing and most is not None and history.length > most:
+        raise NotAtHand(history.length)
     if stale:
         lower = min(state.upper for state in stale.values())
         catch_up(shard, stale, upper, history.updates(lower, upper, stale))
