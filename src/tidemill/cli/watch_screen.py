@@ -62,15 +62,20 @@ class Order:
 
     def __init__(self, key: Sequence[str], order_by: Sequence[str] = ()) -> None:
         self._items = [_item(text) for text in order_by] or [(name, "ascending") for name in key]
+        # The last table, limit and answer: a screen is drawn more often than a large table changes.
+        self._last: tuple[pa.Table, int, list[dict[str, Any]]] | None = None
 
     def first(self, table: pa.Table, limit: int) -> list[dict[str, Any]]:
         """The first rows; those of types without an order come as they lie."""
+        if self._last is None or self._last[0] is not table or self._last[1] != limit:
+            self._last = table, limit, self._sorted(table).slice(0, limit).to_pylist()
+        return self._last[2]
+
+    def _sorted(self, table: pa.Table) -> pa.Table:
         items = self._items or [(name, "ascending") for name in table.column_names]
         known = set(table.column_names)
         keys = [(name, way) for name, way in items if name in known and _ordered(table.column(name).type)]
-        if keys and table.num_rows:
-            table = table.sort_by(keys)
-        return table.slice(0, limit).to_pylist()
+        return table.sort_by(keys) if keys and table.num_rows else table
 
     def unknown(self, columns: Sequence[str]) -> str | None:
         """A column of the order that is none."""
