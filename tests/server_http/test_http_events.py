@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from support.sse import Event, parse_events
 from tidemill.server.http.events import Events, RunRows, runs
 from tidemill.types.model import BOOL, INT8, JSONB, MZ_TIMESTAMP, TEXT, Column
-
-from .sse import Event, parse_events
 
 COLUMNS = (
     Column("mz_timestamp", MZ_TIMESTAMP),
@@ -127,12 +126,13 @@ def test_jsonb_is_on_one_line() -> None:
 
 
 def test_the_first_event_says_what_rows_are() -> None:
-    text = Events(snapshot=True, progress=False).begin(COLUMNS, 2000)
+    text = Events(snapshot=True, progress=False).begin(COLUMNS, ["a"], 2000)
     assert text.startswith(b"retry: 2000\n")
     (event,) = parse_events(text)
     assert event.kind == "columns"
     assert json.loads(event.data) == {
-        "columns": [{"name": "mz_diff", "type": "bigint"}, {"name": "a", "type": "text"}]
+        "columns": [{"name": "mz_diff", "type": "bigint"}, {"name": "a", "type": "text"}],
+        "key": ["a"],
     }
 
 

@@ -13,6 +13,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from support.sse import Event, EventReader
 from tidemill.engine.api import HistoryGone, SubscribeRequest
 from tidemill.errors import Unavailable, UndefinedObject
 from tidemill.server.http import live, live_request, protocols, streams
@@ -21,7 +22,6 @@ from tidemill.server.http.request import BadRequest
 from tidemill.types.model import BOOL, INT8, MZ_TIMESTAMP, TEXT, Column
 
 from .door import Door, with_door
-from .sse import Event, EventReader
 
 SECONDS = 60
 COLUMNS = (

@@ -95,6 +95,9 @@ class SubscribePlan:
                 _check_order(time, end)
                 asked = reading.AsOfTime(time, as_of.at_least)
             begin = await reading.choose_time(session, asked, source_inputs(self.catalog, self.bound))
+            if end is not None and as_of is None and up_to is ast.Bound.LATEST:
+                # It is later now than it was a moment ago.
+                end = max(end, begin + 1)
         if not self.inputs.items and not self.inputs.system:
             # Nothing will ever change.
             end = begin + 1 if end is None else min(end, begin + 1)

@@ -1,4 +1,5 @@
-"""The HTTP door: `POST /api/sql`, health, readiness, metrics, and a page that says what this is.
+"""The HTTP door: `POST /api/sql`, live queries as events, a WebSocket, health, readiness, metrics, and a
+page that says what this is.
 
 `serve.serve_http` is called by the process that runs the server and lives in its event loop. Whatever
 reaches a statement goes through `engine.api`, as on the SQL port. Promises: a page in somebody's browser

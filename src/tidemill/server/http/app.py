@@ -65,6 +65,10 @@ class Api:
             run.stop()
         self._streams.stop()
 
+    async def stopped(self) -> None:
+        """Until the streams have ended."""
+        await self._streams.stopped()
+
     def close(self) -> None:
         """When nothing runs any more."""
         self._pool.shutdown(wait=False, cancel_futures=True)

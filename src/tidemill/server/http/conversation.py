@@ -75,7 +75,7 @@ class Conversation:
         try:
             with self._streams.entered(self, "websocket"):
                 await self._both()
-        except LimitExceeded as e:
+        except TidemillError as e:
             await self._last_words(e, _TRY_LATER)
         finally:
             if self._session is not None:

@@ -4,7 +4,7 @@ The batches are those of a SUBSCRIBE with PROGRESS. Events, each with `data` in 
 
 | event | id | data |
 | --- | --- | --- |
-| columns | | what a row's values are; first on each connection |
+| columns | | what a row's values are, and which of them the key; first on each connection |
 | snapshot | progress | `{"time", "rows"}`: the relation as it was then. Replaces all that was told before |
 | changes | progress | `{"time", "rows"}`: what changed at that time |
 | progress | progress | `{"time"}`: all times before it are complete; only where it was asked for |
@@ -80,9 +80,10 @@ class Events:
         # Rows of a time of which it is not known yet whether there are more.
         self._held: tuple[int, bytes] | None = None
 
-    def begin(self, columns: Sequence[Column], retry_ms: int) -> bytes:
+    def begin(self, columns: Sequence[Column], keys: Sequence[str], retry_ms: int) -> bytes:
         described = [{"name": c.name, "type": str(c.type)} for c in columns[_HEAD:]]
-        return b"retry: %d\n" % retry_ms + _event("columns", _json({"columns": described}))
+        said = _json({"columns": described, "key": list(keys)})
+        return b"retry: %d\n" % retry_ms + _event("columns", said)
 
     def rows(self, batch: pa.RecordBatch, encoded: memoryview) -> bytes:
         """What a block and its `RunRows` make known."""

@@ -127,7 +127,7 @@ class Live(Response):
         return outcome
 
     async def _stream(self, session: Session, rows: Rows, events: Events) -> None:
-        await self._speak(events.begin(rows.columns, RETRY_MS))
+        await self._speak(events.begin(rows.columns, self._request.subscribe.keys, RETRY_MS))
         encoder = self._streams.encoder(rows, RunRows)
         try:
             while (batch := await self._next(session, rows, events)) is not None:

@@ -23,6 +23,8 @@ code { background: #8882 }
 <code>%s</code>.</p>
 <ul>
 <li><code>POST /api/sql</code> with <code>{"query": "SELECT 1"}</code> as <code>application/json</code></li>
+<li><code>GET /api/subscribe?query=SELECT ...</code>: a live query as server-sent events</li>
+<li><code>/api/experimental/sql</code>: a WebSocket</li>
 <li><a href="/healthz">/healthz</a>: the server answers</li>
 <li><a href="/readyz">/readyz</a>: 200 once Spark is warm, 503 before</li>
 <li><a href="/metrics">/metrics</a>: figures for Prometheus</li>

@@ -20,6 +20,7 @@ from tidemill.server.http.limits import (
     MAX_MESSAGE_BYTES,
     PING_SECONDS,
     PONG_SECONDS,
+    SEND_BUFFER_BYTES,
     SHUTDOWN_SECONDS,
 )
 from tidemill.server.http.protocols import HttpProtocol, WebSocketProtocol
@@ -38,6 +39,7 @@ class HttpServer:
     async def close(self) -> None:
         """Take no more connections, cancel what runs, and wait for its end. Idempotent."""
         self._api.stop()
+        await self._api.stopped()
         self._server.should_exit = True
         await asyncio.wait({self._task}, timeout=2 * SHUTDOWN_SECONDS)
         self._task.cancel()
@@ -96,6 +98,8 @@ def _listen(address: Address) -> socket.socket:
         raise Unavailable(f"cannot listen for HTTP on {address}: {e.strerror or e}") from e
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         sock.bind(where)
         sock.listen(1024)
         sock.setblocking(False)

@@ -16,12 +16,16 @@ import pyarrow as pa
 
 from tidemill.engine.api import Engine, Rows
 from tidemill.errors import LimitExceeded
-from tidemill.server.http.limits import MAX_STREAMS
+from tidemill.server.http.forms import stopping
+from tidemill.server.http.limits import MAX_STREAMS, SHUTDOWN_SECONDS
 from tidemill.server.http.metrics import STREAMS
 from tidemill.server.shared import BlockEncoder, Encodings
 from tidemill.types.model import Column
 
 E = TypeVar("E", bound=BlockEncoder)
+
+# How often a shutdown looks whether the streams have ended.
+_POLL_SECONDS = 0.01
 
 
 class Stream(Protocol):
@@ -45,10 +49,13 @@ class Streams:
         self.pool = pool
         self._encodings = Encodings(pool)
         self._open: set[Stream] = set()
+        self._stopping = False
 
     @contextlib.contextmanager
     def entered(self, stream: Stream, kind: str) -> Generator[None]:
-        """Raises where there are too many."""
+        """Raises where there are too many, or the server goes down."""
+        if self._stopping:
+            raise stopping()
         if len(self._open) >= MAX_STREAMS:
             raise LimitExceeded(
                 f"too many WebSockets and streams of events (limit {MAX_STREAMS})",
@@ -89,5 +96,12 @@ class Streams:
                 return
 
     def stop(self) -> None:
+        self._stopping = True
         for stream in list(self._open):
             stream.stop()
+
+    async def stopped(self) -> None:
+        """Until all have said their last words, or `SHUTDOWN_SECONDS` have passed."""
+        deadline = asyncio.get_running_loop().time() + SHUTDOWN_SECONDS
+        while self._open and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
