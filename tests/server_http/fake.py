@@ -98,7 +98,7 @@ class FakeSession:
             case "live":
                 if self._engine.refuse_live:
                     raise self._engine.refuse_live.pop(0)
-                return Rows(self._engine.live_columns, self._live(), tag="SUBSCRIBE")
+                return Rows(self._engine.live_columns, self._live(), tag="SUBSCRIBE", endless=True)
             case "hang":
                 self._engine.hanging.set()
                 await self._cancelled.wait()

@@ -38,6 +38,15 @@ def test_a_script_is_one_session_and_one_transaction() -> None:
     with_door(work)
 
 
+def test_what_never_ends_is_refused_with_where_to_go() -> None:
+    async def work(door: Door) -> None:
+        (result,) = (await door.sql({"query": "live"}))["results"]
+        assert result["error"]["code"] == "0A000" and "/api/subscribe" in result["error"]["hint"]
+        assert door.engine.sessions[0].calls[-2:] == ["fail", "close"]
+
+    with_door(work)
+
+
 def test_parameters_come_as_text_with_every_digit() -> None:
     async def work(door: Door) -> None:
         params = '["a", null, 12345678901234567890.10, true, {"a": [1.50, "x"]}]'

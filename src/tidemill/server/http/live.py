@@ -71,7 +71,11 @@ class Live(Response):
                 await self._until_gone(receive)
         except Exception as e:
             if not self._begun and not self._gone:
-                await _refusal(e)(scope, receive, send)
+                await _refusal(self._reason(e))(scope, receive, send)
+
+    def _reason(self, error: Exception) -> Exception:
+        """What the client is told: a cancel that it did not ask for has a reason."""
+        return stopping() if self._stopping and isinstance(error, QueryCanceled) else error
 
     async def _until_gone(self, receive: Receive) -> None:
         work = asyncio.create_task(self._work())
@@ -138,8 +142,7 @@ class Live(Response):
             if self._gone:
                 return
             STATEMENTS.labels("error").inc()
-            canceled = isinstance(e, QueryCanceled) and self._stopping
-            await self._speak(events.error(error_json(stopping() if canceled else e)))
+            await self._speak(events.error(error_json(self._reason(e))))
         else:
             STATEMENTS.labels("ok").inc()
             await self._speak(events.end())
@@ -182,6 +185,10 @@ async def _left(receive: Receive) -> None:
         pass
 
 
+# Too many streams; the server stops.
+_LATER = ("53300", "57P01")
+
+
 def _refusal(error: Exception) -> Response:
     """For a browser any status but 200 says: do not come back."""
     headers = {"Cache-Control": "no-store"}
@@ -189,7 +196,7 @@ def _refusal(error: Exception) -> Response:
         status = 500
     elif isinstance(error, HistoryGone):
         status = 410
-    elif error.transient or error.sqlstate == "53300":
+    elif error.transient or error.sqlstate in _LATER:
         status = 503
     else:
         status = 400

@@ -147,6 +147,12 @@ class Run:
                 rows = b""
             case EmptyQuery():
                 body, rows = {"tag": ""}, b""
+            case Rows(endless=True):
+                await close_batches(outcome.batches)
+                raise Unsupported(
+                    "a SUBSCRIBE without UP TO never ends, and its answer would never be sent",
+                    hint="Use GET /api/subscribe, the WebSocket, or the SQL port.",
+                )
             case Rows():
                 rows, count = await self._rows(outcome.batches, outcome.columns)
                 body = {
