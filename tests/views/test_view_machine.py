@@ -217,6 +217,21 @@ def test_an_error_stays_until_its_cause_is_gone_over_restarts(world: World) -> N
     world.close()
 
 
+def test_a_view_with_an_error_catches_up_without_waiting(world: World) -> None:
+    world.create("view", "filtered")
+    machine = world.machine("view")
+    finish(machine)
+    for n in range(12):
+        world.commit({"a": Counter({(n, BAD): 1})})
+    until = machine.program.now()
+    while machine.step():
+        pass
+    assert machine.readable >= until
+    judge(world, "filtered", machine.shard, machine.readable)
+    machine.close()
+    world.close()
+
+
 def test_a_view_that_begins_with_an_error(world: World) -> None:
     world.commit({"a": Counter({(2, BAD): 1})})
     item = world.create("view", "filtered")

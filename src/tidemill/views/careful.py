@@ -53,8 +53,9 @@ class CarefulFollower:
         self.settled = False
         self._program = program
         self._inputs: list[_Times] = []
-        # Times at which an input changed, to come; a heap.
+        # Times at which an input changed, to come; a heap. All before `_until` are known.
         self._times: list[int] = []
+        self._until = from_
         try:
             for each in program.inputs:
                 self._inputs.append(_Times(each, from_))
@@ -72,6 +73,7 @@ class CarefulFollower:
                     known.add(at)
                     heapq.heappush(self._times, at)
         until = min(i.frontier for i in self._inputs) if self._inputs else self._program.now()
+        self._until = until
         while self._times and self._times[0] < until:
             at = self._times[0]
             span = self._at(at) if at >= self.frontier else None
@@ -82,6 +84,11 @@ class CarefulFollower:
             return None
         self.frontier = until
         return Span(stamped(self.rows.slice(0, 0), until - 1), until)
+
+    @property
+    def behind(self) -> bool:
+        """There is more to be told at once."""
+        return self.frontier < self._until
 
     def _at(self, at: int) -> Span:
         answer, error = answered(self._program.answer, at)

@@ -140,7 +140,10 @@ class Machine:
             span = Span(stamped(empty if rows is None else rows, at), at + 1, errors)
             self._append(self._table([span]), at + 1)
         except BaseException:
-            _release(holds)
+            if self.hydrated:
+                self._holds = holds  # it is durable all the same
+            else:
+                _release(holds)
             raise
         self._holds = holds
         self.readable = at + 1
@@ -203,7 +206,8 @@ class Machine:
             rows = follower.rows
             self._let_go()
             self._follower = self.program.follow(self.readable, lambda: rows)
-        return span.updates.num_rows > 0 or bool(span.errors)
+            return True
+        return follower.behind
 
     def _let_go(self) -> None:
         follower, self._follower = self._follower, None

@@ -263,9 +263,9 @@ class Views:
 
 
 def _state(machine: Machine) -> State:
-    if machine.hydrated:
-        return State.RUNNING
-    return State.HYDRATING if machine.program.ready else State.STARTING
+    if not machine.program.ready:
+        return State.STARTING
+    return State.RUNNING if machine.hydrated else State.HYDRATING
 
 
 def _read_by(catalog: CatalogState, item: MaterializedView) -> set[ItemId]:
