@@ -290,6 +290,7 @@ class TidemillEngine:
         self.views.stop()
         self.ingestion.stop()
         self._maintenance.stop()
+        self.subscriptions.close()
         self.workers.shutdown(wait=False, cancel_futures=True)
         self._following.shutdown(wait=False, cancel_futures=True)
         self.environment.close()

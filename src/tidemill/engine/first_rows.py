@@ -22,7 +22,6 @@ from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
 
 if TYPE_CHECKING:
-    from tidemill.engine.engine import TidemillEngine
     from tidemill.engine.session import EngineSession
 
 Collection: TypeAlias = Table | Source | SourceTable | MaterializedView
@@ -33,12 +32,23 @@ async def first_rows(
 ) -> AsyncIterator[pa.RecordBatch]:
     """Batches whose rows are all of `as_of`, in the order that the spec promises."""
     engine = session.engine
-    if not engine.spark.ready and await session.blocking(_needs_spark, engine, item, as_of):
-        await engine.wait_for_spark(session)
+    names = physical_names(item.desc or RelationDesc())
+
+    def small() -> pa.RecordBatch | None:
+        snapshot = snapshot_of(engine, item, as_of)
+        if LIMITS.small(snapshot):
+            return SnapshotRows(engine.spark, snapshot, names, spec, Job(engine.spark)).next()
+        snapshot.close()
+        return None
+
+    whole = await asyncio.get_running_loop().run_in_executor(engine.subscriptions.snapshots, small)
+    if whole is not None:
+        yield whole
+        return
+    await engine.wait_for_spark(session)
     job = Job(engine.spark, "snapshot")
 
     def begin() -> SnapshotRows:
-        names = physical_names(item.desc or RelationDesc())
         return SnapshotRows(engine.spark, snapshot_of(engine, item, as_of), names, spec, job)
 
     starting = engine.workers.submit(begin)
@@ -57,11 +67,6 @@ async def first_rows(
         raise
     finally:
         engine.release(rows.close)
-
-
-def _needs_spark(engine: TidemillEngine, item: Collection, as_of: int) -> bool:
-    with snapshot_of(engine, item, as_of) as snapshot:
-        return not LIMITS.small(snapshot)
 
 
 def _abandon(starting: Future[SnapshotRows]) -> None:

@@ -21,30 +21,28 @@ class Interrupt:
     def __init__(self) -> None:
         # A statement runs.
         self.running = False
-        # It was cancelled; for those who wait in `guard` the event says the same. Most statements wait for
-        # nothing that can be broken off: the event is made when one does.
+        # It was cancelled; those who wait in `guard` are told by their futures, one each while it waits.
         self._canceled = False
-        self._signal: asyncio.Event | None = None
+        self._waiting: list[asyncio.Future[None]] = []
         # Seconds of guarded waiting that the statement has left; None: as long as it takes.
         self._left: float | None = None
 
     def begin(self, timeout_ms: int) -> None:
         self.running = True
         self._canceled = False
-        self._signal = None
         self._left = timeout_ms / 1000 if timeout_ms else None
 
     def end(self) -> None:
         self.running = False
         self._canceled = False
-        self._signal = None
         self._left = None
 
     def cancel(self) -> None:
         if self.running:
             self._canceled = True
-            if self._signal is not None:
-                self._signal.set()
+            for waiting in self._waiting:
+                if not waiting.done():
+                    waiting.set_result(None)
 
     def check(self) -> None:
         """Raise if the statement should stop; for loops that do not await."""
@@ -59,23 +57,21 @@ class Interrupt:
         work = asyncio.ensure_future(awaitable)
         if not self.running:
             return await work
-        canceled = self._signal
-        if canceled is None:
-            canceled = self._signal = asyncio.Event()
-            if self._canceled:
-                canceled.set()
         loop = asyncio.get_running_loop()
         began = loop.time()
-        signal = asyncio.ensure_future(canceled.wait())
+        canceled: asyncio.Future[None] = loop.create_future()
+        if self._canceled:
+            canceled.set_result(None)
+        self._waiting.append(canceled)
         try:
             done, _ = await asyncio.wait(
-                {work, signal}, timeout=self._left, return_when=asyncio.FIRST_COMPLETED
+                {work, canceled}, timeout=self._left, return_when=asyncio.FIRST_COMPLETED
             )
         except asyncio.CancelledError:
             self._abandon(work, stop)
             raise
         finally:
-            signal.cancel()
+            self._waiting.remove(canceled)
             if self._left is not None:
                 self._left = max(0.0, self._left - (loop.time() - began))
         if work in done:

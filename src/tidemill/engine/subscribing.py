@@ -12,6 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from tidemill.catalog.items import RELATIONS, kind_name
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Outcome, Rows
@@ -20,12 +21,13 @@ from tidemill.engine.first_rows import Collection, first_rows
 from tidemill.engine.followed import Inputs, follow, shard_of, stamped
 from tidemill.engine.following import answer_at, follow_query
 from tidemill.engine.plan import Value
+from tidemill.engine.resolver import find_system_relation
 from tidemill.engine.select import evaluate_time, plan_query, table_query
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_value
 from tidemill.engine.steady import check_steady
 from tidemill.engine.variables import SYSTEM_PARAMETERS
-from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported
+from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported, WrongObjectType
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, substitute
@@ -154,6 +156,8 @@ def plan_subscribe(
     catalog: CatalogState,
 ) -> SubscribePlan:
     relation = statement.relation
+    if isinstance(relation, ast.Name):
+        _check_relation(session, catalog, relation)
     query = table_query(relation) if isinstance(relation, ast.Name) else relation
     bound = plan_query(session, query, types, catalog).bound
     check_steady(bound, "SUBSCRIBE to a query")
@@ -172,6 +176,18 @@ def plan_subscribe(
     _check_allowed(session, spec, statement)
     label = str(relation) if isinstance(relation, ast.Name) else "(query)"
     return SubscribePlan(statement, bound, catalog, inputs, spec, collection, label)
+
+
+def _check_relation(session: EngineSession, catalog: CatalogState, name: ast.Name) -> None:
+    if find_system_relation(name.parts, session.variables.search_path()) is not None:
+        return
+    found = session.resolver(catalog).any_item(name)
+    if not isinstance(found, RELATIONS):
+        shown = ".".join(catalog.full_name(found))
+        raise WrongObjectType(
+            f"'{shown}' cannot be subscribed to because it is a {kind_name(found)}",
+            position=name.offset + 1,
+        )
 
 
 def _check_order(begin: int, end: int | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,10 @@ from tidemill.subscribe.tail import Tail
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
+
+# Small snapshots that are read at one time. They take milliseconds; but each thread that ever read one keeps
+# some megabytes of memory for the next, and a thousand readers may come at once.
+SNAPSHOT_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Subscriptions(Collector):
     def __init__(self, pool: Executor, now: Callable[[], int]) -> None:
         """`now` is the clock's time."""
         self._pool = pool
+        # For small snapshots.
+        self.snapshots = ThreadPoolExecutor(SNAPSHOT_THREADS, thread_name_prefix="snapshot")
         self._now = now
         self._ids = itertools.count(1)
         self._live: dict[int, Live] = {}
@@ -75,6 +81,10 @@ class Subscriptions(Collector):
         self._opened[spec.output.value] += 1
         self._live[number] = Live(number, session.process_id, relation, stream)
         return stream
+
+    def close(self) -> None:
+        """The server stops."""
+        self.snapshots.shutdown(wait=False, cancel_futures=True)
 
     def _behind(self) -> None:
         self._fell_behind += 1

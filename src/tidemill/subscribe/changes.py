@@ -40,7 +40,7 @@ class Changes:
     )
 
     def __post_init__(self) -> None:
-        self.bytes = self.updates.nbytes
+        self.bytes = self.updates.nbytes if self.updates.num_rows else 0
 
     @property
     def idle(self) -> bool:

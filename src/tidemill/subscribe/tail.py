@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 # How often a tail that nobody wakes looks whether time has gone on.
 IDLE_SECONDS = 1.0
+# Time that passes without a change is told when nothing was told for so long: less than IDLE_SECONDS, so that
+# a tail that looks once a second tells once a second.
+TOLD_SECONDS = 0.9
 # What may wait for one reader beside one span, unless max_subscribe_buffer_size says otherwise: some ten
 # seconds of a hundred thousand rows each. Readers that wait for the same share it.
 BUFFER_BYTES = 64 << 20
@@ -62,7 +65,8 @@ class Reader:
         self._waiting.append(changes)
         self._bytes += changes.bytes
         # One span may be as large as it is: whoever waits for it has not fallen behind.
-        if (self._bytes > self._limit and len(self._waiting) > 1) or len(self._waiting) > BUFFER_SPANS:
+        full = self._bytes > self._limit and 0 < changes.bytes < self._bytes
+        if full or len(self._waiting) > BUFFER_SPANS:
             self.end(
                 FellBehind(
                     f"SUBSCRIBE fell behind: {self._bytes} bytes wait for the client",
@@ -111,6 +115,10 @@ class Tail:
         self._loop = asyncio.get_running_loop()
         # Everything before it was handed out; None before the follower is there.
         self._frontier: int | None = None
+        # From where on time has passed without a change, and nobody was told.
+        self._passed: int | None = None
+        # When something was handed out last, by the loop's clock.
+        self._told = 0.0
         self._opened = asyncio.Event()
 
     async def join(self, reader: Reader) -> int:
@@ -161,9 +169,7 @@ class Tail:
             self._opened.set()
             while True:
                 while (changes := await self._blocking(follower.advance)) is not None:
-                    self._frontier = changes.upper
-                    for reader in self._readers:
-                        reader.put(changes)
+                    self._hand_out(changes)
                     if changes.idle:
                         break  # time goes on without end
                 try:
@@ -183,6 +189,19 @@ class Tail:
             self._opened.set()
             if follower is not None:
                 self._pool.submit(follower.close)
+
+    def _hand_out(self, changes: Changes) -> None:
+        """To all readers; but time that passes only now and then: it would be told after each change."""
+        if self._passed is not None:
+            changes.lower, self._passed = self._passed, None
+        now = self._loop.time()
+        if changes.idle and now < self._told + TOLD_SECONDS:
+            self._passed = changes.lower
+            return
+        self._told = now
+        self._frontier = changes.upper
+        for reader in self._readers:
+            reader.put(changes)
 
     async def _blocking(self, fn: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._pool, fn)
