@@ -29,6 +29,11 @@ MAX_PARTITION_BYTES = 16 << 20
 # costs vanish.
 RESULT_BATCH_ROWS = 16_384
 
+# A task's result up to this size is handed over inside the JVM; a larger one would go through the block
+# manager, which may lose it when it is short of memory: then a query over millions of rows fails on a busy
+# machine. Some times what a partition of a result holds.
+DIRECT_RESULT_BYTES = 8 * MAX_PARTITION_BYTES
+
 # The answers of the SQL layer are translated for these; another value would make them silently wrong.
 FIXED: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
@@ -155,7 +160,10 @@ def spark_conf(
             # Without it Spark counts the cores that it has, which is right where executors come and go.
             "spark.default.parallelism": str(max(2, cores(master))),
         }
-    if where is not Place.ONE_JVM:
+    if where is Place.ONE_JVM:
+        conf["spark.task.maxDirectResultSize"] = str(DIRECT_RESULT_BYTES)
+        conf["spark.rpc.message.maxSize"] = str(2 * DIRECT_RESULT_BYTES >> 20)
+    else:
         conf |= EXECUTORS
         conf["spark.executor.extraJavaOptions"] = "-Duser.timezone=UTC"
     cluster = LOCAL_CLUSTER.fullmatch(master)
