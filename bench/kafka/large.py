@@ -18,7 +18,7 @@ from bench.kafka.load import Fold, Load, create_topic, ends, produce, produce_op
 from bench.kafka.memory import Memory, Watch
 from bench.kafka.ours import Ours, ours
 from bench.kafka.steady import Steady
-from bench.report import Figure, ms, p50_p99
+from bench.report import Figure, ms, p50_p99, print_table
 
 POLL_SECONDS = 0.1
 # The first ticks of a turn do not count.
@@ -218,26 +218,30 @@ def _holding(bootstrap: str, keys: int) -> Generator[Held]:
 def measure(bootstrap: str, parts: Collection[str], *, quick: bool) -> list[Figure]:
     sizes = QUICK if quick else FULL
     figures: list[Figure] = []
+
+    def add(found: list[Figure]) -> None:
+        """Its table at once: what comes later may fail."""
+        print_table(found)
+        figures.extend(found)
+
     # Alone on the machine: before the large source is there.
     rate = _empty(bootstrap, sizes) if "large" in parts else None
     with ExitStack() as stack:
         held = stack.enter_context(_holding(bootstrap, sizes.keys))
         loaded = held.keys / held.seconds
-        figures.append(
-            Figure(f"{held.keys:,} new keys, CREATE SOURCE to caught up", f"{loaded:,.0f} msg/s", "")
-        )
+        add([Figure(f"{held.keys:,} new keys, CREATE SOURCE to caught up", f"{loaded:,.0f} msg/s", "")])
         if "large" in parts:
-            figures += _catch_up(held, sizes, rate)
+            add(_catch_up(held, sizes, rate))
         if "tick" in parts:
             others = [Held(held.one, keys) for keys in sizes.others]
             for other in others:
                 other.begin()
-            figures += _ticks([*others, held], sizes)
+            add(_ticks([*others, held], sizes))
             for other in others:
                 other.check()
         if "hydration" in parts:
-            figures += _hydration(held, sizes)
+            add(_hydration(held, sizes))
         held.check()
         if "memory" in parts:
-            figures += _memory(held)
+            add(_memory(held))
     return figures
