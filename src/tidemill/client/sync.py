@@ -28,6 +28,7 @@ from tidemill.client.subscription import Following, Subscription
 from tidemill.client.target import conninfo
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Following)
 Params = Sequence[Any] | dict[str, Any] | None
 
 
@@ -63,7 +64,9 @@ class Client:
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._connection: psycopg.Connection[Any] | None = None
+        # What close() ends; guarded, for it may be called while another thread subscribes.
         self._followings: weakref.WeakSet[Following] = weakref.WeakSet()
+        self._members = threading.Lock()
 
     def query(self, sql: str, params: Params = None) -> Frame:
         """The rows of one statement, all in memory. `params` take the places of %s or %(name)s."""
@@ -103,9 +106,7 @@ class Client:
             up_to=up_to,
         )
         course = Course(wanted, retry or self._retry, max_bytes=max_bytes)
-        made = Subscription(self._new_driver(), course, progress=progress)
-        self._followings.add(made)
-        return made
+        return self._joined(Subscription(self._new_driver(), course, progress=progress))
 
     def live_table(
         self,
@@ -121,15 +122,15 @@ class Client:
         """A relation or query, kept in memory as it changes. docs/client.md tells every option."""
         wanted = request(self._composed(query, params), key=key, envelope="diff")
         course = Course(wanted, retry or self._retry, renew=True, max_bytes=max_bytes)
-        made = LiveTable(self._new_driver(), course, key, on_snapshot, on_update)
-        self._followings.add(made)
-        return made
+        return self._joined(LiveTable(self._new_driver(), course, key, on_snapshot, on_update))
 
     def close(self) -> None:
         """From any thread. Ends what is open, subscriptions too."""
-        for following in list(self._followings):
-            following.close()
         self._driver.close()
+        with self._members:
+            followings = list(self._followings)
+        for following in followings:
+            following.close()
         with self._lock:
             self._drop()
             self._driver.release()
@@ -146,6 +147,13 @@ class Client:
         if self._driver.closed:
             raise Closed("the client is closed")
         return Driver(self._target, self._on_notice)
+
+    def _joined(self, made: F) -> F:
+        with self._members:
+            self._followings.add(made)
+        if self._driver.closed:  # meanwhile
+            made.close()
+        return made
 
     def _composed(self, sql: str, params: Params) -> str:
         """The statement with its parameters written into it as literals."""
