@@ -12,6 +12,7 @@ import http.client
 import itertools
 import json
 import random
+import signal
 import threading
 import urllib.parse
 import urllib.request
@@ -155,6 +156,8 @@ def main() -> None:
             print(f"open http://localhost:{server.server_port} (Ctrl-C ends)", flush=True)
             server.serve_forever()
 
+    # Whoever stops it otherwise than with Ctrl-C finds the table dropped too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if given.query:
             serve(given.query, given.key)
