@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -233,5 +235,24 @@ def test_a_tail_that_fails_tells_everybody() -> None:
         for subscription in both:
             with pytest.raises(TidemillError, match="the store is gone"):
                 await anext(subscription)
+
+    run(work)
+
+
+def test_what_was_sent_is_not_kept() -> None:
+    async def work(world: World) -> None:
+        async def snapshot() -> AsyncIterator[pa.RecordBatch]:
+            yield pa.record_batch({"n": [1, 2, 3]})
+
+        subscription = Subscription(PLAIN, Bounds(0), snapshot(), Script(1), lambda: world.tail, world.pool)
+        kept = [weakref.ref(await anext(subscription))]
+        for time in (5, 6, 7):
+            (waiting,) = await joined(subscription)
+            gc.collect()
+            assert kept[-1]() is None
+            world.tell((time, time), upper=time + 1)
+            kept.append(weakref.ref(await waiting))
+            del waiting
+        await subscription.aclose()
 
     run(work)

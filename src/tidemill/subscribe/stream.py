@@ -132,6 +132,8 @@ class Subscription:
         if self._snapshot is not None:
             async for batch in self._snapshot:
                 yield batch
+                # What was sent is not kept until something else is: here and below.
+                del batch
         if spec.progress:
             yield progress_row(frontier, spec)
         self.figures.frontier = frontier
@@ -142,6 +144,7 @@ class Subscription:
                 rows = await changes.as_rows(spec, frontier - 1, self.bounds.up_to, self._pool)
                 if rows.num_rows:
                     yield rows
+                del rows
                 failed = changes.failed(frontier - 1, self.bounds.up_to)
                 if failed is not None:
                     primary, detail = error_parts(failed)
@@ -150,6 +153,7 @@ class Subscription:
             if self.bounds.up_to is not None:
                 frontier = min(frontier, self.bounds.up_to)
             self.figures.frontier = frontier
+            del changes
             if self._ended(frontier):
                 return
 
@@ -173,14 +177,17 @@ class Subscription:
             changes = await self._blocking(own.advance)
             if changes is not None:
                 yield changes
+        told = own.frontier
         self._own = None
         self._pool.submit(own.close)
+        del own, changes
         while True:
             self._idle = not reader.ready
             changes = await reader.next()
             self._idle = False
-            if changes.upper > own.frontier:
+            if changes.upper > told:
                 yield changes
+            del changes
 
     async def _blocking(self, fn: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, fn)

@@ -81,10 +81,13 @@ class RowStream:
                 self._count(len(data))
                 line.outbox.put(data)
                 line.outbox.flush()
+                # Until the next rows come nothing of these is kept: they may be long in coming.
+                del data
                 await line.outbox.drain()
                 sent += rows
             if room is not None and batch.num_rows > room:
                 self._rest = batch.slice(room)
+            del batch
 
     def _encoding(self, line: Line) -> RowEncoder:
         columns, zone = self._rows.columns, line.timezone
@@ -152,8 +155,10 @@ async def send_copy(line: Line, copy: CopyOut) -> str:
                 data = await _block(line, batch, at, rows, shared or own, shared=shared is not None)
                 line.outbox.put(data)
                 line.outbox.flush()
+                del data
                 await line.outbox.drain()
                 count += rows
+            del batch
     finally:
         await close_batches(copy.batches)
     for row in encoder.end():
