@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.report import Figure, print_table
 
-NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick", "cdcv2", "decode")
+NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick", "cdcv2", "decode", "client")
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
 # third some twenty minutes.
 SOAK = "soak"
