@@ -154,3 +154,8 @@ def test_what_is_not_complete_has_a_limit() -> None:
     with pytest.raises(TooLarge, match=r"larger than max_bytes \(1000\)"):
         for n in range(1000):
             assembler.feed(table([(11, False, 1, n, "a")]))
+    whole = [progress(11), *((11, False, 1, n, "a") for n in range(1000)), progress(12)]
+    with pytest.raises(TooLarge):
+        Assembler(snapshot=True, max_bytes=1000).feed(table(whole))
+    many = [progress(11), *(row for n in range(12, 200) for row in ((n, False, 1, n, "a"), progress(n + 1)))]
+    assert len(Assembler(snapshot=False, max_bytes=1000).feed(table(many))) == 188, "each of them is small"

@@ -79,7 +79,7 @@ class FakeLink:
         self._server.statements.append(" ".join(sql.split()))
         self._pieces = self._server.rows(sql)
 
-    def block(self) -> Waits[Sequence[Row]]:
+    def block(self, enough: object) -> Waits[Sequence[Row]]:
         yield Ready(0)
         if isinstance(self._fault, int) and self._fault <= 0:
             raise ConnectionLost("cut")
@@ -98,6 +98,9 @@ class FakeRows:
 
     def decode(self, rows: list[Row]) -> pa.Table:
         return table(rows)
+
+    def progressed(self, row: Row) -> bool:
+        return row[1]
 
 
 @pytest.fixture(autouse=True)

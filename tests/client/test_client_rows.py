@@ -121,6 +121,20 @@ def test_damaged_rows_are_found(damage: str) -> None:
         BinaryRows(fields).decode([memoryview(row) for row in rows])
 
 
+@pytest.mark.parametrize("format_", ["binary", "csv"])
+def test_progress_is_seen_before_rows_are_decoded(format_: str) -> None:
+    types = [model.MZ_TIMESTAMP, model.BOOL, model.INT8, model.TEXT]
+    fields = [Field(f"f{i}", t) for i, t in enumerate(types)]
+    columns = [[0, 10_000, 2**63 - 1], [True, False, True], [None, 1, None], [None, "t,t", None]]
+    arrays = [pa.array(c, arrow_type(t)) for c, t in zip(columns, types, strict=True)]
+    rows = messages(format_, held(arrays, fields), types)[:3]
+    decoder = BinaryRows(fields) if format_ == "binary" else CsvRows(fields)
+    assert [decoder.progressed(row) for row in rows] == [True, False, True]
+    decoder.decode(rows)
+    assert [decoder.progressed(row) for row in rows[1:]] == [False, True]
+    assert not decoder.progressed(memoryview(b"\xff\xff"))
+
+
 def test_names_are_unique() -> None:
     assert unique(["a", "b", "a", "a_2", "a"]) == ["a", "b", "a_3", "a_2", "a_4"]
 

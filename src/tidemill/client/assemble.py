@@ -94,12 +94,15 @@ class Assembler:
         if len(told):
             self._progress = int(told[-1])
             return self._complete(self._progress)
-        if self._bytes > self._max_bytes:
+        self._limit(self._bytes)
+        return []
+
+    def _limit(self, size: int) -> None:
+        if size > self._max_bytes:
             raise TooLarge(
                 f"the rows of one time are larger than max_bytes ({self._max_bytes})",
                 hint="Ask for fewer columns or rows, or allow more with max_bytes.",
             )
-        return []
 
     def finish(self) -> list[Complete]:
         """The stream ended by itself: whatever came is complete."""
@@ -141,6 +144,8 @@ class Assembler:
                 rest = rows.slice(ready)
                 self._pieces, self._bytes = [rest], rest.nbytes
             found = _by_time(rows.slice(0, ready), times[:ready], snapshot_at)
+            for complete in found:  # the same, whether it came in one piece or in many
+                self._limit(complete.rows.nbytes)
         if snapshot_at is not None:
             if not found or found[0].time != snapshot_at:
                 found.insert(0, Complete(snapshot_at, self._empty, snapshot=True))

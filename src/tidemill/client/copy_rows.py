@@ -30,6 +30,8 @@ _TRAILER = b"\xff\xff"
 # pyarrow's types under which csv is read as it stands.
 _CSV_DIRECT = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.TEXT, Kind.BOOL, Kind.MZ_TIMESTAMP}
 
+# In csv, a time of at most 19 digits, a comma and a letter stand first.
+_CSV_HEAD = 24
 # Values of one width up to this are copied as rows of a matrix.
 _NARROW = 16
 
@@ -44,6 +46,10 @@ class Rows(Protocol):
     options: str
 
     def decode(self, rows: Sequence[memoryview]) -> pa.Table: ...
+
+    def progressed(self, row: memoryview) -> bool:
+        """Whether a row of a subscription, not yet decoded, is a progress row: the second column is true."""
+        ...
 
 
 def rows_of(fields: Sequence[Field]) -> Rows:
@@ -82,6 +88,12 @@ class BinaryRows:
             columns.append(_decoded(values, field))
         _check(at == ends, "a row is longer than its fields")
         return held(columns, self._fields)
+
+    def progressed(self, row: memoryview) -> bool:
+        at = 2 if self._header_seen or bytes(row[: len(_HEADER)]) != _HEADER else len(_HEADER) + 2
+        # Behind the length and value of the first column stand the length, 1, and the value of the second.
+        at += 4 + int.from_bytes(row[at : at + 4]) + 4
+        return bytes(row[at : at + 1]) == b"\x01"
 
 
 def _column(data: Bytes, at: Places, ends: Places) -> tuple[pa.Array, Places]:
@@ -156,6 +168,9 @@ class CsvRows:
             for column, f in zip(table.columns, self._fields, strict=True)
         ]
         return held(columns, self._fields)
+
+    def progressed(self, row: memoryview) -> bool:
+        return bytes(row[:_CSV_HEAD]).split(b",", 2)[1:2] == [b"t"]
 
 
 def text_rows(values: Sequence[Sequence[bytes | None]], fields: Sequence[Field]) -> pa.Table:

@@ -6,7 +6,7 @@ in its own manner. So both clients share every line that knows of libpq.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,8 +18,9 @@ from psycopg.pq import abc
 from tidemill.client.errors import ConnectionLost, ProtocolViolation, server_error
 from tidemill.client.forms import Field, described
 
-# Rows that are decoded together: large enough that the work per block is nothing, small enough for a cache.
-BLOCK_BYTES = 4 << 20
+# Rows that are decoded together. Measured, for rows of 85 bytes: 0.9 µs each in blocks of one megabyte; 10 in
+# blocks of 20 kB, where the work per block counts, and 1.5 in those of four, which leave the cache.
+BLOCK_BYTES = 1 << 20
 _COPY = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH)
 
 
@@ -86,24 +87,27 @@ class Link:
         if result is None or result.status != pq.ExecStatus.COPY_OUT:
             raise ProtocolViolation("COPY ... TO STDOUT did not start a copy")
 
-    def block(self) -> Waits[list[memoryview]]:
-        """Rows that are there, at least one; nothing when the COPY has ended. Raises why it ended
-        otherwise."""
+    def block(self, enough: Callable[[memoryview], bool] = lambda _: False) -> Waits[list[memoryview]]:
+        """The next rows: up to BLOCK_BYTES, the end of the COPY, or, when no more are there now, a row that
+        is `enough`. None when the COPY has ended; raises why if that was not its end."""
         rows: list[memoryview] = []
-        while not rows and not self._copied:
+        size = 0
+        while size < BLOCK_BYTES and not self._copied:
             with _lost():
-                self._drain(rows)
-            if not rows and not self._copied:
+                size += self._drain(rows, BLOCK_BYTES - size)
+            if rows and enough(rows[-1]):
+                break
+            if size < BLOCK_BYTES and not self._copied:
                 yield from self._input()
         if not rows:
             yield from self._results()
         return rows
 
-    def _drain(self, rows: list[memoryview]) -> None:
-        """Take all rows that can be had without waiting, up to a block."""
+    def _drain(self, rows: list[memoryview], limit: int) -> int:
+        """Take the rows that can be had without waiting, up to so many bytes; their bytes."""
         take, size = self._conn.get_copy_data, 0
         looked = False
-        while size < BLOCK_BYTES:
+        while size < limit:
             count, data = take(1)
             if count > 0:
                 rows.append(data)
@@ -115,10 +119,10 @@ class Link:
             elif looked:
                 break
             else:
-                # Reads what the system holds, some kilobytes at a time, and does not wait. Blocks of one such
-                # piece would cost ten times as much as blocks of all that there is.
+                # Reads what the system holds, some kilobytes at a time, and does not wait.
                 self._conn.consume_input()
                 looked = True
+        return size
 
     def _flush(self) -> Waits[None]:
         while True:
