@@ -6,7 +6,9 @@ snapshot, and hands the rest to `subscribe.stream`. What is followed, and how, i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
@@ -95,6 +97,8 @@ class SubscribePlan:
                 time = await evaluate_time(session, as_of.time, self.catalog)
                 # Before a time to come is waited for.
                 _check_order(time, end)
+                if self.inputs.system and not as_of.at_least:
+                    await self._check_present(session, time)
                 asked = reading.AsOfTime(time, as_of.at_least)
             begin = await reading.choose_time(session, asked, source_inputs(self.catalog, self.bound))
             if end is not None and as_of is None and up_to is ast.Bound.LATEST:
@@ -106,7 +110,19 @@ class SubscribePlan:
         _check_order(begin, end)
         return Bounds(begin, end)
 
+    async def _check_present(self, session: EngineSession, time: int) -> None:
+        """System relations show what is now. What changed in them before is known to nobody: whoever wants to
+        go on from there is told what a forgotten history is told by."""
+        now = await session.blocking(session.engine.oracle.read_ts)
+        if time < now:
+            gone = InvalidAsOf("system", time, now, None)
+            gone.detail = f"System relations have no history: they show what is now, {now}."
+            gone.hint = "Leave AS OF out."
+            raise gone
+
     def _earliest(self, session: EngineSession) -> int:
+        if self.inputs.system:
+            return session.engine.oracle.read_ts()
         since = [shard_of(session.engine, item).since for item in self.inputs.items]
         return max(since, default=session.engine.oracle.read_ts())
 
@@ -119,7 +135,7 @@ class SubscribePlan:
             item = self.collection
             followed = Followed(("relation", item.id), shards, self.inputs.ids)
             try:
-                own = await session.blocking(follow, engine, item, from_)
+                own = await _opened(session, partial(follow, engine, item, from_))
             except InvalidAsOf as e:
                 e.detail = f'"{item.name}" is readable from {e.since} on; {bounds.as_of} was asked for.'
                 raise
@@ -135,7 +151,9 @@ class SubscribePlan:
             # Only a snapshot needs all of it: of what is followed on its changes, nothing else is looked at.
             before = await session.blocking(answer, bounds.as_of) if self.statement.snapshot else None
             followed = Followed(("query", bound.sql()), shards, self.inputs.ids)
-            own = await session.blocking(following, from_, None if before is None else lambda: before)
+            own = await _opened(
+                session, partial(following, from_, None if before is None else lambda: before)
+            )
             first = None if before is None else _once(before, bounds.as_of, self.spec)
 
             def latest() -> Follower:
@@ -216,6 +234,21 @@ def _only_read(session: EngineSession) -> None:
             "SUBSCRIBE in transactions must be the only read statement", sqlstate="25000"
         )
     transaction.will_read()
+
+
+async def _opened(session: EngineSession, open_: Callable[[], Follower]) -> Follower:
+    """A follower holds history back: one that comes when nobody waits any more is closed."""
+    opening = session.engine.workers.submit(open_)
+    try:
+        return await asyncio.wrap_future(opening)
+    except BaseException:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: Future[Follower]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 async def _once(answer: pa.Table, as_of: int, spec: Spec) -> AsyncIterator[pa.RecordBatch]:

@@ -71,7 +71,8 @@ class Subscription:
         self.figures = Figures(bounds.as_of)
         self._snapshot = snapshot
         self._own: Follower | None = own
-        self._tail = tail
+        # Asked once; it may hold much of what is only needed to begin.
+        self._tail: Callable[[], Tail] | None = tail
         self._pool = pool
         self._buffer = buffer
         self._on_behind = on_behind
@@ -162,14 +163,14 @@ class Subscription:
 
     async def _changes(self) -> AsyncGenerator[Changes]:
         """From `as_of + 1` on: by itself until there is nothing more, then from the tail."""
-        own = self._own
-        if own is None:
+        own, open_tail, self._tail = self._own, self._tail, None
+        if own is None or open_tail is None:
             return
         while (changes := await self._blocking(own.advance)) is not None and not changes.idle:
             yield changes
         if changes is not None:
             yield changes
-        tail, reader = self._tail(), Reader(self._buffer, self._on_behind)
+        tail, reader = open_tail(), Reader(self._buffer, self._on_behind)
         self._joined = (tail, reader)
         joined = await tail.join(reader)
         # The tail may have begun later than we have come.
@@ -180,7 +181,7 @@ class Subscription:
         told = own.frontier
         self._own = None
         self._pool.submit(own.close)
-        del own, changes
+        del own, open_tail, changes
         while True:
             self._idle = not reader.ready
             changes = await reader.next()

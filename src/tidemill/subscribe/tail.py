@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.errors import Internal, LimitExceeded, TidemillError
 from tidemill.subscribe.changes import Changes
 from tidemill.subscribe.follower import Follower
 
@@ -106,7 +106,8 @@ class Tail:
     """For one relation; runs while it has readers."""
 
     def __init__(self, open_: Callable[[], Follower], pool: Executor, gone: Callable[[Tail], None]) -> None:
-        self._open = open_
+        # Called once; it may hold much of what is only needed to begin.
+        self._open: Callable[[], Follower] | None = open_
         self._pool = pool
         self._gone = gone
         self._readers: set[Reader] = set()
@@ -164,7 +165,11 @@ class Tail:
     async def _run(self) -> None:
         follower: Follower | None = None
         try:
-            follower = await self._blocking(self._open)
+            open_, self._open = self._open, None
+            if open_ is None:
+                raise Internal("a tail runs once")
+            follower = await self._blocking(open_)
+            del open_
             self._frontier = follower.frontier
             self._opened.set()
             while True:
