@@ -19,7 +19,8 @@ from tidemill.catalog.state import CatalogState
 from tidemill.errors import Unavailable, UndefinedObject
 from tidemill.ingest.status import State
 from tidemill.persist.settle import upper_of
-from tidemill.views.service import STEP_THREADS, Views
+from tidemill.views import service
+from tidemill.views.service import Views
 
 # For what must come, on a machine however busy.
 WAIT_SECONDS = 120.0
@@ -75,10 +76,10 @@ class Running(World):
     def complete(self, name: str, at: int) -> None:
         """Waits as a SELECT does."""
         assert self.service is not None
-        service, item = self.service, self.view(name)
-        if service.readable(item) <= at:
-            service.hurry(item.id)
-        self.until(lambda: service.readable(item) > at)
+        views, item = self.service, self.view(name)
+        if views.readable(item) <= at:
+            views.hurry(item.id)
+        self.until(lambda: views.readable(item) > at)
 
     def check(self, name: str, query: str) -> None:
         assert self.service is not None
@@ -106,7 +107,8 @@ def test_views_over_views_see_what_was_written(world: Running) -> None:
     two, three = world.view("two"), world.view("three")
     assert held(world.service.shard(two), at, world.service.readable(two)) == {(1, 6): 1, (2, 12): 1}
     assert held(world.service.shard(three), at, world.service.readable(three)) == {(1, 7): 1, (2, 13): 1}
-    assert {world.view(n).shard for n in ("one", "two", "three")} <= set(world.told)
+    shards = {world.view(n).shard for n in ("one", "two", "three")}
+    world.until(lambda: shards <= set(world.told))
 
 
 def test_an_error_passes_through_and_goes(world: Running) -> None:
@@ -115,13 +117,13 @@ def test_an_error_passes_through_and_goes(world: Running) -> None:
     at = world.commit({"a": Counter({(1, BAD): 1})})
     world.complete("two", at)
     assert world.service is not None
-    service, two = world.service, world.view("two")
-    assert held(service.shard(two), at, service.readable(two)) == BAD_TEXT
-    assert service.report(two).status.state is State.RUNNING
+    views, two = world.service, world.view("two")
+    assert held(views.shard(two), at, views.readable(two)) == BAD_TEXT
+    world.until(lambda: views.report(two).status.state is State.RUNNING)
     later = world.commit({"a": Counter({(1, BAD): -1, (3, 3): 1})})
     world.complete("two", later)
-    assert held(service.shard(two), later, service.readable(two)) == {(3, 4): 1}
-    assert held(service.shard(two), at, service.readable(two)) == BAD_TEXT
+    assert held(views.shard(two), later, views.readable(two)) == {(3, 4): 1}
+    assert held(views.shard(two), at, views.readable(two)) == BAD_TEXT
 
 
 def test_a_slow_and_a_broken_view_delay_nobody(world: Running) -> None:
@@ -134,26 +136,30 @@ def test_a_slow_and_a_broken_view_delay_nobody(world: Running) -> None:
         world.complete("good", world.commit({"a": Counter({(n, n): 1})}))
     world.check("good", "filtered")
     assert world.service is not None
-    broken = world.service.report(world.view("broken")).status
-    assert (broken.state, broken.error) == (State.STALLED, "Spark has ended")
-    assert world.service.readable(world.view("slow")) == 0
+    views, broken = world.service, world.view("broken")
+    world.until(lambda: views.report(broken).status.state is State.STALLED)
+    assert views.report(broken).status.error == "Spark has ended"
+    assert views.readable(world.view("slow")) == 0
     world.broken.clear()
     world.gates["slow"].set()
     at = world.commit({"a": Counter({(7, 7): 1})})
     for name in ("slow", "broken"):
         world.complete(name, at)
         world.check(name, "filtered")
-    assert world.service.report(world.view("broken")).status.state is State.RUNNING
+    world.until(lambda: views.report(broken).status.state is State.RUNNING)
 
 
-def test_more_views_than_threads_all_go_on(world: Running) -> None:
-    names = [f"v{n}" for n in range(STEP_THREADS + 4)]
+def test_more_views_than_threads_all_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "STEP_THREADS", 2)
+    world = Running(tmp_path / "data")
+    names = [f"v{n}" for n in range(9)]
     for name in names:
         world.create(name, "filtered")
     at = world.commit({"a": Counter({(1, 5): 1})})
     for name in names:
         world.complete(name, at)
     world.check(names[-1], "filtered")
+    world.close()
 
 
 def test_a_view_is_dropped_at_work(world: Running) -> None:

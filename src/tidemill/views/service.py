@@ -29,9 +29,10 @@ from tidemill.views.program import Program
 log = logging.getLogger(__name__)
 
 # Steps under way at once. Those that are evaluated on changes share a job with whoever waits then, so that
-# few threads would make many jobs; a whole answer is a job by itself, and more of them would only wait for
-# each other's cores. Views beyond that take turns, in the order in which they fell due.
-STEP_THREADS = 32
+# few threads make many jobs (measured, 100 such views of one table: 1.0 s from a commit to the last of them,
+# 1.9 s with 32 threads). Whole answers wait for Spark's cores. Views beyond that take turns, in the order in
+# which they fell due.
+STEP_THREADS = 128
 # How often a view that nobody wakes is stepped: its inputs go on in time by themselves.
 IDLE_SECONDS = 1.0
 # After a failure a view waits so long, twice as long after the next, and so on.
