@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from demo_proof import SOURCE, TABLES, Cut, Lot, Lots
+from demo_proof import SOURCE, TABLES, Cut, Followed, Lot
 from tidemill.cli.watch_screen import Marks
 from tidemill.client import LiveTable
 
@@ -53,10 +53,11 @@ class State:
     reads: int = 0
     reads_ms: deque[float] = field(default_factory=lambda: deque(maxlen=200))
     past_checks: int = 0
-    # The view as the subscription holds it, what changed in it lately, and how often SELECT said the same.
+    # The bids as the subscription holds them, which auctions got one lately, and how often SELECT said the
+    # same.
     live: LiveTable | None = None
-    followed: Lots | None = None
-    marks: Marks = field(default_factory=lambda: Marks(["id"]))
+    followed: Followed | None = None
+    marks: Marks = field(default_factory=lambda: Marks(["auction_id"]))
     updates: int = 0
     live_checks: int = 0
     # The age of the oldest past time that was read again; seconds.
@@ -91,7 +92,9 @@ def lots_table(state: State, width: int) -> Table:
     table.add_column("highest", justify="right", min_width=7)
     table.add_column("ends in", justify="right", min_width=7)
     now = time.time()
-    for lot in state.lots:
+    followed = state.followed
+    for read in state.lots:
+        lot = read if followed is None else followed.now(read)
         cells = [lot.item]
         cells += [lot.seller] if width >= SELLER_WIDTH else []
         cells += [str(lot.bids)] if width >= BIDS_WIDTH else []
@@ -100,7 +103,7 @@ def lots_table(state: State, width: int) -> Table:
             "-" if lot.highest is None else f"{lot.highest:,}",
             f"{left:.1f} s" if left > 0 else "ended",
         ]
-        fresh = state.marks.style({"id": lot.id}, time.monotonic())
+        fresh = state.marks.style({"auction_id": lot.id}, time.monotonic())
         table.add_row(*cells, style=fresh or ("dim" if left <= 0 else ""))
     return table
 
@@ -135,11 +138,11 @@ def lines(state: State, sql_port: int) -> list[str]:
         ]
     if state.live is not None and state.live.lag is not None:
         found.append(
-            f"the auctions are a subscription: {state.updates:,} updates, lag {state.live.lag:.1f} s;\n"
-            f"  {state.live_checks:,} times SELECT was asked, and said the same"
+            f"bids come by subscription: {state.updates:,} updates, lag {state.live.lag:.1f} s;\n"
+            f"  {state.live_checks:,} times SELECT was asked for their time, and said the same"
         )
     found.append(f"psql -h 127.0.0.1 -p {sql_port} -U materialize materialize")
-    found.append(f"tidemill watch -p {sql_port} lots --key id --order-by 'bids DESC'")
+    found.append(f"tidemill watch -p {sql_port} lots --key id --order-by 'highest DESC'")
     if state.waiting:
         found.append(f"waiting: {state.waiting}")
     return found
@@ -178,7 +181,7 @@ def verdict(state: State) -> str:
         f"{cut.events:,} events came from the source and were seen in {state.reads:,} reads of five tables "
         "and a view. At the time of every read each event's rows were there once, every bid had its auction, "
         f"and the view's sum was that of the bids. {state.past_checks:,} times the past was read again, and "
-        f"had not changed. The subscription brought {state.updates:,} updates of the view, and "
+        f"had not changed. A subscription brought {state.updates:,} updates of the bids, and "
         f"{state.live_checks:,} times SELECT said of its time what it held."
     )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
+import polars as pl
 import pytest
 
 from demo_proof import (
     CUT,
     Cut,
     Facts,
+    Followed,
     Lot,
     Lots,
     Violation,
@@ -117,42 +118,41 @@ def test_answers_are_read() -> None:
     assert lots_of([]) is None
     assert lots_of(
         [
-            ["1000", "Vase", "Ada", "2", "50", ends, "2", "2", "70"],
-            ["1000", "Lamp", "Ivo", "0", None, ends, "2", "2", "70"],
+            ["1000", "Vase", "Ada", "2", "50", ends, "1", "2", "2", "70"],
+            ["1000", "Lamp", "Ivo", "0", None, ends, "2", "2", "2", "70"],
         ]
-    ) == Lots(1000, (Lot("Vase", "Ada", 2, 50, 7.5), Lot("Lamp", "Ivo", 0, None, 7.5)), 2, 2, 70)
+    ) == Lots(1000, (Lot("Vase", "Ada", 2, 50, 7.5, 1), Lot("Lamp", "Ivo", 0, None, 7.5, 2)), 2, 2, 70)
 
 
-def followed(*lots: tuple[int, int, int | None, int | None, float]) -> list[dict[str, object]]:
-    """Rows of the subscription: id, bids, highest, total, end."""
-    return [
-        {
-            "id": i,
-            "item": f"Vase {i}",
-            "seller": "Ada",
-            "bids": bids,
-            "highest": highest,
-            "total": total,
-            "end_time": datetime.fromtimestamp(ends, UTC),
-        }
-        for i, bids, highest, total, ends in lots
-    ]
+BIDS = [(1, 1, 50), (2, 1, 70), (3, 4, 20)]
+
+
+def subscribed(*bids: tuple[int, int, int]) -> Followed:
+    schema = {"id": pl.Int64, "auction_id": pl.Int64, "amount": pl.Int32}
+    return followed_of(pl.DataFrame(list(bids), schema, orient="row"), 1000)
 
 
 def test_what_the_subscription_holds() -> None:
-    rows = followed((1, 2, 9, 11, 5.0), (2, 0, None, None, 20.0), (3, 1, 7, 7, 20.0), (4, 1, 8, 8, 20.0))
-    held = followed_of(rows, 1000, 10.0, 3)
-    # Open ones first, the dearest first, those without a bid last.
-    assert [lot.id for lot in held.shown] == [4, 3, 2]
-    assert (held.time, held.rows, held.bids, held.amount) == (1000, 4, 4, 26)
-    assert followed_of([], 1000, 10.0, 3) == Lots(1000, (), 0, 0, 0)
+    held = subscribed(*BIDS)
+    checks = sum((i * 7919 + auction * 104729 + amount) % 1000003 for i, auction, amount in BIDS)
+    assert held.bids == Facts(3, 3, 14, 140, checks)
+    assert held.by_auction == {1: (2, 70), 4: (1, 20)}
+    assert subscribed().bids == Facts(0, 0, 0, 0, 0)
+    lot = Lot("Vase", "Ada", 1, 50, 7.5, 1)
+    assert held.now(lot) == lot._replace(bids=2, highest=70)
+    assert held.now(lot._replace(bids=3, highest=90)).bids == 3, "the view was read later"
+    assert held.now(lot._replace(id=9)) == lot._replace(id=9)
 
 
 def test_a_subscription_that_differs_is_found() -> None:
-    _, lots = house(100)
-    assert lots is not None
-    must_match(lots, house(100)[1])
-    must_match(Lots(1, (), 0, 0, 0), None)
-    for wrong in (replace(lots, rows=1), replace(lots, bids=1), replace(lots, amount=1), None):
+    held = subscribed(*BIDS)
+    must_match(held, Cut(1000, {"bids": held.bids}))
+    must_match(subscribed(), Cut(1000, {}))
+    for wrong in (
+        Cut(1001, {"bids": held.bids}),
+        Cut(1000, {"bids": held.bids._replace(amount=1)}),
+        Cut(1000, {"bids": subscribed(*BIDS[:2], (3, 4, 21)).bids}),
+        Cut(1000, {}),
+    ):
         with pytest.raises(Violation, match="at 1000 the subscription had"):
-            must_match(lots, wrong)
+            must_match(held, wrong)

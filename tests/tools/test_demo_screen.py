@@ -43,7 +43,7 @@ FACTS = {
 
 def running(lots: int = MOST_LOTS) -> State:
     state = State(cut=Cut(1_794_752_149_968, FACTS), reads=53, past_checks=52, oldest=51.2)
-    state.lots = (Lot("Reupholstered Barometer", "Chidi Castillo", 10, 3058, time.time() + 5),) * lots
+    state.lots = (Lot("Reupholstered Barometer", "Chidi Castillo", 10, 3058, time.time() + 5, 1),) * lots
     state.health = Health("running", None, 1210, 1200, 60, 0, 212.4, 0.13)
     state.reads_ms.extend([300.0, 310.0, 320.0])
     return state
