@@ -20,12 +20,14 @@ from tidemill.query.multiset import expand
 from tidemill.query.read import Constant
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
-from tidemill.sql.bind import BoundQuery, linearity
+from tidemill.sql.bind import ROW, BoundQuery, linearity
 from tidemill.subscribe.changes import Changes
 from tidemill.subscribe.linear import LinearFollower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.identity import consolidate
 from tidemill.types.model import INT4, NUMERIC, TEXT, Column, RelationDesc
+from tidemill.types.parse_name import parse_type
+from tidemill.types.wire.text import decode_text
 
 pytestmark = pytest.mark.spark
 
@@ -195,7 +197,7 @@ def queries(draw: st.DrawFn) -> str:
 
 
 @given(t=histories(), u=histories(), asked=st.lists(queries(), min_size=3, max_size=6), cuts=st.data())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_changes_are_the_difference_of_answers(
     spark: SparkHost, t: list[Update], u: list[Update], asked: list[str], cuts: st.DataObject
 ) -> None:
@@ -301,6 +303,50 @@ def test_an_input_that_holds_an_error(spark: SparkHost) -> None:
     assert second.updates.num_rows == 0
 
 
+TYPED: dict[str, list[str | None]] = {
+    "boolean": ["t", None],
+    "smallint": ["-3", None],
+    "integer": ["4", "5"],
+    "bigint": ["9000000000", None],
+    "uint4": ["4000000000", None],
+    "real": ["1.5", "NaN"],
+    "double precision": ["-0.25", "Infinity"],
+    "numeric(12,2)": ["12.50", None],
+    "numeric": ["-1.000000000000000001", None],
+    "text": ["ß", ""],
+    "character varying(5)": ["abc", None],
+    "bytea": ["\\x00ff", None],
+    "date": ["2024-02-29", "1800-01-01"],
+    "time": ["12:34:56.789", None],
+    "timestamp": ["2024-02-29 12:00:00.5", None],
+    "timestamp with time zone": ["1900-01-01 00:00:00+00", None],
+    "interval": ["1 mon 2 days 03:04:05", None],
+    "uuid": ["123e4567-e89b-12d3-a456-426614174000", None],
+    "jsonb": ['{"a": [1.50, null]}', None],
+    "integer[]": ["{1,NULL,3}", "{}"],
+    "text[]": ['{"a b",NULL}', None],
+}
+
+
+def test_every_type_comes_through(spark: SparkHost) -> None:
+    types = [parse_type(name) for name in TYPED]
+    desc = RelationDesc(tuple(Column(f"x{n}", t) for n, t in enumerate(types)))
+    values = [decode_text(pa.array(v, pa.string()), t) for v, t in zip(TYPED.values(), types, strict=True)]
+    given_ = pa.table(values, names=[c.name for c in desc.columns])
+    for where in ("x2 > 0", "x2 + 0 > 0"):
+        bound = Names({"t": desc}).bind(f"SELECT * FROM t WHERE {where}")
+        (branch,) = linearity(bound).branches
+        piece = Piece(Formula(branch, bound.columns), given_)
+        evaluate(spark, [piece])
+        assert piece.error is None
+        found = piece.result.drop_columns([ROW])
+        assert found.schema.types == given_.schema.types
+        for column, expected in zip(found.columns, given_.columns, strict=True):
+            assert column.combine_chunks().equals(expected.combine_chunks()) or str(
+                column.to_pylist()
+            ) == str(expected.to_pylist())
+
+
 # -- together ---------------------------------------------------------------------------------------------
 
 
@@ -319,6 +365,27 @@ def test_many_queries_are_one_job(spark: SparkHost) -> None:
             assert piece.error is None
             assert set(piece.result.column(1).to_pylist()) <= {n}
         assert sum(p.result.num_rows for p in pieces[:8]) == sum(p.result.num_rows for p in pieces[8:16])
+
+
+def test_those_who_ask_at_once_share_jobs(spark: SparkHost) -> None:
+    """However they come: every one gets its own, and the jobs are no more than those who ask."""
+    evaluations = Evaluations(spark)
+    followers: list[LinearFollower] = []
+    history: list[Update] = [((a % 4, 1, f"s{a}", None), 1 + a % 3, 1) for a in range(40)]
+    for n in range(24):
+        bound = NAMES.bind(f"SELECT s, {n} FROM t WHERE a = {n % 5}")
+        followers.append(follower(evaluations, bound, {"t": Told(history, [2, 3, 4])}))
+    with ThreadPoolExecutor(len(followers)) as pool:
+        said = list(pool.map(lambda f: told(f, 4), followers))
+    assert evaluations.jobs <= 3 * len(followers)
+    for n, changes in enumerate(said):
+        expected: dict[int, Counter[Any]] = {}
+        for (a, _, text, _), time, diff in history:
+            if a == n % 5:
+                expected.setdefault(time, Counter())[(text, n)] += diff
+        assert changes == expected
+    for each in followers:
+        each.close()
 
 
 def test_results_of_more_cells_than_fit_one_job(spark: SparkHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.run import collect
 from tidemill.sql.bind import BoundQuery, Linearity, linearity
 from tidemill.subscribe.follower import CollectionFollower, Follower
-from tidemill.subscribe.linear import LinearFollower
+from tidemill.subscribe.linear import LinearFollower, told_names
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
@@ -51,7 +51,7 @@ def answer_at(
         rows = collect(engine.spark, timed.sql(), opened.inputs, bound.columns, limit_bytes=MAX_ANSWER_BYTES)
     finally:
         opened.close()
-    return counted(rows)
+    return counted(rows.rename_columns(told_names(bound.columns)))
 
 
 def follow_query(
@@ -97,6 +97,12 @@ def way_of(catalog: CatalogState, bound: BoundQuery) -> Linearity:
         if isinstance(catalog.relation(relation_id), SourceProgress):
             return Linearity(because="a progress relation")
     return linearity(bound)
+
+
+def described(catalog: CatalogState, bound: BoundQuery) -> str:
+    """`way_of` in words, for EXPLAIN."""
+    because = way_of(catalog, bound).because
+    return "on the changes of its inputs" if because is None else f"as a whole, because of {because}"
 
 
 def _open(engine: TidemillEngine, inputs: Inputs, from_: int) -> list[CollectionFollower]:

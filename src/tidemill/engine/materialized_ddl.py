@@ -14,7 +14,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome
 from tidemill.engine.changes import change, existing_at, find_or_none, renamed, skip
 from tidemill.engine.durations import history_ms
-from tidemill.engine.following import way_of
+from tidemill.engine.following import described
 from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.materialized import VIEW_SESSION, bind_view
 from tidemill.engine.plan import Action, Plan
@@ -89,9 +89,7 @@ def plan_alter_materialized_view(
 
 def _explained(catalog: CatalogState, item: MaterializedView) -> list[str]:
     bound = bind_view(catalog, item)
-    because = way_of(catalog, bound).because
-    how = "on the changes of its inputs" if because is None else f"as a whole, because of {because}"
-    return [f"Kept up to date: {how}", *bound.describe().splitlines()]
+    return [f"Kept up to date: {described(catalog, bound)}", *bound.describe().splitlines()]
 
 
 def plan_explain_materialized_view(

@@ -16,10 +16,12 @@ from tidemill.engine import reading
 from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
 from tidemill.engine.cursors import Cursor
 from tidemill.engine.durations import milliseconds
+from tidemill.engine.following import described
 from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.plan import Action, Plan, Value
 from tidemill.engine.reading import AsOfTime
 from tidemill.engine.session import MAX_CURSORS, EngineSession
+from tidemill.engine.steady import is_steady
 from tidemill.engine.watched import close_batches
 from tidemill.errors import (
     DuplicateObject,
@@ -308,9 +310,15 @@ def plan_explain(
     plan = _readable(session, statement.statement, types, catalog)
     columns = text_columns("QUERY PLAN")
 
+    def lines() -> list[str]:
+        bound = plan.bound
+        said = bound.describe().splitlines()
+        if bound.inputs and is_steady(bound):
+            said.append(f"Followed by SUBSCRIBE: {described(catalog, bound)}")
+        return said
+
     async def act(s: EngineSession) -> Outcome:
-        text = await s.blocking(plan.bound.describe)
-        return text_rows(["QUERY PLAN"], [(line,) for line in text.splitlines()], tag="EXPLAIN")
+        return text_rows(["QUERY PLAN"], [(line,) for line in await s.blocking(lines)], tag="EXPLAIN")
 
     return Action(act, columns)
 

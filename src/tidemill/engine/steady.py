@@ -6,6 +6,10 @@ from tidemill.errors import Unsupported
 from tidemill.sql.bind import BoundQuery
 
 
+def is_steady(bound: BoundQuery) -> bool:
+    return not (bound.uses_now or bound.uses_mz_now or bound.uses_chance)
+
+
 def check_steady(bound: BoundQuery, what: str) -> None:
     """Refuse a query that asks for the time of day or for chance; `what` is where it stands, as in
     `SUBSCRIBE to a query`."""

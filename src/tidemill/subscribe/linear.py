@@ -25,6 +25,15 @@ from tidemill.types.kernels import pc
 from tidemill.types.model import Column, RelationDesc
 
 
+def told_names(columns: Sequence[Column]) -> list[str]:
+    """What the columns of a query's updates are called: as the query calls them, unless that would be
+    ambiguous. (Whoever shapes updates takes them by position.)"""
+    names = [c.name for c in columns]
+    if len({*names, TIME_COLUMN, DIFF_COLUMN}) < len(names) + 2:
+        return [f"c{i}" for i in range(len(names))]
+    return names
+
+
 @dataclass(slots=True)
 class _Input:
     """One relation that the query reads. `waiting`: its updates that were read and are not told yet, because
@@ -49,8 +58,7 @@ class LinearFollower:
         one); they are closed with this one."""
         self.frontier = from_
         self._evaluations = evaluations
-        names = [c.name for c in arrow_schema(RelationDesc(tuple(columns)))]
-        self._names = [*names, TIME_COLUMN, DIFF_COLUMN]
+        self._names = [*told_names(columns), TIME_COLUMN, DIFF_COLUMN]
         self._inputs = {name: _Input(follower, []) for name, follower in inputs.items()}
         for branch in branches:
             self._inputs[branch.placeholder].formulas.append(Formula(branch, columns))
@@ -60,6 +68,8 @@ class LinearFollower:
         )
         # An error of an expression, to be raised after what came before it.
         self._failure: TidemillError | None = None
+        self._closed = False
+        evaluations.join()
 
     def advance(self) -> Changes | None:
         if self._failure is not None:
@@ -154,5 +164,8 @@ class LinearFollower:
         return Changes(updates, lower, self.frontier)
 
     def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._evaluations.leave()
         for given in self._inputs.values():
             given.follower.close()
