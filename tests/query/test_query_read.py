@@ -24,9 +24,10 @@ from tidemill.persist.cache import PartCache
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import Snapshot
+from tidemill.query.job import Job
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
 from tidemill.query.probe import Places, Probe
-from tidemill.query.read import Input, Limits
+from tidemill.query.read import Input, Limits, prepare
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
 from tidemill.types.arrow import shard_schema
@@ -110,6 +111,20 @@ def read(
         table = collect(spark, "select * from t", {"t": Input(snapshot, columns, **given)}, wanted)
     assert table.schema.names == names
     return Counter(same(row.values()) for row in table.to_pylist())
+
+
+def test_long_rows_that_resemble_each_other_are_read_by_spark(spark: SparkHost, tmp_path: Path) -> None:
+    """A few kilobytes of Parquet, thirty megabytes in memory."""
+    history = History.create(tmp_path)
+    rows: list[Row] = [(n, "x" * 100_000, None, None) for n in range(300)]
+    history.append([(1, row, 1) for row in rows[:200]] + [(2, rows[0], -1)])
+    history.append([(3, row, 1) for row in rows[200:]] + [(4, rows[1], -1)])
+    limits = Limits(small_rows=0, driver_memory=5 << 20)
+    with history.shard.snapshot(4) as snapshot:
+        assert snapshot.bytes < 1 << 20
+        prepared = prepare(spark, Input(snapshot, limits=limits), Job(spark, "test"))
+        assert prepared.table is not None and prepared.table.nbytes < 5 << 20
+    assert read(spark, history, 4, limits=limits) == history.at(4)
 
 
 def random_history(history: History, seed: int) -> None:

@@ -60,10 +60,14 @@ class Limits:
     small_rows: int = 64 * 1024
     # Of Parquet; some five times that in memory.
     small_bytes: int = 8 << 20
-    # Updates of unclean parts that the driver reads: at 100 bytes a row 200 MB while the read lasts.
+    # Updates of unclean parts that the driver reads, ...
     driver_rows: int = 2_000_000
-    # The same in Parquet: rows may be long, and some ten times that in memory.
+    # ... the same in Parquet, ...
     driver_bytes: int = 48 << 20
+    # ... and in memory, some times over while they are summed. (Long rows that resemble each other take
+    # fifty times the room that they have in Parquet.) What is left of them is one task's result for Spark,
+    # which loses those of a gigabyte.
+    driver_memory: int = 128 << 20
     # Retractions that `find` looks for; with more, summing everything on Spark costs no more.
     retractions: int = 1_000_000
     # Rows that may be retracted, held and summed by the driver.
@@ -239,11 +243,17 @@ class _Preparation:
         rest.sort(key=lambda part: (part.rows, part.path))
         light: list[Part] = []
         rows, size = self.limits.driver_rows, self.limits.driver_bytes
+        if sum(part.rows for part in rest) > self.limits.small_rows:
+            rows = min(rows, int(self.limits.driver_memory / self._width(rest[0])))
         while rest and rest[0].rows <= rows and rest[0].bytes <= size:
             rows -= rest[0].rows
             size -= rest[0].bytes
             light.append(rest.pop(0))
         return clean, light, rest
+
+    def _width(self, part: Part) -> float:
+        """Bytes that a row takes in memory, by the example of a part."""
+        return max(1.0, self.snapshot.read_part(part, self.columns).nbytes / max(1, part.rows))
 
     def _relation(self, table: pa.Table | None, parts: list[Part]) -> Prepared:
         counted = table is not None and self._many(table)
