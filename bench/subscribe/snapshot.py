@@ -32,7 +32,6 @@ Connection = psycopg.Connection[tuple[object, ...]]
 
 
 def fill(c: Connection, rows: int) -> None:
-    c.execute(TABLE)
     for first in range(0, rows, STEP):
         last = min(rows, first + STEP)
         c.execute(
@@ -67,6 +66,7 @@ def large(*, quick: bool) -> list[Figure]:
         try:
             server.start(wait_ready=True)
             with psycopg.connect(server.sql_dsn, autocommit=True) as c:
+                c.execute(TABLE)
                 fill(c, rows)
             server.terminate()
             for name, output in OUTPUTS.items():
@@ -117,7 +117,7 @@ def shapes(*, quick: bool) -> list[Figure]:
     rows, repeats = (100_000, 1) if quick else (1_000_000, 5)
     figures: list[Figure] = []
     with serving() as server, psycopg.connect(server.sql_dsn, autocommit=True) as c:
-        c.execute("CREATE TABLE other (a int)")
+        c.execute(TABLE)
         before = now(c)
         fill(c, rows)
         after = now(c)

@@ -54,8 +54,9 @@ SHUTDOWN_SECONDS = 5.0
 # Messages read ahead of the one that runs. Above, the socket is not read: TCP holds the client back.
 INBOX_BYTES = 1 * MB
 
-# What the transport holds for a client that reads slowly before we stop to produce.
-OUTBOX_BYTES = 256 * KB
+# What the transport holds for a client that reads slowly before we stop to produce. It is a copy of its own:
+# what waits behind it for a thousand subscribers is one for all.
+OUTBOX_BYTES = 64 * KB
 
 # Small messages are gathered up to this size before they go to the transport.
 GATHER_BYTES = 64 * KB
