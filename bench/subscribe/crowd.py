@@ -28,6 +28,8 @@ class Told:
 
     bytes: int
     marks: int
+    # When its statement was sent, and when each tick was there.
+    asked: float
     arrivals: list[float]
     ended: str
     kept: bytes
@@ -59,7 +61,7 @@ class Crowd:
         answer = self._ask("end")
         self._process.wait(60)
         return [
-            Told(r["bytes"], r["marks"], r["arrivals"], r["ended"], bytes.fromhex(r["kept"]))
+            Told(r["bytes"], r["marks"], r["asked"], r["arrivals"], r["ended"], bytes.fromhex(r["kept"]))
             for r in answer["readers"]
         ]
 

@@ -53,7 +53,8 @@ class Reader:
     keeps: bool
     # Bytes before the statement has begun, and then those that are kept.
     buffer: bytearray = field(default_factory=bytearray)
-    asked: bool = False
+    # When the statement was sent; 0 before.
+    asked: float = 0.0
     begun: bool = False
     bytes: int = 0
     marks: int = 0
@@ -94,7 +95,7 @@ class Reader:
                 self.begun = True
                 break
             if tag == ord("Z") and not self.asked:
-                self.asked = True
+                self.asked = time.monotonic()
                 self.sock.sendall(b"Q" + struct.pack("!i", 5 + len(self.statement)) + self.statement + b"\0")
             at += 1 + size
         del self.buffer[:at]
@@ -149,6 +150,7 @@ def _told(reader: Reader) -> dict[str, Any]:
     return {
         "bytes": reader.bytes,
         "marks": reader.marks,
+        "asked": reader.asked,
         "arrivals": reader.arrivals,
         "ended": reader.ended,
         "kept": reader.buffer.hex() if reader.keeps else "",
