@@ -25,6 +25,7 @@ from tidemill.cdcv2.json_forms import (
     json_type,
     json_value,
     python_value,
+    strict_json,
     to_json_form,
 )
 from tidemill.cdcv2.messages import Progress
@@ -196,7 +197,7 @@ class JsonCodec:
         if len(message) > MAX_MESSAGE_BYTES:
             raise LimitExceeded(f"a message of {len(message)} bytes", detail=f"In {origin}.")
         try:
-            found = json.loads(message.decode(), parse_constant=_refuse, object_pairs_hook=_once)
+            found = strict_json(message.decode())
             return self._rows(found, origin) if isinstance(found, list) else self._progress(found, origin)
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as e:
             raise InvalidMessage(
@@ -282,14 +283,3 @@ def _only(record: Any, names: set[str]) -> None:
     unknown = set(cast("dict[str, Any]", record)) - names
     if unknown:
         raise ValueError(f"unknown fields {sorted(unknown)}")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice in an object")
-    return found
-
-
-def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")

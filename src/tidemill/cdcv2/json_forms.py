@@ -7,6 +7,7 @@ streams with maps are encoded and decoded row by row.
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any, cast
 
@@ -17,6 +18,22 @@ import pyarrow as pa
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.nested import list_array, list_parts, struct_array, struct_parts
+
+
+def strict_json(text: str) -> Any:
+    """The value of a JSON text; ValueError for words that are no JSON and for objects with a name twice."""
+    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
 
 
 def has_map(t: Any) -> bool:

@@ -112,6 +112,11 @@ class Recovery:
         """Statements that are kept because they reach beyond the frontier."""
         return self._tally.pending_statements
 
+    @property
+    def tally(self) -> Tally:
+        """What is known of the times beyond the frontier, to look at."""
+        return self._tally
+
     def stalls(self) -> list[Stall]:
         """Which times of the frontier wait, for what and how long; none if nothing has come beyond it."""
         return self._tally.stalls()

@@ -31,9 +31,10 @@ class Stall:
     waits: Waits
     # How long the frontier has stood at this time, in seconds.
     seconds: float
-    # MISSING: so many of so many updates have come.
+    # MISSING: so many of so many updates have come, by the count of this statement.
     have: int = 0
     want: int = 0
+    by: str = ""
     # GAP: where the nearest statements that do not connect begin; empty when there are none, only updates.
     nearest: Frontier = ()
     # CONTRADICTION: what was found.

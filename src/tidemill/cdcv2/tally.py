@@ -11,7 +11,7 @@ nothing else.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import Any, cast
 
@@ -258,14 +258,24 @@ class Tally:
             if account is not None and account.poison is not None:
                 found.append(Stall(time, Waits.CONTRADICTION, seconds, reason=account.poison.primary))
             elif account is not None and account.declared is not None:
-                found.append(
-                    Stall(time, Waits.MISSING, seconds, have=account.observed, want=account.declared)
-                )
+                have, want, by = account.observed, account.declared, str(account.declared_by)
+                found.append(Stall(time, Waits.MISSING, seconds, have=have, want=want, by=by))
             elif nearest := self._coverage.nearest(time):
                 found.append(Stall(time, Waits.GAP, seconds, nearest=nearest))
             elif any(less_equal(time, t) for t in self._order):
                 found.append(Stall(time, Waits.GAP, seconds))
         return found
+
+    def unreported(self) -> Iterator[tuple[Time, int, int | None, bool]]:
+        """The times of which anything is known, in order: the updates that have come, how many there are
+        (None until it is stated), and whether the time is withheld for ever."""
+        for time in self._order:
+            account = self._accounts[time]
+            yield time, account.observed, account.declared, account.poison is not None
+
+    def statements(self) -> Sequence[Statement]:
+        """Those that reach beyond `reported`."""
+        return self._coverage.statements()
 
     @property
     def pending_statements(self) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemill import config
+from tidemill.cli.cdcv2 import cdcv2
 from tidemill.cli.dev import dev
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(dev, name="dev")
+app.add_typer(cdcv2, name="cdcv2")
 
 ConfigFile = Annotated[
     str | None,

@@ -1,0 +1,173 @@
+"""What a stream says and how far it reaches: a recovery that looks instead of handing out.
+
+Called by `tidemill cdcv2 inspect` with one message after another; `findings` tells the rest, `steps` is what
+`timeline` draws. Nothing that a stream says stops it: contradictions and messages that are none are noted,
+and the rest is read. Memory is that of recovery (its stash goes to disk beyond a limit), and of some steps
+and notes whose number is limited here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tidemill.cdcv2.messages import Message, Updates
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage
+from tidemill.cdcv2.recovery import Recovery
+from tidemill.cdcv2.stalls import Stall, Waits
+from tidemill.cdcv2.steps import Step, Steps
+from tidemill.cdcv2.times import Time
+
+# Updates in memory, some 600 bytes each with their texts; more goes to disk.
+MAX_STASHED = 1_000_000
+# Contradictions and unreadable messages that are shown; all are counted.
+MAX_NOTED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message, or why there is none; and when it was written (ms), where the transport knows."""
+
+    said: Message | InvalidMessage
+    at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The message after which the frontier came to a time."""
+
+    message: int
+    origin: str
+    at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a time waits for; None where it waits from the beginning."""
+
+    stall: Stall
+    since: Since | None
+
+    @property
+    def open_end(self) -> bool:
+        """Only updates have come beyond it, no statement: the writer states after what it counts, so this is
+        how a stream looks at any moment while it is written."""
+        return self.stall.waits is Waits.GAP and not self.stall.nearest
+
+
+@dataclass(slots=True)
+class Findings:
+    messages: int = 0
+    # Updates as they were said, repetitions too; and the different ones.
+    updates: int = 0
+    distinct: int = 0
+    statements: int = 0
+    # Different times with updates; the lowest and the highest that anything was said of, for times
+    # that are integers.
+    times: int = 0
+    first: int | None = None
+    last: int | None = None
+    # Handed out, and complete before `frontier`; [] when it is complete for ever.
+    released: int = 0
+    frontier: list[Time] = field(default_factory=list[Time])
+    # Kept at the end, and at most.
+    stashed: int = 0
+    most_stashed: int = 0
+    pending_statements: int = 0
+    waits: list[Waiting] = field(default_factory=list[Waiting])
+    # The first of them, and how many there are.
+    contradictions: list[Contradiction] = field(default_factory=list[Contradiction])
+    contradicted: int = 0
+    unreadable: list[InvalidMessage] = field(default_factory=list[InvalidMessage])
+    unread: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Nothing contradicts, everything was read, and nothing waits but for the next statement."""
+        return not self.contradicted and not self.unread and all(w.open_end for w in self.waits)
+
+
+class Survey:
+    def __init__(self, resume_from: Iterable[Time] | None = None, *, max_stashed: int = MAX_STASHED) -> None:
+        self._recovery = Recovery(resume_from, max_stashed)
+        self._found = Findings()
+        self._steps = Steps(self._recovery.frontier)
+        # Each is released once.
+        self._released_times = 0
+        # By element of the frontier.
+        self._since: dict[Time, Since] = {}
+        self._frontier = self._recovery.frontier
+
+    def take(self, heard: Heard) -> None:
+        """The next message. Raises LimitExceeded where even the disk is not enough."""
+        found, said = self._found, heard.said
+        found.messages += 1
+        if isinstance(said, InvalidMessage):
+            self._unread(said)
+            return
+        if isinstance(said, Updates):
+            found.updates += len(said.updates)
+        else:
+            found.statements += 1
+        try:
+            released = self._recovery.push(said)
+        except InvalidMessage as e:
+            self._unread(e)
+            return
+        except Contradiction as e:
+            everything = (e, *e.others)
+            found.contradicted += len(everything)
+            found.contradictions += everything[: MAX_NOTED - len(found.contradictions)]
+            released = self._recovery.drain()
+        times: dict[Time, int] = {}
+        for updates, _ in released:
+            for _, time, _ in updates:
+                times[time] = times.get(time, 0) + 1
+        found.released += sum(times.values())
+        self._released_times += len(times)
+        found.most_stashed = max(found.most_stashed, self._recovery.stashed)
+        self._span(said)
+        self._stand(said.origin or f"message {found.messages}", heard.at)
+        self._steps.add(found.messages, said, self._recovery, times)
+
+    def findings(self) -> Findings:
+        """What is known by now."""
+        found, recovery = self._found, self._recovery
+        found.frontier = recovery.frontier
+        found.stashed = recovery.stashed
+        found.distinct = found.released + found.stashed
+        pending = sum(observed > 0 for _, observed, _, _ in recovery.tally.unreported())
+        found.times = self._released_times + pending
+        found.pending_statements = recovery.pending_statements
+        found.waits = [Waiting(stall, self._since.get(stall.time)) for stall in recovery.stalls()]
+        return found
+
+    def steps(self) -> list[Step]:
+        """The stream in a few dozen steps."""
+        return self._steps.all(self._recovery)
+
+    def _unread(self, error: InvalidMessage) -> None:
+        self._found.unread += 1
+        if len(self._found.unreadable) < MAX_NOTED:
+            self._found.unreadable.append(error)
+
+    def _span(self, said: Message) -> None:
+        if isinstance(said, Updates):
+            times = [time for _, time, _ in said.updates]
+        else:
+            times = [*said.lower, *said.upper]
+        numbers = [t for t in times if isinstance(t, int)]
+        if numbers:
+            low, high = min(numbers), max(numbers)
+            first, last = self._found.first, self._found.last
+            self._found.first = low if first is None else min(first, low)
+            self._found.last = high if last is None else max(last, high)
+
+    def _stand(self, origin: str, at: int | None) -> None:
+        frontier = self._recovery.frontier
+        if frontier != self._frontier:
+            now = Since(self._found.messages, origin, at)
+            before = set(self._frontier)
+            since = {t: now for t in frontier if t not in before}
+            self._since = {t: s for t, s in self._since.items() if t in frontier} | since
+            self._frontier = frontier

@@ -1,0 +1,74 @@
+"""A timeline as an SVG file: the same picture as in the terminal, for pages and reports.
+
+Written by hand: rectangles and text need no library.
+"""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape
+
+from tidemill.cdcv2.timeline import MEANINGS, Picture, State
+
+_COLOURS = {
+    State.DONE: "#2e8b57",
+    State.READY: "#9fd8b4",
+    State.EMPTY: "#e8eef4",
+    State.MISSING: "#f0b84a",
+    State.UNSTATED: "#b9a7e0",
+    State.GAP: "#ffffff",
+    State.WRONG: "#cc3b3b",
+}
+_KIND = 'xmlns="http://www.w3.org/2000/svg" font-family="monospace" font-size="12"'
+_LINE = 22
+_CHARACTER = 7.3
+_WIDE, _NARROW = 46, 10
+_TOP = 30
+
+
+def svg(picture: Picture, title: str) -> str:
+    """The file's text."""
+    cell = _WIDE if picture.wide else _NARROW
+    left = 12 + _CHARACTER * max([len(picture.corner), *(len(line.label) for line in picture.lines)]) + 10
+    right = left + cell * len(picture.heads)
+    notes = _CHARACTER * max([0, *(len(line.note) for line in picture.lines)])
+    states = picture.states()
+    height = _TOP + _LINE * (len(picture.lines) + 2 + len(states)) + 20
+    width = max(right + 14 + notes, left + 420, 24 + _CHARACTER * len(title)) + 12
+    out = [
+        f'<svg {_KIND} width="{width:.0f}" height="{height}">',
+        f'<rect width="{width:.0f}" height="{height}" fill="white"/>',
+        _text(12, 18, title),
+        _text(12, _TOP + 16, picture.corner),
+    ]
+    step = 1 if picture.wide else 10
+    for i in range(0, len(picture.heads), step):
+        out.append(_text(left + i * cell, _TOP + 16, picture.heads[i]))
+    for row, line in enumerate(picture.lines):
+        y = _TOP + _LINE * (row + 1)
+        out.append(_text(12, y + 15, line.label))
+        for i, shown in enumerate(line.cells):
+            x = left + i * cell
+            # What no statement covers has no ground to stand on: only an outline.
+            stroke = "#c8c8c8" if shown.state is State.GAP else "white"
+            out.append(
+                f'<rect x="{x:.1f}" y="{y + 2}" width="{cell - 1}" height="{_LINE - 4}" '
+                f'fill="{_COLOURS[shown.state]}" stroke="{stroke}"/>'
+            )
+            if picture.wide and shown.text:
+                out.append(_text(x + 5, y + 15, shown.text))
+            if shown.frontier:
+                out.append(f'<rect x="{x - 1.5:.1f}" y="{y}" width="3" height="{_LINE}" fill="black"/>')
+        if line.note:
+            out.append(_text(right + 14, y + 15, line.note))
+    y = _TOP + _LINE * (len(picture.lines) + 1) + 10
+    for state in states:
+        out.append(
+            f'<rect x="12" y="{y + 3}" width="16" height="14" fill="{_COLOURS[state]}" stroke="#c8c8c8"/>'
+        )
+        out.append(_text(36, y + 15, MEANINGS[state]))
+        y += _LINE
+    return "\n".join([*out, "</svg>", ""])
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y}" xml:space="preserve">{escape(text)}</text>'

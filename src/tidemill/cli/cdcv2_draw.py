@@ -1,0 +1,73 @@
+"""A CDCv2 timeline in the terminal: a line of text for each line of the picture, and what the signs mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from tidemill.cdcv2.timeline import MEANINGS, Cell, Picture, State
+
+_STYLES = {
+    State.DONE: "green",
+    State.READY: "cyan",
+    State.EMPTY: "dim",
+    State.MISSING: "yellow",
+    State.UNSTATED: "magenta",
+    State.GAP: "dim",
+    State.WRONG: "bold red",
+}
+# Where there is room, these are numbers.
+_COUNTED = (State.READY, State.MISSING, State.UNSTATED)
+FRONTIER = "R"
+# A column with numbers; longer ones push the rest of the line.
+_WIDTH = 4
+# Of a narrow picture's columns every so many has its time above it.
+_TICK = 15
+# A longer text of a message is cut: the drawing must stay on the screen.
+_MOST_LABEL = 44
+
+
+def drawn(picture: Picture) -> Iterator[Text]:
+    label = max(len(picture.corner), *(len(_cut(line.label)) for line in picture.lines)) + 2
+    width = max(_WIDTH, *(len(head) for head in picture.heads)) + 1 if picture.wide else 1
+    yield Text(picture.corner.ljust(label) + _heads(picture, width), style="bold")
+    for line in picture.lines:
+        text = Text(_cut(line.label).ljust(label))
+        for cell in line.cells:
+            text.append(_sign(cell, width), style=_STYLES[cell.state])
+        text.append(f"  {line.note}" if line.note else "")
+        text.rstrip()
+        yield text
+    yield Text("")
+    for state in picture.states():
+        if picture.wide and state in _COUNTED:
+            continue
+        yield Text.assemble((_sign(Cell(state), 1), _STYLES[state]), f"  {MEANINGS[state]}")
+    if picture.wide and any(cell.text for line in picture.lines for cell in line.cells):
+        yield Text("a/b: so many updates have come of so many; a/? where no statement counts them yet")
+    yield Text(f"{FRONTIER}  the frontier: everything before it is complete")
+
+
+def _heads(picture: Picture, width: int) -> str:
+    if picture.wide:
+        return "".join(head.ljust(width) for head in picture.heads).rstrip()
+    line = ""
+    for i in range(0, len(picture.heads), _TICK):
+        head = picture.heads[i]
+        # A time that is too long for its place is left out, not shifted to another column.
+        line = line.ljust(i) + head if len(line) < i or not i else line
+    return line
+
+
+def _sign(cell: Cell, width: int) -> str:
+    if width == 1:
+        return FRONTIER if cell.frontier else cell.state.value
+    shown = cell.text or cell.state.value * (3 if cell.state in (State.DONE, State.GAP) else 1)
+    if cell.frontier:
+        return f"{FRONTIER}{shown}".ljust(width)
+    return shown.ljust(width)
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= _MOST_LABEL else f"{label[: _MOST_LABEL - 1]}…"
