@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import urllib.request
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -99,13 +98,6 @@ def test_a_live_query_in_a_browser(server: ServerProcess, database: str) -> None
             c.execute("DROP TABLE parcels")
             expect(page.locator("#error")).to_contain_text("was dropped")
             expect(page.locator("#state")).to_have_attribute("data-state", "ended")
-
-
-def test_a_query_that_cannot_change_ends(server: ServerProcess) -> None:
-    url = f"{server.http_url}/api/subscribe?query=VALUES%20(1)"
-    with urllib.request.urlopen(url, timeout=MILLISECONDS / 1000) as answer:
-        said = answer.read().decode()
-    assert '"rows":[[1,1]]' in said and "event: end" in said
 
 
 @pytest.mark.timeout(600)

@@ -160,10 +160,9 @@ class Live(Response):
                 if reading.done():
                     return reading.result()
         finally:
-            if not reading.done():
-                reading.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await reading
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await reading
 
     def _quiet(self) -> float:
         """Seconds that may still pass without a word."""
