@@ -51,10 +51,10 @@ def main(bootstrap: str, topic: str, out: str, jars: str, memory_mb: str) -> Non
         f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = 'file://{work}/lake')"
     )
     environment.execute_sql(
-        f"CREATE TABLE lake.`default`.result (`key` STRING, {COLUMNS}, PRIMARY KEY (`key`) NOT ENFORCED)"
+        f"CREATE TABLE lake.`default`.kept (`key` STRING, {COLUMNS}, PRIMARY KEY (`key`) NOT ENFORCED)"
         f" WITH ('bucket' = '{PARALLELISM}')"
     )
-    job = environment.execute_sql("INSERT INTO lake.`default`.result SELECT * FROM topic").get_job_client()
+    job = environment.execute_sql("INSERT INTO lake.`default`.kept SELECT * FROM topic").get_job_client()
     began = None
     while True:
         status = str(job.get_job_status().result()).rsplit(".", 1)[-1]
@@ -73,7 +73,7 @@ def main(bootstrap: str, topic: str, out: str, jars: str, memory_mb: str) -> Non
         f"CREATE TABLE dump (`key` STRING, {COLUMNS}) WITH ("
         f"'connector' = 'filesystem', 'path' = 'file://{out}', 'format' = 'json')"
     )
-    environment.execute_sql("INSERT INTO dump SELECT * FROM lake.`default`.result").wait()
+    environment.execute_sql("INSERT INTO dump SELECT * FROM lake.`default`.kept").wait()
 
 
 if __name__ == "__main__":
