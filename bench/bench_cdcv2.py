@@ -2,18 +2,24 @@
 
 A row has a number, a name and an amount. "Updates/s" counts what comes out; twice as many go in. Shuffled
 through and through, nearly all of the history is stashed before the first time is complete: the worst there
-is. Shuffled within 20 times, as a transport does, the stash holds those.
+is. Shuffled within 20 times, as a transport does, the stash holds those. Beside ours the iterator of
+differential-dataflow on the same messages, built by cargo.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from bench.peers.programs import RUN_SECONDS, Missing, built
 from bench.report import Figure
 from tidemill.cdcv2 import AvroCodec, ColumnRecovery, JsonCodec, Progress, UpdateColumns
 
@@ -26,13 +32,16 @@ PLOT_WIDTH = 64
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-def _data(ids: np.ndarray, amounts: np.ndarray) -> pa.RecordBatch:
-    return pa.record_batch(
-        [pa.array(ids), NAMES.take(pa.array(ids % len(NAMES))), pa.array(amounts[ids])], schema=SCHEMA
-    )
+# A message as numbers: those of its updates; or the time of a statement.
+Plan = list[np.ndarray | int]
 
 
-def _messages(updates: int, times: int, near: int | None, amounts: np.ndarray) -> list[Any]:
+def _data(ids: np.ndarray) -> pa.RecordBatch:
+    columns = [pa.array(ids), NAMES.take(pa.array(ids % len(NAMES))), pa.array(ids / 4)]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def _plan(updates: int, times: int, near: int | None) -> Plan:
     """Everything twice: updates in messages of `PER_MESSAGE`, a statement for each time."""
     rng = np.random.default_rng(1)
     per_time = updates // times
@@ -42,18 +51,52 @@ def _messages(updates: int, times: int, near: int | None, amounts: np.ndarray) -
     when = (np.zeros(2 * updates) if near is None else ids.astype(float)) + rng.random(2 * updates) * spread
     order = np.argsort(when)
     ids, when = ids[order], when[order]
-    placed: list[tuple[float, Any]] = []
+    placed: list[tuple[float, np.ndarray | int]] = []
     for first in range(0, len(ids), PER_MESSAGE):
-        part = ids[first : first + PER_MESSAGE]
-        message = UpdateColumns.of(_data(part, amounts), part // per_time)
-        placed.append((float(when[first]), message))
+        placed.append((float(when[first]), ids[first : first + PER_MESSAGE]))
     for t in range(times):
-        said = Progress([t], [t + 1] if t < times - 1 else [], [(t, per_time)])
         for _ in range(2):
             at = 0 if near is None else (t + 1) * per_time
-            placed.append((at + float(rng.random()) * spread, said))
+            placed.append((at + float(rng.random()) * spread, t))
     placed.sort(key=lambda p: p[0])
     return [message for _, message in placed]
+
+
+def _messages(plan: Plan, times: int, per_time: int) -> list[Any]:
+    return [
+        Progress([m], [m + 1] if m < times - 1 else [], [(m, per_time)])
+        if isinstance(m, int)
+        else UpdateColumns.of(_data(m), m // per_time)
+        for m in plan
+    ]
+
+
+def _peer(plan: Plan, updates: int, times: int, ours: float) -> Figure:
+    """differential-dataflow's iterator on the same messages."""
+    what = "... differential-dataflow's iterator (Rust) on the same messages, updates/s"
+    try:
+        program = built("capture")
+    except Missing as e:
+        return Figure(what, f"not measured: {e}", "")
+    with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
+        path = Path(folder) / "messages"
+        with path.open("wb") as out:
+            for m in plan:
+                head = [0, m] if isinstance(m, int) else [len(m)]
+                out.write(np.array(head, "<u8").tobytes())
+                if not isinstance(m, int):
+                    out.write(m.astype("<u8").tobytes())
+        command = [str(program), str(path), str(times), str(updates // times)]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+    if run.returncode != 0:
+        return Figure(what, f"it ended with {run.returncode}: {run.stderr[-200:]}", "")
+    told = json.loads(run.stdout)
+    rate = told["released"] / told["seconds"]
+    lost = updates - told["released"]
+    # It counts a repetition within one message twice, so that a time is closed before all of it came.
+    wrong = f"; {lost:,} updates lost" if lost else ""
+    shown = f"{rate:,.0f} (ours {ours / rate:.2f} of it), {told['peak_kb'] / 1e6:.1f} GB{wrong}"
+    return Figure(what, shown, "")
 
 
 def _plot(sizes: Sequence[int]) -> str:
@@ -64,13 +107,15 @@ def _plot(sizes: Sequence[int]) -> str:
 
 
 def _recover(updates: int, times: int, near: int | None) -> list[Figure]:
-    amounts = np.random.default_rng(2).random(updates)
-    messages = _messages(updates, times, near, amounts)
+    plan = _plan(updates, times, near)
+    messages = _messages(plan, times, updates // times)
     recovery = ColumnRecovery(SCHEMA)
     released = 0
     sizes: list[int] = []
     began, used = time.perf_counter(), time.process_time()
-    for message in messages:
+    for number, message in enumerate(messages):
+        # What was read is let go, as a transport would.
+        messages[number] = None
         for out, _ in recovery.push(message):
             released += len(out)
         sizes.append(recovery.stashed)
@@ -93,6 +138,7 @@ def _recover(updates: int, times: int, near: int | None) -> list[Figure]:
             "unreported times only" if near else "",
             None if near is None else max(sizes) <= updates * (2 * near + 4) // times,
         ),
+        _peer(plan, updates, times, rate),
     ]
 
 
@@ -125,7 +171,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     figures = _recover(updates, times, None) + _recover(updates, times, NEAR)
     count = 50_000 if quick else 1_000_000
     ids = np.arange(count)
-    data = _data(ids, np.random.default_rng(3).random(count))
+    data = _data(ids)
     plain = UpdateColumns.of(data, ids // 1000)
     pairs = UpdateColumns.of(data, np.stack([ids // 1000, ids % 7], axis=1))
     figures += _codec("Avro", AvroCodec(SCHEMA, schema_id=1), plain, 1_000_000)

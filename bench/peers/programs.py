@@ -1,8 +1,9 @@
 """Install the peers, once per user, and run them.
 
-Called by `bench_kafka`. Python ones get an environment of their own below the cache folder, Java archives
-come as `tidemill dev` fetches its own, the ceiling is built by cargo. A peer that cannot be had raises
-`Missing`, which the benchmark shows in the peer's place: it is never left out in silence.
+Called by `bench_kafka`, and by `bench_cdcv2` for its one peer. Python ones get an environment of their own
+below the cache folder, Java archives come as `tidemill dev` fetches its own, those in Rust are built by
+cargo. A peer that cannot be had raises `Missing`, which the benchmark shows in the peer's place: it is never
+left out in silence.
 """
 
 from __future__ import annotations
@@ -137,14 +138,19 @@ def _result(out: Path) -> Iterator[pl.DataFrame]:
 
 def ceiling() -> Peer:
     """librdkafka, a JSON parser and a hash map, in Rust."""
+    return Peer("the bare ceiling", (str(built("ceiling")),))
+
+
+def built(name: str) -> Path:
+    """The program of a folder beside this file, built by cargo. Raises Missing."""
     cargo = shutil.which("cargo")
     if cargo is None:
         raise Missing("there is no cargo on the PATH (install Rust)")
     # Built outside of the repository, where cargo may leave its lock file.
-    folder = cache_folder() / "bench-ceiling"
-    shutil.copytree(HERE / "ceiling", folder, dirs_exist_ok=True)
-    _install("the ceiling", [cargo, "build", "--release", "--manifest-path", str(folder / "Cargo.toml")])
-    return Peer("the bare ceiling", (str(folder / "target" / "release" / "ceiling"),))
+    folder = cache_folder() / f"bench-{name}"
+    shutil.copytree(HERE / name, folder, dirs_exist_ok=True)
+    _install(name, [cargo, "build", "--release", "--manifest-path", str(folder / "Cargo.toml")])
+    return folder / "target" / "release" / name
 
 
 def flink() -> Peer:

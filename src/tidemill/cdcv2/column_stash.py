@@ -330,7 +330,9 @@ def _by_slot(slots: np.ndarray, first: int) -> list[tuple[int, np.ndarray]]:
     """Row numbers from `first` on, by slot."""
     if not len(slots):
         return []
-    order = np.argsort(slots, kind="stable")
+    # numpy sorts numbers of 16 bits by their digits, ten times as fast as others.
+    short = slots.astype(np.uint16) if int(slots.max()) < 1 << 16 and int(slots.min()) >= 0 else slots
+    order = np.argsort(short, kind="stable")
     ordered = slots[order]
     order += first
     cuts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]

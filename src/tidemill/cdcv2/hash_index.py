@@ -41,28 +41,27 @@ class HashIndex:
         entries = (keys & _TAG) | (rows.astype(np.uint64) + np.uint64(1))
         left = np.arange(len(rows))
         # The lower half chooses the slot, the upper half tells most others apart.
-        at = (keys & mask).astype(np.int64)
+        at = (keys & mask).view(np.int64)
+        mine = entries
         step = 0
         while left.size:
             held = self._slots[at]
-            empty = held == 0
-            if empty.any():
-                free = empty.nonzero()[0]
-                self._slots[at[free]] = entries[left[free]]
+            free = (held == 0).nonzero()[0]
+            if free.size:
+                self._slots[at[free]] = mine[free]
                 # Where several wrote to one slot the last one stays; the others see it now.
                 held[free] = self._slots[at[free]]
-            stays = held == entries[left]
-            places[left[stays]] = at[stays]
-            alike = (~stays & ((held ^ entries[left]) & _TAG == 0)).nonzero()[0]
-            done = stays
+            differ = held ^ mine
+            done = differ == 0
+            places[left[done]] = at[done]
+            alike = ((differ & _TAG == 0) & ~done).nonzero()[0]
             if alike.size:
-                row = (held[alike] & _ROW).astype(np.int64) - 1
+                row = (held[alike] & _ROW).view(np.int64) - 1
                 equal = all_keys[row] == keys[left[alike]]
                 found[left[alike[equal]]] = row[equal]
-                done = stays.copy()
                 done[alike[equal]] = True
             more = (~done).nonzero()[0]
-            left = left[more]
+            left, mine = left[more], mine[more]
             # One further, then two, then three: goes to every slot, and away from where many are.
             step += 1
             at = (at[more] + step) & int(mask)
