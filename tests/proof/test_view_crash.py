@@ -183,7 +183,6 @@ def server(tmp_path: Path) -> Generator[ServerProcess]:
     server.spark = False
     server.start()
     with psycopg.connect(server.sql_dsn, autocommit=True) as c:
-        # What is kept beyond what the views need is soon gone.
         c.execute("CREATE TABLE moves (k int4, v int4)")
         for name, (text, _) in VIEWS.items():
             c.execute(f"CREATE MATERIALIZED VIEW {name} AS {text}".encode())
@@ -214,14 +213,15 @@ def _rounds(server: ServerProcess, steps: list[tuple[str | None, int]]) -> Judge
                 assert e.diag.message_primary == answer
     server.kill9()
     compared = judge.look()
-    assert compared.keys() == VIEWS.keys() and min(compared.values()) > 10, compared
+    assert compared.keys() == VIEWS.keys() and min(compared.values()) >= 4, compared
     return judge
 
 
 @pytest.mark.server
 @pytest.mark.timeout(3600)
 def test_killed_between_the_steps_of_an_append(server: ServerProcess) -> None:
-    judge = _rounds(server, [("view.appended", 12), ("view.part_written", 9)])
+    # A commit is at most one append of each view: there were several by then.
+    judge = _rounds(server, [("view.appended", 24), ("view.part_written", 16)])
     # The judge is judged: another row at a closed time, and another answer, are seen.
     key = max(k for k, answer in judge.seen.items() if isinstance(answer, Counter))
     judge.seen[key] = Counter([("planted",)])
