@@ -51,12 +51,12 @@ def history(c: Connection) -> tuple[int, int]:
     c.execute("CREATE VIEW few AS SELECT k, v, n FROM t WHERE n > 2")
     c.execute("INSERT INTO t VALUES (1, 'v1', 1), (2, 'v2', 2), (2, 'v2', 2)")
     begin = now(c)
-    for n in range(3, 9):
+    for n in range(3, 6):
         c.execute("INSERT INTO t VALUES (%s, %s, %s), (%s, NULL, NULL)", [n % 4, f"v{n}", n, n % 4])
         c.execute("INSERT INTO other VALUES (%s, 'w')", [n % 5])
     c.execute("UPDATE t SET v = 'V' || k WHERE k > 1")
     c.execute("DELETE FROM t WHERE v IS NULL OR k = 2")
-    c.execute("DELETE FROM other WHERE k = 1")
+    c.execute("DELETE FROM other WHERE k = 0")
     return begin, now(c)
 
 
@@ -64,7 +64,7 @@ def test_snapshot_and_changes_are_the_answer(server: ServerProcess, database: st
     with psycopg.connect(database, autocommit=True) as c:
         begin, end = history(c)
         for query in QUERIES:
-            for snapshot in (True, False):
+            for snapshot in (True, False) if query in QUERIES[:2] else (True,):
                 options = f"WITH (SNAPSHOT = {snapshot}, PROGRESS) AS OF {begin} UP TO {end + 1}"
                 rows: Counter[tuple[Any, ...]] = Counter()
                 if not snapshot:
@@ -85,7 +85,7 @@ def test_snapshot_and_changes_are_the_answer(server: ServerProcess, database: st
 def test_readers_of_many_queries_get_what_is_committed(server: ServerProcess, database: str) -> None:
     """Twenty queries at once, over the changes of one table."""
     got: dict[int, list[tuple[Any, ...]]] = {n: [] for n in range(20)}
-    ready = threading.Barrier(21, timeout=120)
+    ready = threading.Barrier(21, timeout=300)
 
     def read(n: int) -> None:
         with psycopg.connect(database, autocommit=True) as mine:
@@ -111,7 +111,7 @@ def test_readers_of_many_queries_get_what_is_committed(server: ServerProcess, da
             c.execute("INSERT INTO t SELECT a, %s FROM generate_series(0, 19) AS a", [b])
         c.execute("INSERT INTO t VALUES (-1, 100)")
         for thread in threads:
-            thread.join(120)
+            thread.join(300)
     for n, rows in got.items():
         assert rows == [*((1, n, b + n) for b in range(5)), (1, -1, 100 + n)]
 
