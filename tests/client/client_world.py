@@ -12,7 +12,7 @@ import psycopg
 
 from support.server import ServerProcess
 
-SECONDS = 60.0
+SECONDS = 150.0
 T = TypeVar("T")
 # Enough that connections are cut within a transaction's rows.
 KS = [k for k in range(-8, 9) if k]

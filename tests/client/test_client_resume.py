@@ -26,11 +26,13 @@ from tidemill.client import (
     Subscription,
 )
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 # As good as at once, and never tired of it: what is tested is where it goes on, not how long it waits.
 AT_ONCE = Retry(first=0.001, longest=0.02, give_up_after=None)
 CUTS = 100
+# They take five seconds on an idle machine, and a minute on a very busy one.
+CUT_SECONDS = 400.0
 
 
 def budgets(seed: int, count: int) -> list[int]:
@@ -85,7 +87,7 @@ def test_a_hundred_cuts_of_a_subscription(plain_server: ServerProcess, table: st
         start = begun(changes)
         reader = Background(lambda: until_the_last(changes))
         writer = Writer(plain_server, table).start()
-        wait_for(lambda: proxy.cuts == CUTS or not reader.alive, 120)
+        wait_for(lambda: proxy.cuts == CUTS or not reader.alive, CUT_SECONDS)
         writer.stop()
         found = reader.result()
         assert proxy.cuts == CUTS
@@ -110,7 +112,7 @@ def test_a_hundred_cuts_of_a_live_table(plain_server: ServerProcess, table: str)
         live = db.live_table(table, key=["n", "k"], on_update=on_update).start()
         assert live.wait(60) and len(live) == 0
         writer = Writer(plain_server, table).start()
-        wait_for(lambda: proxy.cuts == CUTS or not live.running, 120)
+        wait_for(lambda: proxy.cuts == CUTS or not live.running, CUT_SECONDS)
         writer.stop()
         live.join(60)
         assert proxy.cuts == CUTS and not live.running
@@ -139,7 +141,7 @@ def test_cuts_under_asyncio(plain_server: ServerProcess, table: str) -> None:
         reader = Background(lambda: asyncio.run(main(proxy)))
         assert started.wait(60)
         writer = Writer(plain_server, table).start()
-        wait_for(lambda: proxy.cuts == 30 or not reader.alive, 120)
+        wait_for(lambda: proxy.cuts == 30 or not reader.alive, CUT_SECONDS)
         writer.stop()
         start, found = reader.result()
         assert proxy.cuts == 30
@@ -184,7 +186,6 @@ def kills(folder: Path, count: int) -> None:
         server.close()
 
 
-@pytest.mark.timeout(600)
 def test_the_server_is_killed(tmp_path: Path) -> None:
     kills(tmp_path, 2)
 
