@@ -47,9 +47,8 @@ def main(bootstrap: str, topic: str, out: str, jars: str, memory_mb: str) -> Non
         "'key.format' = 'raw', 'value.format' = 'json', 'value.fields-include' = 'EXCEPT_KEY',"
         "'scan.bounded.mode' = 'latest-offset', 'properties.group.id' = 'flink')"
     )
-    environment.execute_sql(
-        f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = 'file://{work}/lake')"
-    )
+    lake = f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = 'file://{work}/lake')"
+    environment.execute_sql(lake)
     environment.execute_sql(
         f"CREATE TABLE lake.`default`.kept (`key` STRING, {COLUMNS}, PRIMARY KEY (`key`) NOT ENFORCED)"
         f" WITH ('bucket' = '{PARALLELISM}')"
@@ -68,7 +67,9 @@ def main(bootstrap: str, topic: str, out: str, jars: str, memory_mb: str) -> Non
     assert began is not None
     print(json.dumps({"seconds": time.monotonic() - began}), flush=True)
 
-    environment.get_config().set("execution.runtime-mode", "batch")
+    # An environment is of one mode for good.
+    environment = table.TableEnvironment.create(table.EnvironmentSettings.in_batch_mode())
+    environment.execute_sql(lake)
     environment.execute_sql(
         f"CREATE TABLE dump (`key` STRING, {COLUMNS}) WITH ("
         f"'connector' = 'filesystem', 'path' = 'file://{out}', 'format' = 'json')"
