@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection
 import psycopg
 
 from bench.report import Figure, print_table
-from bench.subscribe import latency, peers, snapshot
+from bench.subscribe import latency, peers, queries, snapshot
 from bench.subscribe.crowd import Wrong
 from support.server import ServerError
 
 PARTS: dict[str, Callable[..., list[Figure]]] = {
     "latency": latency.one,
     "readers": latency.many,
+    "queries": queries.measure_queries,
     "snapshot": snapshot.large,
     "shapes": snapshot.shapes,
     "peers": peers.measure,

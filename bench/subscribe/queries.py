@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 import psycopg
 
@@ -80,7 +79,7 @@ async def _run(server: ServerProcess, template: str, queries: int, rows: int, ti
     ]
 
 
-def measure_queries(*, quick: bool) -> Sequence[Figure]:
+def measure_queries(*, quick: bool) -> list[Figure]:
     queries, rows, ticks = (10, 100, WARM_TICKS + 3) if quick else (100, 1000, WARM_TICKS + 30)
     figures: list[Figure] = []
     with serving() as server:
