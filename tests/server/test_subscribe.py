@@ -197,6 +197,22 @@ def test_copy_and_its_end(server: ServerProcess, database: str) -> None:
             assert b"".join(bytes(data) for data in copy).decode() == f"{at}\t1\t1\tx\n"
 
 
+def test_a_system_relation_tells_what_is_new(server: ServerProcess, database: str) -> None:
+    first, second = f"a_{database}", f"b_{database}"
+    with connected(server, database) as c, connected(server, database) as reader:
+        c.execute(f"CREATE TABLE {first} (a int)".encode())
+        query = f"SELECT name FROM mz_tables WHERE name LIKE '%{database}'"
+        rows = reader.cursor().stream(f"SUBSCRIBE ({query})".encode())
+        assert next(rows)[1:] == (1, first)
+        c.execute(f"CREATE TABLE {second} (a int)".encode())
+        assert next(rows)[1:] == (1, second)
+        c.execute(f"DROP TABLE {first}".encode())
+        assert next(rows)[1:] == (-1, first)
+        reader.cancel()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            next(rows)
+
+
 def test_a_constant_completes_and_empty_bounds_are_told(server: ServerProcess, database: str) -> None:
     with connected(server, database) as c:
         rows = c.execute("SUBSCRIBE (VALUES (1, 'a'), (1, 'a'), (2, 'b')) ENVELOPE UPSERT (KEY (column1))")

@@ -41,11 +41,13 @@ def answer_at(
     bound: BoundQuery,
     at: int,
     *,
-    situation: Situation | None = None,
+    situation: Callable[[], Situation] | None = None,
 ) -> pa.Table:
     """The query's columns and `mz_diff`, how often each row is there at `at` (a time at which all inputs are
-    complete); no row twice. `situation` is for queries over system relations."""
-    opened = open_inputs(engine, catalog, bound, at, situation=situation)
+    complete); no row twice. `situation` is for queries over system relations, and
+    asked each time: they show what is now, the catalog too."""
+    now = None if situation is None else situation()
+    opened = open_inputs(engine, catalog, bound, at, situation=now)
     try:
         timed = bound.with_session(replace(bound.session, mz_now=at))
         rows = collect(engine.spark, timed.sql(), opened.inputs, bound.columns, limit_bytes=MAX_ANSWER_BYTES)
@@ -61,7 +63,7 @@ def follow_query(
     from_: int,
     before: Callable[[], pa.Table] | None = None,
     *,
-    situation: Situation | None = None,
+    situation: Callable[[], Situation] | None = None,
 ) -> Follower:
     """The changes of the query's answer at and after `from_`. `before` gives its answer at `from_ - 1`, where
     the caller has it, and is asked only if the query needs it; without it that is worked out. Raises

@@ -28,6 +28,7 @@ from tidemill.engine.select import evaluate_time, plan_query, table_query
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_value
 from tidemill.engine.steady import check_steady
+from tidemill.engine.system_relations import Situation
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported, WrongObjectType
 from tidemill.persist.snapshot import InvalidAsOf
@@ -145,12 +146,17 @@ class SubscribePlan:
                 return follow(engine, item, own.frontier)
         else:
             bound = substitute(self.bound, [p.scalar for p in params], session.info())
-            situation = engine.situation(session, self.catalog)
+
+            def situation() -> Situation:
+                return engine.situation(session, engine.catalog.state)
+
             answer = partial(answer_at, engine, self.catalog, bound, situation=situation)
             following = partial(follow_query, engine, self.catalog, bound, situation=situation)
             # Only a snapshot needs all of it: of what is followed on its changes, nothing else is looked at.
             before = await session.blocking(answer, bounds.as_of) if self.statement.snapshot else None
-            followed = Followed(("query", bound.sql()), shards, self.inputs.ids)
+            # What a session sees of the system is its own.
+            whose = session.process_id if self.inputs.system else None
+            followed = Followed(("query", bound.sql(), whose), shards, self.inputs.ids)
             own = await _opened(
                 session, partial(following, from_, None if before is None else lambda: before)
             )
