@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,24 @@ def test_bad_usage(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="one topic"):
         Wish(("a", "b"), brokers="localhost:9092")
     assert CliRunner().invoke(app, ["cdcv2", "inspect"]).exit_code == 2
+
+
+def test_a_topic_of_json_over_several_partitions(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = kafka.create_topic(partitions=3)
+    codec = JsonCodec(SCHEMA)
+    raw = [m for said in _written() for m in codec.encode(said)]
+    now = int(time.time() * 1000)
+    kafka.produce(topic, [(None, m, None, now + n, n % 3) for n, m in enumerate([*raw, *raw])])
+    status, found = _asked(capsys, Wish((topic,), brokers=kafka.bootstrap, as_json=True))
+    assert (status, found["messages"], found["distinct_updates"], found["frontier"]) == (0, 12, 9, [3])
+    kafka.produce(topic, [(None, b"\x00\x01", None, None, 0), ("k", None, None, None, 1)])
+    kafka.produce(topic, [(None, codec.encode(Progress([3], [5], [(3, 1)]))[0], None, now + 999, 2)])
+    status, found = _asked(capsys, Wish((topic,), brokers=kafka.bootstrap, as_json=True))
+    assert (status, found["unreadable"]) == (1, 2)
+    assert {e["origin"].split(", ")[1] for e in found["first_unreadable"]} == {"partition 0", "partition 1"}
+    [wait] = found["waits"]
+    assert wait["for"] == "missing" and wait["since"]["at"] is not None
+    assert f"topic {topic}, partition" in wait["since"]["origin"]
 
 
 def test_a_topic_of_avro(
