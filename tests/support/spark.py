@@ -20,3 +20,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
         yield host
     finally:
         host.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_job_group(request: pytest.FixtureRequest) -> None:
+    """A thread's jobs belong to the group that it set last, and this one runs all tests: one that cancelled
+    its group would have cancelled the jobs of whoever uses the session without naming a group."""
+    if "spark" in request.fixturenames:
+        host: SparkHost = request.getfixturevalue("spark")
+        if host.ready:
+            host.session.sparkContext._jsc.clearJobGroup()  # pyright: ignore

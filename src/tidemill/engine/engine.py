@@ -24,6 +24,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
+from tidemill.engine.followed import dropped
 from tidemill.engine.handover import Handover
 from tidemill.engine.ingest_metrics import IngestCollector
 from tidemill.engine.live_sources import LiveSources
@@ -251,8 +252,7 @@ class TidemillEngine:
         gone = old.items.keys() - new.items.keys()
 
         def error(item_id: str) -> TidemillError:
-            name = ".".join(old.full_name(old.relation(item_id)))
-            return UndefinedObject(f"relation '{name}' was dropped", sqlstate="42704")
+            return dropped(old, old.relation(item_id))
 
         if gone:
             self.hub.dropped(gone, error)

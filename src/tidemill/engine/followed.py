@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.items import Item, MaterializedView, Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
-from tidemill.errors import Internal, Unavailable
+from tidemill.errors import Internal, TidemillError, Unavailable, UndefinedObject
 from tidemill.persist.shard import Shard
 from tidemill.query.multiset import add_up
 from tidemill.sql.bind import BoundQuery
@@ -86,14 +86,30 @@ def complete(engine: TidemillEngine, item: Followable) -> int:
     return ts + 1
 
 
+def dropped(catalog: CatalogState, item: Item) -> TidemillError:
+    """What whoever follows the item is told when it is gone; `catalog` still has it."""
+    return UndefinedObject(f"relation '{'.'.join(catalog.full_name(item))}' was dropped", sqlstate="42704")
+
+
 def follow(engine: TidemillEngine, item: Followable, from_: int) -> CollectionFollower:
     """The relation's changes at and after `from_`. Blocks; raises InvalidAsOf where they are forgotten."""
     shard = shard_of(engine, item)
+    catalog = engine.catalog.state
+
+    def readable() -> int:
+        try:
+            return complete(engine, item)
+        except TidemillError:
+            # Whoever keeps it may have let it go before the hub was told.
+            if item.id in catalog.items and item.id not in engine.catalog.state.items:
+                raise dropped(catalog, item) from None
+            raise
+
     if isinstance(item, SourceProgress) or item.desc is None:
         names = physical_names(shard.desc)
     else:
         names = physical_names(item.desc)
-    return CollectionFollower(shard, names, from_, lambda: complete(engine, item))
+    return CollectionFollower(shard, names, from_, readable)
 
 
 class QueryFollower:
