@@ -15,7 +15,7 @@ from typing import cast
 import pyarrow as pa
 
 from tidemill.engine import api
-from tidemill.errors import Notice, QueryCanceled, SyntaxError_, TidemillError, UndefinedObject
+from tidemill.errors import Notice, QueryCanceled, SyntaxError_, TidemillError, UndefinedObject, Unsupported
 from tidemill.types import model, wire
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Column, SqlType
@@ -138,7 +138,7 @@ class TabletSession:
         return (Column("n", model.INT8),)
 
     async def prepare_subscribe(self, request: api.SubscribeRequest) -> api.Prepared:
-        raise NotImplementedError(request)
+        raise Unsupported(f"there is nothing to subscribe to here: {request.query}")
 
     async def execute(
         self, prepared: api.Prepared, params: Sequence[api.Param] = (), *, alone: bool = False

@@ -6,34 +6,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
-from support.server import ServerProcess
+from support.server import ServerProcess, connected
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@contextmanager
-def connected(server: ServerProcess, database: str) -> Generator[Connection]:
-    dsn = server.sql_dsn.replace("dbname=materialize", f"dbname={database}")
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def database(server: ServerProcess) -> Iterator[str]:
-    name = f"sub_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server.sql_dsn, autocommit=True) as c:
-        c.execute(f"CREATE DATABASE {name}".encode())
-        yield name
-        c.execute(f"DROP DATABASE {name} CASCADE".encode())
 
 
 def until(server: ServerProcess, database: str, statement: str, end: int) -> list[tuple[Any, ...]]:

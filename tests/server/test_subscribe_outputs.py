@@ -9,33 +9,16 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
-from support.server import ServerProcess
+from support.server import ServerProcess, connected
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Row = tuple[Any, ...]
-
-
-@contextmanager
-def connected(server: ServerProcess, database: str) -> Generator[Connection]:
-    dsn = server.sql_dsn.replace("dbname=materialize", f"dbname={database}")
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def database(server: ServerProcess) -> Iterator[str]:
-    name = f"out_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server.sql_dsn, autocommit=True) as c:
-        c.execute(f"CREATE DATABASE {name}".encode())
-        yield name
-        c.execute(f"DROP DATABASE {name} CASCADE".encode())
 
 
 def now(c: Connection) -> int:

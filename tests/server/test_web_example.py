@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,6 @@ from support.browser import MILLISECONDS, browser_page
 from support.server import ServerProcess
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "web" / "serve.py"
-
-
-@pytest.fixture
-def database(server: ServerProcess) -> Iterator[str]:
-    name = f"web_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server.sql_dsn, autocommit=True) as c:
-        c.execute(f"CREATE DATABASE {name}".encode())
-        yield name
-        c.execute(f"DROP DATABASE {name} CASCADE".encode())
 
 
 @contextmanager

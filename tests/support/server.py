@@ -16,8 +16,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -233,6 +235,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     reconfigure it."""
     with server_process(tmp_path_factory.mktemp("server") / "data", wait_ready=True) as process:
         yield process
+
+
+@pytest.fixture
+def database(server: ServerProcess) -> Iterator[str]:
+    """A database of the shared server for one test; it is dropped after it."""
+    name = f"test_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server.sql_dsn, autocommit=True) as c:
+        c.execute(f"CREATE DATABASE {name}".encode())
+        yield name
+        c.execute(f"DROP DATABASE {name} CASCADE".encode())
+
+
+@contextlib.contextmanager
+def connected(server: ServerProcess, database: str) -> Generator[psycopg.Connection[tuple[Any, ...]]]:
+    """A session in that database."""
+    dsn = server.sql_dsn.replace("dbname=materialize", f"dbname={database}")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
 
 
 @pytest.hookimpl(tryfirst=True)
