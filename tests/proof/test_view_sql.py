@@ -136,6 +136,21 @@ def test_a_dropped_view_ends_its_subscriptions(connection: Connection, dsn: str)
                 pass
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_who_reads_slowly_is_told_of_the_drop_too(connection: Connection, dsn: str, rows: int) -> None:
+    """However far the reader was, and whatever of the view is missed first: the drop is what is told."""
+    connection.execute("CREATE TABLE IF NOT EXISTS slow (k int)")
+    connection.execute("CREATE MATERIALIZED VIEW slowly AS SELECT k FROM slow")
+    with psycopg.connect(dsn) as other:
+        other.execute("DECLARE c CURSOR FOR SUBSCRIBE TO slowly WITH (PROGRESS)")
+        for _ in range(rows):
+            assert len(other.execute("FETCH 1 c").fetchall()) == 1
+        connection.execute("DROP MATERIALIZED VIEW slowly")
+        with pytest.raises(psycopg.errors.UndefinedObject, match="was dropped"):
+            while True:
+                other.execute("FETCH ALL c")
+
+
 def test_a_read_that_needs_no_latest_time_does_not_wait(connection: Connection, dsn: str) -> None:
     world = World(connection, 12)
     world.ask(world.view("sums"))

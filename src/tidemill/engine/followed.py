@@ -94,22 +94,11 @@ def dropped(catalog: CatalogState, item: Item) -> TidemillError:
 def follow(engine: TidemillEngine, item: Followable, from_: int) -> CollectionFollower:
     """The relation's changes at and after `from_`. Blocks; raises InvalidAsOf where they are forgotten."""
     shard = shard_of(engine, item)
-    catalog = engine.catalog.state
-
-    def readable() -> int:
-        try:
-            return complete(engine, item)
-        except TidemillError:
-            # Whoever keeps it may have let it go before the hub was told.
-            if item.id in catalog.items and item.id not in engine.catalog.state.items:
-                raise dropped(catalog, item) from None
-            raise
-
     if isinstance(item, SourceProgress) or item.desc is None:
         names = physical_names(shard.desc)
     else:
         names = physical_names(item.desc)
-    return CollectionFollower(shard, names, from_, readable)
+    return CollectionFollower(shard, names, from_, lambda: complete(engine, item))
 
 
 class QueryFollower:

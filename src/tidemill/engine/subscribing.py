@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from tidemill.engine import reading
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.completeness import source_inputs, until_complete, until_readable
 from tidemill.engine.first_rows import Collection, first_rows
-from tidemill.engine.followed import Inputs, follow, shard_of, stamped
+from tidemill.engine.followed import Inputs, dropped, follow, shard_of, stamped
 from tidemill.engine.following import answer_at, follow_query
 from tidemill.engine.plan import Value
 from tidemill.engine.resolver import find_system_relation
@@ -41,6 +42,9 @@ from tidemill.subscribe.shape import shaped
 from tidemill.subscribe.spec import Spec
 from tidemill.subscribe.stream import Bounds, Subscription
 from tidemill.types.model import Column, SqlType
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import TidemillEngine
 
 
 @dataclass(slots=True)
@@ -166,8 +170,22 @@ class SubscribePlan:
                 return following(own.frontier)
 
         return engine.subscriptions.open(
-            session, self.spec, bounds, first, own, lambda: engine.hub.tail(followed, latest), self.label
+            session,
+            self.spec,
+            bounds,
+            first,
+            own,
+            lambda: engine.hub.tail(followed, latest),
+            self.label,
+            partial(self._why, engine),
         )
+
+    def _why(self, engine: TidemillEngine, error: TidemillError) -> TidemillError:
+        """Of something that is dropped, this or that may be missed first, by whoever needs it: the client is
+        told what happened."""
+        kept = engine.catalog.state.items
+        gone = next((item for item in self.inputs.items if item.id not in kept), None)
+        return error if gone is None else dropped(self.catalog, gone)
 
     def _shards(self, session: EngineSession) -> list[str]:
         return [shard_of(session.engine, item).id for item in self.inputs.items]

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from tidemill.engine.show import system_number
 from tidemill.engine.subscription_relation import SubscriptionRow
+from tidemill.errors import TidemillError
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.spec import Output, Spec
 from tidemill.subscribe.stream import Bounds, Subscription
@@ -65,6 +66,7 @@ class Subscriptions(Collector):
         own: Follower,
         tail: Callable[[], Tail],
         relation: str,
+        why: Callable[[TidemillError], TidemillError],
     ) -> Subscription:
         number = next(self._ids)
         stream = Subscription(
@@ -77,6 +79,7 @@ class Subscriptions(Collector):
             buffer=system_number(session, "max_subscribe_buffer_size"),
             on_behind=self._behind,
             on_close=lambda: self._closed(number),
+            why=why,
         )
         self._opened[spec.output.value] += 1
         self._live[number] = Live(number, session.process_id, relation, stream)

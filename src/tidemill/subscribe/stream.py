@@ -63,9 +63,11 @@ class Subscription:
         buffer: int = BUFFER_BYTES,
         on_behind: Callable[[], None] | None = None,
         on_close: Callable[[], None] | None = None,
+        why: Callable[[TidemillError], TidemillError] | None = None,
     ) -> None:
         """`snapshot` gives rows in the spec's shape; `own` follows the relation from `as_of + 1` on. `buffer`
-        is what may wait for the client; `on_behind` is told when it was too little, `on_close` of the end."""
+        is what may wait for the client; `on_behind` is told when it was too little, `on_close` of the end.
+        `why` gives the error that ends it in the words of whoever knows more of the relation."""
         self.spec = spec
         self.bounds = bounds
         self.figures = Figures(bounds.as_of)
@@ -77,6 +79,7 @@ class Subscription:
         self._buffer = buffer
         self._on_behind = on_behind
         self._on_close = on_close
+        self._why = why
         self._joined: tuple[Tail, Reader] | None = None
         self._rows = self._generate()
         self._closed = False
@@ -89,6 +92,9 @@ class Subscription:
     async def __anext__(self) -> pa.RecordBatch:
         try:
             batch = await anext(self._rows)
+        except TidemillError as e:
+            await self.aclose()
+            raise (e if self._why is None else self._why(e)) from e
         except BaseException:
             await self.aclose()
             raise
