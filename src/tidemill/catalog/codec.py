@@ -23,6 +23,7 @@ from tidemill.catalog.items import (
     Role,
     Schema,
     Secret,
+    Sink,
     Source,
     SourceProgress,
     SourceTable,
@@ -153,6 +154,20 @@ def _encode(item: Item) -> tuple[str, Json]:
             "source": item.source,
             "desc": encode_desc(item.desc),
         }
+    if isinstance(item, Sink):
+        return "sink", {
+            "name": item.name,
+            "schema": item.schema,
+            "type": item.type,
+            "target": item.target,
+            "definition": item.definition,
+            "sql": item.sql,
+            "relation": item.relation,
+            "desc": encode_desc(item.desc),
+            "as_of": item.as_of,
+            "snapshot": item.snapshot,
+            "connections": list(item.connections),
+        }
     if isinstance(item, Secret):
         return "secret", {"name": item.name, "schema": item.schema, "version": item.version}
     if isinstance(item, Connection):
@@ -262,6 +277,23 @@ def _source_progress(i: ItemId, b: Json) -> Item:
     return SourceProgress(i, b["name"], b["schema"], b["source"], decode_desc(b["desc"]))
 
 
+def _sink(i: ItemId, b: Json) -> Item:
+    return Sink(
+        i,
+        b["name"],
+        b["schema"],
+        b["type"],
+        b["target"],
+        b["definition"],
+        b["sql"],
+        b["relation"],
+        decode_desc(b["desc"]),
+        b["as_of"],
+        b["snapshot"],
+        tuple(b["connections"]),
+    )
+
+
 def _secret(i: ItemId, b: Json) -> Item:
     return Secret(i, b["name"], b["schema"], b["version"])
 
@@ -287,6 +319,7 @@ _DECODERS: dict[str, Callable[[ItemId, Json], Item]] = {
     "source": _source,
     "source_table": _source_table,
     "source_progress": _source_progress,
+    "sink": _sink,
     "secret": _secret,
     "connection": _connection,
     "role": _role,

@@ -16,7 +16,7 @@ change means that the source must be opened anew. Called by whoever runs sources
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from tidemill.catalog.items import Connection, ItemId, Secret, Source
@@ -103,10 +103,14 @@ def with_secrets(state: CatalogState, given: Mapping[str, Any], secrets: Secrets
 def hangs_on(state: CatalogState, source: Source) -> tuple[Connection | Secret, ...]:
     """The connections and secrets that the source and its tables are opened with, in the order of their
     ids."""
+    tables = [i for table in state.source_tables(source.id) for i in table.connections]
+    return behind(state, [*source.depends_on, *tables])
+
+
+def behind(state: CatalogState, connections: Sequence[ItemId]) -> tuple[Connection | Secret, ...]:
+    """These connections and the secrets that they name, in the order of their ids."""
     found: dict[ItemId, Connection | Secret] = {}
-    waiting: list[ItemId] = [*source.depends_on]
-    for table in state.source_tables(source.id):
-        waiting += table.connections
+    waiting = list(connections)
     while waiting:
         item = state.items[waiting.pop()]
         if isinstance(item, Connection | Secret) and item.id not in found:

@@ -1,7 +1,7 @@
 """The things a catalog holds, as immutable values.
 
 Ids are stable and never used twice: `u1`, `u2`, ... for what users made, `s1`, ... for what the system
-brings. A later kind of item (sink) is one more dataclass here and one more pair of
+brings. A later kind of item is one more dataclass here and one more pair of
 functions in `codec`; an item that stands in a schema has `schema`, `depends_on` and `owner`, and
 then all of names, dependencies and DROP work for it.
 """
@@ -205,6 +205,40 @@ class SourceProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Sink:
+    """A relation whose changes are written to a place outside, for ever."""
+
+    id: ItemId
+    name: str
+    schema: ItemId
+    # The kind, as mz_sinks shows it: `kafka`, `files`.
+    type: str
+    # The place, as canonical JSON: two sinks with the same write to one stream, and must say the same.
+    target: str
+    # How it is written there, as `sinks.definition` makes it: canonical JSON, with connections by their ids.
+    definition: str
+    # The statement that made it. SHOW CREATE puts the names of today into it.
+    sql: str
+    relation: ItemId
+    # What is written: the columns that the relation had when the sink was made.
+    desc: RelationDesc
+    # The time at which the stream begins: with what the relation holds then (`snapshot`), or with what changes
+    # afterwards. Where the relation's history begins later, it begins there.
+    as_of: int
+    snapshot: bool
+    # The connections that its definition names.
+    connections: tuple[ItemId, ...] = ()
+
+    @property
+    def depends_on(self) -> tuple[ItemId, ...]:
+        return (self.relation, *self.connections)
+
+    @property
+    def owner(self) -> ItemId | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Secret:
     """A text that statements refer to and nobody sees. It is in a store of its own (`secrets`); here is only
     that there is one."""
@@ -266,8 +300,8 @@ class SystemParameter:
 Relation: TypeAlias = Table | View | MaterializedView | Source | SourceTable | SourceProgress
 RELATIONS = (Table, View, MaterializedView, Source, SourceTable, SourceProgress)
 # What stands in a schema under a name. There is one space of names for all.
-SchemaItem: TypeAlias = Relation | Secret | Connection
-SCHEMA_ITEMS = (*RELATIONS, Secret, Connection)
+SchemaItem: TypeAlias = Relation | Sink | Secret | Connection
+SCHEMA_ITEMS = (*RELATIONS, Sink, Secret, Connection)
 Item: TypeAlias = Database | Schema | SchemaItem | Role | SystemParameter
 
 # How an item's kind is called in messages.
@@ -280,6 +314,7 @@ KIND_NAMES: dict[type[Item], str] = {
     Source: "source",
     SourceTable: "table",
     SourceProgress: "progress relation",
+    Sink: "sink",
     Secret: "secret",
     Connection: "connection",
     Role: "role",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from tidemill.catalog import connection_ops, materialized_ops, source_ops
+from tidemill.catalog import connection_ops, materialized_ops, sink_ops, source_ops
 from tidemill.catalog.columns import check_columns
 from tidemill.catalog.connection_ops import AlterConnection, AlterSecret, CreateConnection, CreateSecret
 from tidemill.catalog.items import (
@@ -35,6 +35,7 @@ from tidemill.catalog.items import (
 )
 from tidemill.catalog.materialized_ops import CreateMaterializedView, SetViewHistory
 from tidemill.catalog.names import check_identifier
+from tidemill.catalog.sink_ops import CreateSink
 from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, SetSourceHistory, SetSourceInterval
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import (
@@ -157,6 +158,7 @@ Op: TypeAlias = (
     | CreateRole
     | CreateSource
     | CreateSourceTable
+    | CreateSink
     | Drop
     | Rename
     | AddColumn
@@ -217,6 +219,8 @@ class _Draft:
                 source_ops.create_source(self, op)
             case CreateSourceTable():
                 source_ops.create_source_table(self, op)
+            case CreateSink():
+                sink_ops.apply(self, op)
             case SetSourceHistory() | SetSourceInterval():
                 self.put(source_ops.altered(self.state, op))
             case CreateSecret() | AlterSecret() | CreateConnection() | AlterConnection():

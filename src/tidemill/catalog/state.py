@@ -25,6 +25,7 @@ from tidemill.catalog.items import (
     Schema,
     SchemaItem,
     Secret,
+    Sink,
     Source,
     SourceProgress,
     SourceTable,
@@ -135,6 +136,9 @@ class CatalogState:
             if isinstance(item := self._items[item_id], SourceProgress):
                 return item
         raise Internal(f"source {source} has no progress relation")
+
+    def sinks(self) -> list[Sink]:
+        return [i for i in self._items.values() if isinstance(i, Sink)]
 
     def connections(self) -> list[Connection]:
         return [i for i in self._items.values() if isinstance(i, Connection)]

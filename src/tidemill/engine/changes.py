@@ -111,7 +111,7 @@ def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: Catalo
     return item
 
 
-_NO_RELATIONS = (ast.ObjectKind.CONNECTION, ast.ObjectKind.SECRET)
+_NO_RELATIONS = (ast.ObjectKind.CONNECTION, ast.ObjectKind.SECRET, ast.ObjectKind.SINK)
 
 
 def wrong_kind(

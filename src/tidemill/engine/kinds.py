@@ -7,6 +7,7 @@ from tidemill.catalog.items import (
     MaterializedView,
     SchemaItem,
     Secret,
+    Sink,
     Source,
     SourceProgress,
     SourceTable,
@@ -22,6 +23,8 @@ def statement_kind(item: SchemaItem) -> ObjectKind:
         return ObjectKind.CONNECTION
     if isinstance(item, Secret):
         return ObjectKind.SECRET
+    if isinstance(item, Sink):
+        return ObjectKind.SINK
     if isinstance(item, View):
         return ObjectKind.VIEW
     if isinstance(item, MaterializedView):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.plan import Plan
-from tidemill.errors import Internal
+from tidemill.errors import Internal, Unsupported
 from tidemill.sql import ast
 from tidemill.sql.parse import ParsedStatement
 from tidemill.types.model import SqlType
@@ -123,6 +123,8 @@ def plan_statement(
             return sources_ddl.plan_create_table_from_source(s, statement, catalog)
         case ast.AlterSource():
             return sources_ddl.plan_alter_source(s, statement, catalog)
+        case ast.CreateSink():
+            raise Unsupported("CREATE SINK is not supported yet")
         case ast.CreateSecret():
             return secrets.plan_create_secret(s, statement, catalog)
         case ast.AlterSecret():

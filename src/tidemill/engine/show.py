@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidemill.catalog.connections import connection_of
-from tidemill.catalog.items import Connection, Schema, Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.items import Connection, Schema, Sink, Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.kinds import object_type, source_type
@@ -73,6 +73,7 @@ _COLUMNS = {
     ast.Listing.OBJECTS: (Column("name", TEXT), Column("type", TEXT)),
     ast.Listing.SOURCES: (Column("name", TEXT), Column("type", TEXT), Column("connection", TEXT)),
     ast.Listing.SUBSOURCES: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.SINKS: (Column("name", TEXT), Column("type", TEXT), Column("relation", TEXT)),
     ast.Listing.CONNECTIONS: (Column("name", TEXT), Column("type", TEXT)),
     ast.Listing.SECRETS: (Column("name", TEXT),),
     ast.Listing.COLUMNS: (
@@ -179,6 +180,12 @@ def _connection_name(catalog: CatalogState, source: Source) -> str | None:
     return None if connection is None else connection.name
 
 
+def _sinks(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    schema = _schema(session, statement, catalog)
+    found = [] if schema is None else catalog.schema_items(schema.id)
+    return [(i.name, i.type, catalog.relation(i.relation).name) for i in found if isinstance(i, Sink)]
+
+
 def _connections(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
     schema = _schema(session, statement, catalog)
     found = [] if schema is None else catalog.schema_items(schema.id)
@@ -191,7 +198,7 @@ def _subsources(session: EngineSession, statement: ast.ShowObjects, catalog: Cat
         source = session.resolver(catalog).item(statement.on)
         if not isinstance(source, Source):
             raise WrongObjectType(f'"{source.name}" is not a source', position=statement.on.offset + 1)
-        found = [catalog.relation(i) for i in catalog.dependants(source.id)]
+        found = [catalog.items[i] for i in catalog.dependants(source.id)]
     else:
         schema = _schema(session, statement, catalog)
         found = [] if schema is None else catalog.relations(schema.id)
@@ -233,6 +240,7 @@ _LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogSt
     ast.Listing.OBJECTS: _objects,
     ast.Listing.SOURCES: _sources,
     ast.Listing.SUBSOURCES: _subsources,
+    ast.Listing.SINKS: _sinks,
     ast.Listing.CONNECTIONS: _connections,
     ast.Listing.SECRETS: _named("secret"),
     ast.Listing.SCHEMAS: _schemas,

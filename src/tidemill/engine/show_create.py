@@ -13,6 +13,7 @@ from tidemill.catalog.items import (
     MaterializedView,
     SchemaItem,
     Secret,
+    Sink,
     Source,
     SourceProgress,
     SourceTable,
@@ -37,8 +38,8 @@ from tidemill.types.model import type_name
 
 
 def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog: CatalogState) -> Plan:
-    relation = statement.kind is not ast.ObjectKind.CONNECTION
-    item = session.resolver(catalog).any_item(statement.name, "relation" if relation else "connection")
+    named = {ast.ObjectKind.CONNECTION: "connection", ast.ObjectKind.SINK: "sink"}
+    item = session.resolver(catalog).any_item(statement.name, named.get(statement.kind, "relation"))
     if statement_kind(item) is not statement.kind:
         raise wrong_kind(item, statement.kind, statement.name, catalog)
     name = ast.Name(catalog.full_name(item))
@@ -56,6 +57,8 @@ def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written
     match item:
         case Connection():
             return create_connection_sql(catalog, name, item)
+        case Sink():
+            return create_sink_sql(catalog, name, item)
         case Secret():
             raise Internal("what a secret holds is not shown")
         case Table():
@@ -106,6 +109,25 @@ def create_materialized_view_sql(name: ast.Name, view: MaterializedView) -> str:
     retain = view.retain_history_ms
     history = "" if retain is None else f" WITH (RETAIN HISTORY FOR '{retain}ms')"
     return f"CREATE MATERIALIZED VIEW {name} ({columns}){history} AS {view.sql}"
+
+
+def create_sink_sql(catalog: CatalogState, name: ast.Name, sink: Sink) -> str:
+    """The statement that made it, with the names that everything has now."""
+    (parsed,) = parse(sink.sql)
+    statement = parsed.statement
+    if not isinstance(statement, ast.CreateSink):
+        raise Internal(f"the text of sink {sink.name} is no CREATE SINK")
+    body = json.loads(sink.definition)
+
+    def connection(kept: str | None) -> ast.Name | None:
+        return None if kept is None else ast.Name(catalog.full_name(catalog.get(kept, Connection)))
+
+    relation = ast.Name(catalog.full_name(catalog.relation(sink.relation)))
+    target, through = statement.target, connection(body["connection"])
+    if isinstance(target, ast.IntoKafka) and through is not None:
+        target = replace(target, connection=through)
+    form = replace(statement.format, registry=connection(body["registry"]))
+    return to_sql(replace(statement, name=name, relation=relation, target=target, format=form))
 
 
 def create_table_from_source_sql(catalog: CatalogState, name: ast.Name, table: SourceTable) -> str:

@@ -21,6 +21,7 @@ from tidemill.sql.render_connections import (
     create_connection_sql,
     create_secret_sql,
 )
+from tidemill.sql.render_sinks import create_sink_sql
 from tidemill.sql.render_sources import (
     alter_source_sql,
     create_source_sql,
@@ -173,6 +174,11 @@ def _(s: ast.Rename) -> str:
 def _(s: ast.CommentOn) -> str:
     what = f"COLUMN {s.name}.{s.column}" if s.column else f"{s.kind.value} {s.name}"
     return f"COMMENT ON {what} IS {'NULL' if s.text is None else quote_literal(s.text)}"
+
+
+@to_sql.register
+def _(s: ast.CreateSink) -> str:
+    return create_sink_sql(s)
 
 
 @to_sql.register

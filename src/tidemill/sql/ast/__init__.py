@@ -51,6 +51,8 @@ from tidemill.sql.ast.session import (
     ShowVariable,
     TransactionModes,
 )
+from tidemill.sql.ast.sinks import CreateSink, IntoFiles, IntoKafka, Share, SinkFormat
+from tidemill.sql.ast.sinks import Target as SinkTarget
 from tidemill.sql.ast.sources import (
     AlterSource,
     CreateSource,
@@ -139,6 +141,7 @@ __all__ = [
     "CreateMaterializedView",
     "CreateSchema",
     "CreateSecret",
+    "CreateSink",
     "CreateSource",
     "CreateTable",
     "CreateTableAs",
@@ -166,6 +169,8 @@ __all__ = [
     "Ident",
     "Include",
     "Insert",
+    "IntoFiles",
+    "IntoKafka",
     "Kafka",
     "Listing",
     "LoadGenerator",
@@ -192,9 +197,12 @@ __all__ = [
     "SetTimestampInterval",
     "SetTransaction",
     "SetVariable",
+    "Share",
     "ShowCreate",
     "ShowObjects",
     "ShowVariable",
+    "SinkFormat",
+    "SinkTarget",
     "SourceAction",
     "SourceOutput",
     "Statement",

@@ -137,6 +137,7 @@ class Listing(Enum):
     COLUMNS = "COLUMNS"
     SOURCES = "SOURCES"
     SUBSOURCES = "SUBSOURCES"
+    SINKS = "SINKS"
     CONNECTIONS = "CONNECTIONS"
     SECRETS = "SECRETS"
 
@@ -156,7 +157,7 @@ class ShowObjects(Statement):
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate(Statement):
-    kind: ObjectKind  # TABLE, VIEW, MATERIALIZED VIEW, SOURCE or CONNECTION
+    kind: ObjectKind  # TABLE, VIEW, MATERIALIZED VIEW, SOURCE, SINK or CONNECTION
     name: Name
 
 

@@ -17,6 +17,7 @@ class ObjectKind(Enum):
     SCHEMA = "SCHEMA"
     DATABASE = "DATABASE"
     SOURCE = "SOURCE"
+    SINK = "SINK"
     CONNECTION = "CONNECTION"
     SECRET = "SECRET"
 

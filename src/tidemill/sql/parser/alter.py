@@ -31,6 +31,7 @@ _MAX_PARTS = {
     ObjectKind.SCHEMA: 2,
     ObjectKind.DATABASE: 1,
     ObjectKind.SOURCE: 3,
+    ObjectKind.SINK: 3,
     ObjectKind.CONNECTION: 3,
     ObjectKind.SECRET: 3,
 }

@@ -19,6 +19,7 @@ from tidemill.sql.parser import (
     prepared,
     settings,
     show,
+    sinks,
     sources,
     subscribe,
     transactions,
@@ -91,6 +92,7 @@ _CREATE: dict[str, Parser] = {
     "schema": create.create_schema,
     "database": create.create_database,
     "source": sources.create_source,
+    "sink": sinks.create_sink,
     "connection": connections.create_connection,
     "secret": connections.create_secret,
 }

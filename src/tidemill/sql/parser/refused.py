@@ -1,6 +1,6 @@
 """Statements that are known and not done: each refused by its own name, never half parsed.
 
-`NOT_YET` gives way to files of their own as sinks and subscriptions arrive.
+`NOT_YET` gives way to files of their own as subscriptions arrive.
 `NO_OPS` are accepted and do nothing, so that scripts written for the upstream product or for PostgreSQL
 run.
 """
@@ -15,7 +15,6 @@ from tidemill.sql.tokens import Kind
 
 # Objects of CREATE, DROP, ALTER (the words after them) that later work brings.
 NOT_YET = (
-    ("sink",),
     ("subscription",),
     ("role",),
     ("user",),

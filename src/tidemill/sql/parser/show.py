@@ -10,7 +10,7 @@ from tidemill.sql.parser.settings import show_variable
 
 _NOT_YET = words(
     """
-    sinks indexes clusters subscriptions roles types
+    indexes clusters subscriptions roles types
     functions privileges
     """
 )
@@ -20,6 +20,7 @@ _CREATED = (
     ObjectKind.VIEW,
     ObjectKind.MATERIALIZED_VIEW,
     ObjectKind.SOURCE,
+    ObjectKind.SINK,
     ObjectKind.CONNECTION,
 )
 _WITHIN_PARTS = {
@@ -31,6 +32,7 @@ _WITHIN_PARTS = {
     Listing.COLUMNS: 3,
     Listing.SOURCES: 2,
     Listing.SUBSOURCES: 2,
+    Listing.SINKS: 2,
     Listing.CONNECTIONS: 2,
     Listing.SECRETS: 2,
 }

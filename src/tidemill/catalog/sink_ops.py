@@ -1,0 +1,79 @@
+"""The change of the catalog that makes a sink; `ops` applies it.
+
+Sinks with the same target are writers of one stream: what begins it is found here, against the very state
+that the change is made to, so that two that are made at once agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.catalog.items import Connection, ItemId, Sink
+from tidemill.catalog.source_ops import Draft
+from tidemill.errors import InvalidValue
+from tidemill.types.model import RelationDesc
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSink:
+    """The fields of `Sink`. `as_of` None: the stream begins where that of the same target does, else now."""
+
+    schema: ItemId
+    name: str
+    type: str
+    target: str
+    definition: str
+    sql: str
+    relation: ItemId
+    desc: RelationDesc
+    as_of: int | None
+    snapshot: bool
+    connections: tuple[ItemId, ...] = ()
+
+
+def apply(draft: Draft, op: CreateSink) -> None:
+    draft.check_name(op.schema, op.name)
+    draft.state.relation(op.relation)
+    for needed in op.connections:
+        draft.state.get(needed, Connection)
+    as_of = op.as_of
+    beside = next((sink for sink in draft.state.sinks() if sink.target == op.target), None)
+    if beside is not None:
+        _check_same(op, beside)
+        as_of = beside.as_of
+    draft.put(
+        Sink(
+            draft.new_id(),
+            op.name,
+            op.schema,
+            op.type,
+            op.target,
+            op.definition,
+            op.sql,
+            op.relation,
+            op.desc,
+            draft.time if as_of is None else as_of,
+            op.snapshot,
+            op.connections,
+        )
+    )
+
+
+def _check_same(op: CreateSink, beside: Sink) -> None:
+    """Both must write one and the same history."""
+    if beside.relation != op.relation:
+        differs = "It writes another relation."
+    elif beside.desc != op.desc:
+        differs = "It writes other columns: the relation was altered since it was made."
+    elif beside.snapshot != op.snapshot:
+        differs = f"It was made with SNAPSHOT = {str(beside.snapshot).lower()}."
+    elif op.as_of not in (None, beside.as_of):
+        differs = f"Its stream begins at {beside.as_of}."
+    else:
+        return
+    raise InvalidValue(
+        f'sink "{beside.name}" writes another history to the same place',
+        detail=differs,
+        hint="Choose another topic or folder.",
+        sqlstate="42710",
+    )

@@ -1,0 +1,47 @@
+"""CREATE SINK back to SQL text: `render`'s part for it."""
+
+from __future__ import annotations
+
+from tidemill.sql import ast
+from tidemill.sql.names import quote_literal
+
+
+def create_sink_sql(s: ast.CreateSink) -> str:
+    clauses = [
+        f"CREATE SINK {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name}",
+        f"IN CLUSTER {s.cluster}" if s.cluster else "",
+        f"FROM {s.relation} INTO {_target(s.target)}",
+        f"FORMAT {_format(s.format)} ENVELOPE {s.envelope}",
+        _with(s),
+    ]
+    return " ".join(clause for clause in clauses if clause)
+
+
+def _target(target: ast.SinkTarget) -> str:
+    match target:
+        case ast.IntoFiles(path):
+            return f"FILES {quote_literal(path)}"
+        case ast.IntoKafka(connection, topic, partitions, replicas):
+            options = [
+                "" if topic is None else f"TOPIC {quote_literal(topic)}",
+                "" if partitions is None else f"PARTITION COUNT {partitions}",
+                "" if replicas is None else f"REPLICATION FACTOR {replicas}",
+            ]
+            return f"KAFKA CONNECTION {connection} ({', '.join(o for o in options if o)})"
+
+
+def _format(form: ast.SinkFormat) -> str:
+    if form.registry is None:
+        return form.kind
+    return f"{form.kind} USING CONFLUENT SCHEMA REGISTRY CONNECTION {form.registry}"
+
+
+def _with(s: ast.CreateSink) -> str:
+    options = [
+        "" if s.snapshot else "SNAPSHOT = false",
+        "" if s.as_of is None else f"AS OF {s.as_of}",
+        "" if s.share is None else f"SHARE {s.share.number} OF {s.share.writers}",
+        "JOIN = true" if s.join else "",
+    ]
+    said = ", ".join(o for o in options if o)
+    return f"WITH ({said})" if said else ""
