@@ -222,8 +222,8 @@ class Sink:
     relation: ItemId
     # What is written: the columns that the relation had when the sink was made.
     desc: RelationDesc
-    # The time at which the stream begins: with what the relation holds then (`snapshot`), or with what changes
-    # afterwards. Where the relation's history begins later, it begins there.
+    # The time at which the stream begins: with what the relation holds then (`snapshot`), or with what
+    # changes afterwards. Where the relation's history begins later, it begins there.
     as_of: int
     snapshot: bool
     # The connections that its definition names.

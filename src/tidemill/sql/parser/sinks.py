@@ -1,4 +1,4 @@
-"""CREATE SINK: FROM a relation INTO a topic or a folder, FORMAT, ENVELOPE and what WITH says of the writer."""
+"""CREATE SINK: FROM a relation INTO a topic or a folder, FORMAT, ENVELOPE, and WITH options of the writer."""
 
 from __future__ import annotations
 
