@@ -248,6 +248,16 @@ class Config:
             "data directory; with s3:// there is none, and CREATE SECRET needs this setting.",
         ),
     )
+    files_root: str = field(
+        default="",
+        metadata=_about(
+            "DIR",
+            _folder,
+            "Data",
+            "A folder below which CREATE SINK ... INTO FILES may write and CREATE SOURCE ... FROM FILES may "
+            "read. Without it neither is possible.",
+        ),
+    )
     retain_history: int = field(
         default=3_600_000,
         metadata=_about(

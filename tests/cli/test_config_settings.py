@@ -22,6 +22,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "shared_data_dir": ("true", True),
     "scratch_dir": ("/scratch", "/scratch"),
     "secrets_dir": ("/secrets", "/secrets"),
+    "files_root": ("/files", "/files"),
     "retain_history": ("2d", 172_800_000),
     "tick": ("250ms", 250),
     "sql_addr": ("localhost:1234", Address("localhost", 1234)),

@@ -1,0 +1,67 @@
+"""How a sink is written, as the catalog keeps it: a value, and its canonical JSON.
+
+Made by the engine at CREATE SINK, read by whoever runs the sink. Connections are in it by their ids.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidemill.catalog.items import ItemId, Sink
+from tidemill.cdcv2.avro import AvroCodec
+from tidemill.cdcv2.json import JsonCodec
+from tidemill.errors import Internal
+from tidemill.types.arrow import arrow_schema
+
+KAFKA, FILES = "kafka", "files"
+AVRO, JSON = "avro", "json"
+MATERIALIZE = "materialize"
+
+# A writer by itself: it writes all updates.
+WHOLE = (0, 1)
+
+Codec = AvroCodec | JsonCodec
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    # KAFKA with `topic`, FILES with `path` (below the configured folder).
+    kind: str
+    format: str
+    # The envelope; there is one so far.
+    envelope: str = MATERIALIZE
+    topic: str | None = None
+    path: str | None = None
+    # The number under which the registry has the stream's schema: messages carry it. None: they carry none.
+    schema_id: int | None = None
+    # Which of so many writers it is.
+    share: tuple[int, int] = WHOLE
+    connection: ItemId | None = None
+    registry: ItemId | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def target(self) -> str:
+        """The place: sinks with the same write one stream."""
+        place = {"connection": self.connection, "kind": self.kind, "path": self.path, "topic": self.topic}
+        return json.dumps(place, sort_keys=True, separators=(",", ":"))
+
+    @staticmethod
+    def of(sink: Sink) -> Definition:
+        body: dict[str, Any] = json.loads(sink.definition)
+        number, writers = body.pop("share")
+        return Definition(**body, share=(number, writers))
+
+
+def codec_of(sink: Sink, definition: Definition) -> Codec:
+    """Of the stream's messages; columns have the names that SQL has for them."""
+    if definition.envelope != MATERIALIZE:
+        raise Internal(f"a sink with envelope {definition.envelope}")
+    schema = arrow_schema(sink.desc)
+    if definition.format == AVRO:
+        return AvroCodec(schema, schema_id=definition.schema_id)
+    return JsonCodec(schema)

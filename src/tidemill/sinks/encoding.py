@@ -1,0 +1,63 @@
+"""Updates of a collection as messages that a transport takes: cut by size, whole columns at a time.
+
+Called by `machine`. Promises: no message is larger than `LARGE_BYTES` unless one row is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.cdcv2.avro import UPDATES_PER_MESSAGE
+from tidemill.cdcv2.columns import UpdateColumns
+from tidemill.sinks.definition import Codec
+from tidemill.sinks.target import SinkError
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+from tidemill.types.columns import contiguous
+
+# What a message should have, by the size of its columns in memory: the encodings are of about that size.
+MESSAGE_BYTES = 256 << 10
+# What Kafka takes by default is a little more than a million bytes.
+LARGE_BYTES = 900_000
+# Rows that are encoded in one go: their messages are in memory at once.
+ROWS_AT_ONCE = 1 << 16
+
+
+def update_columns(table: pa.Table, names: Sequence[str], schema: pa.Schema) -> Iterator[UpdateColumns]:
+    """Updates by their physical `names`, with time and diff, in pieces. Raises SinkError where a value is
+    null that the stream's schema says never is."""
+    for first in range(0, table.num_rows, ROWS_AT_ONCE):
+        part = table.slice(first, ROWS_AT_ONCE)
+        columns = [contiguous(part.column(name)) for name in names]
+        times, diffs = (np.asarray(part.column(c).to_numpy()) for c in (TIME_COLUMN, DIFF_COLUMN))
+        for column, field in zip(columns, schema, strict=True):
+            if column.null_count and not field.nullable:
+                raise SinkError(
+                    f'column "{field.name}" has null values, and the stream says that it never has',
+                    detail="It was NOT NULL when the sink was made.",
+                    hint="DROP the sink, and CREATE it anew into another place.",
+                )
+        data = pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield UpdateColumns(data, times.astype(np.int64, copy=False), diffs.astype(np.int64, copy=False))
+
+
+def encoded(codec: Codec, updates: UpdateColumns) -> Iterator[bytes]:
+    """The messages that say it."""
+    rows = len(updates)
+    if not rows:
+        return
+    per_row = max(1, (updates.data.nbytes + updates.times.nbytes + updates.diffs.nbytes) // rows)
+    yield from _cut(codec, updates, max(1, min(UPDATES_PER_MESSAGE, MESSAGE_BYTES // per_row)))
+
+
+def _cut(codec: Codec, updates: UpdateColumns, per_message: int) -> Iterator[bytes]:
+    first = 0
+    for message in codec.encode_updates(updates, per_message):
+        part = min(per_message, len(updates) - first)
+        if len(message) > LARGE_BYTES and part > 1:
+            yield from _cut(codec, updates.slice(first, part), (part + 1) // 2)
+        else:
+            yield message
+        first += part

@@ -1,0 +1,252 @@
+"""One sink: from what its target has to what its collection says, for ever.
+
+The target is all there is: the last durable statement there says up to where the stream is done, and the next
+process goes on from it. What was sent behind that statement is sent again, the same updates, which readers
+drop: a collection is definite. So nothing has to be kept here, and nothing can disagree with the target.
+
+The order of a round: updates, their acknowledgement, the statement that counts them, its acknowledgement;
+only then is history let go that a restart would need (`Shard.hold`). Not thread-safe but for `frontier`,
+`holding` and `cancel`: whoever runs the sinks steps each one at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.catalog.items import Sink
+from tidemill.cdcv2.writer import Writer
+from tidemill.errors import QueryCanceled
+from tidemill.persist.holds import Hold
+from tidemill.persist.snapshot import InvalidAsOf
+from tidemill.sinks.definition import Definition, codec_of
+from tidemill.sinks.encoding import encoded, update_columns
+from tidemill.sinks.feed import Feed
+from tidemill.sinks.target import SinkError, Target, Written
+from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.follower import Follower
+from tidemill.types.arrow import TIME_COLUMN, error_parts
+
+FP_SNAPSHOT = failpoints.register(
+    "sink.snapshot_sent", "a part of a sink's snapshot is sent, none is counted"
+)
+FP_SETTLED = failpoints.register(
+    "sink.settled", "a sink's updates are acknowledged, no statement counts them"
+)
+FP_STATED = failpoints.register("sink.stated", "a sink's statement is durable, nobody knows yet")
+
+# Changes are gathered for so long, or until they have so many bytes, before they are counted: a sink that
+# catches up makes few statements, and one that keeps up is late by no more than this.
+GATHER_SECONDS = 0.1
+GATHER_BYTES = 32 << 20
+# Times that one statement counts: in JSON each takes some 40 bytes of a message.
+MAX_COUNTS = 10_000
+
+
+class Machine:
+    def __init__(
+        self, item: Sink, definition: Definition, feed: Feed, target: Target, written: Written
+    ) -> None:
+        self.item = item
+        self._feed = feed
+        self._target = target
+        self._written = written
+        self._codec = codec_of(item, definition)
+        self._share = None if definition.share[1] == 1 else definition.share
+        # The round in the making, and who tells what belongs to it; None before the target was asked.
+        self._writer: Writer | None = None
+        self._follower: Follower | None = None
+        # What the next process would begin with.
+        self._hold: Hold | None = None
+        # Everything before it is durable at the target, and counted; 0 while nobody knows.
+        self.frontier = 0
+        # Everything before it was told by the collection.
+        self._told = 0
+        self._dirty = False
+        # When (monotonic) the last statement was made.
+        self._stated = 0.0
+        self._cancelled = False
+
+    @property
+    def holding(self) -> bool:
+        """What a restart would need is held."""
+        return self._hold is not None
+
+    @property
+    def begun(self) -> bool:
+        """What there is to begin with is written, and changes are."""
+        return self._follower is not None
+
+    def cancel(self) -> None:
+        """The step under way ends soon, with an error. From any thread."""
+        self._cancelled = True
+        self._feed.cancel()
+
+    def check(self) -> None:
+        """For targets that wait."""
+        if self._cancelled:
+            raise QueryCanceled("the sink is being stopped")
+
+    # -- steps
+
+    def step(self) -> bool:
+        """Go on as far as the collection is complete, for a while; whether there may be more at once. After
+        an error the next step begins with what the target has."""
+        try:
+            follower = self._follower or self._begin()
+            return False if follower is None else self._go_on(follower)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _begin(self) -> Follower | None:
+        """From the last statement on; without one from the beginning. None while the collection cannot be
+        read there."""
+        complete = self._feed.complete()
+        if not complete:
+            return None
+        reached = self._target.resume()
+        if reached is None:
+            at = max(self.item.as_of, self._feed.shard.since)
+            if complete <= at:
+                return None
+            self._keep(at)
+            lower = 0 if self.item.snapshot else at + 1
+        else:
+            at, lower = reached - 1, reached
+            self._keep(at)
+        self._writer = Writer(self._codec.schema, [lower], share=self._share)
+        self._stated, self._dirty = time.monotonic(), False
+        if reached is None and self.item.snapshot:
+            self._write_snapshot(at)
+            self._state(at + 1)
+        self.frontier = self._told = at + 1
+        self._follower = self._feed.follow(at + 1)
+        return self._follower
+
+    def _keep(self, at: int) -> None:
+        """Hold the collection at the time, or further back where it is held already."""
+        if self._hold is not None and self._hold.at <= at:
+            return
+        try:
+            hold = self._feed.shard.hold(at)
+        except InvalidAsOf as e:
+            raise SinkError(
+                f"what changed after {at} is forgotten, and the sink has not written it",
+                detail=f"The relation's history begins at {e.since}.",
+                hint="DROP the sink, and CREATE it anew into another place.",
+            ) from e
+        before, self._hold = self._hold, hold
+        if before is not None:
+            before.release()
+
+    def _write_snapshot(self, at: int) -> None:
+        pieces = self._feed.snapshot(at)
+        try:
+            for piece in pieces:
+                self.check()
+                self._send(piece)
+                failpoints.hit(FP_SNAPSHOT)
+        finally:
+            pieces.close()
+
+    def _go_on(self, follower: Follower) -> bool:
+        began, size, more = time.monotonic(), 0, False
+        while (changes := follower.advance()) is not None:
+            self.check()
+            self._take(changes)
+            if changes.idle:
+                break
+            size += changes.bytes
+            if size >= GATHER_BYTES or time.monotonic() - began >= GATHER_SECONDS:
+                more = True
+                break
+        since = time.monotonic() - self._stated
+        pace = self._target.pace
+        if since >= (pace.round_seconds if self._dirty else pace.idle_seconds) and self._told > self.frontier:
+            self._state(self._told)
+        return more
+
+    def _take(self, changes: Changes) -> None:
+        """Send the changes; where they have more times than one statement should count, count in between."""
+        for piece, upper in _by_times(changes.updates, changes.upper):
+            if piece.num_rows:
+                self._send(piece)
+                self._dirty = True
+            self._told = upper
+            if upper < changes.upper:
+                self._state(upper)
+        if changes.error is not None:
+            at, text = changes.error
+            self._told = at
+            if at > self.frontier:
+                self._state(at)
+            primary, detail = error_parts(text)
+            raise SinkError(
+                f"the relation has an error from {at} on: {primary}",
+                detail=detail,
+                hint="An error cannot be written. When it is gone, DROP the sink, and CREATE it anew into "
+                "another place.",
+            )
+
+    # -- writing
+
+    def _round(self) -> Writer:
+        assert self._writer is not None
+        return self._writer
+
+    def _send(self, table: pa.Table) -> None:
+        writer = self._round()
+        for updates in update_columns(table, self._feed.names, self._codec.schema):
+            mine = writer.add(updates)
+            if mine is None:
+                continue
+            for message in encoded(self._codec, mine):
+                self._target.send(message)
+            self._written.updates += len(mine)
+            writer.acknowledged()  # by the target, at the latest when it settles
+
+    def _state(self, upper: int) -> None:
+        writer = self._round()
+        self._target.settle()
+        failpoints.hit(FP_SETTLED)
+        progress = writer.state([upper])
+        self._target.state(self._codec.encode_progress(progress), upper)
+        failpoints.hit(FP_STATED)
+        writer.stated()
+        self.frontier, self._dirty, self._stated = upper, False, time.monotonic()
+        if self._hold is not None:
+            self._hold.advance(max(self._hold.at, upper - 1))
+
+    def _let_go(self) -> None:
+        """The next step begins with the target. What is held stays held."""
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.close()
+        self._writer = None
+        self._target.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._let_go()
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.release()
+
+
+def _by_times(updates: pa.Table, upper: int) -> Iterator[tuple[pa.Table, int]]:
+    """The updates, which are in order of time, in pieces of at most `MAX_COUNTS` times each, with the time
+    before which all was told then."""
+    times = updates.column(TIME_COLUMN).to_numpy()
+    starts = np.flatnonzero(np.diff(times, prepend=-1))[::MAX_COUNTS]
+    bounds = [*starts.tolist(), len(times)]
+    if len(bounds) < 3:
+        yield updates, upper
+        return
+    for first, last in itertools.pairwise(bounds):
+        yield updates.slice(first, last - first), upper if last == len(times) else int(times[last])

@@ -1,0 +1,72 @@
+"""The place that a sink writes to, as the machine sees it.
+
+A target is driven by one thread. Everything blocks, with an end: what cannot be written raises, and then the
+target is closed and opened anew. Obligations: `resume` tells the truth about what is durable there, whoever
+wrote it; when `state` returns, the statement and everything that was sent before it are durable; nothing that
+was sent is ever taken back or changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidemill.errors import TidemillError
+
+# Told between two waits; raises where the sink is to end.
+Check = Callable[[], None]
+
+
+class SinkError(TidemillError):
+    """The sink cannot go on; the hint says what helps. It is tried again by itself."""
+
+    sqlstate = "58000"
+    transient = True
+
+
+@dataclass(slots=True)
+class Written:
+    """What a sink has written since this process runs, repeats included. Read from any thread."""
+
+    messages: int = 0
+    bytes: int = 0
+    updates: int = 0
+    statements: int = 0
+    # Sent and not yet acknowledged; bytes.
+    in_flight: int = field(default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often statements are made: at most every `round_seconds` where there are changes, and every
+    `idle_seconds` where only time has passed."""
+
+    round_seconds: float
+    idle_seconds: float
+
+
+class Target(Protocol):
+    @property
+    def pace(self) -> Pace: ...
+
+    def resume(self) -> int | None:
+        """The upper of the last durable statement that speaks for this writer's updates; None where there is
+        none. Before anything is sent."""
+        ...
+
+    def send(self, message: bytes) -> None:
+        """Updates. Waits while too much is in flight."""
+        ...
+
+    def settle(self) -> None:
+        """All that was sent is durable, or will be seen with the next statement and not without it."""
+        ...
+
+    def state(self, message: bytes, upper: int) -> None:
+        """A statement that counts what was sent, up to `upper`; it is durable when this returns."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent; what was sent and not settled may get there or not."""
+        ...
