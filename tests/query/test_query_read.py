@@ -21,14 +21,15 @@ from hypothesis import strategies as st
 from tidemill.errors import DataCorrupted
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.cache import PartCache
-from tidemill.persist.part import Part
+from tidemill.persist.part import ROW_GROUP_ROWS, Part
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import Snapshot
+from tidemill.query import relation, slots
 from tidemill.query.job import Job
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
 from tidemill.query.probe import Places, Probe
 from tidemill.query.read import Input, Limits, prepare
-from tidemill.query.run import collect
+from tidemill.query.run import collect, run
 from tidemill.query.spark import SparkHost
 from tidemill.types.arrow import shard_schema
 from tidemill.types.model import FLOAT8, INT8, TEXT, Column, RelationDesc, SqlType, numeric
@@ -125,6 +126,39 @@ def test_long_rows_that_resemble_each_other_are_read_by_spark(spark: SparkHost, 
         prepared = prepare(spark, Input(snapshot, limits=limits), Job(spark, "test"))
         assert prepared.table is not None and prepared.table.nbytes < 5 << 20
     assert read(spark, history, 4, limits=limits) == history.at(4)
+
+
+def test_a_partition_of_a_result_has_few_rows_however_well_they_compress(
+    spark: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's result of a gigabyte is lost on its way: that was sixteen partitions of ten million rows."""
+    history = History.create(tmp_path)
+    rows: list[Row] = [(n, "x" * 200, None, None) for n in range(5_000)]
+    history.append([(1, row, 1) for row in rows])
+    history.append([(2, row, -1) for row in rows[:1_000]])
+    for module in (slots, relation):
+        monkeypatch.setattr(module, "PARTITION_ROWS", 100)
+    given, wanted = Limits(small_rows=0, driver_rows=0, retractions=0), [Column("k", INT8)]
+    with history.shard.snapshot(2) as snapshot:
+        inputs = {"t": Input(snapshot, ["k"], limits=given)}
+        assert 50 < max(batch.num_rows for batch in run(spark, "select k from t", inputs, wanted)) < 500
+
+
+def test_partitions_are_sized_for_one_query_and_not_for_the_next(spark: SparkHost) -> None:
+    names = ("shuffle.partitions", "files.maxPartitionBytes", "adaptive.advisoryPartitionSizeInBytes")
+
+    def settings_of(slot: slots.Slot) -> list[int]:
+        return [int(slot.session.conf.get(f"spark.sql.{name}")) for name in names]
+
+    with spark.lease(small=False) as slot:
+        usual = settings_of(slot)
+        slot.expect(10_000_000, 20_000_000_000)
+        assert settings_of(slot) == [10_000_000 // slots.PARTITION_ROWS, *usual[1:]]
+        slot.expect(10_000_000, 100_000_000)
+        small = 100_000_000 * ROW_GROUP_ROWS // 10_000_000
+        assert settings_of(slot) == [20_000_000 // slots.PARTITION_ROWS, small, small]
+    with spark.lease(small=False) as slot:
+        assert settings_of(slot) == usual
 
 
 def random_history(history: History, seed: int) -> None:

@@ -14,11 +14,12 @@ other is for everything else.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 from tidemill.errors import Unavailable
+from tidemill.persist.part import ROW_GROUP_ROWS
 from tidemill.sql.functions.python import register
 
 # A lease lasts some tens of milliseconds (analysis only), so more would only be needed beyond a hundred
@@ -26,6 +27,16 @@ from tidemill.sql.functions.python import register
 MAX_SLOTS = 16
 # Longer than any analysis of a statement within its size limit on a busy machine.
 LEASE_TIMEOUT = 60.0
+
+# Rows of one partition of a result: some tens of megabytes of rows of some hundred bytes.
+PARTITION_ROWS = 128 * 1024
+# Files of a shuffle grow with the square of it.
+MAX_PARTITIONS = 1_000
+# Row groups are not divided, however small they are.
+MIN_SPLIT_BYTES = 1 << 20
+_SHUFFLED = "spark.sql.shuffle.partitions"
+_SPLIT = "spark.sql.files.maxPartitionBytes"
+_JOINED = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
 _SMALL = {
     "spark.sql.adaptive.enabled": "false",
@@ -43,6 +54,34 @@ class Slot:
         self.small = small
         self.jsession = session._jsparkSession
         self.jvm = session._jvm
+        # Settings of a session that were made for the query which has it now, and what they were.
+        self._usual: dict[str, str] = {}
+        # Rows that the query reads.
+        self._rows = 0
+
+    def expect(self, rows: int, size: int) -> None:
+        """The query reads so many more rows, from so many bytes of Parquet. Partitions are made small enough
+        that one of a result is one task's result: bytes alone do not tell, for rows that resemble each other
+        take fifty times the room in memory that they have in Parquet or in a shuffle."""
+        self._rows += rows
+        self._bound(_SHUFFLED, max, min(MAX_PARTITIONS, self._rows // PARTITION_ROWS))
+        split = max(MIN_SPLIT_BYTES, size * ROW_GROUP_ROWS // max(1, rows))
+        self._bound(_SPLIT, min, split)
+        self._bound(_JOINED, min, split)
+
+    def _bound(self, key: str, choose: Callable[[int, int], int], value: int) -> None:
+        now = self.jsession.conf().get(key)
+        # Sizes may have been given in words; those are left alone.
+        if now.isdigit() and choose(int(now), value) != int(now):
+            self._usual.setdefault(key, now)
+            self.jsession.conf().set(key, str(value))
+
+    def settle(self) -> None:
+        """For the next query."""
+        for key, value in self._usual.items():
+            self.jsession.conf().set(key, value)
+        self._usual.clear()
+        self._rows = 0
 
 
 class Slots:
@@ -61,6 +100,7 @@ class Slots:
         try:
             yield slot
         finally:
+            slot.settle()
             with self._freed:
                 self._free[small].append(slot)
                 self._freed.notify()
