@@ -14,7 +14,7 @@ from support.shards import DESC, Model, append, check_contents, check_files, con
 from tidemill import failpoints
 from tidemill.errors import DataCorrupted
 from tidemill.failpoints import FailpointError
-from tidemill.persist import checkpoint, compact
+from tidemill.persist import checkpoint, compact, maintain
 from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.log import entry_path, list_log
@@ -56,6 +56,17 @@ def test_a_long_life_stays_small() -> None:
         again = Shard.open(blobs, "u1", epoch=1, cache=PartCache())
         assert set(again.parts) == set(shard.parts)
         check_files(blobs, "u1")
+
+
+def test_in_a_hurry_merges_wait_but_not_for_ever(folder: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = Shard.create(folder, "u1", DESC, epoch=1)
+    monkeypatch.setattr(maintain, "POSTPONED_PARTS", FANOUT + 2)
+    for t in range(FANOUT + 1):
+        append(shard, [a(t, t)], t + 1)
+    assert shard.maintain(hurry=True).compactions == 0
+    append(shard, [a(FANOUT + 1, FANOUT + 1)], FANOUT + 2)
+    assert shard.maintain(hurry=True).compactions == 1
+    assert len(shard.parts) == 1
 
 
 def test_nothing_due_is_nothing_done(folder: Blobs) -> None:

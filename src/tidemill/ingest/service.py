@@ -249,6 +249,11 @@ class Ingestion:
 
     # -- what the engine asks
 
+    def hurried(self) -> set[str]:
+        """Shards of sources that catch up in jobs of their own: what can wait should wait."""
+        slots = self.ticker.slots()
+        return {feed.shard.id for slot in slots if slot.alone for feed in slot.machine.feeds}
+
     def _all(self) -> list[_Source]:
         with self._lock:
             return list(self._sources.values())

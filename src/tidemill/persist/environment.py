@@ -24,7 +24,7 @@ import datetime
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from tidemill import failpoints
@@ -277,12 +277,12 @@ class Environment:
 
     # -- looking after it
 
-    def maintain(self) -> None:
+    def maintain(self, hurried: Collection[str] = ()) -> None:
         """One round: the txns and clock shards, then every open shard. Errors of one shard are logged and do
-        not stop the others."""
+        not stop the others. What of the `hurried` can wait does."""
         if time.monotonic() - self._marked >= MARK_SECONDS:
             self._mark_all()
-        shards = [self._maintainer(s) for s in self.open_shards()]
+        shards = [self._maintainer(s, s.id in hurried) for s in self.open_shards()]
         for what in (lambda: self.txns.maintain(self.job_finished), self._maintain_clock, *shards):
             try:
                 what()
@@ -304,8 +304,8 @@ class Environment:
         self._clock.shard.downgrade_since(max(0, self._clock.leased - 1))
         self._clock.shard.maintain(self.job_finished)
 
-    def _maintainer(self, shard: Shard) -> Callable[[], object]:
-        return lambda: shard.maintain(self.job_finished)
+    def _maintainer(self, shard: Shard, hurry: bool) -> Callable[[], object]:
+        return lambda: shard.maintain(self.job_finished, hurry=hurry)
 
     def job_finished(self, job: str) -> bool:
         """Whether the writer of a part is surely gone: `txns-e7` and `clock-e7` are, in epoch 8. What such a

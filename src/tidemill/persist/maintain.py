@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # Merges per round: each may fill the next rank; a day's backlog cascades through five.
 MERGES_PER_ROUND = 8
+# Parts of a shard whose merges are put off while its writer is in a hurry: a read opens each of them, some
+# tenths of a millisecond.
+POSTPONED_PARTS = 512
 # Files deleted in a round, of the log and of removed parts each: so many, and two for each version that came
 # since the last round. So a commit beside it waits for few, and it keeps up with any rate.
 DELETES_PER_ROUND = 100
@@ -72,11 +75,13 @@ class Maintenance:
         # here takes them away from it.
         self._busy: frozenset[str] = frozenset()
 
-    def run(self, epoch: int, finished: Callable[[str], bool] | None) -> Maintained:
+    def run(self, epoch: int, finished: Callable[[str], bool] | None, *, hurry: bool = False) -> Maintained:
         done = Maintained()
         settings = self._shard.settings
         with self._one:
-            for _ in range(MERGES_PER_ROUND):
+            # Its writer needs the processor more, and will be done soon.
+            later = hurry and len(self._committer.state.parts) < POSTPONED_PARTS
+            for _ in range(0 if later else MERGES_PER_ROUND):
                 merged = self.compact(epoch)
                 if merged is None:
                     break

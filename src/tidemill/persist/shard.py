@@ -405,10 +405,10 @@ class Shard:
         too. Returns how many."""
         return self._maintenance.sweep(finished)
 
-    def maintain(self, finished: Callable[[str], bool] | None = None) -> Maintained:
+    def maintain(self, finished: Callable[[str], bool] | None = None, *, hurry: bool = False) -> Maintained:
         """One round of looking after the shard: compacts, checkpoints, cleans and sweeps what is due.
-        Cheap when nothing is."""
-        return self._maintenance.run(self._epoch_of_writer(), finished)
+        Cheap when nothing is. In a `hurry`, what can wait does."""
+        return self._maintenance.run(self._epoch_of_writer(), finished, hurry=hurry)
 
     def drop(self) -> None:
         """Delete the shard whole. Nobody may use it afterwards."""
