@@ -261,6 +261,17 @@ def test_without_spark_nothing_begins(folder: str) -> None:
     check_contents(shard, model)
 
 
+def test_what_is_in_a_hurry_waits(folder: str) -> None:
+    shard = new(folder)
+    grow(shard, Model(), 40)
+    host = NoSpark()
+    host.ready = True
+    compactor = SparkCompactor(Home(shard), cast(SparkHost, host))
+    compactor.look({shard.id})
+    compactor.stop()
+    assert compactor.counts == Counts()
+
+
 Bug = Callable[[pytest.MonkeyPatch], None]
 
 

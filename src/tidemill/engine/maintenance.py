@@ -74,5 +74,6 @@ class Maintenance:
         self._catalog.maintain(retain, kept)
         self._ingestion.retain(retain, kept)
         self._views.retain(retain)
-        self._environment.maintain(self._ingestion.hurried())
-        self._compactor.look()
+        hurried = self._ingestion.hurried()
+        self._environment.maintain(hurried)
+        self._compactor.look(hurried)

@@ -13,7 +13,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from tidemill.ingest import compact_task
 from tidemill.ingest.compact_task import Piece, Work
 from tidemill.persist.compact import Compacted, part_rows
 from tidemill.persist.large import LargePlan
+from tidemill.persist.maintain import POSTPONED_PARTS
 from tidemill.persist.outcome import InputsReplaced
 from tidemill.persist.part import Part, part_path
 from tidemill.persist.shard import Shard
@@ -99,11 +100,12 @@ class SparkCompactor:
     def running(self) -> bool:
         return self._job is not None
 
-    def look(self) -> None:
-        """Begin a compaction where one is due. Returns at once."""
+    def look(self, hurried: Collection[str] = ()) -> None:
+        """Begin a compaction where one is due, but not of the `hurried` while they can wait. Returns at
+        once."""
         if not self._host.ready or (self._working is not None and not self._working.done()):
             return
-        shards = self._due()
+        shards = self._due(hurried)
         with self._lock:
             if shards and not self._stopping.is_set():
                 self._working = self._thread.submit(self._work, shards)
@@ -122,11 +124,14 @@ class SparkCompactor:
             except TimeoutError:
                 log.warning("a compaction did not end in time; what it does is not committed")
 
-    def _due(self) -> list[Shard]:
+    def _due(self, hurried: Collection[str]) -> list[Shard]:
         """Those that are too large for memory, the one that was served last at the end."""
         now = time.monotonic()
         shards = {s.id: s for s in self._home.open_shards() if s.state.bytes > s.settings.compact_max_bytes}
         self._rests = {i: rest for i, rest in self._rests.items() if i in shards}
+        for shard_id in shards.keys() & hurried:
+            if len(shards[shard_id].state.parts) < POSTPONED_PARTS:
+                del shards[shard_id]
         due = sorted(i for i in shards if i not in self._rests or self._rests[i].until <= now)
         return [shards[i] for i in sorted(due, key=lambda i: (i <= self._last, i))]
 
