@@ -15,6 +15,7 @@ from wireserver import Raw, Served, errors, tags
 
 from tidemill.errors import TidemillError
 from tidemill.server import limits
+from tidemill.server.auth import Peer
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.messages import Startup
 from tidemill.types import model
@@ -85,7 +86,8 @@ def test_refused_logins(served: Served, packet: bytes, sqlstate: str) -> None:
 def test_authentication_exchanges() -> None:
     """The seam for SCRAM: here a password in the clear."""
 
-    def clear(startup: Startup) -> Generator[bytes, bytes, None]:
+    def clear(startup: Startup, peer: Peer, binding: bytes | None) -> Generator[bytes, bytes, bytes | None]:
+        assert peer == Peer("127.0.0.1") and peer.local and binding is None
         if (yield replies.authentication(3)) != b"open sesame\0":
             raise TidemillError(
                 f'password authentication failed for user "{startup.parameters["user"]}"', sqlstate="28P01"

@@ -17,6 +17,7 @@ from tablets import Tablets
 
 from tidemill.server.pgwire.auth import Authentication, trust
 from tidemill.server.pgwire.listener import Listener
+from tidemill.server.tls import Tls
 
 T = TypeVar("T")
 
@@ -27,13 +28,19 @@ class Served:
     """A listener with its engine, for the length of a `with`."""
 
     def __init__(
-        self, engine: Tablets, *, max_connections: int = 100, authentication: Authentication = trust
+        self,
+        engine: Tablets,
+        *,
+        max_connections: int = 100,
+        authentication: Authentication = trust,
+        tls: Tls | None = None,
     ) -> None:
         self.engine = engine
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._max_connections = max_connections
         self._authentication = authentication
+        self._tls = tls
         self.port = 0
 
     def __enter__(self) -> Self:
@@ -44,7 +51,10 @@ class Served:
 
     async def _make(self) -> Listener:
         return Listener(
-            self.engine, max_connections=self._max_connections, authentication=self._authentication
+            self.engine,
+            max_connections=self._max_connections,
+            authentication=self._authentication,
+            tls=self._tls,
         )
 
     def __exit__(

@@ -1,21 +1,79 @@
-"""How a client proves who it is.
+"""How a client proves who it is on the SQL port.
 
 An `Authentication` is a generator: it yields the bytes of authentication requests (`replies.authentication`)
-and is sent the content of each password message; when it returns, the client is in, and a TidemillError
-refuses it. Without I/O, so that a method can be tested by itself. Driven by `connection`.
+and is sent the content of each password message; when it returns, the client is in (what it returns is sent
+before the good news), and a TidemillError refuses it. Without I/O, so that a method can be tested by itself.
+Driven by `connection`.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Generator
 
-from tidemill.server.pgwire.messages import Startup
+from tidemill.access.scram import MECHANISM, MECHANISM_PLUS, ServerExchange, WrongProof
+from tidemill.server.auth import Gate, Method, Peer
+from tidemill.server.pgwire import replies
+from tidemill.server.pgwire.messages import ProtocolViolation, Startup
 
-Exchange = Generator[bytes, bytes, None]
-Authentication = Callable[[Startup], Exchange]
+Exchange = Generator[bytes, bytes, bytes | None]
+# What a connection knows of its client: the startup packet, who is at the other end, and the hash of our own
+# certificate where there is TLS.
+Authentication = Callable[[Startup, Peer, bytes | None], Exchange]
+
+_SASL, _SASL_CONTINUE, _SASL_FINAL = 10, 11, 12
 
 
-def trust(startup: Startup) -> Exchange:
+def trust(startup: Startup, peer: Peer, binding: bytes | None) -> Exchange:
     """Everyone is who they say they are. Fit for loopback addresses only; the listener's owner sees to
     that."""
+    del startup, peer, binding
     yield from ()
+    return None
+
+
+def authentication(gate: Gate) -> Authentication:
+    """The gate's method over this protocol."""
+    if gate.method is Method.TRUST:
+        return trust
+
+    def exchange(startup: Startup, peer: Peer, binding: bytes | None) -> Exchange:
+        role = startup.parameters.get("user", "")
+        if not role:
+            # Refused when the session is opened, with PostgreSQL's words.
+            return None
+        if gate.method is Method.CERTIFICATE:
+            gate.check_certificate(role, peer)
+            return None
+        return (yield from scram(gate, role, peer, binding))
+
+    return exchange
+
+
+def scram(gate: Gate, role: str, peer: Peer, binding: bytes | None) -> Exchange:
+    """SCRAM-SHA-256, bound to the connection if it has TLS and the client can."""
+    gate.begin(role, peer)
+    offered = [MECHANISM_PLUS, MECHANISM] if binding is not None else [MECHANISM]
+    names = b"".join(name.encode() + b"\0" for name in offered)
+    chosen, first = _initial((yield replies.authentication(_SASL, names + b"\0")))
+    if chosen not in offered:
+        raise ProtocolViolation("client selected an invalid SASL authentication mechanism")
+    side = ServerExchange(gate.verifier(role), binding=binding, plus=chosen == MECHANISM_PLUS)
+    last = yield replies.authentication(_SASL_CONTINUE, side.first(first))
+    try:
+        signature = side.final(last)
+    except WrongProof:
+        raise gate.failed(role, peer) from None
+    gate.succeeded(role, peer)
+    return replies.authentication(_SASL_FINAL, signature)
+
+
+def _initial(data: bytes) -> tuple[str, bytes]:
+    """SASLInitialResponse: the mechanism's name and the first message."""
+    name, zero, rest = data.partition(b"\0")
+    if not zero or len(rest) < 4:
+        raise ProtocolViolation("malformed SASL message")
+    (length,) = struct.unpack_from("!i", rest)
+    if length != len(rest) - 4:
+        raise ProtocolViolation("malformed SASL message", detail=f"The length field says {length}.")
+    return name.decode("ascii", "replace"), rest[4:]

@@ -14,6 +14,7 @@ import hmac
 import secrets
 import shlex
 import socket
+import ssl
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import cast
 from tidemill.engine.api import Engine, Session, StartupOptions
 from tidemill.errors import QueryCanceled, TidemillError, UndefinedObject, Unsupported
 from tidemill.server import limits
+from tidemill.server.auth import Peer, Refused
 from tidemill.server.metrics import BYTES_RECEIVED
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
@@ -31,10 +33,15 @@ from tidemill.server.pgwire.conduct import Conductor
 from tidemill.server.pgwire.copying import next_message
 from tidemill.server.pgwire.line import ConnectionEnds, Inbox, Line, Outbox
 from tidemill.server.pgwire.protocol import Conversation, Event, Failure, Protocol
+from tidemill.server.pgwire.secure import SecureTransport
 from tidemill.server.shared import Encodings
+from tidemill.server.tls import ALPN, Tls, common_name
 
 # Seconds that a closing connection may take to hand its last bytes to the client.
 _LINGER_SECONDS = 5.0
+
+# The first byte of a client that starts with TLS right away: no startup packet is that long.
+_HANDSHAKE = 0x16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,8 @@ class House:
     pool: Executor
     encodings: Encodings
     authentication: Authentication
+    # None: there is no certificate, and clients that ask for TLS are told so.
+    tls: Tls | None
     # (process id, key): cancels what that session runs, if the key is right.
     cancel: Callable[[int, bytes], None]
     # There are so many connections that not even their first packet is read.
@@ -65,6 +74,8 @@ class Connection(asyncio.Protocol):
         "_login_timer",
         "_outbox",
         "_protocol",
+        "_secure",
+        "_silent",
         "_task",
         "_transport",
         "key",
@@ -79,6 +90,10 @@ class Connection(asyncio.Protocol):
         self.key = b""
         self._protocol = Protocol()
         self._transport: asyncio.Transport | None = None
+        # TLS over that transport, once the client has asked for it; then also what is spoken through.
+        self._secure: SecureTransport | None = None
+        # Nothing has come yet.
+        self._silent = True
         # These three exist once the startup packet came.
         self._inbox: Inbox | None = None
         self._outbox: Outbox | None = None
@@ -103,8 +118,41 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         BYTES_RECEIVED.inc(len(data))
-        for event in self._protocol.receive(data):
+        if self._silent:
+            self._silent = False
+            if data[0] == _HANDSHAKE and self._house.tls is not None:
+                self._begin_tls(self._house.tls, direct=True)
+        if self._secure is None:
+            self._heard(data)
+            return
+        began = self._secure.established
+        try:
+            said = self._secure.receive(data)
+            if not began and self._secure.established:
+                self._tls_established(self._secure)
+        except ssl.SSLError as e:
+            # A client that does not trust us, or is no client; a log line for each would let anybody fill the
+            # disk.
+            log.debug("a TLS connection failed: %s", e.reason or e)
+            self.abort()
+            return
+        if said:
+            self._heard(said)
+        if self._secure.ended:
+            self.eof_received()
             if self._inbox is None:
+                self._close()
+
+    def _heard(self, data: bytes) -> None:
+        events = self._protocol.receive(data)
+        for at, event in enumerate(events):
+            if isinstance(event, m.SslRequest) and self._house.tls is not None:
+                if at + 1 < len(events) or self._protocol.buffered:
+                    # Somebody in between may have put it there, for us to take it for the client's.
+                    self._before_startup(Failure(m.ProtocolViolation(_TOO_EARLY)))
+                    return
+                self._begin_tls(self._house.tls)
+            elif self._inbox is None:
                 self._before_startup(event)
             else:
                 self._inbox.put(event)
@@ -161,6 +209,44 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    # -- TLS
+
+    def _begin_tls(self, tls: Tls, *, direct: bool = False) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not direct:
+            transport.write(replies.TLS_FOLLOWS)
+        self._secure = SecureTransport(transport, tls.sql)
+        self._secure.direct = direct
+        self._transport = self._secure
+
+    def _tls_established(self, secure: SecureTransport) -> None:
+        if secure.direct and secure.protocol != ALPN:
+            # It may take us for a server of another protocol, and be made to say things to us.
+            failure = m.ProtocolViolation(
+                "received direct SSL connection request without ALPN protocol negotiation extension"
+            )
+            self._before_startup(Failure(failure))
+
+    @property
+    def _peer(self) -> Peer:
+        transport = self._transport
+        name = None if transport is None else transport.get_extra_info("peername")
+        address = name[0] if isinstance(name, tuple) else ""
+        if self._secure is None:
+            return Peer(address)
+        return Peer(address, tls=True, certificate_name=common_name(self._secure.peer_certificate()))
+
+    def _check_encryption(self, peer: Peer) -> None:
+        """With a certificate, what comes from another machine comes through TLS."""
+        if self._house.tls is not None and not peer.tls and not peer.local:
+            raise Refused(
+                "this server takes connections from other machines by TLS only",
+                hint="Connect with sslmode=require, better verify-full.",
+                sqlstate="28000",
+            )
+
     # -- before the startup packet
 
     def _before_startup(self, event: Event) -> None:
@@ -169,7 +255,6 @@ class Connection(asyncio.Protocol):
             return
         match event:
             case m.SslRequest() | m.GssRequest():
-                # The place where TLS begins once there is a certificate.
                 transport.write(replies.NO_ENCRYPTION)
             case m.CancelRequest():
                 self._house.cancel(event.process_id, event.key)
@@ -271,7 +356,10 @@ class Connection(asyncio.Protocol):
         self.key = secrets.token_bytes(32 if minor >= 2 else 4)
 
     async def _authenticate(self, startup: m.Startup, line: Line, conversation: Conversation) -> None:
-        exchange = self._house.authentication(startup)
+        peer, tls = self._peer, self._house.tls
+        self._check_encryption(peer)
+        binding = tls.end_point if tls is not None and self._secure is not None else None
+        exchange = self._house.authentication(startup, peer, binding)
         try:
             request = next(exchange)
             while True:
@@ -281,8 +369,12 @@ class Connection(asyncio.Protocol):
                 if not isinstance(message, m.AuthenticationReply):
                     raise ConnectionEnds(None)
                 request = exchange.send(message.data)
-        except StopIteration:
-            return
+        except StopIteration as end:
+            if end.value is not None:
+                line.outbox.put(end.value)
+
+
+_TOO_EARLY = "received unencrypted data after SSL request"
 
 
 async def _close_session(session: Session) -> None:

@@ -21,6 +21,7 @@ from tidemill.server.pgwire.auth import Authentication, trust
 from tidemill.server.pgwire.complaints import log
 from tidemill.server.pgwire.connection import Connection, House
 from tidemill.server.shared import Encodings
+from tidemill.server.tls import Tls
 
 # Threads that encode and decode. Arrow releases the interpreter's lock in its kernels, so two serve more than
 # one core.
@@ -40,6 +41,7 @@ class Listener:
         engine: Engine,
         *,
         authentication: Authentication = trust,
+        tls: Tls | None = None,
         max_connections: int = limits.MAX_CONNECTIONS,
     ) -> None:
         self._max_connections = max_connections
@@ -49,6 +51,7 @@ class Listener:
             pool=self._pool,
             encodings=Encodings(self._pool),
             authentication=authentication,
+            tls=tls,
             cancel=self._cancel,
             crowded=self._crowded,
             admit=self._admit,

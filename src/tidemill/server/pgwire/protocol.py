@@ -133,7 +133,7 @@ class Protocol:
         packet = m.read_startup(_piece(source, at + 4, at + length))
         if isinstance(packet, m.SslRequest | m.GssRequest):
             if type(packet) in self._wishes:
-                raise m.ProtocolViolation("encryption was already refused on this connection")
+                raise m.ProtocolViolation("encryption was already asked for on this connection")
             self._wishes.add(type(packet))
         elif isinstance(packet, m.CancelRequest):
             self._phase = _Phase.OVER

@@ -34,6 +34,8 @@ PORTAL_SUSPENDED = message(b"s")
 COPY_DONE = message(b"c")
 # The one byte that refuses SSLRequest and GSSENCRequest; it is no message.
 NO_ENCRYPTION = b"N"
+# The one byte that accepts SSLRequest; TLS begins behind it.
+TLS_FOLLOWS = b"S"
 
 
 def authentication(code: int, data: bytes = b"") -> bytes:

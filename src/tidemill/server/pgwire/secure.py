@@ -1,0 +1,121 @@
+"""TLS over a transport that is already there, as a transport.
+
+Made by `connection` when a client asks for TLS or begins with it. OpenSSL works on memory here: bytes that
+came are put in with `receive`, which gives what they say; what is written goes out through the transport
+below. Not asyncio's own, because that cannot take over bytes that were read already (a client that starts
+with TLS right away) and reserves 256 kB for each connection.
+
+Promises: nothing is held beyond one chunk of the transport below, whose flow control holds for both; every
+failure is an `ssl.SSLError` from `receive`, after which only `abort` and `close` make sense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+# What one call reads: a TLS record holds at most 16 kB.
+_PIECE = 65_536
+
+
+class SecureTransport(asyncio.Transport):
+    """The part of a transport that a connection uses."""
+
+    def __init__(self, below: asyncio.Transport, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._below = below
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        # The handshake is over: the client may be told something.
+        self.established = False
+        # The client said that it will send nothing more.
+        self.ended = False
+        # It began with TLS, without asking for it first.
+        self.direct = False
+
+    def receive(self, data: bytes) -> bytes:
+        """What `data`, which came from below, says."""
+        self._incoming.write(data)
+        try:
+            if not self.established:
+                self._tls.do_handshake()
+                self.established = True
+            return self._read()
+        except ssl.SSLWantReadError:
+            return b""
+        finally:
+            # Our part of the handshake; or the alert that tells the client why we end.
+            self._flush()
+
+    def _read(self) -> bytes:
+        pieces: list[bytes] = []
+        while True:
+            try:
+                piece = self._tls.read(_PIECE)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                piece = b""
+            if not piece:
+                self.ended = True
+                break
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _flush(self) -> None:
+        if self._outgoing.pending and not self._below.is_closing():
+            self._below.write(self._outgoing.read())
+
+    def write(self, data: Any) -> None:
+        if not self.established or not len(data):
+            return
+        self._tls.write(data)
+        self._flush()
+
+    def close(self) -> None:
+        if self.established and not self._below.is_closing():
+            try:
+                # Tells the client that this is the end and not a cut line; its answer is not waited for.
+                self._tls.unwrap()
+            except ssl.SSLError:
+                pass
+            self._flush()
+        self._below.close()
+
+    @property
+    def version(self) -> str:
+        """`TLSv1.3`."""
+        return self._tls.version() or ""
+
+    @property
+    def protocol(self) -> str | None:
+        """What was negotiated inside TLS (ALPN); None if the client did not ask."""
+        return self._tls.selected_alpn_protocol()
+
+    def peer_certificate(self) -> object:
+        """The client's certificate as `getpeercert` gives it; None if it showed none."""
+        return self._tls.getpeercert() or None
+
+    # -- what the transport below does
+
+    def abort(self) -> None:
+        self._below.abort()
+
+    def is_closing(self) -> bool:
+        return self._below.is_closing()
+
+    def pause_reading(self) -> None:
+        self._below.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._below.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._below.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._below.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._below.get_extra_info(name, default)

@@ -1,0 +1,124 @@
+"""The server's certificate: read once at start, used by both doors.
+
+`load` is called by `serve` with the files of the settings. Promises: TLS 1.2 or later, no renegotiation, no
+compression; what is wrong with a file is an error at start that names it. Whoever gives a client CA lets in
+only clients that show a certificate of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from dataclasses import dataclass
+
+from tidemill.errors import TidemillError
+
+# Of the protocol negotiation inside TLS: what a client that starts with TLS right away must ask for.
+ALPN = "postgresql"
+
+# The hash of a certificate's signature, by the object identifier of its algorithm (DER): RSA and ECDSA with
+# SHA-256, -384, -512. RFC 5929 wants SHA-256 for older ones.
+_HASHES = {
+    bytes.fromhex("2a864886f70d01010b"): "sha256",
+    bytes.fromhex("2a864886f70d01010c"): "sha384",
+    bytes.fromhex("2a864886f70d01010d"): "sha512",
+    bytes.fromhex("2a8648ce3d040302"): "sha256",
+    bytes.fromhex("2a8648ce3d040303"): "sha384",
+    bytes.fromhex("2a8648ce3d040304"): "sha512",
+    bytes.fromhex("2a864886f70d010105"): "sha256",
+    bytes.fromhex("2a8648ce3d0401"): "sha256",
+}
+
+
+class CertificateError(TidemillError):
+    """A file of the TLS settings that cannot be used."""
+
+    sqlstate = "F0000"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """`sql` and `http` are the contexts of the doors: they differ in what they negotiate. `end_point` is the
+    hash of our certificate that a login can be bound to (RFC 5929); None where the algorithm has none."""
+
+    sql: ssl.SSLContext
+    http: ssl.SSLContext
+    end_point: bytes | None
+
+
+def load(certificate: str, key: str, client_ca: str = "") -> Tls:
+    """`certificate` may hold the chain, and the key if `key` is empty."""
+    contexts = [_context(certificate, key, client_ca) for _ in range(2)]
+    contexts[0].set_alpn_protocols([ALPN])
+    contexts[1].set_alpn_protocols(["http/1.1"])
+    return Tls(contexts[0], contexts[1], end_point(_first_certificate(certificate)))
+
+
+def _context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    try:
+        # An encrypted key would make OpenSSL ask on the terminal.
+        context.load_cert_chain(certificate, key or None, password=lambda: "")
+    except (OSError, ValueError) as e:
+        shown = certificate if not key else f"{certificate} and {key}"
+        raise CertificateError(
+            f"cannot use the certificate of --tls-cert and --tls-key: {shown}",
+            detail=_reason(e),
+            hint="Both are PEM files, the key without a passphrase, and belong together.",
+        ) from e
+    if client_ca:
+        try:
+            context.load_verify_locations(cafile=client_ca)
+        except (OSError, ValueError) as e:
+            raise CertificateError(
+                f"cannot use the authority of --tls-client-ca: {client_ca}", detail=_reason(e)
+            ) from e
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _reason(error: Exception) -> str:
+    text = error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+    return str(text or error)
+
+
+def _first_certificate(path: str) -> bytes:
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    with open(path, encoding="ascii", errors="replace") as file:
+        text = file.read()
+    at = text.index(begin)
+    return ssl.PEM_cert_to_DER_cert(text[at : text.index(end, at) + len(end)] + "\n")
+
+
+def end_point(certificate: bytes) -> bytes | None:
+    """The channel binding `tls-server-end-point` of a certificate in DER."""
+    # Certificate ::= SEQUENCE { to be signed, SEQUENCE { OBJECT IDENTIFIER, ... }, signature }
+    _, inside, _ = _element(certificate, 0)
+    _, _, after = _element(certificate, inside)
+    _, algorithm, _ = _element(certificate, after)
+    _, start, stop = _element(certificate, algorithm)
+    name = _HASHES.get(certificate[start:stop])
+    return None if name is None else hashlib.new(name, certificate).digest()
+
+
+def _element(data: bytes, at: int) -> tuple[int, int, int]:
+    """One element of DER: its tag, and where its content starts and stops."""
+    tag, length = data[at], data[at + 1]
+    start = at + 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(data[at + 2 : start])
+    return tag, start, start + length
+
+
+def common_name(certificate: object) -> str | None:
+    """The CN of a client's certificate as `getpeercert` gives it: the role that it stands for."""
+    if not isinstance(certificate, dict):
+        return None
+    for part in certificate.get("subject", ()):
+        for name, value in part:
+            if name == "commonName":
+                return value
+    return None
