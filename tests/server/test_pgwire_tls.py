@@ -147,7 +147,7 @@ def test_psql(dsn: str, encrypted: bool) -> None:
         pytest.skip("the psql that the tests bring has no TLS, and there is no other")
     dsn = (
         dsn
-        if tls
+        if encrypted
         else dsn.replace("sslmode=verify-full", "sslmode=disable").replace(" sslrootcert=", " passfile=")
     )
     done = subprocess.run(
