@@ -1,4 +1,4 @@
-"""The two halves of a unit whose records must meet by key.
+"""The two halves of a unit whose records must meet by key: upserts, and (`recovery`) CDCv2 streams.
 
 `part_by_key` reads and hands on each record under its key's bucket; `apply_buckets` gets all records of some
 buckets, asks the state for the rows that the keys have, and writes what changes. Between them stands Spark's
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from tidemill import failpoints
 from tidemill.envelope.keys import Shape
 from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
 from tidemill.ingest.history import CollectionHistory
+from tidemill.ingest.recovery.shares import recover_here
+from tidemill.ingest.recovery.spread import Spread
+from tidemill.ingest.recovery.values import Found
 from tidemill.ingest.state import prepare, shared
 from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, named, read, stamped
 from tidemill.ingest.unit import Facts, Failure, Target, Unit, Upsert
@@ -43,15 +47,23 @@ def part_by_key(unit: Unit, pieces: Sequence[Piece], send: Callable[[Slice], Non
         writers = {
             index: PartWriter(unit, index, target, facts)
             for index, target in enumerate(unit.targets)
-            if target is not None and target.upsert is None
+            if target is not None and not target.keyed
         }
+        for index, _ in unit.recovers:
+            facts.found[index] = Found()
         for piece in pieces:
             gathered: dict[int, list[pa.RecordBatch]] = {}
+            spreads = {
+                index: Spread(recover, piece.partition, partial(_send_slice, send, index), facts.found[index])
+                for index, recover in unit.recovers
+            }
             for batch in read(unit, [piece], facts):
                 target = unit.targets[batch.output]
                 if target is None:
                     continue
-                if target.upsert is None:
+                if target.recover is not None:
+                    spreads[batch.output].add(batch)
+                elif target.upsert is None:
                     writer = writers[batch.output]
                     writer.add(stamped(batch.rows, writer.names, unit.time))
                 else:
@@ -60,12 +72,18 @@ def part_by_key(unit: Unit, pieces: Sequence[Piece], send: Callable[[Slice], Non
                 target = unit.targets[output]
                 if target is not None:
                     _send(output, batches, target, piece, send)
+            for spread in spreads.values():
+                spread.flush()
         failpoints.hit(FP_READ)
         for writer in writers.values():
             writer.flush()
     except Exception as e:
         facts.failure = Failure.of(e)
     return facts
+
+
+def _send_slice(send: Callable[[Slice], None], output: int, bucket: int, data: bytes) -> None:
+    send((output, bucket, data))
 
 
 def _gather(
@@ -165,8 +183,10 @@ def run_here(unit: Unit, folder: str) -> Facts:
         slices.setdefault(item[:2], []).append(item[2])
 
     facts = part_by_key(unit, unit.pieces, send)
-    if facts.failure is None:
+    if facts.failure is None and unit.upserts:
         facts.add(apply_buckets(unit, 0, 1, slices, folder))
+    if facts.failure is None and unit.recovers:
+        recover_here(unit, range(BUCKETS), slices, folder, facts)
     return facts
 
 

@@ -21,6 +21,8 @@ from tidemill import failpoints
 from tidemill.errors import Internal, TidemillError
 from tidemill.ingest.forsaken import error_of
 from tidemill.ingest.pace import Pace
+from tidemill.ingest.recovery.meet import stash_index
+from tidemill.ingest.recovery.stream import StreamState, error_rows
 from tidemill.ingest.unit import Facts, Failure, Target, Unit, Upsert
 from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.part import Part
@@ -37,6 +39,9 @@ log = logging.getLogger(__name__)
 FP_BEFORE_COMMIT = failpoints.register("tick.before_commit", "a job is done, nothing of it is committed")
 FP_COMMITTED = failpoints.register("tick.committed", "a shard has a tick's updates, nobody knows yet")
 FP_BETWEEN = failpoints.register("tick.between_commits", "one of a source's shards has the tick, others not")
+
+# Updates in a message of a CDCv2 stream, before any was read.
+FIRST_WEIGHT = 1000.0
 
 # An output that a tick gave no rows is not written to, but not for longer than this: after a crash its share
 # of every binding since is read again.
@@ -82,6 +87,8 @@ class Feed:
     output: int
     shard: Shard
     created: int
+    # Of a CDCv2 stream: what it remembers beside the shard.
+    stream: StreamState | None = None
 
 
 class Machine:
@@ -107,7 +114,9 @@ class Machine:
         self._home = home
         self._clock = clock
         # What a binding may cover.
-        self.pace = Pace(limits or Limits(), keyed=any(o.key is not None for o in source.outputs))
+        self.pace = Pace(limits or Limits(), keyed=any(o.key is not None or o.stream for o in source.outputs))
+        # How many rows a record gives, about: one, but for CDCv2, where it is learned.
+        self.weight = FIRST_WEIGHT if any(o.stream for o in source.outputs) else 1.0
         self.feeds: tuple[Feed, ...] = ()
         # Per shard: complete before this time, by the log or because a binding gave it nothing.
         self._complete: dict[str, int] = {}
@@ -197,9 +206,23 @@ class Machine:
         return self.upstream.records_since(self.ingested) if self.ingested <= self.upstream else 0
 
     @property
+    def pending_rows(self) -> int:
+        """About how many rows the oldest binding that is not done will give."""
+        return int(self.pending[0].binding.records * self.weight)
+
+    @property
     def catching_up(self) -> bool:
         """There is more to read than is bound."""
         return self.upstream is not None and not self.upstream <= self.remap.frontier
+
+    def stalls(self) -> list[str]:
+        """What its CDCv2 streams wait for, in words."""
+        return [
+            stall.describe()
+            for feed in self.feeds
+            if feed.stream is not None and (stream := self.source.outputs[feed.output].stream) is not None
+            for stall in feed.stream.stalls(stream)
+        ]
 
     # -- bind
 
@@ -277,7 +300,10 @@ class Machine:
             called = dict(zip(output.desc.names, physical_names(feed.shard.desc), strict=True))
             key = tuple(called.get(name, name) for name in output.key)
             upsert = Upsert(key, upper_of(feed.shard), output.order)
-        return Target(feed.shard.id, feed.shard.desc, upsert)
+        recover = None
+        if feed.stream is not None and output.stream is not None:
+            recover = feed.stream.recover(output.stream)
+        return Target(feed.shard.id, feed.shard.desc, upsert, recover)
 
     def _wants(self, feed: Feed, work: Work) -> bool:
         """Whether the work is for the feed, and its shard lacks it: a crash may have come between two."""
@@ -312,7 +338,17 @@ class Machine:
         try:
             for feed in self.feeds:
                 if self._wants(feed, work):
-                    self._append(feed.shard, facts.parts.get(feed.output, []), unit.time)
+                    parts = [*facts.parts.get(feed.output, [])]
+                    settled = facts.settled.get(feed.output)
+                    if feed.stream is not None and settled is not None:
+                        stashed = facts.parts.get(stash_index(feed.output), [])
+                        feed.stream.append(stashed, settled, unit.time, unit.job)
+                        if settled.errors:
+                            errors = error_rows(feed.shard.desc, settled.errors, unit.time)
+                            parts.append(feed.shard.write_part(errors, job=unit.job))
+                    self._append(feed, parts, unit.time)
+                    if feed.stream is not None and settled is not None:
+                        feed.stream.committed(settled)
                     self._complete[feed.shard.id] = unit.time + 1
                     failpoints.hit(FP_BETWEEN)
         except TidemillError:
@@ -321,11 +357,16 @@ class Machine:
         finally:
             self._home.end_job(unit.job)
         self.pending.pop(0)
+        if facts.records:
+            self.weight = max(1.0, facts.rows / facts.records)
         self._hydrate()
 
-    def _append(self, shard: Shard, parts: Sequence[Part], time: int) -> None:
+    def _append(self, feed: Feed, parts: Sequence[Part], time: int) -> None:
+        shard = feed.shard
         lower = upper_of(shard)
-        if not parts and len(self.feeds) > 1 and time - lower < IDLE_APPEND_MS:
+        # (What a stream remembers is as of its data's upper, which must move with it.)
+        idle = not parts and feed.stream is None
+        if idle and len(self.feeds) > 1 and time - lower < IDLE_APPEND_MS:
             return
         try:
             shard.compare_and_append(parts, lower, time + 1)
@@ -340,6 +381,8 @@ class Machine:
         for feed in self.feeds:
             try:
                 feed.shard.refresh()
+                if feed.stream is not None:
+                    feed.stream.forget()
             except (TidemillError, OSError) as e:
                 log.warning("shard %s could not be read: %s", feed.shard.id, e)
             self._complete[feed.shard.id] = max(self._complete[feed.shard.id], upper_of(feed.shard))
@@ -361,6 +404,8 @@ class Machine:
         """History before `to` may go, of the data and of the bindings; those that a crash would need stay."""
         for feed in self.feeds:
             feed.shard.downgrade_since(min(to, self.readable - 1))
+            if feed.stream is not None:
+                feed.stream.allow_compaction()
         self.remap.allow_compaction(min([to, *(upper_of(f.shard) - 1 for f in self.feeds)]))
 
     def retain(self, now: int, milliseconds: int, step: int) -> None:
@@ -372,6 +417,8 @@ class Machine:
         for feed in self.feeds:
             if target - feed.shard.since >= step and upper_of(feed.shard) > feed.shard.since + 1:
                 feed.shard.downgrade_since(target)
+            if feed.stream is not None:
+                feed.stream.allow_compaction()
         needed = min(min(upper_of(f.shard) - 1, f.shard.since) for f in self.feeds)
         if needed - self.remap.shard.since >= step:
             self.remap.allow_compaction(needed)

@@ -34,14 +34,15 @@ class Pace:
         self._most = MOST_KEYED_RECORDS if keyed else MOST_RECORDS
 
     def ways(self, records: int, cores: int) -> int:
-        """Into how many pieces a unit of its own is cut."""
+        """Into how many pieces a unit of its own is cut, of so many records or what they give."""
         return max(cores, -(-records // self.task_records))
 
-    def learn(self, facts: Facts, seconds: float) -> None:
-        """After a unit of its own that went well."""
+    def learn(self, facts: Facts, seconds: float, weight: float = 1.0) -> None:
+        """After a unit of its own that went well; a record gave about `weight` rows, which `ways` counts."""
         if not facts.records:
             return
-        each = (facts.read_seconds + facts.state_seconds + facts.write_seconds) / facts.records
+        work = facts.read_seconds + facts.state_seconds + facts.write_seconds
+        each = work / (facts.records * weight)
         if each > 0:
             fitting = int(TASK_SECONDS / each)
             self.task_records = max(LEAST_TASK_RECORDS, min(fitting, MOST_TASK_RECORDS))

@@ -1,7 +1,8 @@
 """Units as Spark jobs.
 
 One job of one stage carries all units that a task reads whole, and plain ones however they are cut; a keyed
-unit that several tasks read takes a second stage behind a shuffle by key bucket. Tasks write parts and return
+unit that several tasks read takes a second stage behind a shuffle by key bucket; one with a CDCv2 stream a
+third, after the verdict over all of it. Tasks write parts and return
 facts, small pickled values; rows never pass through the driver. A task that is retried or run twice writes
 other files, of which the driver learns one set.
 """
@@ -15,11 +16,15 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tidemill.errors import QueryCanceled, TidemillError
 from tidemill.ingest import keyed, task
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.lanes import Share, are_whole, shares
+from tidemill.ingest.recovery.shares import Carried as Carry
+from tidemill.ingest.recovery.shares import look_at, release_from, settle_unit
+from tidemill.ingest.recovery.values import Tallied
 from tidemill.ingest.runner import JobFailed
 from tidemill.ingest.unit import Facts, Unit
 from tidemill.ingest.worker_folder import worker_folder
@@ -90,10 +95,32 @@ class SparkRunner:
             else:
                 ways = min(units[0].shares, BUCKETS)
                 apply = partial(_apply, _without_pieces(units), ways, self._folder, self._life)
-                parted = tasks.mapPartitions(partial(_part, ways))
-                found = parted.partitionBy(ways, _itself).mapPartitionsWithIndex(apply).collect()
+                parted = tasks.mapPartitions(partial(_part, ways)).partitionBy(ways, _itself)
+                applied = parted.mapPartitionsWithIndex(apply)
+                if units[0].recovers:
+                    return [self._in_two_steps(units[0], applied, ways)]
+                found = applied.collect()
             for index, share in found:
                 facts[index].add(share)
+        return facts
+
+    def _in_two_steps(self, unit: Unit, applied: Any, ways: int) -> Facts:
+        """What the tasks found is weighed here, and then they release. Spark keeps what they have in hand
+        meanwhile, and makes it again from the shuffle where it was lost."""
+        looked = applied.persist(_kept())
+        facts = Facts()
+        try:
+            for _, share in looked.filter(_is_facts).collect():
+                facts.add(share)
+            if facts.failure is None:
+                settle_unit(unit, facts)
+            if facts.failure is None:
+                packed = pickle.dumps((_light(unit), facts.settled))
+                step = partial(_release, packed, ways, self._folder, self._life)
+                for share in looked.mapPartitionsWithIndex(step).collect():
+                    facts.add(share)
+        finally:
+            looked.unpersist()
         return facts
 
 
@@ -105,7 +132,23 @@ def _pack(units: Sequence[Unit], share: Sequence[Share]) -> bytes:
 
 def _without_pieces(units: Sequence[Unit]) -> bytes:
     """What the second stage needs to know; its records come through the shuffle."""
-    return pickle.dumps([replace(unit, pieces=()) for unit in units])
+    return pickle.dumps([_light(unit) for unit in units])
+
+
+def _light(unit: Unit) -> Unit:
+    """Without what only the driver, or only a reader, needs."""
+    targets = [
+        replace(t, recover=replace(t.recover, tallied=Tallied())) if t is not None and t.recover else t
+        for t in unit.targets
+    ]
+    return replace(unit, pieces=(), targets=tuple(targets))
+
+
+def _kept() -> Any:
+    """On disk: it may be much, and is read once."""
+    from pyspark import StorageLevel
+
+    return StorageLevel.DISK_ONLY
 
 
 def _ingest(folder: str | None, life: str, payloads: Iterator[bytes]) -> Iterator[tuple[int, Facts]]:
@@ -144,7 +187,7 @@ def _part(ways: int, payloads: Iterator[bytes]) -> Iterator[Carried]:
 
 def _apply(
     packed: bytes, ways: int, folder: str | None, life: str, way: int, items: Iterator[Carried]
-) -> Iterator[tuple[int, Facts]]:
+) -> Iterator[tuple[int, Facts | Carry]]:
     units: list[Unit] = pickle.loads(packed)
     slices: list[tuple[int, keyed.Slice]] = []
     failed: set[int] = set()
@@ -157,9 +200,32 @@ def _apply(
             slices.append((index, item))
     by_unit = keyed.grouped(slices)
     for index, unit in enumerate(units):
-        if index not in failed:
-            own = _state_folder(unit, folder, life)
+        if index in failed:
+            continue
+        own = _state_folder(unit, folder, life)
+        if unit.upserts:
             yield index, keyed.apply_buckets(unit, way, ways, by_unit.get(index, {}), own)
+        if unit.recovers:
+            buckets = keyed.buckets_of(way, ways)
+            facts, carried = look_at(unit, buckets, by_unit.get(index, {}), own)
+            yield index, facts
+            yield index, carried
+
+
+def _is_facts(item: tuple[int, Facts | Carry]) -> bool:
+    return isinstance(item[1], Facts)
+
+
+def _release(
+    packed: bytes, ways: int, folder: str | None, life: str, way: int, items: Iterator[tuple[int, Any]]
+) -> Iterator[Facts]:
+    unit, settled = pickle.loads(packed)
+    carried: Carry = {}
+    for _, item in items:
+        if not isinstance(item, Facts):
+            carried.update(item)
+    own = _state_folder(unit, folder, life)
+    yield release_from(unit, keyed.buckets_of(way, ways), settled, carried, own)
 
 
 def _itself(way: int) -> int:

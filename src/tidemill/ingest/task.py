@@ -80,6 +80,7 @@ def read(unit: Unit, pieces: Sequence[Piece], facts: Facts) -> Iterator[Batch]:
     for piece in pieces:
         for batch in unit.reader.read(piece):
             facts.records += batch.records
+            facts.rows += batch.rows.num_rows
             facts.bytes += batch.bytes
             facts.read_seconds += time.monotonic() - began
             yield batch
@@ -140,6 +141,8 @@ class PartWriter:
         target = self._target
         part = write_part(self._unit.blobs, target.shard, target.desc, table, self._unit.job)
         self._facts.parts.setdefault(self._index, []).append(part)
-        self._facts.updates += part.rows
+        if self._index >= 0:
+            # What waits in a stash is no update of anybody's yet.
+            self._facts.updates += part.rows
         self._batches, self._rows, self._bytes = [], 0, 0
         self._facts.write_seconds += time.monotonic() - began

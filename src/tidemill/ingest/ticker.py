@@ -242,7 +242,7 @@ class Ticker:
             found = future.result()
             if found is None:
                 self._release(slot)
-            elif slot.alone or slot.machine.pending[0].binding.records > SHARED_RECORDS:
+            elif slot.alone or slot.machine.pending_rows > SHARED_RECORDS:
                 self._go_alone(slot)
             else:
                 seconds[slot.id] = found
@@ -347,7 +347,7 @@ class Ticker:
         bind_seconds: float | None = 0.0
         while bind_seconds is not None and not (self._stopping.is_set() or slot.removed or slot.waiting):
             machine = slot.machine
-            records = machine.pending[0].binding.records
+            records = machine.pending_rows
             cores = self._runner.cores
             shares = key_shares(records, cores, at_hand=slot.at_hand)
             unit = machine.unit(machine.pace.ways(records, cores), ALONE_SECONDS, shares)
@@ -361,7 +361,7 @@ class Ticker:
             job_seconds = time.monotonic() - began
             if not self._finish(slot, unit, facts, bind_seconds, job_seconds):
                 break
-            machine.pace.learn(facts, job_seconds)
+            machine.pace.learn(facts, job_seconds, machine.weight)
             if not machine.catching_up:
                 slot.alone = False
                 break

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidemill.errors import TidemillError
+from tidemill.ingest.recovery.values import Found, Recover, Settled
 from tidemill.persist.blob import Blobs
 from tidemill.persist.part import Part
 from tidemill.sources.contract import Piece, Reader
@@ -27,11 +28,17 @@ class Upsert:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The shard that one output of the source goes to."""
+    """The shard that one output of the source goes to; `upsert` or `recover` where its records must meet by
+    key."""
 
     shard: str
     desc: RelationDesc
     upsert: Upsert | None = None
+    recover: Recover | None = None
+
+    @property
+    def keyed(self) -> bool:
+        return self.upsert is not None or self.recover is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,16 @@ class Unit:
     @property
     def keyed(self) -> bool:
         """Whether its records must meet by key: then it takes a second stage."""
+        return any(t is not None and t.keyed for t in self.targets)
+
+    @property
+    def upserts(self) -> bool:
         return any(t is not None and t.upsert is not None for t in self.targets)
+
+    @property
+    def recovers(self) -> list[tuple[int, Recover]]:
+        """The targets that are CDCv2 streams, by position."""
+        return [(i, t.recover) for i, t in enumerate(self.targets) if t is not None and t.recover is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +106,17 @@ class Failure:
 class Facts:
     """What became of a unit, or of one task's share of it; shares are added up."""
 
-    # Per target, by its position: what was written. Invisible until it is appended.
+    # Per target, by its position: what was written. Invisible until it is appended. (A stash has a position
+    # too: `recovery.meet.stash_index`.)
     parts: dict[int, list[Part]] = field(default_factory=dict[int, list[Part]])
     records: int = 0
     bytes: int = 0
     updates: int = 0
+    # Rows that the records gave.
+    rows: int = 0
+    # Of CDCv2 streams, by position: what the tasks found, and what followed from all of it.
+    found: dict[int, Found] = field(default_factory=dict[int, Found])
+    settled: dict[int, Settled] = field(default_factory=dict[int, Settled])
     # Buckets of the upsert state that were there, and that had to be read from the collection.
     hits: int = 0
     misses: int = 0
@@ -111,6 +133,10 @@ class Facts:
         self.records += other.records
         self.bytes += other.bytes
         self.updates += other.updates
+        self.rows += other.rows
+        for target, found in other.found.items():
+            self.found.setdefault(target, Found()).add(found)
+        self.settled.update(other.settled)
         self.hits += other.hits
         self.misses += other.misses
         self.read_seconds += other.read_seconds

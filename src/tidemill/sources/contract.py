@@ -15,6 +15,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.cdcv2.messages import Progress
 from tidemill.errors import TidemillError
 from tidemill.sources.offsets import Offsets, PartitionKey
 from tidemill.types.model import UINT8, Column, RelationDesc
@@ -30,6 +31,9 @@ UNAVAILABLE_COLUMN = "mz_unavailable"
 KEY_SLOT_COLUMN = "mz_key"
 # bool: the record says nothing of a key; it empties the relation. Only in batches that have any.
 TRUNCATE_COLUMN = "mz_truncate"
+# int64, or a fixed-size list of int64 for products: the time of an update in a CDCv2 stream (outputs that are
+# one).
+STREAM_TIME_COLUMN = "mz_stream_time"
 
 
 class SourceError(TidemillError):
@@ -68,15 +72,39 @@ EVENTS = Gauge(Column("offset", UINT8, nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """What is known of a CDCv2 stream before it is read: the kind of its times (`cdcv2.times`), whether its
+    statements have digests of the columns that the output has, and the words that tell where a record is,
+    before its partition and before its offset."""
+
+    kind: int = 0
+    digests: bool = False
+    words: tuple[str, str] = ("partition ", ", offset ")
+
+    def place(self, partition: object, offset: int) -> str:
+        return f"{self.words[0]}{partition}{self.words[1]}{offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a record of a CDCv2 stream says that is no update: a progress statement, or (as text) why it
+    cannot be read."""
+
+    offset: int
+    said: Progress | str
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """One relation that the source feeds. With `key` (names of columns of `desc`, hidden ones among them) its
     records are upserts: the last one of a key is its row; or with `order` (names of hidden columns of whole
-    numbers) the one that is greatest by them."""
+    numbers) the one that is greatest by them. With `stream` its records are statements of a CDCv2 stream."""
 
     name: str
     desc: RelationDesc
     key: tuple[str, ...] | None = None
     order: tuple[str, ...] = ()
+    stream: Stream | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +126,15 @@ class Batch:
     their physical names in the storage types. An output without key may add `mz_diff` (int64; 1 where it is
     missing) and `mz_error` (text; the row is an error then, and has no values). One with a key adds, if its
     relation has hidden columns, `mz_error` and those, then `mz_offset` and `mz_tombstone`, and in batches
-    that need them `mz_unavailable` and `mz_truncate`. `records` tells how many records of the
-    upstream the rows came from, `bytes` their size there."""
+    that need them `mz_unavailable` and `mz_truncate`. One that is a CDCv2 stream adds `mz_stream_time`,
+    `mz_diff` and `mz_offset`, and has in `stated` what its records say beside updates. `records` tells how
+    many records of the upstream the rows came from, `bytes` their size there."""
 
     output: int
     rows: pa.RecordBatch
     records: int
     bytes: int
+    stated: tuple[Stated, ...] = ()
 
 
 class Reader(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -121,6 +121,25 @@ class BucketState:
             batch, where = batch.take(pa.array(kept)), where[kept]
         columns = batch.columns[1:-1]
         return Found(pa.RecordBatch.from_arrays(columns, schema=self.shape.schema), where)
+
+    def select(self, wanted: Callable[[pa.RecordBatch], np.ndarray]) -> tuple[pa.RecordBatch, np.ndarray]:
+        """The rows that `wanted` marks, and their hashes, in whose order they are. It marks no row that was
+        replaced or deleted since it was put: nothing newer is looked at."""
+        rows: list[pa.RecordBatch] = []
+        hashes: list[np.ndarray] = []
+        for run in (*self._fresh, *self._runs):
+            for batch in run.batches:
+                deleted = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
+                at = pa.array((wanted(batch) & ~deleted).nonzero()[0])
+                if len(at):
+                    chosen = batch.take(at)
+                    rows.append(pa.RecordBatch.from_arrays(chosen.columns[1:-1], schema=self.shape.schema))
+                    hashes.append(chosen.column(0).to_numpy())
+        if not rows:
+            return _no_rows(self.shape.schema), np.zeros(0, np.uint64)
+        together = np.concatenate(hashes)
+        order = np.argsort(together, kind="stable")
+        return pa.concat_batches(rows).take(pa.array(order)), together[order]
 
     def put(self, rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray) -> None:
         """The keys' rows from now on; distinct keys, in the order of their hashes."""

@@ -1,0 +1,46 @@
+"""Shards that stand beside a relation's own: what ENVELOPE MATERIALIZE must remember (CDCv2).
+
+Updates wait in the stash until their times are complete; the tally has the frontiers, and what was said and
+counted of the times that are not. Both come and go with their relation and are read by nobody but its ticks
+(`ingest.recovery`). Their names and columns follow from the relation's, so the catalog keeps nothing of them.
+"""
+
+from __future__ import annotations
+
+from tidemill.types.model import INT8, TEXT, Column, RelationDesc
+
+# As the catalog names the envelope.
+MATERIALIZE = "materialize"
+
+# Behind the data's columns: the update's diff, and where it came from. (The times' are `time_names`.)
+DIFF, PARTITION, OFFSET = "diff", "partition", "offset"
+
+# One row for each thing that is known: what it is about, and JSON.
+TALLY_DESC = RelationDesc((Column("item", TEXT, nullable=False), Column("value", TEXT, nullable=False)))
+
+
+def stash_id(shard: str) -> str:
+    return f"{shard}-stash"
+
+
+def tally_id(shard: str) -> str:
+    return f"{shard}-tally"
+
+
+def data_names(width: int) -> list[str]:
+    """The data's columns in the stash: whatever the relation calls them, these never meet the others."""
+    return [f"d{n}" for n in range(width)]
+
+
+def time_names(kind: int) -> list[str]:
+    """One for each component of a time; an integer has one."""
+    return [f"t{n}" for n in range(max(kind, 1))]
+
+
+def stash_desc(desc: RelationDesc, kind: int = 0) -> RelationDesc:
+    """The stash of a relation whose stream has times of `kind`."""
+    names = data_names(len(desc.columns))
+    data = [Column(name, column.type) for name, column in zip(names, desc.columns, strict=True)]
+    times = [Column(name, INT8, nullable=False) for name in time_names(kind)]
+    origin = [Column(PARTITION, TEXT, nullable=False), Column(OFFSET, INT8, nullable=False)]
+    return RelationDesc((*data, *times, Column(DIFF, INT8, nullable=False), *origin))

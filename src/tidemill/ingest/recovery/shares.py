@@ -1,0 +1,107 @@
+"""The halves of a unit's CDCv2 targets as tasks do them: errors become facts, buckets are shared out.
+
+Called by `keyed` and by the Spark runner, beside the halves of upserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.envelope.keys import HASH_COLUMN
+from tidemill.ingest.recovery.meet import Fresh, look, release, states_of
+from tidemill.ingest.recovery.settle import settle
+from tidemill.ingest.recovery.spread import shape_of
+from tidemill.ingest.recovery.values import Found, Recover, Settled
+from tidemill.ingest.state import BucketState
+from tidemill.ingest.task import FP_WRITTEN
+from tidemill.ingest.unit import Facts, Failure, Unit
+from tidemill.types.columns import contiguous
+
+# Updates that one task reads to fill a stash that is missing: as for upserts (`keyed`).
+FILL_ROWS = 200_000
+
+# (position of the target, bucket) -> slices, as `keyed` has them.
+Slices = Mapping[tuple[int, int], Sequence[bytes]]
+# (position of the target, bucket) -> what is new there, as bytes.
+Carried = dict[tuple[int, int], bytes]
+
+
+def look_at(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str) -> tuple[Facts, Carried]:
+    """What is new of the buckets' updates, counted."""
+    facts = Facts()
+    carried: Carried = {}
+    try:
+        for index, recover in unit.recovers:
+            states = states_of(unit, recover, buckets, folder, facts, None)
+            found = facts.found.setdefault(index, Found())
+            for bucket, fresh in look(recover, states, _own(slices, index), found).items():
+                carried[index, bucket] = _encode(fresh)
+    except Exception as e:
+        facts.failure = Failure.of(e)
+    return facts, carried
+
+
+def settle_unit(unit: Unit, facts: Facts) -> None:
+    """The verdict over all that the shares found; in the facts."""
+    try:
+        for index, recover in unit.recovers:
+            facts.settled[index] = settle(recover, facts.found.get(index, Found()))
+    except Exception as e:
+        facts.failure = Failure.of(e)
+
+
+def release_from(
+    unit: Unit, buckets: Sequence[int], settled: Mapping[int, Settled], carried: Carried, folder: str
+) -> Facts:
+    """Write what the verdict releases of the buckets, and what it leaves in their stash."""
+    facts = Facts()
+    try:
+        for index, recover in unit.recovers:
+            states = states_of(unit, recover, buckets, folder, facts, None)
+            fresh = {b: _decode(data, recover) for (i, b), data in carried.items() if i == index}
+            release(unit, index, settled[index], states, fresh, facts)
+        failpoints.hit(FP_WRITTEN)
+    except Exception as e:
+        facts.failure = Failure.of(e)
+    return facts
+
+
+def recover_here(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str, facts: Facts) -> None:
+    """All of it in this process, added to the facts of the reading half."""
+    fresh: dict[int, dict[int, Fresh]] = {}
+    states: dict[int, dict[int, BucketState]] = {}
+    try:
+        for index, recover in unit.recovers:
+            states[index] = states_of(unit, recover, buckets, folder, facts, FILL_ROWS)
+            found = facts.found.setdefault(index, Found())
+            fresh[index] = look(recover, states[index], _own(slices, index), found)
+        settle_unit(unit, facts)
+        if facts.failure is None:
+            for index, _ in unit.recovers:
+                release(unit, index, facts.settled[index], states[index], fresh[index], facts)
+            failpoints.hit(FP_WRITTEN)
+    except Exception as e:
+        facts.failure = Failure.of(e)
+
+
+def _own(slices: Slices, index: int) -> dict[int, Sequence[bytes]]:
+    return {bucket: own for (target, bucket), own in slices.items() if target == index}
+
+
+def _encode(fresh: Fresh) -> bytes:
+    sink = pa.BufferOutputStream()
+    columns = [*fresh.rows.columns, pa.array(fresh.hashes)]
+    batch = pa.RecordBatch.from_arrays(columns, names=[*fresh.rows.schema.names, HASH_COLUMN])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def _decode(data: bytes, recover: Recover) -> Fresh:
+    table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    columns = [contiguous(column) for column in table.columns]
+    rows = pa.RecordBatch.from_arrays(columns[:-1], schema=shape_of(recover).schema)
+    return Fresh(rows, columns[-1].to_numpy())

@@ -1,0 +1,218 @@
+"""What a CDCv2 relation remembers between ticks, durably: its stash and its tally, two shards beside it.
+
+One per relation on the driver, stepped by its source's machine. The order of a commit is stash, tally, data,
+and the data shard's upper is the truth: after a crash between two of them the binding is read again, from
+what the shards held just before it, gives the same, and what is there already is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pyarrow as pa
+
+from tidemill import failpoints
+from tidemill.catalog.sidecars import TALLY_DESC
+from tidemill.cdcv2.stalls import Stall
+from tidemill.cdcv2.times import Time
+from tidemill.ingest.recovery.settle import opened
+from tidemill.ingest.recovery.values import Recover, Settled, Tallied
+from tidemill.persist.outcome import UpperMismatch
+from tidemill.persist.part import Part
+from tidemill.persist.settle import upper_of
+from tidemill.persist.shard import Shard
+from tidemill.sources.contract import Stream
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
+from tidemill.types.model import RelationDesc
+
+FP_STASHED = failpoints.register("tick.recovery.stashed", "a stash has the tick, the tally and the data not")
+FP_TALLIED = failpoints.register("tick.recovery.tallied", "stash and tally have the tick, the data not")
+
+# The tally's rows: what each is about.
+FRONTIERS, STATEMENT, TIME = "frontiers", "statement", "time"
+
+
+class StreamState:
+    """See the module. The shards are fenced by us."""
+
+    def __init__(self, data: Shard, stash: Shard, tally: Shard) -> None:
+        self._data = data
+        self.stash = stash
+        self.tally = tally
+        # All that is known just before the data's upper, and the tally's rows that say so; None when it must
+        # be read anew.
+        self._tallied: Tallied | None = None
+        self._rows: dict[str, str] = {}
+        # Whether the tally had the tick at hand before it was committed.
+        self._ahead = False
+        # Since when (monotonic seconds) the frontier stands at each of its elements.
+        self._since: dict[Time, float] = {}
+
+    def recover(self, stream: Stream) -> Recover:
+        """What the next unit begins with."""
+        tallied = self._load()
+        tally = opened(tallied, stream)
+        poisoned = frozenset(at for at, _, _, wrong in tally.unreported() if wrong)
+        return Recover(
+            self.stash.id,
+            self.stash.desc,
+            upper_of(self._data),
+            stream,
+            tallied,
+            tally.reported,
+            poisoned,
+        )
+
+    def _load(self) -> Tallied:
+        if self._tallied is None:
+            self._rows = self._kept()
+            self._tallied = from_rows(self._rows)
+        return self._tallied
+
+    def _kept(self) -> dict[str, str]:
+        """The tally's rows just before the data's upper."""
+        as_of = max(upper_of(self._data) - 1, self.tally.since)
+        sums: dict[tuple[str, str], int] = {}
+        with self.tally.snapshot(as_of, readable=as_of + 1) as snapshot:
+            for part in snapshot.parts:
+                table = snapshot.read_part(part)
+                columns = [table.column(name).to_pylist() for name in ("item", "value", DIFF_COLUMN)]
+                for item, value, diff in zip(*columns, strict=True):
+                    sums[item, value] = sums.get((item, value), 0) + cast("int", diff)
+        return {item: value for (item, value), count in sums.items() if count}
+
+    def append(self, parts: Sequence[Part], settled: Settled, at: int, job: str) -> None:
+        """Make the tick's changes of stash and tally durable, before the data's. Raises a commit's
+        outcomes."""
+        self._append(self.stash, parts, at)
+        failpoints.hit(FP_STASHED)
+        # One that is ahead has it from an attempt that came so far and no further.
+        self._ahead = upper_of(self.tally) > at
+        changes = None if self._ahead else _changes(self._rows, to_rows(settled.tallied), at)
+        if changes is not None:
+            self._append(self.tally, [self.tally.write_part(changes, job=job)], at)
+        failpoints.hit(FP_TALLIED)
+
+    def _append(self, shard: Shard, parts: Sequence[Part], at: int) -> None:
+        lower = upper_of(shard)
+        if not parts or lower > at:
+            return
+        try:
+            shard.compare_and_append(parts, lower, at + 1)
+        except UpperMismatch:
+            # An attempt whose outcome was unknown came through after all: nobody else writes here.
+            if upper_of(shard) <= at:
+                raise
+
+    def committed(self, settled: Settled) -> None:
+        """The data has the tick too."""
+        # What is durable counts, also where another attempt wrote it.
+        self._tallied = None if self._ahead else settled.tallied
+        self._rows = {} if self._ahead else to_rows(settled.tallied)
+        now = time.monotonic()
+        self._since = {at: self._since.get(at, now) for at in settled.after}
+
+    def forget(self) -> None:
+        """After a commit of which nobody knows how far it came."""
+        self._tallied = None
+        for shard in (self.stash, self.tally):
+            shard.refresh()
+
+    def allow_compaction(self) -> None:
+        """What lies before the next redo is needed by nobody."""
+        needed = upper_of(self._data) - 1
+        for shard in (self.stash, self.tally):
+            if needed > shard.since:
+                shard.downgrade_since(needed)
+
+    def stalls(self, stream: Stream) -> list[Stall]:
+        """What the stream waits for; as of the last commit."""
+        tallied = self._load()
+        if tallied.known is None:
+            return []
+        now = time.monotonic()
+        return [
+            replace(stall, seconds=now - self._since.get(stall.time, now))
+            for stall in opened(tallied, stream).stalls()
+        ]
+
+    @property
+    def frontier(self) -> list[Time] | None:
+        """The stream is complete before it, as of the last commit; [] for ever; None before the first."""
+        known = self._load().known
+        return None if known is None else list(known["reported"])
+
+
+def to_rows(tallied: Tallied) -> dict[str, str]:
+    """One row for each statement and time: so a tick writes what it changes."""
+    known = tallied.known
+    if known is None:
+        return {}
+    rows = {FRONTIERS: _json([known["kind"], known["reported"], known["progress"]])}
+    for said in known["statements"]:
+        rows[f"{STATEMENT} {_json(said[:2])}"] = _json(said)
+    for account in known["times"]:
+        content = tallied.contents.get(account["time"], 0)
+        rows[f"{TIME} {_json(account['time'])}"] = _json([account, content])
+    return rows
+
+
+def from_rows(rows: dict[str, str]) -> Tallied:
+    if not rows:
+        return Tallied()
+    kind, reported, progress = json.loads(rows[FRONTIERS])
+    statements = [json.loads(v) for k, v in rows.items() if k.startswith(STATEMENT)]
+    accounts = [json.loads(v) for k, v in rows.items() if k.startswith(f"{TIME} ")]
+    statements.sort(key=lambda said: said[:2])
+    accounts.sort(key=lambda account: account[0]["time"])
+    known: dict[str, Any] = {
+        "kind": kind,
+        "reported": [_time(t) for t in reported],
+        "progress": [_time(t) for t in progress],
+        "statements": statements,
+        "times": [{**account, "time": _time(account["time"])} for account, _ in accounts],
+    }
+    return Tallied(known, {_time(account["time"]): content for account, content in accounts if content})
+
+
+def _changes(before: dict[str, str], after: dict[str, str], at: int) -> pa.Table | None:
+    gone = [item for item in before.items() if after.get(item[0]) != item[1]]
+    come = [item for item in after.items() if before.get(item[0]) != item[1]]
+    if not gone and not come:
+        return None
+    rows = [*gone, *come]
+    diffs = [-1] * len(gone) + [1] * len(come)
+    names = [column.name for column in TALLY_DESC.columns]
+    return pa.table(
+        {
+            names[0]: pa.array([item for item, _ in rows], pa.string()),
+            names[1]: pa.array([value for _, value in rows], pa.string()),
+            TIME_COLUMN: pa.array([at] * len(rows), pa.int64()),
+            DIFF_COLUMN: pa.array(diffs, pa.int64()),
+        }
+    )
+
+
+def error_rows(desc: RelationDesc, errors: Sequence[str], at: int) -> pa.Table:
+    """Errors as updates of the relation: every read at this time or later meets them."""
+    given: dict[str, list[object]] = {
+        TIME_COLUMN: [at] * len(errors),
+        DIFF_COLUMN: [1] * len(errors),
+        ERROR_COLUMN: list(errors),
+    }
+    schema = shard_schema(desc)
+    return pa.table(
+        [pa.array(given.get(f.name, [None] * len(errors)), f.type) for f in schema], schema=schema
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def _time(value: Any) -> Time:
+    return tuple(cast("list[int]", value)) if isinstance(value, list) else value

@@ -1,0 +1,107 @@
+"""What travels between the driver and the tasks of a CDCv2 relation: plain values.
+
+Made by `stream` and `meet`, part of units and facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.times import Frontier, Time
+from tidemill.sources.contract import Stream
+from tidemill.types.model import RelationDesc
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """What is known of the times beyond the reported frontier (`cdcv2.tally`)."""
+
+    # `Tally.dump`; None before anything was said.
+    known: dict[str, Any] | None = None
+    # By time, the sum of the hashes of the updates that have come: for streams with digests.
+    contents: dict[Time, int] = field(default_factory=dict[Time, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """The target's records are statements of `stream`. Before the unit its stash is the shard `stash` at
+    `upper - 1`, and all else that is known is `tallied`. Updates are wanted if they are beyond `reported` and
+    at none of the times in `poisoned`."""
+
+    stash: str
+    desc: RelationDesc
+    upper: int
+    stream: Stream
+    tallied: Tallied
+    reported: Frontier
+    poisoned: frozenset[Time]
+
+
+# A record of the stream: its partition, its offset.
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Found:
+    """What the updates and statements of a unit are, or of one share of it; shares are added up."""
+
+    # Distinct updates that were not stashed before, by time; and the sum of their hashes.
+    counts: dict[Time, int] = field(default_factory=dict[Time, int])
+    contents: dict[Time, int] = field(default_factory=dict[Time, int])
+    # Statements, and records that cannot be read.
+    stated: list[tuple[Place, Progress | str]] = field(default_factory=list[tuple[Place, Progress | str]])
+    # Contradictions among updates: the time, what is wrong, one side, the other.
+    wrong: list[tuple[Time, str, str, str | None]] = field(
+        default_factory=list[tuple[Time, str, str, str | None]]
+    )
+    # The first and last offset read, by partition.
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+
+    def add(self, other: Found) -> None:
+        for time, count in other.counts.items():
+            self.counts[time] = self.counts.get(time, 0) + count
+        for time, content in other.contents.items():
+            self.contents[time] = self.contents.get(time, 0) + content
+        self.stated += other.stated
+        self.wrong += other.wrong
+        for partition, (first, last) in other.spans.items():
+            self.cover(partition, first, last)
+
+    def cover(self, partition: str, first: int, last: int) -> None:
+        had = self.spans.get(partition, (first, last))
+        self.spans[partition] = (min(had[0], first), max(had[1], last))
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What follows from what was found: all that is known now, how far the frontier moved, whether updates
+    that were stashed before are among those it passed, and what the relation shows as errors from now on."""
+
+    tallied: Tallied
+    before: Frontier
+    after: Frontier
+    from_stash: bool
+    errors: tuple[str, ...]
+
+
+def beyond(frontier: Frontier, components: list[np.ndarray]) -> np.ndarray:
+    """Which times (their components column by column) are beyond the frontier."""
+    found = np.zeros(len(components[0]), np.bool_)
+    for element in frontier:
+        parts = (element,) if isinstance(element, int) else element
+        every = components[0] >= parts[0]
+        for column, part in zip(components[1:], parts[1:], strict=True):
+            every &= column >= part
+        found |= every
+    return found
+
+
+def times_of(components: list[np.ndarray]) -> list[Time]:
+    """As Python's values."""
+    if len(components) == 1:
+        return components[0].tolist()
+    return list(zip(*(column.tolist() for column in components), strict=True))
