@@ -1,8 +1,9 @@
-"""The schema registry: schemas by their number and by subject, with the schemas that they refer to.
+"""The schema registry: schemas by their number and by subject, with the schemas that they refer to; and new
+ones for it.
 
-The API is Confluent's, which others speak too. Called at CREATE by `resolve`, and in the tasks by decoders
-that meet a number for the first time. What a number means never changes: it is asked once per process.
-Everything that fails here stalls a source and may be better later: RegistryError is transient.
+The API is Confluent's, which others speak too. Called at CREATE by `resolve` and by sinks, and in the
+tasks by decoders that meet a number for the first time. What a number means never changes: it is asked once
+per process. Everything that fails here stalls a source and may be better later: RegistryError is transient.
 """
 
 from __future__ import annotations
@@ -110,8 +111,18 @@ class Registry:
         none."""
         return self.by_id(schema_id).avro_text()
 
+    def register(self, subject: str, schema: str) -> int:
+        """The number of an Avro schema, which becomes the subject's latest where it is new. Raises
+        RegistryError, with status 409 where it does not fit those before it."""
+        quoted = urllib.parse.quote(subject, safe="")
+        body = self._ask(f"/subjects/{quoted}/versions", {"schema": schema})
+        found = body.get("id")
+        if not isinstance(found, int):
+            raise self._odd("It has no number of a schema in it.")
+        return found
+
     def _registered(self, path: str, schema_id: int | None) -> Registered:
-        body = self._get(path)
+        body = self._ask(path)
         references: dict[str, str] = {}
         self._collect(body, references)
         found: Any = body.get("id", schema_id)
@@ -125,7 +136,7 @@ class Registry:
                 continue
             if len(references) >= MAX_REFERENCES:
                 raise self._odd(f"A schema refers to more than {MAX_REFERENCES} others.")
-            inner = self._get(_version_path(str(reference["subject"]), int(reference["version"])))
+            inner = self._ask(_version_path(str(reference["subject"]), int(reference["version"])))
             references[name] = self._text(inner)
             self._collect(inner, references)
 
@@ -146,9 +157,10 @@ class Registry:
     def _place(self) -> str:
         return f'"{self._url.geturl()}"'
 
-    def _get(self, path: str) -> dict[str, Any]:
+    def _ask(self, path: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """With something `given` it is posted."""
         try:
-            status, raw = self._request(path)
+            status, raw = self._request(path, None if given is None else json.dumps(given).encode())
         except ssl.SSLCertVerificationError as error:
             raise RegistryError(
                 f"schema registry at {self._place} cannot be trusted",
@@ -178,7 +190,7 @@ class Registry:
             raise self._odd("It is no JSON object.")
         return cast("dict[str, Any]", body)
 
-    def _request(self, path: str) -> tuple[int, bytes]:
+    def _request(self, path: str, posted: bytes | None) -> tuple[int, bytes]:
         """Status and body. Redirects are not followed: they would carry the password elsewhere."""
         host, port = self._url.hostname or "", self._url.port
         if self._tls is None:
@@ -191,7 +203,12 @@ class Registry:
         alarm.daemon = True
         alarm.start()
         try:
-            connection.request("GET", self._url.path.rstrip("/") + path, headers=self._headers)
+            where = self._url.path.rstrip("/") + path
+            if posted is None:
+                connection.request("GET", where, headers=self._headers)
+            else:
+                kind = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+                connection.request("POST", where, posted, headers=self._headers | kind)
             response = connection.getresponse()
             raw = response.read(MAX_ANSWER_BYTES + 1)
             if len(raw) > MAX_ANSWER_BYTES:
@@ -217,6 +234,14 @@ class Registry:
                 detail=said,
                 hint="Messages that carry it were written with another registry, or its schemas were lost. "
                 "Reading goes on by itself when it is there.",
+            )
+        if status == 409:
+            return RegistryError(
+                f"schema registry at {self._place} does not take the schema",
+                status=status,
+                detail=said,
+                hint="It does not fit the schemas that the subject has: choose another topic, or another "
+                "compatibility of the subject.",
             )
         hint = None
         if status == 404 and said is None:

@@ -35,6 +35,9 @@ from tidemill.engine.materialized_relations import ViewRow, view_frontiers, view
 from tidemill.engine.metrics import EngineCollector
 from tidemill.engine.secrets import secret_store
 from tidemill.engine.session import EngineSession
+from tidemill.engine.sink_metrics import SinksCollector
+from tidemill.engine.sink_relations import SinkRow, sink_rows
+from tidemill.engine.sinks import open_sink, sink_shard
 from tidemill.engine.source_relations import FrontierRow, SourcesView
 from tidemill.engine.subscription_relation import SubscriptionRow
 from tidemill.engine.subscriptions import Subscriptions
@@ -52,6 +55,7 @@ from tidemill.persist.txns.request import ShardConflict
 from tidemill.query.evaluations import Evaluations
 from tidemill.query.settings import refuse_fixed
 from tidemill.query.spark import SparkHost
+from tidemill.sinks.service import Sinks
 from tidemill.subscribe.hub import Hub
 from tidemill.time.oracle import Oracle
 from tidemill.views.service import Views
@@ -107,14 +111,18 @@ class TidemillEngine:
             environment,
             catalog,
             lambda state, item: ViewProgram(self, state, item),
-            on_moved=self.hub.moved,
+            on_moved=self._view_moved,
             on_lost=environment.oracle.lose,
         )
+        self.sinks = Sinks(
+            catalog, lambda state, item, written: open_sink(self, state, item, written), sink_shard
+        )
         self.views.start()
+        self.sinks.start()
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         compactor = SparkCompactor(environment, spark)
         self._maintenance = Maintenance(
-            environment, catalog, self.ingestion, self.views, compactor, config.retain_history
+            environment, catalog, self.ingestion, self.views, self.sinks, compactor, config.retain_history
         )
         self._maintenance.start()
         self._collector = EngineCollector(
@@ -124,6 +132,7 @@ class TidemillEngine:
                 self.subscriptions,
                 IngestCollector(self.ingestion, compactor),
                 ViewsCollector(self.views, environment.oracle.now),
+                SinksCollector(self.sinks, environment.oracle.now),
             ],
         )
         REGISTRY.register(self._collector)
@@ -246,6 +255,12 @@ class TidemillEngine:
         """Tables have been written to, or sources have gone on."""
         self.hub.moved(shards)
         self.views.moved(shards)
+        self.sinks.moved(shards)
+
+    def _view_moved(self, shards: Collection[ShardId]) -> None:
+        """A materialized view has gone on; views of views know it already."""
+        self.hub.moved(shards)
+        self.sinks.moved(shards)
 
     def _tell_dropped(self, old: CatalogState, new: CatalogState) -> None:
         """Subscriptions to what is gone end."""
@@ -287,6 +302,7 @@ class TidemillEngine:
             return
         self._closed = True
         REGISTRY.unregister(self._collector)
+        self.sinks.stop()
         self.views.stop()
         self.ingestion.stop()
         self._maintenance.stop()
@@ -330,6 +346,9 @@ class LiveSituation:
 
     def views(self) -> Sequence[ViewRow]:
         return view_rows(self.engine.views)
+
+    def sinks(self) -> Sequence[SinkRow]:
+        return sink_rows(self.engine.sinks, self.engine.oracle.now())
 
     def variables(self) -> Iterable[tuple[str, str, str]]:
         return [(v.name, value, v.description) for v, value in self.session.variables.all()]

@@ -15,6 +15,7 @@ from tidemill.errors import TidemillError
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.persist.environment import Environment
+from tidemill.sinks.service import Sinks
 from tidemill.views.service import Views
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class Maintenance:
         catalog: Catalog,
         ingestion: Ingestion,
         views: Views,
+        sinks: Sinks,
         compactor: SparkCompactor,
         retain_history_ms: int,
     ) -> None:
@@ -39,6 +41,7 @@ class Maintenance:
         self._catalog = catalog
         self._ingestion = ingestion
         self._views = views
+        self._sinks = sinks
         # Of relations that say nothing themselves, unless ALTER SYSTEM SET default_retain_history says
         # otherwise.
         self._retain_ms = retain_history_ms
@@ -69,11 +72,11 @@ class Maintenance:
         """One look at everything."""
         parameter = self._catalog.state.find_parameter("default_retain_history")
         retain = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
-        # Asked before anything is let go: what a view lets go of from here on is let go a round later.
-        kept = self._views.unheld()
+        # Asked before anything is let go: what they let go of from here on is let go a round later.
+        kept = self._views.unheld() | self._sinks.unheld()
         self._catalog.maintain(retain, kept)
         self._ingestion.retain(retain, kept)
-        self._views.retain(retain)
+        self._views.retain(retain, kept)
         hurried = self._ingestion.hurried()
         self._environment.maintain(hurried)
         self._compactor.look(hurried)

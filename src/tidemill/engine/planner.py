@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.plan import Plan
-from tidemill.errors import Internal, Unsupported
+from tidemill.errors import Internal
 from tidemill.sql import ast
 from tidemill.sql.parse import ParsedStatement
 from tidemill.types.model import SqlType
@@ -42,6 +42,7 @@ def plan_statement(
         select,
         show,
         show_create,
+        sinks_ddl,
         sources_ddl,
         subscribing,
     )
@@ -124,7 +125,7 @@ def plan_statement(
         case ast.AlterSource():
             return sources_ddl.plan_alter_source(s, statement, catalog)
         case ast.CreateSink():
-            raise Unsupported("CREATE SINK is not supported yet")
+            return sinks_ddl.plan_create_sink(s, statement, catalog)
         case ast.CreateSecret():
             return secrets.plan_create_secret(s, statement, catalog)
         case ast.AlterSecret():

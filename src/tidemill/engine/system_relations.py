@@ -31,6 +31,7 @@ from tidemill.engine.connection_relations import CONNECTION_SPECS
 from tidemill.engine.kinds import object_type
 from tidemill.engine.materialized_relations import MATERIALIZED_SPECS, ViewRow
 from tidemill.engine.oids import item_oid
+from tidemill.engine.sink_relations import SINK_SPECS, SinkRow
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
 from tidemill.engine.subscription_relation import SUBSCRIPTION_SPECS, SubscriptionRow
 from tidemill.engine.variables import SYSTEM_PARAMETERS
@@ -85,6 +86,8 @@ class Situation(Protocol):
     def views(self) -> Sequence[ViewRow]:
         """Of the materialized views."""
         ...
+
+    def sinks(self) -> Sequence[SinkRow]: ...
 
     @property
     def sources(self) -> SourcesView: ...
@@ -347,6 +350,7 @@ _SPECS: list[Spec] = [
     *CONNECTION_SPECS,
     *SUBSCRIPTION_SPECS,
     *MATERIALIZED_SPECS,
+    *SINK_SPECS,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

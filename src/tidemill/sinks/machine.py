@@ -231,6 +231,12 @@ class Machine:
         self._writer = None
         self._target.close()
 
+    def take_over(self, other: Machine) -> None:
+        """Hold what the other held, which is then closed. Before the first step."""
+        self._hold, other._hold = other._hold, None
+        self.frontier = other.frontier
+        other.close()
+
     def close(self) -> None:
         """Idempotent."""
         self._let_go()

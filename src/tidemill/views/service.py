@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -244,11 +244,12 @@ class Views:
 
     # -- history
 
-    def retain(self, default_ms: int) -> None:
-        """Let history go that nobody asked to keep. For the maintenance loop."""
-        now, kept = self._environment.oracle.now(), self.unheld()
+    def retain(self, default_ms: int, kept: Container[ItemId] = frozenset()) -> None:
+        """Let history go that nobody asked to keep, but of the views that are `kept`. For the maintenance
+        loop."""
+        now, unheld = self._environment.oracle.now(), self.unheld()
         for item, _, machine in self.all():
-            if machine is not None and item.id not in kept:
+            if machine is not None and item.id not in unheld and item.id not in kept:
                 own = item.retain_history_ms
                 machine.retain(now, default_ms if own is None else own)
 

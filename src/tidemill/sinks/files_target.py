@@ -1,0 +1,177 @@
+"""Writing to a folder: files of messages that appear whole and never change.
+
+JSON: one message a line. Avro: a file whose records are the messages. A file is written under a name that
+begins with a dot, which readers leave alone, made durable, and renamed. Names sort in the order in which they
+were published by a writer, and tell whose updates they hold and, where the last message is a statement, up
+to where:
+
+    000000000007-<writer>-0of1.avro               updates; more of the round follows
+    000000000008-<writer>-0of1-1700000000000.avro the rest of the round, and the statement that counts it
+
+So the last statement is found without opening anything. Writers beside each other have names of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from tidemill import failpoints
+from tidemill.sinks.definition import AVRO, WHOLE
+from tidemill.sinks.files_form import avro_block, avro_header
+from tidemill.sinks.target import Pace, SinkError, Written
+
+FP_WRITTEN = failpoints.register(
+    "sink.file_written", "a sink's file is durable under a name that nobody reads"
+)
+
+# A file that grows beyond this is published before its round ends.
+FILE_BYTES = 128 << 20
+_SUFFIXES = {"avro": ".avro", "json": ".jsonl"}
+_NAME = re.compile(r"(\d{12})-([0-9a-z]+)-(\d+)of(\d+)(?:-(\d+))?\.(?:avro|jsonl)")
+
+
+class FilesTarget:
+    """`target.Target`."""
+
+    # Each statement is a file.
+    pace = Pace(round_seconds=1.0, idle_seconds=30.0)
+
+    def __init__(
+        self,
+        locate: Callable[[], Path],
+        form: str,
+        schema: str | None,
+        share: tuple[int, int],
+        writer: str,
+        written: Written,
+    ) -> None:
+        """`locate` gives the folder, which must be where files may be; `schema` is that of Avro messages;
+        `writer` tells this sink's files from those of others."""
+        self._locate = locate
+        self._form = form
+        self._schema = schema
+        self._share = share
+        self._writer = writer
+        self._written = written
+        self._folder: Path | None = None
+        self._number = 1
+        # The file in the making.
+        self._file: IO[bytes] | None = None
+
+    def resume(self) -> int | None:
+        try:
+            folder = self._locate()
+            folder.mkdir(parents=True, exist_ok=True)
+            names = os.listdir(folder)
+            for name in names:
+                if name.startswith(f".{self._writer}-"):
+                    # Of an attempt that ended halfway: nobody has seen it.
+                    os.unlink(folder / name)
+        except OSError as e:
+            raise _failed(e) from e
+        self._folder = folder
+        found = [m for m in map(_NAME.fullmatch, names) if m is not None]
+        self._number = 1 + max((int(m[1]) for m in found), default=0)
+        spoken = [int(m[5]) for m in found if m[5] and (int(m[3]), int(m[4])) in (self._share, WHOLE)]
+        return max(spoken, default=None)
+
+    def send(self, message: bytes) -> None:
+        try:
+            if self._append(message) > FILE_BYTES:
+                self._publish(None)
+        except OSError as e:
+            raise _failed(e) from e
+
+    def settle(self) -> None:
+        """The rest of the round is published together with its statement."""
+
+    def state(self, message: bytes, upper: int) -> None:
+        try:
+            self._append(message)
+            self._publish(upper)
+        except OSError as e:
+            raise _failed(e) from e
+        self._written.statements += 1
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            try:
+                os.unlink(file.name)
+            except OSError:
+                pass  # the next attempt tries again
+        self._written.in_flight = 0
+
+    # -- files
+
+    def _append(self, message: bytes) -> int:
+        """How large the file is now."""
+        if self._file is None:
+            assert self._folder is not None
+            path = self._folder / f".{self._writer}-{self._number}"
+            self._file = open(path, "xb")  # noqa: SIM115 closed when it is published
+            if self._form == AVRO and self._schema is not None:
+                self._file.write(avro_header(self._schema))
+        self._file.write(avro_block(message) if self._form == AVRO else message + b"\n")
+        self._written.messages += 1
+        self._written.in_flight = self._file.tell()
+        return self._written.in_flight
+
+    def _publish(self, upper: int | None) -> None:
+        file, folder = self._file, self._folder
+        assert file is not None and folder is not None
+        file.flush()
+        os.fsync(file.fileno())
+        size = file.tell()
+        failpoints.hit(FP_WRITTEN)
+        number, writers = self._share
+        said = "" if upper is None else f"-{upper}"
+        name = f"{self._number:012d}-{self._writer}-{number}of{writers}{said}{_SUFFIXES[self._form]}"
+        os.rename(file.name, folder / name)
+        _sync(folder)
+        self._file = None
+        file.close()
+        self._number += 1
+        self._written.bytes += size
+        self._written.in_flight = 0
+
+
+def is_free(folder: Path) -> bool:
+    """Whether nothing is in the folder that a reader would read."""
+    try:
+        return all(name.startswith((".", "_")) for name in os.listdir(folder))
+    except FileNotFoundError:
+        return True
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder, and a file in it. Raises SinkError."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(probe, "wb"):
+            pass
+        os.unlink(probe)
+    except OSError as e:
+        raise _failed(e) from e
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _failed(error: OSError) -> SinkError:
+    hint = "See whether the folder is there and whether the server may write to it."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "Make room on the disk: the sink goes on by itself."
+    return SinkError("the folder cannot be written to", detail=f"{error}.", hint=hint)
