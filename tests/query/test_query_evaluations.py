@@ -13,7 +13,9 @@ import pytest
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.query import evaluations as module
 from tidemill.query.changed import Piece
-from tidemill.query.evaluations import MAX_PIECES, Evaluations
+from tidemill.query.evaluations import MAX_PIECES, Evaluations, Member
+
+ALONE = Member(frozenset())
 
 
 class Fake:
@@ -48,10 +50,9 @@ def evaluating(
 
 def test_one_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluations, sizes = evaluating(monkeypatch)
-    evaluations.join()
     fake = Fake()
-    evaluations.evaluate(pieces(fake))
-    evaluations.evaluate([])
+    evaluations.evaluate(evaluations.join(["t"]), pieces(fake))
+    evaluations.evaluate(ALONE, [])
     assert fake.done and sizes == [1] and evaluations.jobs == 1
 
 
@@ -65,9 +66,9 @@ def test_those_who_come_while_a_job_runs_are_the_next(monkeypatch: pytest.Monkey
     evaluations, sizes = evaluating(monkeypatch, run)
     fakes = [Fake() for _ in range(9)]
     with ThreadPoolExecutor(len(fakes)) as pool:
-        first = pool.submit(evaluations.evaluate, pieces(fakes[0]))
+        first = pool.submit(evaluations.evaluate, ALONE, pieces(fakes[0]))
         assert running.wait(30)
-        others = [pool.submit(evaluations.evaluate, pieces(fake)) for fake in fakes[1:]]
+        others = [pool.submit(evaluations.evaluate, ALONE, pieces(fake)) for fake in fakes[1:]]
         while waiting(evaluations) < len(others):
             pass
         go.set()
@@ -82,13 +83,11 @@ def waiting(evaluations: Evaluations) -> int:
 
 def test_an_error_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluations, _ = evaluating(monkeypatch)
-    for _ in range(6):
-        evaluations.join()
     fakes = [Fake(TidemillError(f"no {n}") if n % 2 else None) for n in range(6)]
 
     def ask(fake: Fake) -> str | None:
         try:
-            evaluations.evaluate(pieces(fake))
+            evaluations.evaluate(ALONE, pieces(fake))
         except TidemillError as e:
             return e.primary
         return None
@@ -109,23 +108,34 @@ def test_a_job_that_fails_fails_all_and_the_next_runs(
 
     evaluations, _ = evaluating(monkeypatch, run)
     with pytest.raises(type(error)):
-        evaluations.evaluate(pieces(Fake()))
+        evaluations.evaluate(ALONE, pieces(Fake()))
     failing[0] = False
     fake = Fake()
-    evaluations.evaluate(pieces(fake))
+    evaluations.evaluate(ALONE, pieces(fake))
     assert fake.done
 
 
 def test_a_job_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluations, sizes = evaluating(monkeypatch)
     fakes = [[Fake() for _ in range(100)] for _ in range(6)]
-    for _ in fakes:
-        evaluations.join()
     with ThreadPoolExecutor(len(fakes)) as pool:
-        list(pool.map(lambda f: evaluations.evaluate(pieces(*f)), fakes))
+        list(pool.map(lambda f: evaluations.evaluate(ALONE, pieces(*f)), fakes))
     assert sum(sizes) == 600 and max(sizes) <= MAX_PIECES
     large = [Fake() for _ in range(MAX_PIECES + 1)]
-    evaluations.evaluate(pieces(*large))
+    evaluations.evaluate(ALONE, pieces(*large))
     assert sizes[-1] == MAX_PIECES + 1
-    for _ in fakes:
-        evaluations.leave()
+
+
+def test_queries_over_the_same_relations_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no others; nor those who have left."""
+    monkeypatch.setattr(module, "GATHER_GAP", 60.0)
+    monkeypatch.setattr(module, "GATHER_SECONDS", 60.0)
+    evaluations, sizes = evaluating(monkeypatch)
+    members = [evaluations.join(names) for names in (["a"], ["a", "b"], ["b"])]
+    evaluations.leave(evaluations.join(["a"]))
+    evaluations.join(["other"])
+    with ThreadPoolExecutor(len(members)) as pool:
+        asked = [pool.submit(evaluations.evaluate, member, pieces(Fake())) for member in members]
+        for each in asked:
+            each.result(30)
+    assert sizes == [3]

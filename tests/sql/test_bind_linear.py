@@ -6,7 +6,7 @@ import pytest
 
 from support.bound import Names
 from tidemill.sql.bind import linearity
-from tidemill.sql.bind.linear import MAX_BRANCHES
+from tidemill.sql.bind.linear import MAX_BRANCHES, MAX_STEPS
 from tidemill.sql.functions.tree import sql_text
 from tidemill.types.model import INT4, TEXT, Column, RelationDesc
 
@@ -80,46 +80,55 @@ def test_not_linear(query: str, because: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "condition", "outputs"),
+    ("query", "conditions", "outputs"),
     [
         (
             "SELECT a + 1 FROM t",
-            None,
+            [],
             ["CAST((CAST(`r`.`a` AS BIGINT) + CAST(CAST(1 AS INT) AS BIGINT)) AS INT)"],
         ),
         (
             "SELECT b FROM t WHERE a > 1 AND s = 'x'",
-            "((`r`.`a` > CAST(1 AS INT)) AND (`r`.`s` = 'x'))",
+            ["((`r`.`a` > CAST(1 AS INT)) AND (`r`.`s` = 'x'))"],
             ["`r`.`b`"],
+        ),
+        # A condition that may fail is not looked at where another has said no, or NULL.
+        (
+            "SELECT a FROM t WHERE (a <> 0 AND b > 1) AND a + 1 > 1 AND b = 2",
+            [
+                "((`r`.`a` <> CAST(0 AS INT)) AND (`r`.`b` > CAST(1 AS INT)))",
+                "(CAST((CAST(`r`.`a` AS BIGINT) + CAST(CAST(1 AS INT) AS BIGINT)) AS INT) > CAST(1 AS INT))",
+                "(`r`.`b` = CAST(2 AS INT))",
+            ],
+            ["`r`.`a`"],
         ),
         # Through views: columns take their places, conditions add up.
         (
             "SELECT b FROM few WHERE a = -1",
-            "((`r`.`b` > CAST(1 AS INT)) AND (`r`.`a` = CAST(-1 AS INT)))",
+            ["((`r`.`b` > CAST(1 AS INT)) AND (`r`.`a` = CAST(-1 AS INT)))"],
             ["`r`.`b`"],
         ),
-        ("SELECT c FROM sums", None, ["CAST((CAST(`r`.`a` AS BIGINT) + CAST(`r`.`b` AS BIGINT)) AS INT)"]),
-        ("SELECT a FROM t ORDER BY b", None, ["`r`.`a`"]),
+        ("SELECT c FROM sums", [], ["CAST((CAST(`r`.`a` AS BIGINT) + CAST(`r`.`b` AS BIGINT)) AS INT)"]),
+        ("SELECT a FROM t ORDER BY b", [], ["`r`.`a`"]),
     ],
 )
-def test_flat(query: str, condition: str | None, outputs: list[str]) -> None:
+def test_flat(query: str, conditions: list[str], outputs: list[str]) -> None:
     (branch,) = linearity(NAMES.bind(query)).branches
     assert branch.flat is not None
-    assert (None if branch.flat.condition is None else sql_text(branch.flat.condition)) == condition
+    assert [sql_text(c) for c in branch.flat.conditions] == conditions
     assert [sql_text(o) for o in branch.flat.outputs] == outputs
 
 
 @pytest.mark.parametrize(
     "query",
     [
-        # A condition that may fail is not looked at where another has said no.
-        "SELECT a FROM t WHERE a <> 0 AND 10 / a > 1",
-        "SELECT a FROM t WHERE s::int > 1",
         # An expression is not written in the place of a column that others name.
         "SELECT c FROM sums WHERE c > 1",
         "SELECT c + 1 FROM sums",
         # Functions in Python are evaluated for every row.
         "SELECT (a::float8)::text FROM t WHERE a > 1",
+        "SELECT a FROM t WHERE (a::float8)::text > 'x'",
+        "SELECT a FROM t WHERE " + " AND ".join(f"s::int > {n}" for n in range(MAX_STEPS + 1)),
     ],
 )
 def test_not_flat(query: str) -> None:

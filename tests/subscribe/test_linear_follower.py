@@ -56,6 +56,7 @@ class Told:
         self, updates: Sequence[Update], uppers: Sequence[int], error: tuple[int, str] | None = None
     ) -> None:
         self.frontier = 0
+        self.relation = "told"
         self.closed = False
         self._updates = updates
         self._uppers = list(uppers)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.errors import TidemillError
@@ -20,15 +21,24 @@ if TYPE_CHECKING:
 
 # Pieces of one job. A plan of more takes seconds, and everybody would wait for it.
 MAX_PIECES = 256
-# A hundred threads that wake at once take turns at the interpreter: a job waits for others while they keep
-# coming, each within the first of these after the one before, and no longer than the second. A job that runs
-# without them costs each of them as much as all together.
-GATHER_GAP = 0.02
-GATHER_SECONDS = 0.25
+# A hundred threads that wake at once take turns at the interpreter, and some may still be telling their
+# readers of the last job: a job waits for the other queries over the same relations while they keep coming,
+# each within the first of these after the one before, and no longer than the second. A job that runs without
+# them costs each of them as much as all together, and then they come at different moments for good.
+GATHER_GAP = 0.1
+GATHER_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """A query that asks from time to time, over changes of these relations."""
+
+    relations: frozenset[str]
 
 
 class _Task:
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, member: Member, pieces: Sequence[Piece]) -> None:
+        self.member = member
         self.pieces = pieces
         self.error: TidemillError | None = None
         # Done, or to lead.
@@ -45,25 +55,27 @@ class Evaluations:
         self._came = threading.Condition()
         self._waiting: list[_Task] = []
         self._led = False
-        # Queries that may ask.
-        self._members = 0
+        self._members: set[Member] = set()
         # Jobs so far; for tests and whoever measures.
         self.jobs = 0
 
-    def join(self) -> None:
-        """A query will ask from time to time, until it leaves."""
+    def join(self, relations: Iterable[str]) -> Member:
+        """A query over the relations will ask from time to time, until it leaves."""
+        member = Member(frozenset(relations))
         with self._came:
-            self._members += 1
+            self._members.add(member)
+        return member
 
-    def leave(self) -> None:
+    def leave(self, member: Member) -> None:
+        """Idempotent."""
         with self._came:
-            self._members -= 1
+            self._members.discard(member)
 
-    def evaluate(self, pieces: Sequence[Piece]) -> None:
+    def evaluate(self, member: Member, pieces: Sequence[Piece]) -> None:
         """Fill in the pieces; raises the first one's error. Blocks."""
         if not pieces:
             return
-        task = _Task(pieces)
+        task = _Task(member, pieces)
         with self._came:
             self._waiting.append(task)
             lead, self._led = not self._led, True
@@ -104,7 +116,7 @@ class Evaluations:
     def _gather(self) -> list[_Task]:
         deadline = time.monotonic() + GATHER_SECONDS
         with self._came:
-            while len(self._waiting) < self._members and time.monotonic() < deadline:
+            while self._more_to_come() and time.monotonic() < deadline:
                 if not self._came.wait(GATHER_GAP):
                     break
             count, size = 0, 0
@@ -115,3 +127,9 @@ class Evaluations:
                 count += 1
             taken, self._waiting = self._waiting[:count], self._waiting[count:]
             return taken
+
+    def _more_to_come(self) -> bool:
+        """Whether a query is missing that sees the same changes."""
+        asked = frozenset[str]().union(*(task.member.relations for task in self._waiting))
+        here = {task.member for task in self._waiting}
+        return any(m not in here and not m.relations.isdisjoint(asked) for m in self._members)

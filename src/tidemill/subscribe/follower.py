@@ -33,6 +33,13 @@ class Follower(Protocol):
         ...
 
 
+class RelationFollower(Follower, Protocol):
+    @property
+    def relation(self) -> str:
+        """Followers with the same name here tell the same changes."""
+        ...
+
+
 class CollectionFollower:
     """A shard. `complete` says before which time it is complete, and has seen to it that all of that is in
     the log: a collection that nobody writes to goes on in time without it."""
@@ -45,6 +52,10 @@ class CollectionFollower:
         self.frontier = from_
         # Rows may differ in what nobody sees, and a column may have been added that nobody asked for.
         self._partial = bool(shard.desc.hidden)
+
+    @property
+    def relation(self) -> str:
+        return self._shard.id
 
     def advance(self) -> Changes | None:
         complete = self._complete()

@@ -18,7 +18,7 @@ from tidemill.query.changed import Formula, Piece
 from tidemill.query.evaluations import Evaluations
 from tidemill.sql.bind import ROW, Branch
 from tidemill.subscribe.changes import Changes
-from tidemill.subscribe.follower import Follower
+from tidemill.subscribe.follower import RelationFollower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
@@ -39,7 +39,7 @@ class _Input:
     """One relation that the query reads. `waiting`: its updates that were read and are not told yet, because
     another input is not complete there; one batch at most."""
 
-    follower: Follower
+    follower: RelationFollower
     formulas: list[Formula]
     waiting: pa.Table | None = None
     error: tuple[int, str] | None = None
@@ -51,7 +51,7 @@ class LinearFollower:
         evaluations: Evaluations,
         columns: Sequence[Column],
         branches: Sequence[Branch],
-        inputs: Mapping[str, Follower],
+        inputs: Mapping[str, RelationFollower],
         from_: int,
     ) -> None:
         """`inputs`: by the branches' placeholders, followers of the relations from `from_` on (at least
@@ -68,8 +68,7 @@ class LinearFollower:
         )
         # An error of an expression, to be raised after what came before it.
         self._failure: TidemillError | None = None
-        self._closed = False
-        evaluations.join()
+        self._member = evaluations.join(f.relation for f in inputs.values())
 
     def advance(self) -> Changes | None:
         if self._failure is not None:
@@ -124,7 +123,7 @@ class LinearFollower:
         pieces = [
             Piece(formula, table) for name, table in tables.items() for formula in self._inputs[name].formulas
         ]
-        self._evaluations.evaluate(pieces)
+        self._evaluations.evaluate(self._member, pieces)
         rows = [self._stamped(piece) for piece in pieces]
         updates = pa.concat_tables(rows) if rows else self._schema.empty_table()
         if updates.num_rows:
@@ -164,8 +163,6 @@ class LinearFollower:
         return Changes(updates, lower, self.frontier)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._evaluations.leave()
+        self._evaluations.leave(self._member)
         for given in self._inputs.values():
             given.follower.close()

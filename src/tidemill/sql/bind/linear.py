@@ -13,6 +13,7 @@ multiplicity of the change that a row comes from.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ ROW = "mz_row"
 FLAT_ALIAS = "r"
 # UNION ALL of more than this many relations is answered anew: each is a branch of a plan.
 MAX_BRANCHES = 64
+# Conditions, one within the other, of a flat form.
+MAX_STEPS = 32
 
 _PYTHON = frozenset(f.name for f in PYTHON_FUNCTIONS)
 # What a linear SELECT may have. Its order says nothing about what is in it.
@@ -51,10 +54,10 @@ _CLAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A branch as one filter and one projection of the relation, which is called `FLAT_ALIAS`. The
-    condition cannot fail, whatever the row: it may be looked at for rows that the query would not reach."""
+    """A branch as filters and one projection of the relation, which is called `FLAT_ALIAS`. A condition may
+    be looked at only for rows of which those before it are true: it may fail for others."""
 
-    condition: Tree | None
+    conditions: tuple[Tree, ...]
     outputs: tuple[Tree, ...]
 
 
@@ -184,9 +187,30 @@ def _flat(branch: exp.Select) -> Flat | None:
     if merged is None:
         return None
     conditions, outputs = merged
-    if not all(map(_cannot_fail, conditions)) or any(map(_has_python, outputs)):
+    if any(map(_has_python, [*conditions, *outputs])):
         return None
-    return Flat(and_(*conditions) if conditions else None, tuple(outputs))
+    steps = _steps([part for c in conditions for part in _conjuncts(c)])
+    return None if len(steps) > MAX_STEPS else Flat(tuple(steps), tuple(outputs))
+
+
+def _conjuncts(tree: Tree) -> list[Tree]:
+    """A filter takes what AND puts together one by one, and stops at what is not true: NULL too, which AND
+    alone does not."""
+    if isinstance(tree, exp.Paren):
+        inner = _conjuncts(tree.this)
+        return inner if len(inner) > 1 else [tree]
+    if isinstance(tree, exp.And):
+        return [*_conjuncts(tree.left), *_conjuncts(tree.right)]
+    return [tree]
+
+
+def _steps(conditions: Sequence[Tree]) -> list[Tree]:
+    """Conditions that cannot fail may be looked at together, whatever comes before them."""
+    steps: list[Tree] = []
+    for harmless, group in itertools.groupby(conditions, _cannot_fail):
+        found = list(group)
+        steps += [and_(*found)] if harmless else found
+    return steps
 
 
 def _merged(select: exp.Select) -> tuple[list[Tree], list[Tree]] | None:
