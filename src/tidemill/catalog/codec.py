@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tidemill.catalog.items import (
+    Comment,
     Connection,
     Database,
     Item,
@@ -178,6 +179,8 @@ def _encode(item: Item) -> tuple[str, Json]:
             "options": item.options,
             "depends_on": list(item.depends_on),
         }
+    if isinstance(item, Comment):
+        return "comment", {"on": item.on, "column": item.column, "text": item.text}
     if isinstance(item, Role):
         return "role", {"name": item.name, "superuser": item.superuser}
     return "parameter", {"name": item.name, "value": item.value}
@@ -185,6 +188,10 @@ def _encode(item: Item) -> tuple[str, Json]:
 
 def _database(i: ItemId, b: Json) -> Item:
     return Database(i, b["name"])
+
+
+def _comment(i: ItemId, b: Json) -> Item:
+    return Comment(i, b["on"], b["column"], b["text"])
 
 
 def _schema(i: ItemId, b: Json) -> Item:
@@ -322,6 +329,7 @@ _DECODERS: dict[str, Callable[[ItemId, Json], Item]] = {
     "sink": _sink,
     "secret": _secret,
     "connection": _connection,
+    "comment": _comment,
     "role": _role,
     "parameter": _parameter,
 }

@@ -296,16 +296,32 @@ class SystemParameter:
     value: str
 
 
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """What COMMENT ON said of an item, or of a column of it. It goes with the item."""
+
+    id: ItemId
+    on: ItemId
+    column: str | None
+    text: str
+
+    @property
+    def name(self) -> str:
+        """For messages: a comment has none of its own."""
+        return f"comment on {self.on}"
+
+
 # What can be read, but for a source that feeds tables.
 Relation: TypeAlias = Table | View | MaterializedView | Source | SourceTable | SourceProgress
 RELATIONS = (Table, View, MaterializedView, Source, SourceTable, SourceProgress)
 # What stands in a schema under a name. There is one space of names for all.
 SchemaItem: TypeAlias = Relation | Sink | Secret | Connection
 SCHEMA_ITEMS = (*RELATIONS, Sink, Secret, Connection)
-Item: TypeAlias = Database | Schema | SchemaItem | Role | SystemParameter
+Item: TypeAlias = Database | Schema | SchemaItem | Role | SystemParameter | Comment
 
 # How an item's kind is called in messages.
 KIND_NAMES: dict[type[Item], str] = {
+    Comment: "comment",
     Database: "database",
     Schema: "schema",
     Table: "table",

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from tidemill.catalog import connection_ops, materialized_ops, sink_ops, source_ops
+from tidemill.catalog import comment_ops, connection_ops, materialized_ops, sink_ops, source_ops
 from tidemill.catalog.columns import check_columns
+from tidemill.catalog.comment_ops import SetComment
 from tidemill.catalog.connection_ops import AlterConnection, AlterSecret, CreateConnection, CreateSecret
 from tidemill.catalog.items import (
     DEFAULT_SCHEMA,
@@ -173,6 +174,7 @@ Op: TypeAlias = (
     | CreateConnection
     | AlterConnection
     | AlterSystem
+    | SetComment
 )
 
 
@@ -229,6 +231,8 @@ class _Draft:
                 self.drop(op)
             case Rename():
                 self.rename(op)
+            case SetComment():
+                comment_ops.apply(self, op)
             case AlterSystem():
                 self.alter_system(op)
             case _:
@@ -350,6 +354,7 @@ class _Draft:
                 self.state.check_droppable(op.id)
         for item in self.state.drop_order(op.id):
             del self.items[item.id]
+        comment_ops.forget(self.items)
 
     def is_empty_default(self, item_id: ItemId) -> bool:
         item = self.items[item_id]

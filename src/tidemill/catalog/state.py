@@ -15,6 +15,7 @@ from tidemill.catalog.items import (
     RELATIONS,
     SCHEMA_ITEMS,
     Collection,
+    Comment,
     Connection,
     Database,
     Item,
@@ -61,6 +62,7 @@ class CatalogState:
         self._named: dict[tuple[ItemId, str], ItemId] = {}
         self._roles: dict[str, ItemId] = {}
         self._parameters: dict[str, ItemId] = {}
+        self._comments: dict[tuple[ItemId, str | None], ItemId] = {}
         self._dependants: dict[ItemId, list[ItemId]] = {}
         # The contents of databases and schemas, in the order of ids.
         self._contents: dict[ItemId, list[ItemId]] = {}
@@ -79,6 +81,9 @@ class CatalogState:
             taken = self._roles.setdefault(item.name, item.id)
         elif isinstance(item, SystemParameter):
             taken = self._parameters.setdefault(item.name, item.id)
+        elif isinstance(item, Comment):
+            taken = self._comments.setdefault((item.on, item.column), item.id)
+            self._require(item, item.on)
         else:
             taken = self._named.setdefault((item.schema, item.name), item.id)
             self._require(item, item.schema)
@@ -342,6 +347,14 @@ class CatalogState:
     def find_parameter(self, name: str) -> SystemParameter | None:
         item_id = self._parameters.get(name)
         return None if item_id is None else self.get(item_id, SystemParameter)
+
+    def comment(self, on: ItemId, column: str | None = None) -> Comment | None:
+        """What COMMENT ON said of it."""
+        item_id = self._comments.get((on, column))
+        return None if item_id is None else self.get(item_id, Comment)
+
+    def comments(self) -> list[Comment]:
+        return [self.get(i, Comment) for i in self._comments.values()]
 
     def parameters(self) -> dict[str, str]:
         """What ALTER SYSTEM has set."""

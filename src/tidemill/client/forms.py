@@ -23,7 +23,7 @@ from tidemill.types.nested import list_array, list_parts
 from tidemill.types.wire import decode_text, encode_text, type_of_oid
 from tidemill.types.wire.oids import MZ_TIMESTAMP_PRECISION
 
-_TEXTS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.UNKNOWN}
+_TEXTS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN}
 # Where the storage form is not what one would hand to an application.
 _SHOWN: dict[Kind, pa.DataType] = {
     Kind.UINT2: pa.uint16(),

@@ -354,9 +354,3 @@ def _plan_set_not_null(table: Table, column: Column) -> Plan:
         return await _alter_as_read(s, table, work_out)
 
     return Action(act)
-
-
-def plan_comment(statement: ast.CommentOn) -> Plan:
-    raise Unsupported(
-        f"COMMENT ON {statement.kind.value} is not supported yet", hint="Leave it out: it changes no answer."
-    )

@@ -31,6 +31,7 @@ def plan_statement(
     s: EngineSession, statement: ast.Statement, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
     from tidemill.engine import (
+        comments,
         connections_ddl,
         controls,
         copy_in,
@@ -105,7 +106,7 @@ def plan_statement(
         case ast.NoOp():
             return controls.plan_no_op(statement)
         case ast.CommentOn():
-            return ddl.plan_comment(statement)
+            return comments.plan_comment(s, statement, catalog)
         case ast.CreateTable():
             return ddl.plan_create_table(s, statement, catalog)
         case ast.CreateTableAs():

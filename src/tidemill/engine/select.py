@@ -14,6 +14,7 @@ from tidemill.catalog.items import MaterializedView, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
+from tidemill.engine.catalog_query import CatalogQueryPlan, plan_catalog_query
 from tidemill.engine.cursors import Cursor
 from tidemill.engine.durations import milliseconds
 from tidemill.engine.following import described
@@ -29,6 +30,7 @@ from tidemill.errors import (
     InvalidValue,
     LimitExceeded,
     TidemillError,
+    UndefinedObject,
     Unsupported,
 )
 from tidemill.sql import ast
@@ -72,6 +74,25 @@ class QueryPlan:
 
 
 def plan_query(
+    session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+) -> QueryPlan | CatalogQueryPlan:
+    """The system's relations are answered here where that is possible, everything else by Spark."""
+    if query.tree.find(exp.Table) is not None:
+        here = plan_catalog_query(session, query, types, catalog)
+        if here is not None:
+            return here
+        return _spark_query(session, query, types, catalog)
+    try:
+        return _spark_query(session, query, types, catalog)
+    except (UndefinedObject, Unsupported):
+        # No relation, and something that only the catalog knows: SELECT 't'::regclass.
+        here = plan_catalog_query(session, query, types, catalog)
+        if here is None:
+            raise
+        return here
+
+
+def _spark_query(
     session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> QueryPlan:
     bound = bind_query(query.tree, session.resolver(catalog), param_types=types, session=session.info())
@@ -334,7 +355,7 @@ def _frontiers(session: EngineSession, item: Table | MaterializedView) -> tuple[
 def plan_explain_timestamp(
     session: EngineSession, statement: ast.ExplainTimestamp, catalog: CatalogState
 ) -> Plan:
-    plan = plan_query(session, statement.query, (), catalog)
+    plan = _spark_query(session, statement.query, (), catalog)
     columns = text_columns("Timestamp")
 
     async def act(s: EngineSession) -> Outcome:

@@ -34,7 +34,7 @@ from tidemill.engine.planner import plan, verb_of
 from tidemill.engine.resolver import Resolver
 from tidemill.engine.subscribe_request import subscribe_statement
 from tidemill.engine.transaction import Transaction
-from tidemill.engine.variables import SESSION_VARIABLES, Variable, Variables
+from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables
 from tidemill.engine.watched import Watched
 from tidemill.errors import (
     Internal,
@@ -318,6 +318,7 @@ class EngineSession:
                 now=started,
                 time_zone=self.variables.get("timezone"),
                 setting=self.setting,
+                version=VERSION,
             )
             self._info_at = self.variables.generation
         return known

@@ -17,7 +17,6 @@ import pyarrow as pa
 from tidemill.catalog.items import (
     RELATIONS,
     SCHEMA_ITEMS,
-    Database,
     Relation,
     Role,
     Schema,
@@ -27,10 +26,18 @@ from tidemill.catalog.items import (
     View,
 )
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.comments import COMMENTS_SPEC
 from tidemill.engine.connection_relations import CONNECTION_SPECS
 from tidemill.engine.kinds import object_type
 from tidemill.engine.materialized_relations import MATERIALIZED_SPECS, ViewRow
 from tidemill.engine.oids import item_oid
+from tidemill.engine.pg.descriptions import DESCRIPTION_SPECS
+from tidemill.engine.pg.empty import EMPTY_SPECS
+from tidemill.engine.pg.info import INFO_COLUMNS, INFO_SCHEMATA, INFO_SPECS, INFO_TABLES
+from tidemill.engine.pg.oids import system_oid
+from tidemill.engine.pg.procs import PROC_SPECS
+from tidemill.engine.pg.relations import PG_SPECS
+from tidemill.engine.pg.settings import SETTINGS_SPEC
 from tidemill.engine.sink_relations import SINK_SPECS, SinkRow
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
 from tidemill.engine.subscription_relation import SUBSCRIPTION_SPECS, SubscriptionRow
@@ -108,6 +115,10 @@ class SystemRelation:
     desc: RelationDesc
     rows: Callable[[Situation], Rows]
 
+    @property
+    def oid(self) -> int:
+        return system_oid(self.schema, self.name, self.id)
+
     def table(self, situation: Situation) -> pa.Table:
         schema = storage_schema(self.desc)
         rows = self.rows(situation)
@@ -123,7 +134,7 @@ def _objects(s: Situation) -> Rows:
             rows.append((item.id, item_oid(item.id), item.schema, item.name, object_type(item)))
     schemas = _system_schema_ids(s)
     for relation in SYSTEM_RELATIONS.values():
-        rows.append((relation.id, item_oid(relation.id), schemas[relation.schema], relation.name, "view"))
+        rows.append((relation.id, relation.oid, schemas[relation.schema], relation.name, "view"))
     return rows
 
 
@@ -207,41 +218,6 @@ def _system_parameters(s: Situation) -> Rows:
     return rows
 
 
-def _settings(s: Situation) -> Rows:
-    return list(s.variables())
-
-
-_INFO_KINDS = {"table": "BASE TABLE", "view": "VIEW", "materialized-view": "MATERIALIZED VIEW"}
-
-
-def _placed(s: Situation) -> Iterable[tuple[str, str, str, str, RelationDesc, tuple[str | None, ...], str]]:
-    """(database, schema, name, id, desc, defaults, type) of everything that the current database shows."""
-    database = s.catalog.database(s.database)
-    for schema in s.catalog.schemas(database.id):
-        for item in s.catalog.relations(schema.id):
-            kind = _INFO_KINDS.get(object_type(item), "SOURCE")
-            yield s.database, schema.name, item.name, item.id, *_shown(item), kind
-    for r in SYSTEM_RELATIONS.values():
-        yield s.database, r.schema, r.name, r.id, r.desc, (None,) * len(r.desc.columns), "VIEW"
-
-
-def _info_schemata(s: Situation) -> Rows:
-    database: Database = s.catalog.database(s.database)
-    return [(s.database, schema.name) for schema in s.catalog.schemas(database.id)]
-
-
-def _info_tables(s: Situation) -> Rows:
-    return [(d, schema, name, kind) for d, schema, name, _, _, _, kind in _placed(s)]
-
-
-def _info_columns(s: Situation) -> Rows:
-    return [
-        (d, schema, name, c.name, n, default, "YES" if c.nullable else "NO", type_name(c.type))
-        for d, schema, name, _, desc, defaults, _ in _placed(s)
-        for n, (c, default) in enumerate(zip(desc.columns, defaults, strict=True), 1)
-    ]
-
-
 _SPECS: list[Spec] = [
     (
         "mz_catalog",
@@ -322,35 +298,22 @@ _SPECS: list[Spec] = [
         [("name", TEXT), ("value", TEXT), ("default", TEXT), ("description", TEXT)],
         _system_parameters,
     ),
-    ("pg_catalog", "pg_settings", [("name", TEXT), ("setting", TEXT), ("short_desc", TEXT)], _settings),
-    ("information_schema", "schemata", [("catalog_name", TEXT), ("schema_name", TEXT)], _info_schemata),
-    (
-        "information_schema",
-        "tables",
-        [("table_catalog", TEXT), ("table_schema", TEXT), ("table_name", TEXT), ("table_type", TEXT)],
-        _info_tables,
-    ),
-    (
-        "information_schema",
-        "columns",
-        [
-            ("table_catalog", TEXT),
-            ("table_schema", TEXT),
-            ("table_name", TEXT),
-            ("column_name", TEXT),
-            ("ordinal_position", INT4),
-            ("column_default", TEXT),
-            ("is_nullable", TEXT),
-            ("data_type", TEXT),
-        ],
-        _info_columns,
-    ),
+    SETTINGS_SPEC,
+    INFO_SCHEMATA,
+    INFO_TABLES,
+    INFO_COLUMNS,
     # Behind the others: ids follow the order.
     *SOURCE_SPECS,
     *CONNECTION_SPECS,
     *SUBSCRIPTION_SPECS,
     *MATERIALIZED_SPECS,
     *SINK_SPECS,
+    *PG_SPECS,
+    *PROC_SPECS,
+    *DESCRIPTION_SPECS,
+    COMMENTS_SPEC,
+    *EMPTY_SPECS,
+    *INFO_SPECS,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

@@ -8,6 +8,7 @@ defaults of an environment: they live in the catalog and `mz_system` changes the
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,8 @@ from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
 
 SERVER_VERSION = "16.4"  # the PostgreSQL release whose behaviour we follow; drivers switch features on it
 SERVER_VERSION_NUM = "160004"
+# version(): drivers look for PostgreSQL's number in it.
+VERSION = f"PostgreSQL {SERVER_VERSION} (Tidemill {importlib.metadata.version('tidemill')})"
 MAX_IDENTIFIER_LENGTH = 255
 
 ISOLATION_LEVELS = {

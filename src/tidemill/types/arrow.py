@@ -56,6 +56,7 @@ _PLAIN: dict[Kind, pa.DataType] = {
     Kind.VARCHAR: pa.string(),
     Kind.CHAR: pa.string(),
     Kind.NAME: pa.string(),
+    Kind.QCHAR: pa.string(),
     Kind.UNKNOWN: pa.string(),
     Kind.JSONB: pa.string(),
     Kind.BYTEA: pa.binary(),

@@ -38,6 +38,7 @@ class Kind(Enum):
     MZ_TIMESTAMP = "mz_timestamp"
     OID = "oid"
     NAME = "name"
+    QCHAR = "char"  # PostgreSQL's "char", one byte: of its catalogs alone, no stored column has it
     UNKNOWN = "unknown"  # an untyped literal or parameter before it takes its context's type
     ARRAY = "array"
     LIST = "list"
@@ -112,6 +113,7 @@ JSONB = SqlType(Kind.JSONB)
 MZ_TIMESTAMP = SqlType(Kind.MZ_TIMESTAMP)
 OID = SqlType(Kind.OID)
 NAME = SqlType(Kind.NAME)
+QCHAR = SqlType(Kind.QCHAR)
 UNKNOWN = SqlType(Kind.UNKNOWN)
 
 
@@ -171,6 +173,8 @@ def type_name(t: SqlType) -> str:
         return f"record({inner})"
     if t.kind is Kind.CHAR and t.length is None:
         return "bpchar"  # `character` alone would be character(1)
+    if t.kind is Kind.QCHAR:
+        return '"char"'
     base = _SQL_NAMES.get(t.kind, t.kind.value)
     if t.kind is Kind.NUMERIC and t.precision is not None:
         return f"numeric({t.precision},{t.scale})"

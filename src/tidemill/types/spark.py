@@ -31,6 +31,7 @@ _PLAIN: dict[Kind, str] = {
     Kind.VARCHAR: "STRING",
     Kind.CHAR: "STRING",
     Kind.NAME: "STRING",
+    Kind.QCHAR: "STRING",
     Kind.UNKNOWN: "STRING",
     Kind.JSONB: "STRING",
     Kind.BYTEA: "BINARY",

@@ -21,7 +21,7 @@ from tidemill.types.spark import spark_type
 _WHOLE = frozenset(
     {Kind.INT2, Kind.INT4, Kind.INT8, Kind.UINT2, Kind.UINT4, Kind.OID, Kind.MZ_TIMESTAMP, Kind.TIME}
 )
-_TEXT = frozenset({Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.JSONB, Kind.UNKNOWN})
+_TEXT = frozenset({Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.JSONB, Kind.UNKNOWN})
 
 
 def as_scalar(value: Any, t: SqlType) -> pa.Scalar:

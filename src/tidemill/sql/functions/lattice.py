@@ -19,7 +19,7 @@ class Context(IntEnum):
     EXPLICIT = 2
 
 
-STRINGS = frozenset({Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME})
+STRINGS = frozenset({Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR})
 SIGNED = frozenset({Kind.INT2, Kind.INT4, Kind.INT8})
 UNSIGNED = frozenset({Kind.UINT2, Kind.UINT4, Kind.UINT8})
 FLOATS = frozenset({Kind.FLOAT4, Kind.FLOAT8})
@@ -101,6 +101,7 @@ _CASTS: dict[Kind, dict[Kind, Context]] = {
     Kind.TEXT: {Kind.VARCHAR: _I, Kind.CHAR: _I, Kind.NAME: _A},
     Kind.VARCHAR: {Kind.TEXT: _I, Kind.CHAR: _I, Kind.NAME: _I},
     Kind.CHAR: {Kind.TEXT: _I, Kind.VARCHAR: _I, Kind.NAME: _I},
+    Kind.QCHAR: {Kind.TEXT: _I},
     Kind.NAME: {Kind.TEXT: _I, Kind.VARCHAR: _A, Kind.CHAR: _A},
     Kind.JSONB: {Kind.BOOL: _E, Kind.INT2: _E, Kind.INT4: _E, Kind.INT8: _E, Kind.FLOAT4: _E, Kind.FLOAT8: _E}
     | {Kind.NUMERIC: _E},

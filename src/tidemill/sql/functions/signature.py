@@ -105,6 +105,15 @@ def operators_named(name: str) -> Sequence[Fn]:
     return _operators.get(name, ())
 
 
+def every_function() -> list[Fn]:
+    """Scalar functions and aggregates."""
+    return [f for group in _functions.values() for f in group]
+
+
+def every_operator() -> list[Fn]:
+    return [f for group in _operators.values() for f in group]
+
+
 def is_not_yet(name: str) -> bool:
     return name in _known_elsewhere
 

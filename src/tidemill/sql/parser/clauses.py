@@ -162,8 +162,16 @@ class _Check:
             if frame.clause == _FROM:
                 self._end_joins(at)
                 self._relation(at)
-        elif value not in ("*", ":", ";"):
+        elif value not in ("*", ":", ";") and not self._is_written_out(at):
             self._wants_more(at)
+
+    def _is_written_out(self, at: int) -> bool:
+        """Whether the operator at `at` stands in OPERATOR(pg_catalog.~), where nothing follows it."""
+        begin = at - 3 if at > 2 and self._tokens[at - 1][:2] == (Kind.SYMBOL, ".") else at - 1
+        return begin > 0 and [t[:2] for t in self._tokens[begin - 1 : begin + 1]] == [
+            (Kind.WORD, "operator"),
+            (Kind.SYMBOL, "("),
+        ]
 
     def _arguments(self, at: int, frame: _Frame, comma: bool) -> None:
         """sqlglot takes SUBSTRING(a, b FROM c), a mixture of both ways to give arguments."""

@@ -115,6 +115,9 @@ _OPERATORS: dict[str, tuple[TokenType, ...]] = {
     "!~~": (TokenType.NOT, _KEYWORDS["~~"]),
     "!~~*": (TokenType.NOT, _KEYWORDS["~~*"]),
 }
+# What may be written as OPERATOR(pg_catalog.x). PostgreSQL gives it the rank of the pattern operators then,
+# which those below `=` here have anyway; the comparisons would be grouped otherwise only within each other.
+_QUALIFIED = words("~ ~* !~ !~* ~~ ~~* !~~ !~~* || = <> < > <= >=")
 _VALUES = frozenset({Kind.STRING, Kind.NUMBER, Kind.PARAM, Kind.BITS, Kind.QUOTED})
 _BEFORE_STRINGS = RESERVED | RESERVED_FUNCTION_OR_TYPE | words("between by escape groups range rows zone")
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
@@ -139,6 +142,8 @@ class _Lowering:
         self._open: list[bool | None] = []
         # Where the AND of a BETWEEN stands: the parenthesis around the lower bound closes before it.
         self._lower_bounds: set[int] = set()
+        # Where the operand behind the last OPERATOR(...) stands.
+        self._after_operator = -1
 
     def run(self) -> list[GlotToken]:
         tokens, at = self._tokens, 0
@@ -164,7 +169,7 @@ class _Lowering:
         if kind is Kind.NUMBER:
             self._emit(TokenType.NUMBER, "0" + value if value[0] == "." else value, at)
         elif kind is Kind.STRING:
-            if at and not self._may_precede_string(at - 1):
+            if at and at != self._after_operator and not self._may_precede_string(at - 1):
                 raise syntax_error(self._text, self._tokens[at].start, self._tokens[at].end)
             self._emit(TokenType.STRING, value, at)
         elif kind is Kind.QUOTED:
@@ -302,6 +307,8 @@ class _Lowering:
                 self._name(at + 1)
                 return at + 2
             return at + 1
+        if value == "operator" and following[:2] == (Kind.SYMBOL, "(") and self._is_operand(at - 1):
+            return self._qualified_operator(at)
         if value == "array" and following.key not in ("[", "("):
             raise syntax_error(self._text, following.start, following.end)
         if value in TYPE_WORDS:
@@ -323,6 +330,27 @@ class _Lowering:
         else:
             self._plain(at)
         return at + 1
+
+    def _qualified_operator(self, at: int) -> int:
+        """`OPERATOR(pg_catalog.~)` as `~`: there are no operators but pg_catalog's."""
+        tokens = self._tokens
+        end = at + 2
+        if tokens[end].kind in (Kind.WORD, Kind.QUOTED) and tokens[end + 1][:2] == (Kind.SYMBOL, "."):
+            if tokens[end].key != "pg_catalog":
+                raise Unsupported(
+                    f"operators of schema {tokens[end].value} are not supported",
+                    position=tokens[end].start + 1,
+                )
+            end += 2
+        operator, close = tokens[end], tokens[end + 1]
+        if operator.kind is not Kind.SYMBOL or operator.value not in _QUALIFIED:
+            raise syntax_error(self._text, operator.start, operator.end)
+        if close[:2] != (Kind.SYMBOL, ")"):
+            raise syntax_error(self._text, close.start, close.end)
+        for kind in _OPERATORS[operator.value]:
+            self._emit(kind, operator.value, end)
+        self._after_operator = end + 2
+        return end + 2
 
     def _between(self, at: int) -> int:
         """Parentheses around the lower bound (`tree` takes them away): sqlglot does not miss the AND after

@@ -15,7 +15,17 @@ from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType, type_name
 from tidemill.types.wire.columns import InvalidField, decode_rows
 
-KINDS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.UNKNOWN, Kind.JSONB, Kind.BYTEA, Kind.UUID}
+KINDS = {
+    Kind.TEXT,
+    Kind.VARCHAR,
+    Kind.CHAR,
+    Kind.NAME,
+    Kind.QCHAR,
+    Kind.UNKNOWN,
+    Kind.JSONB,
+    Kind.BYTEA,
+    Kind.UUID,
+}
 
 # 255 is no hexadecimal digit.
 _NIBBLES = np.full(256, 255, dtype=np.uint8)

@@ -18,6 +18,7 @@ MZ_TIMESTAMP_PRECISION = 39
 _KINDS: dict[Kind, tuple[int, int, int]] = {
     Kind.BOOL: (16, 1000, 1),
     Kind.BYTEA: (17, 1001, -1),
+    Kind.QCHAR: (18, 1002, 1),
     Kind.NAME: (19, 1003, 64),
     Kind.INT8: (20, 1016, 8),
     Kind.INT2: (21, 1005, 2),
@@ -54,6 +55,7 @@ JSON_ARRAY_OID = 199
 _SIMPLE = [
     model.BOOL,
     model.BYTEA,
+    model.QCHAR,
     model.NAME,
     model.INT8,
     model.INT2,

@@ -1,0 +1,93 @@
+"""Queries over the system's relations alone, answered here and now: no Spark, no time to wait for.
+
+`plan_query` asks `plan_catalog_query` first. What it cannot compile goes the way of every other query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.local_rows import stream
+from tidemill.engine.pg.facts import PgFacts
+from tidemill.engine.pg.functions import catalog_functions
+from tidemill.engine.plan import Value
+from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_query
+from tidemill.sql.local import LocalQuery, NotLocal, compile_query
+from tidemill.types.model import Column, SqlType
+
+if TYPE_CHECKING:
+    from tidemill.engine.session import EngineSession
+
+
+@dataclass(slots=True)
+class CatalogQueryPlan:
+    """A SELECT of system relations."""
+
+    query: ast.Query
+    local: LocalQuery
+    catalog: CatalogState
+    session: EngineSession
+    tag: str = "SELECT"
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.local.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.local.columns
+
+    @property
+    def bound(self) -> BoundQuery:
+        """For whoever wants it of Spark: EXPLAIN."""
+        s = self.session
+        return bind_query(
+            self.query.tree, s.resolver(self.catalog), param_types=self.param_types, session=s.info()
+        )
+
+    async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
+        if self.local.relations:
+            session.current.will_read()
+        # On a worker thread: the largest catalogs take some tenths of a second.
+        return stream(await session.interrupt.guard(session.blocking(self._answer, session, params)))
+
+    def _answer(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
+        situation = session.engine.situation(session, self.catalog)
+        return self.local.run(
+            PgFacts(self.catalog, session.info()),
+            lambda relation_id: SYSTEM_RELATIONS_BY_ID[relation_id].rows(situation),
+            [p.scalar.as_py() for p in params],
+            session.interrupt.check,
+        )
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        return Rows(self.columns, await self.rows(session, params), tag=self.tag)
+
+
+def plan_catalog_query(
+    session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+) -> CatalogQueryPlan | None:
+    """The plan, if the query reads nothing but system relations and asks nothing that is not known here."""
+    if query.as_of is not None:
+        return None
+    try:
+        local = compile_query(
+            query.tree, session.resolver(catalog), session.info(), catalog_functions(), _oids(), types
+        )
+    except NotLocal:
+        return None
+    return CatalogQueryPlan(query, local, catalog, session)
+
+
+@cache
+def _oids() -> dict[str, int]:
+    return {r.id: r.oid for r in SYSTEM_RELATIONS.values()}

@@ -1,0 +1,70 @@
+"""COMMENT ON: the statement, and the relation that shows what it said (`mz_comments`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tidemill.catalog.comment_ops import SetComment
+from tidemill.catalog.items import RELATIONS, SCHEMA_ITEMS, Item, kind_name
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.pg.spec import Record, spec
+from tidemill.engine.plan import Plan
+from tidemill.errors import UndefinedObject, WrongObjectType
+from tidemill.sql import ast
+
+if TYPE_CHECKING:
+    from tidemill.engine.session import EngineSession
+    from tidemill.engine.system_relations import Situation
+
+
+def plan_comment(session: EngineSession, statement: ast.CommentOn, catalog: CatalogState) -> Plan:
+    from tidemill.engine.changes import change
+
+    item = _item(session, statement, catalog)
+    column = None if statement.column is None else statement.column.value
+    if column is not None:
+        _check_column(item, column, statement.name.offset + 1)
+    return change("COMMENT", [SetComment(item.id, column, statement.text)])
+
+
+def _item(session: EngineSession, statement: ast.CommentOn, catalog: CatalogState) -> Item:
+    from tidemill.engine.changes import find
+
+    if statement.column is not None:
+        return session.resolver(catalog).any_item(statement.name)
+    return find(session, statement.kind, statement.name, catalog)
+
+
+def _check_column(item: Item, column: str, position: int) -> None:
+    if not isinstance(item, RELATIONS):
+        raise WrongObjectType(f'"{item.name}" has no columns', position=position)
+    if item.desc is None or column not in item.desc.names:
+        raise UndefinedObject(
+            f'column "{column}" of relation "{item.name}" does not exist', sqlstate="42703", position=position
+        )
+
+
+def column_number(item: Item, column: str) -> int | None:
+    """Counted from 1; None where the column is gone."""
+    names = item.desc.names if isinstance(item, RELATIONS) and item.desc is not None else []
+    return names.index(column) + 1 if column in names else None
+
+
+def _rows(s: Situation) -> Iterable[Record]:
+    from tidemill.engine.kinds import object_type
+
+    for comment in s.catalog.comments():
+        item = s.catalog.items[comment.on]
+        kind = object_type(item) if isinstance(item, SCHEMA_ITEMS) else kind_name(item)
+        number = None if comment.column is None else column_number(item, comment.column)
+        yield {"id": item.id, "object_type": kind, "object_sub_id": number, "comment": comment.text}
+
+
+COMMENTS_SPEC = spec(
+    "mz_internal",
+    "mz_comments",
+    "id text, object_type text, object_sub_id int4, comment text",
+    _rows,
+    nulls=True,
+)

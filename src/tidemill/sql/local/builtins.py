@@ -1,0 +1,277 @@
+"""Functions that need nothing but their arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from tidemill.errors import InvalidValue, Unsupported
+from tidemill.sql.functions.signature import Poly
+from tidemill.sql.local.functions import Declared, Function
+from tidemill.sql.local.operators import python_regex
+from tidemill.sql.names import quote_ident, quote_literal
+from tidemill.types import model
+from tidemill.types.model import BOOL, INT4, INT8, JSONB, NUMERIC, TEXT, Column
+
+_A, _E, _ANY = Poly.ARRAY, Poly.ELEMENT, Poly.ANY
+# generate_series and repeat make no more than this many values: a limit of memory, not of meaning.
+MAX_VALUES = 100_000
+
+
+def _plain(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of values alone."""
+    return lambda rt, *args: fn(*args)
+
+
+def _f(
+    name: str, args: Sequence[Declared], result: Declared, fn: Callable[..., Any], **more: Any
+) -> Function:
+    return Function(name, tuple(args), result, _plain(fn), **more)
+
+
+def _substring(text: str, start: int, length: int | None = None) -> str:
+    if length is None:
+        return text[max(start - 1, 0) :]
+    if length < 0:
+        raise InvalidValue("negative substring length not allowed", sqlstate="22011")
+    return text[max(start - 1, 0) : max(start - 1 + length, 0)]
+
+
+def _letters(text: str, change: Callable[[str], str]) -> str:
+    """Letter by letter: one that would become two stays."""
+    return "".join(c if len(new := change(c)) != 1 else new for c in text)
+
+
+def _array_cat(a: list[Any] | None, b: list[Any] | None) -> list[Any] | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return [*a, *b]
+
+
+def _left(text: str, n: int) -> str:
+    return text[:n]
+
+
+def _right(text: str, n: int) -> str:
+    return text[-n:] if n > 0 else text[-n:] if n < 0 else ""
+
+
+def _array_to_string(items: Sequence[Any], separator: str, null: str | None = None) -> str:
+    texts = [null if v is None else _shown(v) for v in items]
+    return separator.join(t for t in texts if t is not None)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+def _concat(*items: Any) -> str:
+    return "".join(_shown(v) for v in items if v is not None)
+
+
+def _concat_ws(separator: str | None, *items: Any) -> str | None:
+    return None if separator is None else separator.join(_shown(v) for v in items if v is not None)
+
+
+def _length(items: Sequence[Any], dimension: int) -> int | None:
+    return len(items) if dimension == 1 and items else None
+
+
+def _lower_bound(items: Sequence[Any], dimension: int) -> int | None:
+    return 1 if dimension == 1 and items else None
+
+
+def _position(items: Sequence[Any], value: Any) -> int | None:
+    return items.index(value) + 1 if value in items else None
+
+
+def _series(start: int, stop: int, step: int | None = None) -> list[int]:
+    step = 1 if step is None else step
+    if step == 0:
+        raise Unsupported("step size cannot equal zero", sqlstate="22023")
+    found = range(start, stop + (1 if step > 0 else -1), step)
+    if len(found) > MAX_VALUES:
+        raise Unsupported(f"generate_series() of more than {MAX_VALUES} values over system relations")
+    return list(found)
+
+
+def _subscripts(items: Sequence[Any], dimension: int, reverse: bool | None = None) -> list[int]:
+    found = list(range(1, len(items) + 1)) if dimension == 1 else []
+    return found[::-1] if reverse else found
+
+
+def _expand(items: Sequence[Any]) -> list[tuple[Any, int]]:
+    return [(v, n) for n, v in enumerate(items, 1)]
+
+
+def _split_part(text: str, separator: str, at: int) -> str:
+    if at == 0:
+        raise InvalidValue("field position must not be zero", sqlstate="22023")
+    parts = text.split(separator) if separator else [text]
+    at = at - 1 if at > 0 else at
+    return parts[at] if -len(parts) <= at < len(parts) else ""
+
+
+def _string_to_array(text: str, separator: str | None) -> list[str]:
+    if separator is None:
+        return list(text)
+    if not text:
+        return []
+    return text.split(separator) if separator else [text]
+
+
+def _regexp_replace(text: str, pattern: str, replacement: str, flags: str | None = None) -> str:
+    options = flags or ""
+    if set(options) - {"g", "i"}:
+        raise Unsupported("regexp_replace() with these flags is not supported")
+    made = replacement.replace("\\&", "\\g<0>")
+    return python_regex(pattern, "i" in options).sub(made, text, count=0 if "g" in options else 1)
+
+
+def _regexp_match(text: str, pattern: str) -> list[str | None] | None:
+    found = python_regex(pattern, False).search(text)
+    if found is None:
+        return None
+    return list(found.groups()) if found.re.groups else [found[0]]
+
+
+def _format(template: str, *args: Any) -> str:
+    """format() with %s, %I, %L and %%."""
+    out: list[str] = []
+    values = iter(args)
+    at = 0
+    while at < len(template):
+        ch = template[at]
+        at += 1
+        if ch != "%":
+            out.append(ch)
+            continue
+        what = template[at : at + 1]
+        at += 1
+        if what == "%":
+            out.append("%")
+        elif what in ("s", "I", "L") and what:
+            value = next(values, None)
+            if what == "s":
+                out.append("" if value is None else _shown(value))
+            elif what == "I":
+                out.append(quote_ident(_shown(value)))
+            else:
+                out.append("NULL" if value is None else quote_literal(_shown(value)))
+        else:
+            raise Unsupported(f"format() with %{what} is not supported")
+    return "".join(out)
+
+
+def _json_object(*pairs: Any) -> str:
+    if len(pairs) % 2:
+        raise Unsupported("argument list must have even number of elements", sqlstate="22023")
+    names = [_shown(v) for v in pairs[::2]]
+    return json_text(dict(zip(names, pairs[1::2], strict=True)))
+
+
+class JsonText(str):
+    """The text of a JSON value, to tell it from a text that becomes a JSON string."""
+
+
+def json_text(value: Any) -> JsonText:
+    return JsonText(json.dumps(_jsonable(value), ensure_ascii=False, default=str))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, JsonText):
+        return json.loads(value)
+    if isinstance(value, dict):
+        return {k: _jsonable(v) for k, v in value.items()}
+    return [_jsonable(v) for v in value] if isinstance(value, list) else value
+
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def _size_pretty(size: int | Decimal) -> str:
+    """As PostgreSQL rounds: a unit is used until ten thousand of it."""
+    value = int(size)
+    for unit in _UNITS:
+        if abs(value) < 10 * 1024 or unit == _UNITS[-1]:
+            return f"{value} {unit}"
+        value = (abs(value) + 512) // 1024 * (1 if value > 0 else -1)
+    raise AssertionError
+
+
+_ENCODINGS = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}
+
+_EXPANDED = model.record(Column("x", model.INT8), Column("n", INT4))
+
+_FUNCTIONS: list[Function] = [
+    *(
+        _f(name, (TEXT,), TEXT, fn)
+        for name, fn in {
+            "lower": lambda s: _letters(s, str.lower),
+            "upper": lambda s: _letters(s, str.upper),
+            "quote_ident": quote_ident,
+            "quote_literal": quote_literal,
+            "btrim": lambda s: s.strip(" "),
+            "ltrim": lambda s: s.lstrip(" "),
+            "rtrim": lambda s: s.rstrip(" "),
+            "md5": lambda s: hashlib.md5(s.encode(), usedforsecurity=False).hexdigest(),
+            "reverse": lambda s: s[::-1],
+        }.items()
+    ),
+    *(_f(name, (TEXT,), INT4, len) for name in ("length", "char_length", "character_length")),
+    _f("octet_length", (TEXT,), INT4, lambda s: len(s.encode())),
+    _f("btrim", (TEXT, TEXT), TEXT, lambda s, c: s.strip(c)),
+    _f("ltrim", (TEXT, TEXT), TEXT, lambda s, c: s.lstrip(c)),
+    _f("rtrim", (TEXT, TEXT), TEXT, lambda s, c: s.rstrip(c)),
+    *(_f(name, (TEXT, INT4, INT4), TEXT, _substring, optional=1) for name in ("substring", "substr")),
+    _f("left", (TEXT, INT4), TEXT, _left),
+    _f("right", (TEXT, INT4), TEXT, _right),
+    _f("replace", (TEXT, TEXT, TEXT), TEXT, lambda s, a, b: s.replace(a, b) if a else s),
+    _f("strpos", (TEXT, TEXT), INT4, lambda s, t: s.find(t) + 1),
+    _f("position", (TEXT, TEXT), INT4, lambda s, t: s.find(t) + 1),
+    _f("starts_with", (TEXT, TEXT), BOOL, str.startswith),
+    _f("split_part", (TEXT, TEXT, INT4), TEXT, _split_part),
+    _f("concat", (_ANY,), TEXT, _concat, variadic=True, lenient=True),
+    _f("concat_ws", (TEXT, _ANY), TEXT, _concat_ws, variadic=True, lenient=True),
+    _f("format", (TEXT, _ANY), TEXT, _format, variadic=True, lenient=True),
+    _f("quote_nullable", (TEXT,), TEXT, lambda s: "NULL" if s is None else quote_literal(s), lenient=True),
+    _f("regexp_replace", (TEXT, TEXT, TEXT, TEXT), TEXT, _regexp_replace, optional=1),
+    _f("regexp_match", (TEXT, TEXT), model.array(TEXT), _regexp_match),
+    _f("string_to_array", (TEXT, TEXT), model.array(TEXT), _string_to_array),
+    _f("array_to_string", (model.array(TEXT), TEXT, TEXT), TEXT, _array_to_string, optional=1),
+    _f("array_length", (_A, INT4), INT4, _length),
+    _f("array_upper", (_A, INT4), INT4, _length),
+    _f("array_lower", (_A, INT4), INT4, _lower_bound),
+    _f("array_ndims", (_A,), INT4, lambda a: 1 if a else None),
+    _f("cardinality", (_A,), INT4, len),
+    _f("array_position", (_A, _E), INT4, _position),
+    _f("array_append", (_A, _E), _A, lambda a, v: [*(a or []), v], lenient=True),
+    _f("array_prepend", (_E, _A), _A, lambda v, a: [v, *(a or [])], lenient=True),
+    _f("array_cat", (_A, _A), _A, _array_cat, lenient=True),
+    _f("array_remove", (_A, _E), _A, lambda a, v: [x for x in a if x != v], lenient=False),
+    _f("unnest", (_A,), _E, list, rows=True),
+    _f("generate_subscripts", (_A, INT4, BOOL), INT4, _subscripts, rows=True, optional=1),
+    _f("generate_series", (INT4, INT4, INT4), INT4, _series, rows=True, optional=1),
+    _f("generate_series", (INT8, INT8, INT8), INT8, _series, rows=True, optional=1),
+    _f("_pg_expandarray", (_A,), _EXPANDED, _expand, rows=True),
+    _f("pg_size_pretty", (INT8,), TEXT, _size_pretty),
+    _f("pg_size_pretty", (NUMERIC,), TEXT, _size_pretty),
+    _f("pg_encoding_to_char", (INT4,), model.NAME, lambda n: _ENCODINGS.get(n, "")),
+    *(
+        _f(name, (_ANY,), JSONB, _json_object, variadic=True, lenient=True)
+        for name in ("json_build_object", "jsonb_build_object")
+    ),
+    *(_f(name, (_ANY,), JSONB, json_text) for name in ("to_json", "to_jsonb")),
+]
+
+
+def builtins() -> Mapping[str, Sequence[Function]]:
+    found: dict[str, list[Function]] = {}
+    for fn in _FUNCTIONS:
+        found.setdefault(fn.name, []).append(fn)
+    return found

@@ -1,0 +1,33 @@
+"""What all parts of one compilation share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidemill.sql.bind.model import NameResolver, SessionInfo
+from tidemill.types.model import Kind, SqlType
+
+if TYPE_CHECKING:
+    from tidemill.sql.local.functions import Function
+
+
+@dataclass(slots=True)
+class Context:
+    """`params` are the types of $1, $2, ...: None until one is used where its type is known. `relations` are
+    the ids of what is read."""
+
+    session: SessionInfo
+    names: NameResolver
+    functions: Mapping[str, Sequence[Function]]
+    is_local: Mapping[str, int]  # the ids of relations whose rows are at hand, and the OIDs of those
+    params: list[SqlType | None] = field(default_factory=list)
+    relations: set[str] = field(default_factory=set)
+    depth: int = 0
+
+    def param(self, index: int) -> SqlType | None:
+        while len(self.params) < index:
+            self.params.append(None)
+        found = self.params[index - 1]
+        return None if found is None or found.kind is Kind.UNKNOWN else found

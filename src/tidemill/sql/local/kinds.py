@@ -1,0 +1,122 @@
+"""Types as catalog queries have them: the SQL types, and PostgreSQL's names for OIDs (regclass and the like),
+which only live inside such a query and leave it as text."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from sqlglot import exp
+
+from tidemill.errors import TidemillError
+from tidemill.sql.bind.typename import sql_type
+from tidemill.types import model
+from tidemill.types.model import Kind, SqlType
+
+
+class Reg(Enum):
+    """An OID that is written and read as the name of what it is the OID of."""
+
+    CLASS = "regclass"
+    TYPE = "regtype"
+    PROC = "regproc"
+    PROCEDURE = "regprocedure"
+    NAMESPACE = "regnamespace"
+    ROLE = "regrole"
+    OPER = "regoper"
+    OPERATOR = "regoperator"
+    COLLATION = "regcollation"
+    CONFIG = "regconfig"
+    DICTIONARY = "regdictionary"
+
+
+Type = SqlType | Reg
+
+_REGS = {r.value: r for r in Reg}
+# Types that PostgreSQL's catalogs have and we show as one of ours.
+_SHOWN: dict[str, SqlType] = {
+    "char": model.QCHAR,
+    "int2vector": model.array(model.INT2),
+    "oidvector": model.array(model.OID),
+    "json": model.JSONB,
+    "xid": model.OID,
+    "cid": model.OID,
+    "aclitem": model.TEXT,
+    "pg_node_tree": model.TEXT,
+    "cardinal_number": model.INT4,
+    "character_data": model.VARCHAR,
+    "sql_identifier": model.NAME,
+    "yes_or_no": model.VARCHAR,
+}
+
+STRINGS = frozenset({Kind.TEXT, Kind.VARCHAR, Kind.NAME, Kind.QCHAR})
+INTEGERS = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.UINT2, Kind.UINT4, Kind.UINT8})
+NUMBERS = INTEGERS | {Kind.NUMERIC}
+FLOATS = frozenset({Kind.FLOAT4, Kind.FLOAT8})
+# Compared as Python compares their values.
+PLAIN = frozenset(
+    {Kind.BOOL, Kind.TIMESTAMPTZ, Kind.TIMESTAMP, Kind.DATE, Kind.MZ_TIMESTAMP, Kind.UUID, Kind.BYTEA}
+)
+
+
+class Category(Enum):
+    NUMBER = 1
+    FLOAT = 2
+    STRING = 3
+    ARRAY = 4
+    UNKNOWN = 5
+    OTHER = 6
+
+
+def category(t: Type) -> Category:
+    if isinstance(t, Reg) or t.kind in NUMBERS:
+        return Category.NUMBER
+    if t.kind in FLOATS:
+        return Category.FLOAT
+    if t.kind in STRINGS:
+        return Category.STRING
+    if t.kind is Kind.ARRAY:
+        return Category.ARRAY
+    return Category.UNKNOWN if t.kind is Kind.UNKNOWN else Category.OTHER
+
+
+def kind(t: Type) -> Kind:
+    return Kind.OID if isinstance(t, Reg) else t.kind
+
+
+def local_type(node: exp.Expr) -> Type | None:
+    """The type that a cast names; None where there is none here."""
+    if isinstance(node, exp.DataType) and node.this is exp.DType.ARRAY:
+        inner = local_type(node.expressions[0])
+        if not isinstance(inner, SqlType):
+            return None
+        return inner if inner.kind is Kind.ARRAY else model.array(inner)
+    name = _written(node)
+    if name in _REGS:
+        return _REGS[name]
+    if name in _SHOWN:
+        return _SHOWN[name]
+    if isinstance(node, exp.DataType) and node.this is exp.DType.JSON:
+        return model.JSONB
+    try:
+        return sql_type(node)
+    except TidemillError:
+        return None
+
+
+def _written(node: exp.Expr) -> str:
+    """A type's own name where sqlglot has no class for it; without its schema."""
+    if isinstance(node, exp.DataType):
+        named = node.args.get("kind")
+        if node.this is not exp.DType.USERDEFINED or named is None:
+            return ""
+        if isinstance(named, exp.Dot):
+            return named.expression.name
+        return named.name if isinstance(named, exp.Expr) else str(named).lower()
+    return node.name.lower()
+
+
+def shown(t: Type) -> SqlType:
+    """What a client is told of a column's type."""
+    if isinstance(t, Reg):
+        return model.TEXT
+    return model.TEXT if t.kind is Kind.UNKNOWN else t

@@ -1,0 +1,75 @@
+"""A whole statement: compiled once, run as often as it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.errors import UndefinedObject, Unsupported
+from tidemill.sql.bind.model import NameResolver, SessionInfo
+from tidemill.sql.local.cast import writer
+from tidemill.sql.local.context import Context
+from tidemill.sql.local.functions import Function
+from tidemill.sql.local.kinds import Reg, Type, shown
+from tidemill.sql.local.model import Facts, Level, NotLocal, Row, Runtime
+from tidemill.sql.local.query import compile_level
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import TEXT, Column, Kind, SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQuery:
+    """`relations` are the ids of those that it reads."""
+
+    columns: tuple[Column, ...]
+    param_types: tuple[SqlType, ...]
+    relations: frozenset[str]
+    level: Level
+
+    def run(
+        self,
+        facts: Facts,
+        rows: Callable[[str], Sequence[Row]],
+        params: Sequence[Any],
+        check: Callable[[], None],
+    ) -> pa.Table:
+        """The answer, columns c0, c1, ... `rows` gives a relation's rows, `check` raises when the statement
+        was cancelled."""
+        rt = Runtime(facts, rows, params, check)
+        found = self.level.rows(None, rt)
+        arrays: list[pa.Array] = []
+        for i, t in enumerate(self.level.types):
+            write = writer(t) if isinstance(t, Reg) else None
+            values = [r[i] for r in found]
+            if write is not None:
+                values = [None if v is None else write(v, rt) for v in values]
+            arrays.append(pa.array(values, arrow_type(shown(t))))
+        return pa.Table.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
+
+
+def compile_query(
+    query: exp.Expr,
+    names: NameResolver,
+    session: SessionInfo,
+    functions: Mapping[str, Sequence[Function]],
+    is_local: Mapping[str, int],
+    param_types: Sequence[SqlType | None],
+) -> LocalQuery:
+    """The query as one that runs here; `NotLocal` for any other. `is_local` has the ids of the relations
+    whose rows are at hand, with their OIDs."""
+    ctx = Context(session, names, functions, is_local, list(param_types))
+    try:
+        level = compile_level(ctx, query, None, {})
+    except (UndefinedObject, Unsupported) as e:
+        # A name that is not there, a type that is not ours: the binder says it with its place.
+        raise NotLocal(e.primary) from e
+    types: list[Type] = level.types
+    if not types or any(isinstance(t, SqlType) and t.kind is Kind.RECORD for t in types):
+        raise NotLocal("an answer of no columns, or of records")
+    columns = tuple(Column(n, shown(t)) for n, t in zip(level.names, types, strict=True))
+    given = tuple(TEXT if t is None or t.kind is Kind.UNKNOWN else t for t in ctx.params)
+    return LocalQuery(columns, given, frozenset(ctx.relations), level)
