@@ -77,9 +77,10 @@ class Writer:
         early = next((t for t in times if not beyond(self._lower, t)), None)
         if early is not None:
             raise Internal(f"an update at {early} was to be written, after a statement up to {self.lower}")
-        keys = keys_of(updates)
         for time, count in zip(times, np.bincount(codes, minlength=len(times)).tolist(), strict=True):
             self._counts[time] = self._counts.get(time, 0) + count
+        # Hashes take as long as all the rest: only who needs them pays for them.
+        keys = keys_of(updates) if self._digests or self._share is not None else np.empty(0, np.uint64)
         if self._digests:
             sums = np.zeros(len(times), np.uint64)
             with np.errstate(over="ignore"):
