@@ -354,6 +354,8 @@ class Collection:
     desc: RelationDesc
     # The source's bindings, not its rows.
     remap: bool = False
+    # What its envelope must remember, not its rows (`sidecars`).
+    sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import TypeVar
 
+from tidemill.catalog import sidecars
 from tidemill.catalog.items import (
     IMPLICIT_SCHEMAS,
     RELATIONS,
@@ -43,6 +44,7 @@ from tidemill.errors import (
     Unsupported,
     WrongObjectType,
 )
+from tidemill.types.model import RelationDesc
 
 _I = TypeVar("_I", bound=Item)
 
@@ -162,7 +164,11 @@ class CatalogState:
                     found.append(Collection(item.remap_shard, item, item.remap_desc, remap=True))
                     if item.shard is not None and item.desc is not None:
                         found.append(Collection(item.shard, item, item.desc))
-                case SourceTable() | MaterializedView():
+                        found += _sidecars(item, item.shard, item.desc)
+                case SourceTable():
+                    found.append(Collection(item.shard, item, item.desc))
+                    found += _sidecars(item, item.shard, item.desc)
+                case MaterializedView():
                     found.append(Collection(item.shard, item, item.desc))
                 case _:
                     pass
@@ -386,3 +392,13 @@ def id_order(item_id: ItemId) -> tuple[str, int]:
 
 def _perhaps(kind: str, close: str | None) -> str | None:
     return None if close is None else f'Perhaps you meant the {kind} "{close}".'
+
+
+def _sidecars(item: Source | SourceTable, shard: str, desc: RelationDesc) -> list[Collection]:
+    """What a CDCv2 relation must remember beside its rows."""
+    if item.envelope != sidecars.MATERIALIZE:
+        return []
+    return [
+        Collection(sidecars.stash_id(shard), item, sidecars.stash_desc(desc), sidecar=True),
+        Collection(sidecars.tally_id(shard), item, sidecars.TALLY_DESC, sidecar=True),
+    ]

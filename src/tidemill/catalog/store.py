@@ -70,7 +70,7 @@ _NEXT_ID = "next_id"
 DROPPED = "dropped:"
 
 # The shards that are made here (`ops`).
-_OURS = re.compile(r"u\d+-\d+(-remap)?")
+_OURS = re.compile(r"u\d+-\d+(-remap|-stash|-tally)?")
 
 # How long what the catalog was can be asked for. Its changes are few and small.
 RETAIN_MS = 7 * 24 * 3600 * 1000

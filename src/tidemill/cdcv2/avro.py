@@ -47,7 +47,7 @@ class AvroCodec:
     """For streams whose data has the columns of `schema` (storage forms of `types.arrow`), with times of
     `kind`. With `schema_id` messages are framed as Confluent's clients do, and only those with this id are
     decoded. `writer` is the union that the messages were written with, if it is another (JSON text): they are
-    resolved to ours as Avro says, one by one."""
+    resolved to `reader` (ours, or one with the same columns) as Avro says, one by one."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class AvroCodec:
         digests: bool = False,
         schema_id: int | None = None,
         writer: str | None = None,
+        reader: str | None = None,
     ) -> None:
         self.schema = schema
         self.kind = kind
@@ -67,6 +68,7 @@ class AvroCodec:
         parsed = cast("list[Any]", json.loads(self.avro_schema))
         self._union: Any = fastavro.parse_schema(parsed)
         self._writer: Any = None if writer is None else fastavro.parse_schema(json.loads(writer))
+        self._reader: Any = self._union if reader is None else fastavro.parse_schema(json.loads(reader))
         self._progress_name = f"{NAMESPACE}.{parsed[1]['name']}"
         time: Any = pa.int64()
         if kind != INTEGERS:
@@ -273,7 +275,7 @@ class AvroCodec:
         source = io.BytesIO(body)
         try:
             found: Any = fastavro.schemaless_reader(
-                source, self._writer or self._union, None if self._writer is None else self._union
+                source, self._writer or self._union, None if self._writer is None else self._reader
             )
         except Exception as e:
             raise InvalidMessage(

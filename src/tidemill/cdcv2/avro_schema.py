@@ -8,7 +8,7 @@ one for the other.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -69,6 +69,68 @@ def data_schema(data: pa.Schema) -> dict[str, Any]:
 
 def schema_text(schema: list[Any]) -> str:
     return json.dumps(schema, separators=(",", ":"))
+
+
+def same_layout(a: Any, b: Any) -> bool:
+    """Whether two schemas (JSON values) have the same bytes for the same values: names of records, and all
+    that only people read, left aside."""
+    return _layout(a) == _layout(b)
+
+
+# Of a number of microseconds, whether it is of this zone or that changes nothing in its bytes.
+_ALIKE = {"local-timestamp-micros": "timestamp-micros"}
+_KEPT = ("items", "values", "size", "symbols", "precision", "scale")
+
+
+def _layout(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_layout(s) for s in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found = cast("dict[str, Any]", schema)
+    if found.get("type") in ("record", "error"):
+        return [[f["name"], _layout(f["type"])] for f in found["fields"]]
+    shape: dict[str, Any] = {key: _layout(found[key]) for key in _KEPT if key in found}
+    if "logicalType" in found:
+        shape["logical"] = _ALIKE.get(found["logicalType"], found["logicalType"])
+    if "scale" in shape and not shape["scale"]:
+        del shape["scale"]
+    return {"type": _layout(found["type"]), **shape} if shape else _layout(found["type"])
+
+
+def named_as(schema: Any, other: Any) -> Any:
+    """The schema with the names that records have in the other, where both have one at the same place: Avro
+    tells the branches of a union apart by them."""
+    if isinstance(schema, list):
+        others = cast("list[Any]", other if isinstance(other, list) else [other])
+        return [named_as(s, _alike(s, others)) for s in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found = cast("dict[str, Any]", schema)
+    if isinstance(other, list):
+        other = _alike(found, cast("list[Any]", other))
+    theirs = cast("dict[str, Any]", other) if isinstance(other, dict) else {}
+    result = dict(found)
+    for key in ("items", "values"):
+        if key in found:
+            result[key] = named_as(found[key], theirs.get(key))
+    if found.get("type") == "record":
+        if theirs.get("type") == "record":
+            result |= {key: theirs[key] for key in ("name", "namespace") if key in theirs}
+            if "namespace" not in theirs:
+                result.pop("namespace", None)
+        types = {f["name"]: f["type"] for f in theirs.get("fields", ())}
+        result["fields"] = [{**f, "type": named_as(f["type"], types.get(f["name"]))} for f in found["fields"]]
+    return result
+
+
+def _alike(schema: Any, others: list[Any]) -> Any:
+    """Of the branches of a union the one of this schema's type."""
+    kind = cast("dict[str, Any]", schema).get("type") if isinstance(schema, dict) else schema
+    for other in others:
+        if kind == (cast("dict[str, Any]", other).get("type") if isinstance(other, dict) else other):
+            return other
+    return None
 
 
 def _record(name: str, fields: list[pa.Field]) -> dict[str, Any]:

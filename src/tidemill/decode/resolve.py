@@ -19,6 +19,7 @@ from tidemill.decode.formats import open_decoder
 from tidemill.decode.protobuf import columns_of as protobuf_columns
 from tidemill.decode.protobuf import compiled, find_message, first_message
 from tidemill.decode.registry import AVRO, PROTOBUF, Registered, Registry, RegistryError
+from tidemill.decode.stream import stream_shape
 from tidemill.errors import InvalidValue, UndefinedObject, Unsupported, WrongObjectType
 from tidemill.types.model import Column
 
@@ -61,14 +62,28 @@ def avro_registered(
     registry: Registry, stored: Mapping[str, Any], subject: str, strategy: Strategy = LATEST
 ) -> Resolved:
     """AVRO USING CONFLUENT SCHEMA REGISTRY. `stored` stands for the registry in the catalog."""
+    format_ = _avro_format(registry, stored, subject, strategy)
+    return Resolved(format_, avro_columns(parse_schema(format_["schema"])))
+
+
+def avro_stream_registered(
+    registry: Registry, stored: Mapping[str, Any], subject: str, strategy: Strategy = LATEST
+) -> Resolved:
+    """The same for a CDCv2 stream: the columns are those of its data."""
+    format_ = _avro_format(registry, stored, subject, strategy)
+    return Resolved(format_, stream_shape(format_).columns)
+
+
+def _avro_format(
+    registry: Registry, stored: Mapping[str, Any], subject: str, strategy: Strategy
+) -> dict[str, Any]:
     if strategy.text is not None:
         text = strategy.text
     else:
         found = _find(registry, subject, strategy.schema_id)
         _check_kind(found, AVRO, subject)
         text = found.avro_text()
-    columns = avro_columns(parse_schema(text))
-    return Resolved({"format": "avro", "schema": text, "framed": True, "registry": dict(stored)}, columns)
+    return {"format": "avro", "schema": text, "framed": True, "registry": dict(stored)}
 
 
 def protobuf_inline(message: str, descriptor: bytes) -> Resolved:

@@ -104,6 +104,7 @@ class TidemillEngine:
             catalog,
             SparkRunner(spark, str(state_folder)),
             secrets=self.secrets,
+            files_root=config.files_root,
             on_lost=environment.oracle.lose,
             on_moved=self._moved,
         )

@@ -31,9 +31,11 @@ class LiveSources:
 
     def statuses(self) -> Sequence[StatusRow]:
         rows: list[StatusRow] = []
-        for item, report, _ in self._ingestion.all():
+        for item, report, machine in self._ingestion.all():
             status = report.status
-            more = {"detail": status.detail, "hint": status.hint}
+            # What a CDCv2 stream waits for is no trouble of the source's.
+            waits = [] if machine is None else machine.stalls()
+            more = {"detail": status.detail, "hint": status.hint, "waits": "; ".join(waits) or None}
             if status.state is State.RUNNING and report.slow is not None:
                 every = f"{item.interval_ms / 1000:g} s"
                 more["detail"] = f"Its last tick took {report.slow:.1f} s; it is due every {every}."

@@ -97,7 +97,8 @@ def _context(s: EngineSession, catalog: CatalogState) -> Context:
         return expect_type(item, kind, name.offset + 1)
 
     order_by = system_value(s, SYSTEM_PARAMETERS[ORDER_BY_PARAMETER]) == "on"
-    return Context(catalog, s.engine.secrets, find, s.engine.oracle.now(), order_by)
+    root = s.engine.config.files_root
+    return Context(catalog, s.engine.secrets, find, s.engine.oracle.now(), order_by, root)
 
 
 def _envelope(output: Output) -> str:

@@ -17,6 +17,8 @@ from tidemill.sources.contract import Piece
 WHOLE_RECORDS = 20_000
 # The second stage of a large unit has this many tasks per core: short ones, so that a core is free soon.
 ALONE_SHARES = 4
+# What a unit is read by, per core, however many its partitions: files may be many and small.
+MOST_TASKS = 64
 
 # (position of the unit, the pieces of it that the task reads)
 Share = tuple[int, tuple[Piece, ...]]
@@ -37,7 +39,9 @@ def are_whole(units: Sequence[Unit]) -> bool:
 def shares(units: Sequence[Unit], cores: int) -> list[list[Share]]:
     """What each task does."""
     if not are_whole(units):
-        return [[(0, (piece,))] for piece in units[0].pieces]
+        pieces = units[0].pieces
+        count = min(len(pieces), MOST_TASKS * cores)
+        return [[(0, tuple(pieces[n::count]))] for n in range(count)]
     tasks: list[list[Share]] = [[] for _ in range(min(cores, len(units)))]
     loads = [0] * len(tasks)
     for index in sorted(range(len(units)), key=lambda i: -units[i].records):

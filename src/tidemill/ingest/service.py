@@ -17,10 +17,12 @@ from dataclasses import dataclass, field, replace
 from tidemill.catalog.connections import Secrets, hangs_on, opened
 from tidemill.catalog.items import Connection, ItemId, Secret, Source, SourceProgress, SourceTable
 from tidemill.catalog.secrets import SecretStore
+from tidemill.catalog.sidecars import stash_id, tally_id
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import Internal, TidemillError, UndefinedObject
 from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.recovery.stream import StreamState
 from tidemill.ingest.runner import Runner
 from tidemill.ingest.slot import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, Slot
 from tidemill.ingest.status import Report, State
@@ -90,12 +92,15 @@ class Ingestion:
         runner: Runner,
         *,
         secrets: Secrets | None = None,
+        files_root: str = "",
         on_lost: Callable[[TidemillError], None] | None = None,
         on_moved: Callable[[Collection[str]], None] | None = None,
     ) -> None:
-        """`on_moved` is told the shards of a source that has new updates or has gone on in time."""
+        """`on_moved` is told the shards of a source that has new updates or has gone on in time; `files_root`
+        is the folder below which sources may read files."""
         self._environment = environment
         self._secrets = SecretStore(None) if secrets is None else secrets
+        self._files_root = files_root
         self._lock = threading.Lock()
         self._sources: dict[ItemId, _Source] = {}
         self._stopping = threading.Event()
@@ -191,7 +196,7 @@ class Ingestion:
             self.ticker.when_free(slot, slot.machine.source.close)
 
     def _upstream(self, wanted: _Wanted) -> Upstream:
-        return open_source(opened(wanted.state, wanted.item, self._secrets))
+        return open_source(opened(wanted.state, wanted.item, self._secrets), self._files_root)
 
     def _machine(self, wanted: _Wanted) -> Machine:
         item, upstream = wanted.item, self._upstream(wanted)
@@ -215,7 +220,7 @@ class Ingestion:
         item, names = wanted.item, [output.name for output in upstream.outputs]
         feeds: list[Feed] = []
         if item.shard is not None:
-            feeds.append(Feed(0, self._environment.open_ingested(item.shard), item.created))
+            feeds.append(self._feed(0, item.shard, item.created, upstream))
         # Outputs that tables brought with them stand last, in their order (`catalog.connections.opened`).
         brought = len(names) - sum(table.definition is not None for table in wanted.tables)
         for table in wanted.tables:
@@ -225,8 +230,16 @@ class Ingestion:
                 output = names.index(table.output)
             else:
                 raise Internal(f"source {item.name} has no output {table.output}")
-            feeds.append(Feed(output, self._environment.open_ingested(table.shard), table.created))
+            feeds.append(self._feed(output, table.shard, table.created, upstream))
         return feeds
+
+    def _feed(self, output: int, shard_id: str, created: int, upstream: Upstream) -> Feed:
+        opened_ = self._environment.open_ingested
+        shard = opened_(shard_id)
+        if upstream.outputs[output].stream is None:
+            return Feed(output, shard, created)
+        beside = StreamState(shard, opened_(stash_id(shard_id)), opened_(tally_id(shard_id)))
+        return Feed(output, shard, created, beside)
 
     def _alter(self, slot: Slot, told: _Wanted | None, wanted: _Wanted) -> None:
         """The interval, the name, the tables or a connection have changed; the machine is ours meanwhile."""

@@ -25,6 +25,7 @@ Definition: TypeAlias = dict[str, Any]
 
 LOAD_GENERATOR = "load generator"
 KAFKA = "kafka"
+FILES = "files"
 
 _GENERATORS = {kind.name: kind for kind in (COUNTER, KEY_VALUE, AUCTION)}
 
@@ -50,12 +51,14 @@ def normalise(generator: str, options: Mapping[str, Any], started: int) -> Defin
     return definition
 
 
-def open_source(definition: Mapping[str, Any]) -> Source:
-    """The source. Raises SourceError for a definition that this version cannot read: it stalls that source
-    and no other."""
+def open_source(definition: Mapping[str, Any], files_root: str = "") -> Source:
+    """The source. `files_root` is the folder below which files may be read. Raises SourceError for a
+    definition that this version cannot read: it stalls that source and no other."""
     kind = definition.get("kind")
     if kind == KAFKA:
         return _open_kafka(definition)
+    if kind == FILES:
+        return _open_files(definition, files_root)
     if kind != LOAD_GENERATOR:
         raise _unreadable(f"There is no kind of source {kind!r}.")
     generator = _GENERATORS.get(str(definition.get("generator")).upper())
@@ -77,6 +80,18 @@ def _open_kafka(definition: Mapping[str, Any]) -> Source:
         raise
     except TidemillError as error:
         raise _unreadable(f"It says what cannot be: {error.primary}.") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(f"{type(error).__name__}: {error}.") from error
+
+
+def _open_files(definition: Mapping[str, Any], files_root: str) -> Source:
+    from tidemill.sources.files.source import FilesSource
+
+    try:
+        return FilesSource(definition, files_root)
+    except TidemillError as error:
+        # The setting may be another one than it was.
+        raise SourceError(error.primary, detail=error.detail, hint=error.hint) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(f"{type(error).__name__}: {error}.") from error
 

@@ -44,6 +44,8 @@ def _upstream(upstream: ast.Upstream) -> str:
             return f"LOAD GENERATOR {kind}{f' ({shown})' if shown else ''}"
         case ast.Kafka():
             return f"KAFKA {_kafka(upstream)}"
+        case ast.Files(path):
+            return f"FILES {quote_literal(path)}"
 
 
 def _kafka(kafka: ast.Kafka) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.engine.upstreams.described import Context, Described
+from tidemill.engine.upstreams.files import describe_files
 from tidemill.engine.upstreams.kafka import describe_kafka
 from tidemill.engine.upstreams.load_generator import describe_load_generator
 from tidemill.sql import ast
@@ -18,3 +19,5 @@ def describe(statement: ast.CreateSource, context: Context) -> Described:
             return describe_load_generator(statement, statement.upstream, context.started)
         case ast.Kafka():
             return describe_kafka(statement, statement.upstream, context)
+        case ast.Files():
+            return describe_files(statement, statement.upstream, context)

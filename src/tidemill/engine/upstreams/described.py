@@ -25,6 +25,8 @@ class Context:
     started: int
     # Whether ENVELOPE UPSERT (ORDER BY ...) may be used (`enable_upsert_order_by`).
     order_by: bool
+    # The folder below which files may be read; empty: nowhere.
+    files_root: str = ""
 
     def reached(self, connection: Connection) -> dict[str, Any]:
         """Its options with the texts of secrets: only to be used, never to be kept."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -12,6 +12,8 @@ from tidemill.catalog.connections import SCHEMA_REGISTRY
 from tidemill.catalog.items import ItemId
 from tidemill.decode import resolve
 from tidemill.decode.registry import Registry
+from tidemill.decode.resolve import avro_stream_registered as resolve_union
+from tidemill.decode.stream import stream_shape
 from tidemill.engine.connection_options import check_url
 from tidemill.engine.upstreams.described import Context
 from tidemill.engine.upstreams.reach import asking
@@ -46,6 +48,26 @@ def resolve_format(form: ast.Format, side: Side, topic: str, context: Context) -
         e.position = e.position or form.offset + 1
         raise
     return ResolvedFormat(found.format, found.columns)
+
+
+def resolve_stream(form: ast.Format, topic: str, context: Context) -> ResolvedFormat:
+    """The format of a CDCv2 stream: Avro with the union of its messages as schema, or JSON. May ask the
+    registry, so it may block."""
+    try:
+        if isinstance(form, ast.AvroRegistry):
+            found = asking(
+                lambda: _registered(form, Side.VALUE, topic, context, resolve_union), avoidable=False
+            )
+        elif isinstance(form, ast.AvroSchema):
+            shape = {"format": "avro", "schema": form.schema, "framed": form.framed, "registry": None}
+            found = ResolvedFormat(shape, stream_shape(shape).columns)
+        else:
+            name = form.name.lower() if isinstance(form, ast.PlainFormat) else ""
+            found = ResolvedFormat({"format": name}, stream_shape({"format": name}).columns)
+    except TidemillError as e:
+        e.position = e.position or form.offset + 1
+        raise
+    return found
 
 
 def resolve_key(value: ast.Format, topic: str, context: Context) -> ResolvedFormat | None:
@@ -99,9 +121,14 @@ def _bytes(text: str) -> bytes:
 
 
 def _registered(
-    form: ast.AvroRegistry | ast.ProtobufRegistry, side: Side, topic: str, context: Context
+    form: ast.AvroRegistry | ast.ProtobufRegistry,
+    side: Side,
+    topic: str,
+    context: Context,
+    avro: Callable[..., resolve.Resolved] = resolve.avro_registered,
 ) -> ResolvedFormat:
-    """With the schema that the registry has now, or the one that the statement names."""
+    """With the schema that the registry has now, or the one that the statement names. `avro` says which
+    columns an Avro schema gives."""
     kept: Mapping[str, Any]
     if isinstance(form.registry, str):
         check_url(form.registry)
@@ -114,7 +141,7 @@ def _registered(
     registry, subject = Registry.of(options), resolve.subject_of(topic, side.value)
     if isinstance(form, ast.AvroRegistry):
         said = form.key_strategy if side is Side.KEY else form.value_strategy
-        found = resolve.avro_registered(registry, kept, subject, _strategy(said))
+        found = avro(registry, kept, subject, _strategy(said))
     else:
         found = resolve.protobuf_registered(registry, kept, subject)
     return ResolvedFormat(found.format, found.columns, connections)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.catalog.items import ItemId
+from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.engine.upstreams.described import Context
-from tidemill.engine.upstreams.formats import Side, resolve_format, resolve_key
+from tidemill.engine.upstreams.formats import Side, resolve_format, resolve_key, resolve_stream
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sources.contract import Output
 from tidemill.sources.kafka import layout
+from tidemill.sources.kafka.outputs import output_of
 from tidemill.sql import ast
 
 ORDER_BY_PARAMETER = "enable_upsert_order_by"
@@ -39,6 +41,8 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Context)
     if said.value is None:
         raise Unsupported("messages without FORMAT cannot be read", hint="Write FORMAT behind the options.")
     envelope = said.envelope or ast.Envelope("NONE", offset=said.value.offset)
+    if envelope.kind == "MATERIALIZE":
+        return _stream(name, topic, said, said.value, context)
     include = _includes(said.include)
     spec: dict[str, Any] = {
         "name": name,
@@ -60,6 +64,28 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Context)
         raise
     connections = [*(() if key is None else key.connections), *value.connections]
     return DescribedOutput(spec, laid_out.output, tuple(dict.fromkeys(connections)))
+
+
+def _stream(
+    name: str, topic: str, said: ast.Messages, value: ast.Format, context: Context
+) -> DescribedOutput:
+    """A CDCv2 stream: its data's columns, and nothing of the records that carried them."""
+    if said.key is not None or said.include:
+        clause, offset = ("KEY FORMAT", said.key.offset) if said.key else ("INCLUDE", said.include[0].offset)
+        raise SyntaxError_(
+            f"{clause} is not possible with ENVELOPE MATERIALIZE",
+            detail="An update may come in any record, several times: it has no key, offset or timestamp.",
+            position=offset + 1,
+        )
+    found = resolve_stream(value, topic, context)
+    spec: dict[str, Any] = {
+        "name": name,
+        "include": [],
+        "envelope": {"kind": MATERIALIZE},
+        "key": None,
+        "value": found.format,
+    }
+    return DescribedOutput(spec, output_of(topic, spec), found.connections)
 
 
 def _includes(said: tuple[ast.Include, ...]) -> list[dict[str, Any]]:

@@ -51,6 +51,7 @@ class StreamState:
         self._ahead = False
         # Since when (monotonic seconds) the frontier stands at each of its elements.
         self._since: dict[Time, float] = {}
+        self._load()
 
     def recover(self, stream: Stream) -> Recover:
         """What the next unit begins with."""
@@ -70,7 +71,11 @@ class StreamState:
     def _load(self) -> Tallied:
         if self._tallied is None:
             self._rows = self._kept()
-            self._tallied = from_rows(self._rows)
+            tallied = from_rows(self._rows)
+            now = time.monotonic()
+            known = tallied.known or {"reported": []}
+            self._since = {at: self._since.get(at, now) for at in known["reported"]}
+            self._tallied = tallied
         return self._tallied
 
     def _kept(self) -> dict[str, str]:
@@ -111,8 +116,11 @@ class StreamState:
     def committed(self, settled: Settled) -> None:
         """The data has the tick too."""
         # What is durable counts, also where another attempt wrote it.
-        self._tallied = None if self._ahead else settled.tallied
-        self._rows = {} if self._ahead else to_rows(settled.tallied)
+        if self._ahead:
+            self._tallied = None
+            self._load()
+        else:
+            self._tallied, self._rows = settled.tallied, to_rows(settled.tallied)
         now = time.monotonic()
         self._since = {at: self._since.get(at, now) for at in settled.after}
 
@@ -130,9 +138,9 @@ class StreamState:
                 shard.downgrade_since(needed)
 
     def stalls(self, stream: Stream) -> list[Stall]:
-        """What the stream waits for; as of the last commit."""
-        tallied = self._load()
-        if tallied.known is None:
+        """What the stream waits for, as of the last commit. From any thread."""
+        tallied = self._tallied
+        if tallied is None or tallied.known is None:
             return []
         now = time.monotonic()
         return [

@@ -46,6 +46,7 @@ class Envelope(Enum):
     NONE = "none"
     UPSERT = "upsert"
     DEBEZIUM_UPSERT = "debezium upsert"
+    MATERIALIZE = "materialize"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.decode.contract import Decoder
+from tidemill.decode.contract import Decoder, legible
 from tidemill.decode.formats import open_decoder
+from tidemill.sources.contract import Output
 from tidemill.sources.kafka.consume import Wanted
 from tidemill.sources.kafka.debezium import narrowed
 from tidemill.sources.kafka.layout import Envelope, Layout, plan
 from tidemill.sources.kafka.messages import Rows
+from tidemill.sources.stream_rows import StreamRows, stream_output
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
+    """An output whose records are rows."""
+
     layout: Layout
     rows: Rows
 
@@ -31,13 +35,27 @@ class Opened:
         return Wanted(timestamps, bool(asked & {"headers", "header"}))
 
 
-def layout_of(spec: Mapping[str, Any]) -> Layout:
-    """The layout of an output as the definition describes it. Raises what is wrong with it."""
+def is_stream(spec: Mapping[str, Any]) -> bool:
+    """Whether its records are statements of a CDCv2 stream."""
+    return spec["envelope"]["kind"] == Envelope.MATERIALIZE.value
+
+
+def words(topic: str) -> tuple[str, str]:
+    """How it is told where a record is (`contract.Stream`)."""
+    return f'topic "{legible(topic)}", partition ', ", offset "
+
+
+def output_of(topic: str, spec: Mapping[str, Any]) -> Output:
+    """The output as the definition describes it. Raises what is wrong with it."""
+    if is_stream(spec):
+        return stream_output(spec, words(topic))
     key, value = _decoders(spec)
-    return plan(spec, None if key is None else key.columns, value.columns)
+    return plan(spec, None if key is None else key.columns, value.columns).output
 
 
-def open_output(spec: Mapping[str, Any]) -> Opened:
+def open_output(topic: str, number: int, spec: Mapping[str, Any]) -> Opened | StreamRows:
+    if is_stream(spec):
+        return StreamRows(number, spec, words(topic))
     key, value = _decoders(spec)
     layout = plan(spec, None if key is None else key.columns, value.columns)
     return Opened(layout, Rows(layout, key, value, json_value=spec["value"]["format"] == "json"))

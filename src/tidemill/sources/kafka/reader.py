@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tidemill.errors import Internal
 from tidemill.sources.contract import Batch, Piece
 from tidemill.sources.kafka.consume import Range, Wanted, read_range
+from tidemill.sources.kafka.messages import Messages
 from tidemill.sources.kafka.outputs import Opened, open_output
+from tidemill.sources.stream_rows import StreamRows
 
 # Sources whose decoders a worker keeps open; schemas and compiled readers are some hundred kilobytes each.
 MAX_OPENED = 64
@@ -32,24 +34,35 @@ class KafkaReader:
         the first output."""
         if not isinstance(piece.partition, int):
             raise Internal(f"a topic has no partition {piece.partition!r}")
-        opened = _opened(self.outputs)
+        opened = _opened(self.topic, self.outputs)
         if not opened:
             return
-        wanted = Wanted(any(o.wanted.timestamps for o in opened), any(o.wanted.headers for o in opened))
+        asked = [o.wanted for o in opened if isinstance(o, Opened)]
+        wanted = Wanted(any(w.timestamps for w in asked), any(w.headers for w in asked))
         first = piece.lower == 0 and piece.partition not in self.begun
         of = Range(self.topic, piece.partition, piece.lower, piece.upper, from_start=first)
         for lot in read_range(self.settings, of, wanted):
             if lot.messages is None:
-                yield Batch(0, opened[0].rows.none(), 0, 0)
+                first_ = opened[0]
+                yield Batch(0, first_.rows.none(), 0, 0) if isinstance(first_, Opened) else first_.none()
                 continue
             records, size = len(lot.messages), lot.bytes
             for number, output in enumerate(opened):
-                rows = output.rows.make(lot.messages)
-                if rows.num_rows:
-                    yield Batch(number, rows, records, size)
+                for batch in _batches(number, output, lot.messages, size):
+                    yield replace(batch, records=min(batch.records, records), bytes=min(batch.bytes, size))
                     records = size = 0
 
 
+def _batches(number: int, output: Opened | StreamRows, messages: Messages, size: int) -> Iterator[Batch]:
+    if isinstance(output, Opened):
+        rows = output.rows.make(messages)
+        if rows.num_rows:
+            yield Batch(number, rows, len(messages), size)
+    else:
+        values, offsets = messages.values.to_pylist(), messages.offsets.tolist()
+        yield from output.make(messages.partition, offsets, values, size)
+
+
 @lru_cache(maxsize=MAX_OPENED)
-def _opened(outputs: str) -> tuple[Opened, ...]:
-    return tuple(map(open_output, json.loads(outputs)))
+def _opened(topic: str, outputs: str) -> tuple[Opened | StreamRows, ...]:
+    return tuple(open_output(topic, n, spec) for n, spec in enumerate(json.loads(outputs)))

@@ -20,7 +20,7 @@ from tidemill.sources.contract import Limits, Piece, Reader, Source, SourceError
 from tidemill.sources.kafka.consume import settings_of
 from tidemill.sources.kafka.layout import OFFSETS
 from tidemill.sources.kafka.metadata import Admin, Identity, NoTopic
-from tidemill.sources.kafka.outputs import layout_of
+from tidemill.sources.kafka.outputs import output_of
 from tidemill.sources.kafka.reader import KafkaReader
 from tidemill.sources.offsets import Offsets, PartitionKey
 
@@ -31,6 +31,8 @@ LEAST_SECONDS = 0.1
 # What the first binding after a start may cover: how large the records are is known only when some were
 # read, and so many of ten kilobytes are a gigabyte.
 FIRST_RECORDS = 100_000
+# The same where a record is a message of a CDCv2 stream: of a megabyte, if it is large.
+FIRST_MESSAGES = 200
 
 _AGAIN = "Drop the source and create it again to read the topic as it is now."
 
@@ -49,7 +51,7 @@ class KafkaSource(Source):
         self.start = Offsets({**starts})
         self.partitions = frozenset(starts)
         specs = definition["outputs"]
-        self.outputs = tuple(layout_of(spec).output for spec in specs)
+        self.outputs = tuple(output_of(self._topic, spec) for spec in specs)
         settings = settings_of(connection, definition.get("group_id_prefix"))
         self._begun = frozenset(starts)
         self._reader = KafkaReader(settings, self._topic, json.dumps(specs), self._begun)
@@ -127,7 +129,8 @@ class KafkaSource(Source):
 
     def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
         if not self._cut:
-            limits = replace(limits, records=min(limits.records, FIRST_RECORDS))
+            most = FIRST_MESSAGES if any(output.stream for output in self.outputs) else FIRST_RECORDS
+            limits = replace(limits, records=min(limits.records, most))
         self._cut = True
         return super().cut(lower, upper, limits)
 

@@ -38,7 +38,8 @@ class AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class PlainFormat:
-    """JSON, TEXT or BYTES: nothing more is to be said of it."""
+    """JSON, TEXT or BYTES: nothing more is to be said of it. AVRO: of files, which have their schema with
+    them."""
 
     name: str
     offset: int = offset_field()
@@ -96,7 +97,7 @@ class Include:
 class Envelope:
     """ENVELOPE kind [(ORDER BY (columns)), VALUE DECODING ERRORS = (INLINE AS column))]."""
 
-    kind: str  # NONE, UPSERT or DEBEZIUM UPSERT
+    kind: str  # NONE, UPSERT, DEBEZIUM UPSERT or MATERIALIZE
     order_by: tuple[Ident, ...] = ()
     inline_errors: Ident | None = None  # the column that value errors go to
     offset: int = offset_field()

@@ -45,7 +45,15 @@ class Kafka:
     offset: int = offset_field()
 
 
-Upstream: TypeAlias = LoadGenerator | Kafka
+@dataclass(frozen=True, slots=True)
+class Files:
+    """FROM FILES 'path': the files of a folder."""
+
+    path: str
+    offset: int = offset_field()
+
+
+Upstream: TypeAlias = LoadGenerator | Kafka | Files
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,9 @@ _INCLUDES = ("key", "partition", "offset", "timestamp", "headers")
 _INCLUDES_HINT = (
     "What can be included is KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS and HEADER '...' AS name."
 )
-_ENVELOPES_HINT = "Use ENVELOPE NONE, ENVELOPE UPSERT or ENVELOPE DEBEZIUM UPSERT."
+_ENVELOPES_HINT = (
+    "Use ENVELOPE NONE, ENVELOPE UPSERT, ENVELOPE DEBEZIUM UPSERT or ENVELOPE MATERIALIZE (CDCv2)."
+)
 # What the column of inlined errors is called unless it is said.
 _ERROR_COLUMN = "error"
 
@@ -97,6 +99,9 @@ def _format(cursor: Cursor) -> Format:
 
 
 def _avro(cursor: Cursor, offset: int) -> Format:
+    if cursor.peek_any("envelope"):
+        # Files have their schema with them.
+        return PlainFormat("AVRO", offset)
     cursor.expect("using")
     if cursor.peek_words("confluent"):
         registry = _registry(cursor)
@@ -197,6 +202,8 @@ def _envelope(cursor: Cursor) -> Envelope:
     offset = cursor.offset
     if cursor.accept("none"):
         return Envelope("NONE", offset=offset)
+    if cursor.accept("materialize"):
+        return Envelope("MATERIALIZE", offset=offset)
     if cursor.accept("debezium", "upsert"):
         return Envelope("DEBEZIUM UPSERT", offset=offset)
     if cursor.accept("upsert"):
@@ -214,7 +221,7 @@ def _unknown_envelope(cursor: Cursor) -> TidemillError:
     if cursor.token.kind is not Kind.WORD:
         return cursor.error()
     name, position = cursor.token.value.upper(), cursor.offset + 1
-    if cursor.peek_any("debezium", "materialize"):
+    if cursor.peek_any("debezium"):
         return Unsupported(f"ENVELOPE {name} is not supported yet", hint=_ENVELOPES_HINT, position=position)
     return SyntaxError_(f"unknown envelope: {name}", hint=_ENVELOPES_HINT, position=position)
 

@@ -127,6 +127,11 @@ def _with_option(cursor: Cursor) -> SourceAction | _Validate:
     if cursor.accept("validate"):
         cursor.accept_symbol("=")
         return _Validate(boolean(cursor))
+    if cursor.peek_any("timeline"):
+        raise cursor.unsupported(
+            "WITH (TIMELINE ...)",
+            hint="Without it the updates of a CDCv2 stream get the times at which they are complete here.",
+        )
     return _set_option(cursor, "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...' and VALIDATE")
 
 

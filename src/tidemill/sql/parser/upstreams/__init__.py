@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import Upstream
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.upstreams.files import files
 from tidemill.sql.parser.upstreams.kafka import kafka
 from tidemill.sql.parser.upstreams.load_generator import load_generator
 from tidemill.sql.tokens import Kind
@@ -15,6 +16,7 @@ from tidemill.sql.tokens import Kind
 UPSTREAMS: dict[tuple[str, ...], Callable[[Cursor], Upstream]] = {
     ("load", "generator"): load_generator,
     ("kafka",): kafka,
+    ("files",): files,
 }
 # Kinds that later work brings.
 _NOT_YET = (
@@ -24,7 +26,6 @@ _NOT_YET = (
     ("kinesis",),
     ("pubnub",),
     ("s3",),
-    ("files",),
     ("file",),
     ("webhook",),
     ("cdc",),
@@ -40,7 +41,8 @@ def upstream(cursor: Cursor) -> Upstream:
 
 
 def _refused(cursor: Cursor) -> TidemillError:
-    known = " or ".join(" ".join(words).upper() for words in UPSTREAMS)
+    names = [" ".join(words).upper() for words in UPSTREAMS]
+    known = f"{', '.join(names[:-1])} or {names[-1]}"
     hint = f"A source can be made FROM {known}."
     for words in _NOT_YET:
         if cursor.peek_words(*words):

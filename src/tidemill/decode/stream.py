@@ -1,0 +1,269 @@
+"""Messages of a CDCv2 stream to its statements: which columns its data has, and the decoder of a format.
+
+A format is the dictionary of a source's definition, as for any decoder (`formats`): Avro with the union of
+docs/cdcv2.md as its schema, or JSON, whose data is one column of jsonb. Called by the engine when a
+source is made (`stream_columns`), and by sources in the tasks (`open_stream_decoder`). What a message says
+never raises: it becomes an `InvalidMessage` in its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.cdcv2.avro import AvroCodec
+from tidemill.cdcv2.avro_schema import named_as, same_layout
+from tidemill.cdcv2.columns import UpdateColumns, check_columns
+from tidemill.cdcv2.digest import seal_of, signed
+from tidemill.cdcv2.json_forms import strict_json
+from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.problems import SEAL_BROKEN, InvalidMessage
+from tidemill.decode.avro import columns_of, parse_schema
+from tidemill.decode.contract import MAX_MESSAGE_BYTES
+from tidemill.decode.registry import Registry
+from tidemill.errors import InvalidValue, Unsupported
+from tidemill.types.arrow import storage_schema
+from tidemill.types.json import canonical_json
+from tidemill.types.model import JSONB, Column, RelationDesc
+
+# Confluent's zero byte and the number of the schema.
+FRAME = 5
+
+Said = UpdateColumns | Progress | InvalidMessage
+
+DATA = (Column("data", JSONB),)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShape:
+    """What a format says of its stream: the columns of its data, and whether statements have digests of
+    them."""
+
+    columns: tuple[Column, ...]
+    digests: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        return storage_schema(RelationDesc(self.columns))
+
+
+class StreamDecoder(Protocol):
+    shape: StreamShape
+
+    def decode(self, messages: Sequence[bytes], origins: Sequence[str]) -> list[Said]:
+        """One for each message, in their order. Raises only what stalls the source: the registry is away, or
+        has no such schema."""
+        ...
+
+
+def stream_shape(format_: Mapping[str, Any]) -> StreamShape:
+    """Raises what is wrong with the format, or with its schema."""
+    match format_:
+        case {"format": "avro", "schema": schema}:
+            return _avro_shape(schema)
+        case {"format": "json"}:
+            return StreamShape(DATA, digests=False)
+        case _:
+            raise Unsupported(
+                "ENVELOPE MATERIALIZE requires that FORMAT is AVRO or JSON",
+                hint="These are the encodings of CDCv2.",
+            )
+
+
+def open_stream_decoder(format_: Mapping[str, Any], writer: str | None = None) -> StreamDecoder:
+    """The decoder of a format, in which a registry's connection is replaced by its options. `writer`: the
+    schema of messages that name none, where it is not the format's."""
+    shape = stream_shape(format_)
+    if format_["format"] == "json":
+        return JsonStream(shape)
+    registry = format_.get("registry")
+    return AvroStream(
+        shape,
+        format_["schema"],
+        writer or format_["schema"],
+        framed=bool(format_["framed"]),
+        registry=None if registry is None else Registry.of(registry),
+    )
+
+
+# -- Avro
+
+
+def _avro_shape(text: str) -> StreamShape:
+    try:
+        union: Any = json.loads(text)
+    except ValueError as e:
+        raise InvalidValue("the schema is not JSON", detail=f"{e}.", sqlstate="22023") from None
+    update, progress = _branches(union)
+    data = _field(update, "data")
+    times = [_field(update, "time"), _items(_field(progress, "lower"))]
+    if any(isinstance(t, dict) and cast("dict[str, Any]", t).get("type") == "array" for t in times):
+        raise Unsupported(
+            "a CDCv2 stream whose times are products cannot be a source",
+            hint="Times must be of the type long. The library tidemill.cdcv2 reads products.",
+        )
+    if any(t not in ("long", {"type": "long"}) for t in times):
+        raise _no_stream(f"Its times are {json.dumps(times[0])}, and not long.")
+    if not isinstance(data, dict) or cast("dict[str, Any]", data).get("type") != "record":
+        raise _no_stream("Its data is no record.")
+    columns = columns_of(parse_schema(json.dumps(_spaced(cast("dict[str, Any]", data), update))))
+    shape = StreamShape(columns, digests=any(f.get("name") == "seal" for f in progress["fields"]))
+    AvroCodec(shape.schema, digests=shape.digests)  # refuses columns for which there is no form
+    return shape
+
+
+def _spaced(data: dict[str, Any], update: dict[str, Any]) -> dict[str, Any]:
+    """The record by itself, in the namespace that it stood in."""
+    return data if "namespace" in data else {**data, "namespace": update.get("namespace", "")}
+
+
+def _branches(union: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The records of updates and of progress."""
+    found = cast("list[Any]", union) if isinstance(union, list) else []
+    records = [b for b in found if isinstance(b, dict)]
+    arrays = [b for b in records if b.get("type") == "array" and isinstance(b.get("items"), dict)]
+    others = [b for b in records if b.get("type") == "record" and b.get("fields")]
+    if len(found) != 2 or len(arrays) != 1 or len(others) != 1 or "fields" not in arrays[0]["items"]:
+        raise _no_stream("It is no union of an array of records and a record.")
+    return arrays[0]["items"], others[0]
+
+
+def _field(record: dict[str, Any], name: str) -> Any:
+    for field in record["fields"]:
+        if field.get("name") == name:
+            return field.get("type")
+    raise _no_stream(f'Its record "{record.get("name")}" has no field "{name}".')
+
+
+def _items(array: Any) -> Any:
+    return cast("dict[str, Any]", array).get("items") if isinstance(array, dict) else array
+
+
+def _no_stream(detail: str) -> InvalidValue:
+    return InvalidValue(
+        "the Avro schema is not that of a CDCv2 stream",
+        detail=detail,
+        hint="It is the union of an array of updates (data, time, diff) and a record of progress (lower, "
+        "upper, counts). For topics of plain records leave ENVELOPE MATERIALIZE out.",
+        sqlstate="22023",
+    )
+
+
+class AvroStream:
+    """`StreamDecoder`. Messages of one writer's schema are decoded together."""
+
+    def __init__(
+        self, shape: StreamShape, schema: str, writer: str, *, framed: bool, registry: Registry | None
+    ) -> None:
+        self.shape = shape
+        self._schema = schema
+        self._writer = writer
+        self._framed = framed
+        self._registry = registry
+        # By the number of the writer's schema (None: `writer`).
+        self._codecs: dict[int | None, AvroCodec] = {}
+
+    def decode(self, messages: Sequence[bytes], origins: Sequence[str]) -> list[Said]:
+        found: dict[str, Said] = {}
+        groups: dict[int | None, list[int]] = {}
+        for i, message in enumerate(messages):
+            number: int | None = None
+            if self._framed and (len(message) < FRAME or message[0] != 0):
+                found[origins[i]] = InvalidMessage("not a message in Confluent's framing", origins[i])
+                continue
+            if self._framed and self._registry is not None:
+                number = int.from_bytes(message[1:FRAME], "big")
+            groups.setdefault(number, []).append(i)
+        skip = FRAME if self._framed else 0
+        for number, rows in groups.items():
+            codec = self._codec(number)
+            errors: list[InvalidMessage] = []
+            bodies = [messages[i][skip:] for i in rows]
+            for said in codec.decode(bodies, [origins[i] for i in rows], errors):
+                found[cast("str", said.origin)] = _checked(said, self.shape.schema)
+            for error in errors:
+                found[error.origin] = error
+        return [found[origin] for origin in origins]
+
+    def _codec(self, number: int | None) -> AvroCodec:
+        codec = self._codecs.get(number)
+        if codec is None:
+            writer = self._writer
+            if number is not None and self._registry is not None:
+                writer = self._registry.schema_text(number)
+            codec = self._codecs[number] = _codec_for(self.shape, self._schema, writer)
+        return codec
+
+
+def _codec_for(shape: StreamShape, reader: str, writer: str) -> AvroCodec:
+    """Whole columns at a time where the writer's bytes are laid out as ours are; else one by one, resolved to
+    the reader's schema as Avro says. (Names of records say nothing, and are not compared.)"""
+    codec = AvroCodec(shape.schema, digests=shape.digests)
+    said, ours = json.loads(writer), json.loads(codec.avro_schema)
+    if same_layout(said, ours):
+        return codec
+    wanted = json.dumps(named_as(json.loads(reader), said))
+    return AvroCodec(shape.schema, digests=shape.digests, writer=writer, reader=wanted)
+
+
+def _checked(said: UpdateColumns | Progress, schema: pa.Schema) -> Said:
+    if isinstance(said, UpdateColumns):
+        try:
+            check_columns(said, schema, said.origin or "")
+        except InvalidMessage as e:
+            return e
+    return said
+
+
+# -- JSON
+
+
+class JsonStream:
+    """`StreamDecoder`. What an update's data is, is for its readers to say: it is one value of jsonb. Digests
+    are of columns, so only a statement's seal is compared."""
+
+    def __init__(self, shape: StreamShape) -> None:
+        self.shape = shape
+
+    def decode(self, messages: Sequence[bytes], origins: Sequence[str]) -> list[Said]:
+        return [self._one(message, origin) for message, origin in zip(messages, origins, strict=True)]
+
+    def _one(self, message: bytes, origin: str) -> Said:
+        if len(message) > MAX_MESSAGE_BYTES:
+            return InvalidMessage(f"a message of more than {MAX_MESSAGE_BYTES} bytes", origin)
+        try:
+            found = strict_json(message.decode())
+            said = self._updates(found, origin) if isinstance(found, list) else _progress(found, origin)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidValue) as e:
+            told = f"{type(e).__name__}: {e}".rstrip(".")
+            return InvalidMessage("not a CDCv2 message in JSON", origin, detail=f"{told}.")
+        return _checked(said, self.shape.schema) if isinstance(said, UpdateColumns) else said
+
+    def _updates(self, rows: Any, origin: str) -> UpdateColumns:
+        data = [canonical_json(json.dumps(row["data"], ensure_ascii=False)) for row in rows]
+        times = [_whole(row["time"]) for row in rows]
+        diffs = [_whole(row["diff"]) for row in rows]
+        batch = pa.RecordBatch.from_arrays([pa.array(data, pa.string())], schema=self.shape.schema)
+        return UpdateColumns(batch, np.array(times, np.int64), np.array(diffs, np.int64), origin)
+
+
+def _progress(record: Any, origin: str) -> Said:
+    counts = [(_whole(c["time"]), _whole(c["count"])) for c in record["counts"]]
+    lower, upper = ([_whole(t) for t in record[name]] for name in ("lower", "upper"))
+    seal = record.get("seal")
+    if seal is not None:
+        contents = [_whole(c["content"]) for c in record["counts"]]
+        if seal_of(Progress(lower, upper, counts, contents)) != signed(_whole(seal)):
+            return InvalidMessage(SEAL_BROKEN, origin)
+    return Progress(lower, upper, counts, origin=origin)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise ValueError(f"not a number of 64 bits: {value!r}")
+    return value

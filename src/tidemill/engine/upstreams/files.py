@@ -1,0 +1,96 @@
+"""FROM FILES: from a statement to the definition of a source of files.
+
+The folder must be below the server's `files_root`. It need not be there yet, unless the schema is to be taken
+from a file of it (FORMAT AVRO without USING).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tidemill.catalog.sidecars import MATERIALIZE
+from tidemill.decode.stream import stream_shape
+from tidemill.engine.upstreams.described import Context, Described
+from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, UndefinedObject, Unsupported
+from tidemill.files_root import below_root
+from tidemill.sources.definition import FILES
+from tidemill.sources.files.form import avro_header
+from tidemill.sources.files.reader import WORDS
+from tidemill.sources.files.source import KILOBYTES, found_in
+from tidemill.sources.stream_rows import stream_output
+from tidemill.sql import ast
+
+
+def describe_files(statement: ast.CreateSource, files: ast.Files, context: Context) -> Described:
+    try:
+        return _described(statement, files, context)
+    except TidemillError as e:
+        e.position = e.position or files.offset + 1
+        raise
+
+
+def _described(statement: ast.CreateSource, files: ast.Files, context: Context) -> Described:
+    folder = below_root(context.files_root, files.path)
+    said = statement.messages
+    if statement.tables is not None:
+        raise Unsupported("FOR TABLES is not possible: a folder of files has no tables")
+    if said.value is None or said.envelope is None or said.envelope.kind != "MATERIALIZE":
+        at = said.envelope.offset if said.envelope else files.offset
+        raise Unsupported(
+            "a source of files needs FORMAT AVRO or FORMAT JSON, and ENVELOPE MATERIALIZE",
+            detail="What files hold are messages of a CDCv2 stream.",
+            position=at + 1,
+        )
+    if said.key is not None or said.include:
+        raise SyntaxError_("KEY FORMAT and INCLUDE are not possible with ENVELOPE MATERIALIZE")
+    spec: dict[str, Any] = {
+        "name": folder.name,
+        "envelope": {"kind": MATERIALIZE},
+        "value": _format(said.value, folder),
+    }
+    output = stream_output(spec, WORDS)
+    definition = {"kind": FILES, "path": files.path, "output": spec, "started": context.started}
+    return Described(FILES, f'folder "{files.path}"', definition, KILOBYTES, (output,), MATERIALIZE)
+
+
+def _format(form: ast.Format, folder: Path) -> dict[str, Any]:
+    match form:
+        case ast.PlainFormat("JSON"):
+            return {"format": "json"}
+        case ast.PlainFormat("AVRO"):
+            schema = _schema_in(folder)
+        case ast.AvroSchema(schema):
+            pass
+        case ast.AvroRegistry():
+            raise Unsupported(
+                "files have their schema with them: there is no registry to ask",
+                hint="Write FORMAT AVRO, or FORMAT AVRO USING SCHEMA '...'.",
+                position=form.offset + 1,
+            )
+        case _:
+            schema = ""
+    found = {"format": "avro", "schema": schema, "framed": False, "registry": None}
+    try:
+        stream_shape(found if schema else {"format": "another"})
+    except TidemillError as e:
+        e.position = form.offset + 1
+        raise
+    return found
+
+
+def _schema_in(folder: Path) -> str:
+    """That of the folder's first file."""
+    for name, _ in found_in(folder):
+        try:
+            with open(folder / name, "rb") as file:
+                return avro_header(file).schema
+        except OSError as e:
+            raise InvalidValue(f'file "{name}" cannot be read', detail=f"{e.strerror}.") from None
+        except InvalidValue as e:
+            e.primary = f'"{name}" is no Avro file'
+            raise
+    raise UndefinedObject(
+        f'folder "{folder.name}" has no files to take the schema from',
+        hint="Write FORMAT AVRO USING SCHEMA '...', or make the source when there is a file.",
+    )
