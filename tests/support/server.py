@@ -233,7 +233,9 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for the whole run, ready. Keep to a database or names of your own; never stop or
     reconfigure it."""
-    with server_process(tmp_path_factory.mktemp("server") / "data", wait_ready=True) as process:
+    home = tmp_path_factory.mktemp("server")
+    files = ("--files-root", str(home / "files"))
+    with server_process(home / "data", args=files, wait_ready=True) as process:
         yield process
 
 

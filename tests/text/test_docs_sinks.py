@@ -1,0 +1,51 @@
+"""The page on sinks names what there is: every column, metric, status, option and limit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tidemill.engine.sink_metrics import SinksCollector
+from tidemill.engine.system_relations import SYSTEM_RELATIONS
+from tidemill.sinks import files_target, kafka_target, service, status
+from tidemill.sql.parser import sinks as grammar
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sql" / "create-sink.md").read_text()
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^##+ {re.escape(title)}$(.*?)(?=^##|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert found is not None, title
+    return found[1]
+
+
+def test_every_column_is_told() -> None:
+    for full in ("mz_catalog.mz_sinks", "mz_internal.mz_sink_statuses", "mz_internal.mz_sink_statistics"):
+        schema, name = full.split(".")
+        told = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", section(full), flags=re.MULTILINE)
+        columns = SYSTEM_RELATIONS[schema, name].desc.columns
+        expected = [(c.name, str(c.type).replace("timestamp with time zone", "timestamptz")) for c in columns]
+        assert told == expected, full
+
+
+class _Nothing:
+    def all(self) -> list[object]:
+        return []
+
+
+def test_every_metric_is_told() -> None:
+    families = list(SinksCollector(_Nothing(), lambda: 0).collect())  # pyright: ignore[reportArgumentType]
+    expected = {f.name + ("_total" if f.type == "counter" else ""): f.type for f in families}
+    assert dict(re.findall(r"^\| `(tidemill_\w+)` \| (\w+) \|", PAGE, flags=re.MULTILINE)) == expected
+
+
+def test_numbers_and_words_are_those_of_the_code() -> None:
+    for state in status.State:
+        assert f"`{state.value}`" in section("How it is")
+    assert service.FIRST_RETRY_SECONDS == 0.5 and f"{service.LAST_RETRY_SECONDS:.0f} seconds" in PAGE
+    assert f"At most {kafka_target.MAX_IN_FLIGHT_BYTES >> 20} MB" in PAGE
+    assert f"{files_target.FILE_BYTES >> 20} MB is published" in PAGE
+    assert f"every {files_target.FilesTarget.pace.idle_seconds:.0f} seconds in a folder" in PAGE
+    assert kafka_target.KafkaTarget.pace.idle_seconds == 1.0
+    for words in grammar._WITH:  # pyright: ignore[reportPrivateUsage]
+        assert f"| `{' '.join(words).upper()}" in section("Options")
