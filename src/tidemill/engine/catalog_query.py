@@ -55,9 +55,9 @@ class CatalogQueryPlan:
         )
 
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
-        if self.local.relations:
-            session.current.will_read()
-        # On a worker thread: the largest catalogs take some tenths of a second.
+        # No read of the transaction's time, so that it neither needs nor makes one that only reads: drivers
+        # look up types and tables in the midst of writing. On a worker thread: the largest catalogs take
+        # some tenths of a second.
         return stream(await session.interrupt.guard(session.blocking(self._answer, session, params)))
 
     def _answer(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:

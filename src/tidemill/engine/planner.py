@@ -39,6 +39,7 @@ def plan_statement(
         dml,
         materialized_ddl,
         prepared,
+        savepoints,
         secrets,
         select,
         show,
@@ -71,6 +72,12 @@ def plan_statement(
             return controls.plan_commit()
         case ast.Rollback():
             return controls.plan_rollback()
+        case ast.Savepoint():
+            return savepoints.plan_savepoint(statement)
+        case ast.ReleaseSavepoint():
+            return savepoints.plan_release(statement)
+        case ast.RollbackTo():
+            return savepoints.plan_rollback_to(statement)
         case ast.Declare():
             return select.plan_declare(s, statement, types, catalog)
         case ast.Fetch():
@@ -171,6 +178,8 @@ _VERBS: dict[type[ast.Statement], str] = {
     ast.Rename: "ALTER",
     ast.AlterSystem: "ALTER",
     ast.CommentOn: "COMMENT",
+    ast.ReleaseSavepoint: "RELEASE",
+    ast.RollbackTo: "ROLLBACK",
     ast.NoOp: "NOOP",
 }
 

@@ -182,7 +182,7 @@ class EngineSession:
         statement = _Statement(parsed, types)
         if parsed is None:
             return Prepared("", "", (), None, statement, allowed_when_failed=True)
-        allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback)
+        allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback | ast.RollbackTo)
         return Prepared(
             parsed.text, verb_of(parsed.statement), (), None, statement, allowed_when_failed=allowed
         )

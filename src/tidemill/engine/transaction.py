@@ -12,11 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidemill.catalog.items import Table
 from tidemill.errors import InvalidTransactionState, LimitExceeded
+
+if TYPE_CHECKING:
+    from tidemill.engine.savepoints import Savepoint
 
 
 class Mode(Enum):
@@ -52,6 +56,8 @@ class Transaction:
     tables: dict[str, Table] = field(default_factory=dict)
     # Shards that a write depended on: they must not have changed after `read_ts` when it commits.
     reads: set[str] = field(default_factory=lambda: set[str]())
+    # The marks that ROLLBACK TO can go back to, the oldest first.
+    savepoints: list[Savepoint] = field(default_factory=lambda: list["Savepoint"]())
 
     def will_read(self) -> None:
         """A SELECT (or anything else that returns rows at the transaction's time) is about to run."""

@@ -234,6 +234,7 @@ _SESSION = [
         read_only=True,
     ),
     Variable("server_version_num", SERVER_VERSION_NUM, _text, "The same as a number.", read_only=True),
+    Variable("max_index_keys", "32", _text, "Columns of a key, as drivers ask for it.", read_only=True),
     Variable(
         "session_authorization", "materialize", _text, "The session's role.", reported=True, read_only=True
     ),
@@ -380,6 +381,15 @@ class Variables:
         self._saved = None
         if self._local:
             self._local.clear()
+            self.generation += 1
+
+    def snapshot(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """All values as they are, for a savepoint."""
+        return dict(self._values), dict(self._local)
+
+    def restore(self, saved: tuple[Mapping[str, str], Mapping[str, str]]) -> None:
+        if saved != (self._values, self._local):
+            self._values, self._local = dict(saved[0]), dict(saved[1])
             self.generation += 1
 
     def all(self) -> Iterator[tuple[Variable, str]]:

@@ -334,6 +334,21 @@ def _(s: ast.Rollback) -> str:
 
 
 @to_sql.register
+def _(s: ast.Savepoint) -> str:
+    return f"SAVEPOINT {s.name}"
+
+
+@to_sql.register
+def _(s: ast.ReleaseSavepoint) -> str:
+    return f"RELEASE {s.name}"
+
+
+@to_sql.register
+def _(s: ast.RollbackTo) -> str:
+    return f"ROLLBACK TO {s.name}"
+
+
+@to_sql.register
 def _(s: ast.SetTransaction) -> str:
     return f"SET {'SESSION CHARACTERISTICS AS ' if s.session else ''}TRANSACTION {_modes(s.modes)}"
 

@@ -10,7 +10,7 @@ _EMPTY: dict[str, str] = {
     "pg_trigger": """
         oid oid, tgrelid oid, tgparentid oid, tgname name, tgfoid oid, tgtype int2, tgenabled char,
         tgisinternal bool, tgconstrrelid oid, tgconstrindid oid, tgconstraint oid, tgdeferrable bool,
-        tginitdeferred bool, tgnargs int2, tgattr int2[], tgargs text, tgqual text, tgoldtable name,
+        tginitdeferred bool, tgnargs int2, tgattr int2vector, tgargs text, tgqual text, tgoldtable name,
         tgnewtable name""",
     "pg_policy": """
         oid oid, polname name, polrelid oid, polcmd char, polpermissive bool, polroles oid[], polqual

@@ -153,7 +153,7 @@ PROC_SPECS: list[Spec] = [
         """oid oid, proname name, pronamespace oid, proowner oid, prolang oid, procost float4, prorows float4,
         provariadic oid, prosupport oid, prokind char, prosecdef bool, proleakproof bool, proisstrict bool,
         proretset bool, provolatile char, proparallel char, pronargs int2, pronargdefaults int2,
-        prorettype oid, proargtypes oid[], proallargtypes oid[], proargmodes char[], proargnames text[],
+        prorettype oid, proargtypes oidvector, proallargtypes oid[], proargmodes char[], proargnames text[],
         proargdefaults text, protrftypes oid[], prosrc text, probin text, prosqlbody text, proconfig text[],
         proacl text[]""",
         _proc_rows,

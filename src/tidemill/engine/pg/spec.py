@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemill.engine.source_relations import Rows, Spec
+from tidemill.sql.local.kinds import INT2VECTOR, OIDVECTOR
 from tidemill.types import model
 from tidemill.types.model import Kind, SqlType
 
@@ -26,6 +27,8 @@ _PLAIN: dict[str, SqlType] = {
     "float4": model.FLOAT4,
     "float8": model.FLOAT8,
     "timestamptz": model.TIMESTAMPTZ,
+    "int2vector": INT2VECTOR,
+    "oidvector": OIDVECTOR,
 }
 # What a column holds where a row does not say: PostgreSQL's catalogs have NULL only where it means something.
 _DEFAULTS: dict[Kind, Any] = {

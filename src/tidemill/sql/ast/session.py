@@ -35,6 +35,23 @@ class Rollback(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class Savepoint(Statement):
+    name: Ident
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSavepoint(Statement):
+    name: Ident
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackTo(Statement):
+    """ROLLBACK TO SAVEPOINT."""
+
+    name: Ident
+
+
+@dataclass(frozen=True, slots=True)
 class SetTransaction(Statement):
     """SET TRANSACTION (this one), or SET SESSION CHARACTERISTICS AS TRANSACTION (all to come) where
     `session` is true."""

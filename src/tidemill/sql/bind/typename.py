@@ -52,6 +52,9 @@ def sql_type(node: exp.Expr) -> SqlType:
     """The type that the node names; 42704 if there is none."""
     if not isinstance(node, exp.DataType):
         return _named(node.name.lower(), node)
+    if isinstance(node.this, str):
+        # How sqlglot reads oid and the names of OIDs.
+        return _named(node.this.lower(), node)
     kind: exp.DType = node.this
     if kind is D.ARRAY:
         inner = sql_type(node.expressions[0])

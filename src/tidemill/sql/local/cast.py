@@ -23,6 +23,7 @@ from tidemill.sql.local.kinds import (
     Reg,
     Type,
     category,
+    is_vector,
     kind,
 )
 from tidemill.sql.local.model import NOTHING, NotLocal, Runtime, Typed
@@ -187,6 +188,8 @@ def writer(source: Type) -> Convert | None:
         return lambda v, rt: str(v)
     if source.kind is Kind.NUMERIC and source.precision is not None:
         return lambda v, rt: format(v, "f")
+    if is_vector(source):
+        return lambda v, rt: " ".join(map(str, v))
     if source.kind is Kind.ARRAY:
         element = element_type(source)
         inner = writer(element)

@@ -509,6 +509,17 @@ def _session(make: Callable[[Context], Typed]) -> Callable[[Expressions, exp.Exp
     return build
 
 
+def _called(name: str) -> Callable[[Expressions, exp.Expr], Typed]:
+    """A function that sqlglot has a node of its own for."""
+
+    def build(x: Expressions, node: exp.Expr) -> Typed:
+        from tidemill.sql.local import functions
+
+        return functions.apply(x.ctx, name, [] if node.this is None else [x.compile(node.this)])[1]
+
+    return build
+
+
 def _flat(node: exp.Expr, kind_: type[exp.Expr]) -> list[exp.Expr]:
     found: list[exp.Expr] = []
     while isinstance(node, kind_):
@@ -569,5 +580,7 @@ _HANDLERS: dict[type[exp.Expr], Callable[[Expressions, exp.Expr], Typed]] = {
     exp.CurrentTimestamp: _session(lambda c: constant(c.session.now, model.TIMESTAMPTZ)),
     exp.CurrentUser: _session(lambda c: constant(c.session.user, model.NAME)),
     exp.SessionUser: _session(lambda c: constant(c.session.user, model.NAME)),
+    exp.CurrentSchema: _called("current_schema"),
+    exp.CurrentSchemas: _called("current_schemas"),
     exp.CurrentCatalog: _session(lambda c: constant(c.session.database, model.NAME)),
 }

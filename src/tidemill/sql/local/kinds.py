@@ -31,12 +31,22 @@ class Reg(Enum):
 
 Type = SqlType | Reg
 
+# Arrays that are written with blanks between their elements ("1 2"), as pg_index.indkey is: clients take them
+# apart by themselves. No stored array has a length, so that it can tell them from plain ones.
+INT2VECTOR = SqlType(Kind.ARRAY, element=model.INT2, length=0)
+OIDVECTOR = SqlType(Kind.ARRAY, element=model.OID, length=0)
+
+
+def is_vector(t: Type) -> bool:
+    return t in (INT2VECTOR, OIDVECTOR)
+
+
 _REGS = {r.value: r for r in Reg}
 # Types that PostgreSQL's catalogs have and we show as one of ours.
 _SHOWN: dict[str, SqlType] = {
     "char": model.QCHAR,
-    "int2vector": model.array(model.INT2),
-    "oidvector": model.array(model.OID),
+    "int2vector": INT2VECTOR,
+    "oidvector": OIDVECTOR,
     "json": model.JSONB,
     "xid": model.OID,
     "cid": model.OID,
@@ -105,6 +115,8 @@ def local_type(node: exp.Expr) -> Type | None:
 
 def _written(node: exp.Expr) -> str:
     """A type's own name where sqlglot has no class for it; without its schema."""
+    if isinstance(node.this, str):
+        return node.this.lower()
     if isinstance(node, exp.DataType):
         named = node.args.get("kind")
         if node.this is not exp.DType.USERDEFINED or named is None:
@@ -117,6 +129,6 @@ def _written(node: exp.Expr) -> str:
 
 def shown(t: Type) -> SqlType:
     """What a client is told of a column's type."""
-    if isinstance(t, Reg):
+    if isinstance(t, Reg) or is_vector(t):
         return model.TEXT
     return model.TEXT if t.kind is Kind.UNKNOWN else t

@@ -14,7 +14,7 @@ from tidemill.sql.bind.model import NameResolver, SessionInfo
 from tidemill.sql.local.cast import writer
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.functions import Function
-from tidemill.sql.local.kinds import Reg, Type, shown
+from tidemill.sql.local.kinds import Reg, Type, is_vector, shown
 from tidemill.sql.local.model import Facts, Level, NotLocal, Row, Runtime
 from tidemill.sql.local.query import compile_level
 from tidemill.types.arrow import arrow_type
@@ -43,7 +43,7 @@ class LocalQuery:
         found = self.level.rows(None, rt)
         arrays: list[pa.Array] = []
         for i, t in enumerate(self.level.types):
-            write = writer(t) if isinstance(t, Reg) else None
+            write = writer(t) if isinstance(t, Reg) or is_vector(t) else None
             values = [r[i] for r in found]
             if write is not None:
                 values = [None if v is None else write(v, rt) for v in values]

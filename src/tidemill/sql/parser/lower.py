@@ -118,6 +118,7 @@ _OPERATORS: dict[str, tuple[TokenType, ...]] = {
 # What may be written as OPERATOR(pg_catalog.x). PostgreSQL gives it the rank of the pattern operators then,
 # which those below `=` here have anyway; the comparisons would be grouped otherwise only within each other.
 _QUALIFIED = words("~ ~* !~ !~* ~~ ~~* !~~ !~~* || = <> < > <= >=")
+_OID_TYPES = words("oid regclass regtype regproc regprocedure regnamespace regrole regoper regoperator")
 _VALUES = frozenset({Kind.STRING, Kind.NUMBER, Kind.PARAM, Kind.BITS, Kind.QUOTED})
 _BEFORE_STRINGS = RESERVED | RESERVED_FUNCTION_OR_TYPE | words("between by escape groups range rows zone")
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
@@ -441,6 +442,13 @@ class _Lowering:
                 if tokens[at + 1].key != "[" or at + 1 == end:
                     self._emit(TokenType.L_BRACKET, "[", at)
                     self._emit(TokenType.R_BRACKET, "]", at)
+            elif kind is Kind.WORD and value in _OID_TYPES:
+                # sqlglot has nodes of its own for these, and makes no arrays of them; of a qualified name it
+                # does.
+                if tokens[at + 1].key == "[" and at + 1 < end and tokens[at - 1].key != ".":
+                    self._emit(TokenType.VAR, "pg_catalog", at)
+                    self._emit(TokenType.DOT, ".", at)
+                self._emit(TokenType.VAR, value, at)
             elif kind is Kind.WORD:
                 self._emit(_TYPE_WORDS.get(value, _QUERY_WORDS.get(value, TokenType.VAR)), value, at)
             elif kind is Kind.SYMBOL:

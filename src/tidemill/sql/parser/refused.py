@@ -27,7 +27,7 @@ NO_OPS = {
 _REFUSED_WORDS = words(
     """
     analyze call checkpoint cluster do grant import listen load lock merge move notify reassign refresh
-    reindex release revoke savepoint security unlisten vacuum
+    reindex revoke security unlisten vacuum
     """
 )
 _TWO_WORDS = frozenset({"refresh", "import", "security", "reassign"})

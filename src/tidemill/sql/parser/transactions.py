@@ -1,10 +1,20 @@
-"""BEGIN, COMMIT, ROLLBACK, SET TRANSACTION."""
+"""BEGIN, COMMIT, ROLLBACK, savepoints, SET TRANSACTION."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemill.sql.ast import Begin, Commit, Rollback, SetTransaction, Statement, TransactionModes
+from tidemill.sql.ast import (
+    Begin,
+    Commit,
+    ReleaseSavepoint,
+    Rollback,
+    RollbackTo,
+    Savepoint,
+    SetTransaction,
+    Statement,
+    TransactionModes,
+)
 from tidemill.sql.parser.cursor import Cursor
 
 _LEVELS = (
@@ -41,9 +51,21 @@ def rollback(cursor: Cursor) -> Statement:
     if cursor.peek_any("prepared"):
         raise cursor.unsupported("ROLLBACK PREPARED")
     _end(cursor)
-    if cursor.peek_any("to"):
-        raise cursor.unsupported("ROLLBACK TO SAVEPOINT")
+    if cursor.accept("to"):
+        cursor.accept("savepoint")
+        return RollbackTo(cursor.ident())
     return Rollback()
+
+
+def savepoint(cursor: Cursor) -> Statement:
+    """After SAVEPOINT."""
+    return Savepoint(cursor.ident())
+
+
+def release(cursor: Cursor) -> Statement:
+    """After RELEASE."""
+    cursor.accept("savepoint")
+    return ReleaseSavepoint(cursor.ident())
 
 
 def set_transaction(cursor: Cursor, session: bool) -> Statement:
