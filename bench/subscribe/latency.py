@@ -58,13 +58,15 @@ def many(*, quick: bool) -> list[Figure]:
 def crowded(readers: int, ticks: int, changes: int) -> list[Figure]:
     with serving() as server, psycopg.connect(server.sql_dsn, autocommit=True) as c:
         c.execute(TABLE)
-        with crowd(Job(server.sql_port, 1, STATEMENT, changes)) as first:
-            write(c, ticks=3, changes=changes)
-            first.wait_for(3, LAST_SECONDS)
+        process = psutil.Process(server.pid)
+        # What they share (threads and what each keeps, one encoding of each tick) is there with a few of them.
+        few = readers // 5
+        with crowd(Job(server.sql_port, few, STATEMENT, changes)) as first:
+            write(c, ticks=ticks // 3, changes=changes)
+            first.wait_for(ticks // 3, LAST_SECONDS)
+            before = process.memory_info().rss
             first.end()
         c.execute("DELETE FROM feed")
-        process = psutil.Process(server.pid)
-        before = process.memory_info().rss
         began = time.monotonic()
         job = Job(server.sql_port, readers, STATEMENT, changes, kept=3)
         with crowd(job) as all_:
@@ -81,7 +83,7 @@ def crowded(readers: int, ticks: int, changes: int) -> list[Figure]:
         _check(t, ticks, changes)
     waited = [at - began for t in told for at, began in zip(t.arrivals, sent, strict=False)]
     complete = all(t.marks == ticks * changes for t in told)
-    each = (after - before) / readers / 1000
+    each = (after - before) / (readers - few) / 1000
     return [
         Figure(
             f"{readers} readers, {changes} changes a second, {ticks} s: COPY sent -> all there",
@@ -95,7 +97,7 @@ def crowded(readers: int, ticks: int, changes: int) -> list[Figure]:
             "none",
             complete and not dropped,
         ),
-        Figure("... the server's memory, each", f"{each:.1f} kB", "<= 64 kB", each <= 64),
+        Figure(f"... the server's memory for each more than {few}", f"{each:.1f} kB", "<= 64 kB", each <= 64),
         Figure("... the server's processor time for a tick", ms(busy / ticks), ""),
         Figure(f"... until all {readers} have begun", f"{joined:.1f} s", ""),
     ]

@@ -58,6 +58,10 @@ INBOX_BYTES = 1 * MB
 # what waits behind it for a thousand subscribers is one for all.
 OUTBOX_BYTES = 64 * KB
 
+# What the kernel takes of it at once: the rows of a subscription's second go there without a copy here. The
+# kernel's own beginning of 16 kB would grow to megabytes for a client that only reads slowly.
+SEND_BYTES = 128 * KB
+
 # Small messages are gathered up to this size before they go to the transport.
 GATHER_BYTES = 64 * KB
 

@@ -113,6 +113,7 @@ class Connection(asyncio.Protocol):
         if sock is not None:
             # A machine that vanished without a word is noticed some day.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.SEND_BYTES)
         loop = asyncio.get_running_loop()
         self._login_timer = loop.call_later(limits.LOGIN_SECONDS, self._login_too_slow)
 
