@@ -303,12 +303,63 @@ class Config:
             show=",".join,
         ),
     )
+    authentication: str = field(
+        default="trust",
+        metadata=_about(
+            "METHOD",
+            _choice("trust", "password", "certificate"),
+            "Network",
+            "How clients prove who they are: trust (they need not), password (SCRAM-SHA-256; HTTP Basic), or "
+            "certificate (one of --tls-client-ca whose CN is the role).",
+        ),
+    )
+    system_password: str = field(
+        default="",
+        metadata=_about(
+            "SECRET",
+            _text,
+            "Network",
+            "The password of the role mz_system, which is not stored. Without it mz_system cannot log in "
+            "with a password. Not a flag, for others can read a command line.",
+            secret=True,
+        ),
+    )
+    tls_cert: str = field(
+        default="",
+        metadata=_about(
+            "FILE",
+            _folder,
+            "Network",
+            "The server's certificate, with its chain, in PEM. With it the SQL port takes TLS, and requires "
+            "it of other machines; the HTTP port becomes HTTPS.",
+        ),
+    )
+    tls_key: str = field(
+        default="",
+        metadata=_about(
+            "FILE",
+            _folder,
+            "Network",
+            "The certificate's key in PEM, without a passphrase. Default: it is in the file of the "
+            "certificate.",
+        ),
+    )
+    tls_client_ca: str = field(
+        default="",
+        metadata=_about(
+            "FILE",
+            _folder,
+            "Network",
+            "Certificates of authorities in PEM: with it only clients that show a certificate of theirs get "
+            "in by TLS.",
+        ),
+    )
     allow_insecure: bool = field(
         default=False,
         metadata=_flag(
             "Network",
-            "Listen on an address that other machines can reach although there is no authentication: "
-            "whoever reaches the port may do everything.",
+            "Listen on an address that other machines can reach although there is no authentication or no "
+            "TLS: whoever reaches the port may do everything, whoever is on the way may read everything.",
         ),
     )
 
@@ -522,13 +573,22 @@ def _parse(name: str, value: object, origin: str) -> Any:
 def _check(config: Config) -> None:
     for name in ("sql_addr", "http_addr"):
         address: Address = getattr(config, name)
-        if not address.loopback and not config.allow_insecure:
+        if address.loopback or config.allow_insecure:
+            continue
+        if config.authentication == "trust":
             raise ConfigError(
                 f"{flag_name(name)} {address} is open to other machines, and there is no authentication",
                 detail="Whoever reaches the port could read and change everything.",
-                hint="Listen on 127.0.0.1 behind a tunnel or an authenticating proxy, or insist with "
-                "--allow-insecure.",
+                hint="Set --authentication and --tls-cert, listen on 127.0.0.1 behind a tunnel or an "
+                "authenticating proxy, or insist with --allow-insecure.",
             )
+        if not config.tls_cert:
+            raise ConfigError(
+                f"{flag_name(name)} {address} is open to other machines, and there is no TLS",
+                detail="Whoever is on the way could read and change everything.",
+                hint="Set --tls-cert and --tls-key, or insist with --allow-insecure.",
+            )
+    _check_tls(config)
     if config.sql_addr == config.http_addr and config.sql_addr.port:
         raise ConfigError(
             f"--sql-addr and --http-addr are both {config.sql_addr}",
@@ -542,3 +602,14 @@ def _check(config: Config) -> None:
         )
     if config.tick < 1:
         raise ConfigError("--tick must be at least 1ms")
+
+
+def _check_tls(config: Config) -> None:
+    for name in ("tls_key", "tls_client_ca"):
+        if getattr(config, name) and not config.tls_cert:
+            raise ConfigError(f"{flag_name(name)} needs --tls-cert")
+    if config.authentication == "certificate" and not config.tls_client_ca:
+        raise ConfigError(
+            "--authentication certificate needs --tls-client-ca",
+            hint="It names the authority that the certificates of clients are from.",
+        )

@@ -45,10 +45,16 @@ def main(config: Config) -> int:
 
 async def _serve(config: Config, began: float) -> int:
     from tidemill.engine.engine import TidemillEngine
+    from tidemill.server import tls as certificates
+    from tidemill.server.auth import Gate, Method
     from tidemill.server.http.serve import serve_http
     from tidemill.server.loop_lag import LoopLag
+    from tidemill.server.pgwire.auth import authentication
     from tidemill.server.pgwire.listener import Listener
 
+    tls = None
+    if config.tls_cert:
+        tls = certificates.load(config.tls_cert, config.tls_key, config.tls_client_ca)
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[TidemillError | None] = loop.create_future()
 
@@ -67,7 +73,8 @@ async def _serve(config: Config, began: float) -> int:
     try:
         for number in _SIGNALS:
             loop.add_signal_handler(number, _signalled, loop, number, end)
-        listener = Listener(engine)
+        gate = Gate(Method(config.authentication), engine)
+        listener = Listener(engine, authentication=authentication(gate), tls=tls)
         try:
             sql_port = await listener.start(config.sql_addr.host, config.sql_addr.port)
         except OSError as e:
@@ -76,7 +83,9 @@ async def _serve(config: Config, began: float) -> int:
                 hint="Stop the program that uses the port, or choose another with --sql-addr.",
             ) from e
         sql = config.sql_addr._replace(port=sql_port)
-        http = await serve_http(engine, config.http_addr, hosts=config.http_hosts, sql=sql)
+        http = await serve_http(
+            engine, config.http_addr, hosts=config.http_hosts, sql=sql, gate=gate, tls=tls
+        )
         lag.start()
         await asyncio.to_thread(engine.environment.announce, {"SQL": str(sql), "HTTP": str(http.address)})
         log.info(

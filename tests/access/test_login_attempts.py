@@ -93,3 +93,16 @@ def test_memory_is_bounded(attempts: Attempts) -> None:
     for n in range(MAX_REMEMBERED):
         attempts.failed(f"a{n}", "r")
     assert len(attempts._records) == MAX_REMEMBERED  # pyright: ignore[reportPrivateUsage]
+
+
+def test_addresses_of_one_network_are_one(attempts: Attempts) -> None:
+    for n in range(FREE_FAILURES):
+        attempts.failed(f"2001:db8::{n}", "r")
+    with pytest.raises(TooManyFailures):
+        attempts.check("2001:db8::ffff:ffff", "r")
+    attempts.check("2001:db8:0:1::1", "r")
+    for _ in range(FREE_FAILURES):
+        attempts.failed("::ffff:192.0.2.1", "r")
+    with pytest.raises(TooManyFailures):
+        attempts.check("192.0.2.1", "r")
+    attempts.check("192.0.2.2", "r")

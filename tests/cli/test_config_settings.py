@@ -28,6 +28,11 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "sql_addr": ("localhost:1234", Address("localhost", 1234)),
     "http_addr": ("[::1]:1235", Address("::1", 1235)),
     "http_hosts": ("Mill.Example, other", ("mill.example", "other")),
+    "authentication": ("Password", "password"),
+    "system_password": ("hush", "hush"),
+    "tls_cert": ("/tls/server.pem", "/tls/server.pem"),
+    "tls_key": ("/tls/server.key", "/tls/server.key"),
+    "tls_client_ca": ("/tls/ca.pem", "/tls/ca.pem"),
     "allow_insecure": ("true", True),
     "spark_master": ("local[3]", "local[3]"),
     "spark_driver_memory": ("512M", "512m"),
@@ -58,10 +63,11 @@ def test_there_is_a_sample_for_every_setting() -> None:
 def test_flag_environment_and_file_mean_the_same(name: str, tmp_path: Path) -> None:
     text, value = SAMPLES[name]
     file = write(tmp_path / "c.toml", name, text)
-    assert getattr(load({name: text}, {}), name) == value
-    assert getattr(load({}, {config.env_name(name): text}), name) == value
-    assert getattr(load({}, {}, file), name) == value
-    assert getattr(load({}, {"TIDEMILL_CONFIG": file}), name) == value
+    needed = {"tls_cert": "/tls/server.pem"} if name in ("tls_key", "tls_client_ca") else {}
+    assert getattr(load({name: text, **needed}, {}), name) == value
+    assert getattr(load(needed, {config.env_name(name): text}), name) == value
+    assert getattr(load(needed, {}, file), name) == value
+    assert getattr(load(needed, {"TIDEMILL_CONFIG": file}), name) == value
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -148,6 +154,29 @@ def test_an_address_that_others_reach_must_be_insisted_on(name: str, address: st
         load({name: address}, {})
     assert "--allow-insecure" in (caught.value.hint or "")
     assert str(getattr(load({name: address, "allow_insecure": True}, {}), name)) == address
+
+
+def test_an_address_that_others_reach_needs_authentication_and_tls() -> None:
+    there = {"sql_addr": "0.0.0.0:6875", "authentication": "password"}
+    with pytest.raises(ConfigError, match="there is no TLS"):
+        load(there, {})
+    load(there | {"tls_cert": "/tls/server.pem"}, {})
+    with pytest.raises(ConfigError, match="there is no authentication"):
+        load({"sql_addr": "0.0.0.0:6875", "tls_cert": "/tls/server.pem"}, {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "needed"),
+    [
+        ({"tls_key": "/k"}, "--tls-cert"),
+        ({"tls_client_ca": "/c"}, "--tls-cert"),
+        ({"authentication": "certificate"}, "--tls-client-ca"),
+        ({"authentication": "certificate", "tls_cert": "/c"}, "--tls-client-ca"),
+    ],
+)
+def test_settings_of_tls_that_do_not_fit(flags: dict[str, str], needed: str) -> None:
+    with pytest.raises(ConfigError, match=needed):
+        load(flags, {})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"])

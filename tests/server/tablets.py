@@ -207,6 +207,9 @@ class TabletSession:
         events, self._events = self._events, []
         return events
 
+    def on_terminate(self, end: object) -> None:
+        self.terminate = end
+
     def on_event(self, wake: object) -> None:
         self._wake = cast("Callable[[], None]", wake)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import shutil
@@ -24,9 +25,10 @@ from wireserver import PSQL, Served, errors
 from tidemill.access.attempts import FREE_FAILURES
 from tidemill.access.scram import make_verifier
 from tidemill.dev.certificates import Certificates, make_certificates
-from tidemill.server.auth import Gate, Method
+from tidemill.errors import TidemillError
+from tidemill.server.auth import Gate, Method, Peer
 from tidemill.server.pgwire.auth import authentication
-from tidemill.server.pgwire.messages import ProtocolViolation
+from tidemill.server.pgwire.messages import ProtocolViolation, Startup
 from tidemill.server.tls import CertificateError, Tls, load
 from tidemill.types import model
 
@@ -265,15 +267,34 @@ def test_client_certificates(certificates: Certificates, roles: Roles) -> None:
     ],
 )
 def test_malformed_first_answers(roles: Roles, data: bytes) -> None:
-    from tidemill.server.auth import Peer
-    from tidemill.server.pgwire.messages import Startup
-
     exchange = authentication(Gate(Method.PASSWORD, roles))(
         Startup(0, {"user": "materialize"}, ()), Peer("a"), None
     )
     assert next(exchange).startswith(b"R")
     with pytest.raises(ProtocolViolation):
         exchange.send(data)
+
+
+def test_wrong_passwords_by_the_thousand(roles: Roles) -> None:
+    """Each is refused, for some must wait; what is remembered of them stays small."""
+    gate = Gate(Method.PASSWORD, roles)
+    method = authentication(gate)
+    refused: set[str] = set()
+    for n in range(3000):
+        startup = Startup(0, {"user": f"guess{n % 20}"}, ())
+        exchange = method(startup, Peer(f"10.0.0.{n % 10}"), None)
+        try:
+            next(exchange)
+            nonce = b"n,,n=,r=abc"
+            first = exchange.send(b"SCRAM-SHA-256\0" + len(nonce).to_bytes(4) + nonce)
+            agreed = first[9:].split(b",")[0]
+            exchange.send(b"c=biws," + agreed + b",p=" + base64.b64encode(b"\0" * 32))
+        except TidemillError as e:
+            refused.add(e.sqlstate)
+        else:
+            raise AssertionError("a guess was let in")
+    assert refused == {"28P01", "28000"}
+    assert len(roles.refused) == 3000
 
 
 def test_files_that_are_no_certificates(certificates: Certificates, tmp_path: Path) -> None:

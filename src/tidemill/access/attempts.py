@@ -7,6 +7,7 @@ not concerned (a role that is attacked from one address can log in from the othe
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import time
 from collections import OrderedDict
@@ -51,6 +52,7 @@ class Attempts:
 
     def check(self, address: str, role: str) -> None:
         """Raises TooManyFailures while the two must wait."""
+        address = _origin(address)
         wait = max(
             self._wait((address, role), FREE_FAILURES), self._wait((address, None), FREE_FAILURES_OF_ADDRESS)
         )
@@ -62,7 +64,7 @@ class Attempts:
             )
 
     def failed(self, address: str, role: str) -> None:
-        now = self._clock()
+        now, address = self._clock(), _origin(address)
         for key in ((address, role), (address, None)):
             record = self._records.pop(key, None)
             if record is None or now - record.last > FORGET_SECONDS:
@@ -74,7 +76,7 @@ class Attempts:
             self._records.popitem(last=False)
 
     def succeeded(self, address: str, role: str) -> None:
-        self._records.pop((address, role), None)
+        self._records.pop((_origin(address), role), None)
 
     def _wait(self, key: tuple[str, str | None], free: int) -> float:
         """Seconds from now."""
@@ -84,3 +86,14 @@ class Attempts:
         # Beyond 2^6 the maximum is reached; the exponent must not grow with the failures.
         wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(record.failures - free, 10), MAX_WAIT_SECONDS)
         return record.last + wait - self._clock()
+
+
+def _origin(address: str) -> str:
+    """Of IPv6 the first half: the rest is anybody's to choose."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return address
+    return str(found.ipv4_mapped or ipaddress.ip_network((int(found) >> 64 << 64, 64)))

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from tidemill.catalog.access import Access, decode_access, encode_access
 from tidemill.catalog.items import (
     Comment,
     Connection,
@@ -181,8 +182,19 @@ def _encode(item: Item) -> tuple[str, Json]:
         }
     if isinstance(item, Comment):
         return "comment", {"on": item.on, "column": item.column, "text": item.text}
+    if isinstance(item, Access):
+        return "access", encode_access(item)
     if isinstance(item, Role):
-        return "role", {"name": item.name, "superuser": item.superuser}
+        return "role", {
+            "name": item.name,
+            "superuser": item.superuser,
+            "login": item.login,
+            "inherit": item.inherit,
+            "createdb": item.createdb,
+            "createrole": item.createrole,
+            "verifier": item.verifier,
+            "member_of": list(item.member_of),
+        }
     return "parameter", {"name": item.name, "value": item.value}
 
 
@@ -310,7 +322,20 @@ def _connection(i: ItemId, b: Json) -> Item:
 
 
 def _role(i: ItemId, b: Json) -> Item:
-    return Role(i, b["name"], b["superuser"])
+    if "login" not in b:
+        # From before there were attributes: the one role that everybody was.
+        return Role(i, b["name"], b["superuser"])
+    return Role(
+        i,
+        b["name"],
+        b["superuser"],
+        b["login"],
+        b["inherit"],
+        b["createdb"],
+        b["createrole"],
+        b["verifier"],
+        tuple(b["member_of"]),
+    )
 
 
 def _parameter(i: ItemId, b: Json) -> Item:
@@ -330,6 +355,7 @@ _DECODERS: dict[str, Callable[[ItemId, Json], Item]] = {
     "secret": _secret,
     "connection": _connection,
     "comment": _comment,
+    "access": decode_access,
     "role": _role,
     "parameter": _parameter,
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tidemill.catalog.access import Access
 from tidemill.types.model import RelationDesc
 
 ItemId: TypeAlias = str
@@ -280,11 +281,24 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """`superuser` may ALTER SYSTEM."""
+    """Somebody who logs in, or a group of them. The defaults are those of a role from before there were
+    attributes."""
 
     id: ItemId
     name: str
+    # May do everything.
     superuser: bool = False
+    # May be who a session is.
+    login: bool = True
+    # Has the rights of the roles that it is a member of without SET ROLE.
+    inherit: bool = True
+    # May CREATE DATABASE; may make, change and drop roles.
+    createdb: bool = True
+    createrole: bool = True
+    # What is stored of the password (`access.scram`), never the password; None: it has none.
+    verifier: str | None = field(default=None, repr=False)
+    # The roles that it is a member of.
+    member_of: tuple[ItemId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +331,11 @@ RELATIONS = (Table, View, MaterializedView, Source, SourceTable, SourceProgress)
 # What stands in a schema under a name. There is one space of names for all.
 SchemaItem: TypeAlias = Relation | Sink | Secret | Connection
 SCHEMA_ITEMS = (*RELATIONS, Sink, Secret, Connection)
-Item: TypeAlias = Database | Schema | SchemaItem | Role | SystemParameter | Comment
+Item: TypeAlias = Database | Schema | SchemaItem | Role | SystemParameter | Access | Comment
 
 # How an item's kind is called in messages.
 KIND_NAMES: dict[type[Item], str] = {
+    Access: "access",
     Comment: "comment",
     Database: "database",
     Schema: "schema",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from tidemill.catalog import comment_ops, connection_ops, materialized_ops, sink_ops, source_ops
+from tidemill.catalog import comment_ops, connection_ops, materialized_ops, role_ops, sink_ops, source_ops
 from tidemill.catalog.columns import check_columns
 from tidemill.catalog.comment_ops import SetComment
 from tidemill.catalog.connection_ops import AlterConnection, AlterSecret, CreateConnection, CreateSecret
@@ -25,7 +25,6 @@ from tidemill.catalog.items import (
     Key,
     MaterializedView,
     Reference,
-    Role,
     Schema,
     SchemaItem,
     SystemParameter,
@@ -36,6 +35,7 @@ from tidemill.catalog.items import (
 )
 from tidemill.catalog.materialized_ops import CreateMaterializedView, SetViewHistory
 from tidemill.catalog.names import check_identifier
+from tidemill.catalog.role_ops import AlterRole, CreateRole, DropRole, SetMember, SetOwner, SetPrivileges
 from tidemill.catalog.sink_ops import CreateSink
 from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, SetSourceHistory, SetSourceInterval
 from tidemill.catalog.state import CatalogState
@@ -85,11 +85,6 @@ class CreateView:
     depends_on: tuple[ItemId, ...] = ()
     references: tuple[Reference, ...] = ()
     replace: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CreateRole:
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +152,11 @@ Op: TypeAlias = (
     | CreateView
     | CreateMaterializedView
     | CreateRole
+    | AlterRole
+    | DropRole
+    | SetMember
+    | SetOwner
+    | SetPrivileges
     | CreateSource
     | CreateSourceTable
     | CreateSink
@@ -178,11 +178,14 @@ Op: TypeAlias = (
 )
 
 
-def apply_all(state: CatalogState, ops: Sequence[Op], *, time: int) -> CatalogState:
-    """The state after all of `ops`, which begins at `time`."""
+def apply_all(
+    state: CatalogState, ops: Sequence[Op], *, time: int, owner: ItemId | None = None
+) -> CatalogState:
+    """The state after all of `ops`, which begins at `time`. What is new belongs to `owner`, a role."""
     for op in ops:
         draft = _Draft(state, time)
         draft.apply(op)
+        role_ops.settle_access(state, draft.items, owner)
         state = CatalogState(draft.items.values(), next_id=draft.next_id, time=time)
     return state
 
@@ -215,8 +218,8 @@ class _Draft:
                 self.create_view(op)
             case CreateMaterializedView() | SetViewHistory():
                 materialized_ops.apply(self, op)
-            case CreateRole():
-                self.create_role(op)
+            case CreateRole() | AlterRole() | DropRole() | SetMember() | SetOwner() | SetPrivileges():
+                role_ops.apply(self, op)
             case CreateSource():
                 source_ops.create_source(self, op)
             case CreateSourceTable():
@@ -321,12 +324,6 @@ class _Draft:
         going = {i.id for i in dependants}
         if going & set(depends_on):
             raise InvalidValue(f'view "{old.name}" would depend on itself', sqlstate="42P17")
-
-    def create_role(self, op: CreateRole) -> None:
-        check_identifier(op.name)
-        if any(isinstance(i, Role) and i.name == op.name for i in self.items.values()):
-            raise DuplicateObject(f'role "{op.name}" already exists')
-        self.put(Role(self.new_id(), op.name))
 
     def changeable(self, item_id: ItemId) -> Item:
         item = self.items.get(item_id)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from tidemill.catalog import sidecars
+from tidemill.catalog.access import Access
 from tidemill.catalog.items import (
     IMPLICIT_SCHEMAS,
     RELATIONS,
@@ -64,6 +65,7 @@ class CatalogState:
         self._named: dict[tuple[ItemId, str], ItemId] = {}
         self._roles: dict[str, ItemId] = {}
         self._parameters: dict[str, ItemId] = {}
+        self._access: dict[ItemId, ItemId] = {}
         self._comments: dict[tuple[ItemId, str | None], ItemId] = {}
         self._dependants: dict[ItemId, list[ItemId]] = {}
         # The contents of databases and schemas, in the order of ids.
@@ -83,6 +85,10 @@ class CatalogState:
             taken = self._roles.setdefault(item.name, item.id)
         elif isinstance(item, SystemParameter):
             taken = self._parameters.setdefault(item.name, item.id)
+        elif isinstance(item, Access):
+            taken = self._access.setdefault(item.on, item.id)
+            self._require(item, item.on)
+            self._require(item, item.owner)
         elif isinstance(item, Comment):
             taken = self._comments.setdefault((item.on, item.column), item.id)
             self._require(item, item.on)
@@ -345,10 +351,22 @@ class CatalogState:
         return [*(s for s in IMPLICIT_SCHEMAS if s not in search_path), *search_path]
 
     def role(self, name: str) -> Role:
-        item_id = self._roles.get(name)
-        if item_id is None:
+        found = self.find_role(name)
+        if found is None:
             raise UndefinedObject(f'role "{name}" does not exist', sqlstate="42704")
-        return self.get(item_id, Role)
+        return found
+
+    def find_role(self, name: str) -> Role | None:
+        item_id = self._roles.get(name)
+        return None if item_id is None else self.get(item_id, Role)
+
+    def roles(self) -> list[Role]:
+        return [self.get(i, Role) for i in self._roles.values()]
+
+    def access(self, on: ItemId) -> Access | None:
+        """Who owns it and may use it, where that was said (`privileges.access_of` knows the rest)."""
+        item_id = self._access.get(on)
+        return None if item_id is None else self.get(item_id, Access)
 
     def find_parameter(self, name: str) -> SystemParameter | None:
         item_id = self._parameters.get(name)

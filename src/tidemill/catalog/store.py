@@ -33,6 +33,7 @@ from tidemill.catalog.items import (
     Builtins,
     Collection,
     Item,
+    ItemId,
     Table,
     is_system,
 )
@@ -138,13 +139,15 @@ class Catalog:
         reads: Mapping[str, int] | None = None,
         unaltered: Table | None = None,
         before: Listener | None = None,
+        owner: ItemId | None = None,
     ) -> CatalogState:
         """Make all of the changes, or none, durably; returns the state after them. `contents` are the updates
         (physical columns and `mz_diff`) that come with the change: what the one table which `ops` create
         starts with, or what the rows get in the columns which `ops` add to one table. `reads` are the shards
         that the change was worked out from, with the times, and `unaltered` the table as it was then:
         SerializationFailure when one has changed since. `before` is called with the states before and after
-        the change when nothing of it is durable yet; what it raises ends the attempt."""
+        the change when nothing of it is durable yet; what it raises ends the attempt. `owner` is the role
+        that what is new belongs to."""
         with self._lock, self._environment.txns.paused():
             for shard_id, read_at in (reads or {}).items():
                 if (changed_at := self._environment.txns.last_write(shard_id)) > read_at:
@@ -159,7 +162,7 @@ class Catalog:
             created: list[str] = []
             widening: Widening | None = None
             try:
-                new = apply_all(old, ops, time=ts)
+                new = apply_all(old, ops, time=ts, owner=owner)
                 if before is not None:
                     before(old, new)
                 self._create_shards(old, new, ts, created)

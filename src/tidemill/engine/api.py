@@ -213,6 +213,11 @@ class Session(Protocol):
         """Cancel what runs now, if anything; it then raises QueryCanceled."""
         ...
 
+    def on_terminate(self, end: object) -> None:
+        """`end` (a callable of one error, called on the event loop) ends the connection as if the server went
+        down: pg_terminate_backend."""
+        ...
+
     async def close(self) -> None:
         """The client is gone: roll back, cancel, release everything. Idempotent."""
         ...
@@ -225,6 +230,8 @@ class StartupOptions:
     user: str = "materialize"
     database: str = "materialize"
     application_name: str = ""
+    # Where the client is, for the audit log and mz_sessions.
+    client_address: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
 
 

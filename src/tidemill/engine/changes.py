@@ -7,7 +7,7 @@ committed first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +23,8 @@ from tidemill.catalog.items import (
     Source,
     SourceProgress,
     SourceTable,
+    Table,
+    is_system,
 )
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
@@ -45,8 +47,38 @@ async def transact(
     """Make the changes, after whatever the session's transaction needs before. `contents` and `reads` as for
     `Catalog.transact`."""
     await by_itself(s, verb)
-    make = partial(s.engine.catalog.transact, list(changes), contents=contents, reads=reads)
-    return await s.blocking(make)
+    return await s.blocking(partial(transact_now, s, verb, list(changes), contents=contents, reads=reads))
+
+
+def transact_now(
+    s: EngineSession,
+    verb: str,
+    changes: Sequence[ops.Op],
+    *,
+    contents: pa.Table | None = None,
+    reads: Mapping[str, int] | None = None,
+    unaltered: Table | None = None,
+    before: Callable[[CatalogState, CatalogState], None] | None = None,
+) -> CatalogState:
+    """`Catalog.transact` for the session's role, which owns what is new; the change is noted. Blocks."""
+    states: list[tuple[CatalogState, CatalogState]] = []
+
+    def look(old: CatalogState, new: CatalogState) -> None:
+        states.append((old, new))
+        if before is not None:
+            before(old, new)
+
+    catalog = s.engine.catalog
+    new = catalog.transact(
+        changes,
+        contents=contents,
+        reads=reads,
+        unaltered=unaltered,
+        before=look,
+        owner=s.acting_role(catalog.state).id,
+    )
+    s.engine.audit.changed(s, verb, *states[-1])
+    return new
 
 
 async def by_itself(s: EngineSession, verb: str) -> None:
@@ -95,11 +127,23 @@ def existing_at(
 
 def item_at(s: EngineSession, name: ast.Name, catalog: CatalogState) -> tuple[Schema, str, SchemaItem | None]:
     schema, item = catalog.resolve_new(name.parts, s.database, s.variables.search_path())
+    mine = s.privileges(catalog)
+    mine.check_place(schema)
+    mine.check(schema, "CREATE")
     return schema, item, catalog.find(schema.id, item)
 
 
 def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState) -> Item:
-    """What the statement names; WrongObjectType if it is another kind of thing."""
+    """What the statement names and wants to change; WrongObjectType if it is another kind of thing, and
+    PermissionDenied if it is somebody else's."""
+    item = _find(s, kind, name, catalog)
+    # What the system brings is refused by the change itself, in words of its own.
+    if not is_system(item.id):
+        s.privileges(catalog).check_owner(item)
+    return item
+
+
+def _find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState) -> Item:
     if kind is ast.ObjectKind.DATABASE:
         return catalog.database(name.item)
     if kind is ast.ObjectKind.SCHEMA:

@@ -32,7 +32,9 @@ def _item(session: EngineSession, statement: ast.CommentOn, catalog: CatalogStat
     from tidemill.engine.changes import find
 
     if statement.column is not None:
-        return session.resolver(catalog).any_item(statement.name)
+        item = session.resolver(catalog).any_item(statement.name)
+        session.privileges(catalog).check_owner(item)
+        return item
     return find(session, statement.kind, statement.name, catalog)
 
 

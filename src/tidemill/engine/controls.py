@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from tidemill.catalog import ops
 from tidemill.catalog.items import SYSTEM_ROLE
+from tidemill.catalog.privileges import PermissionDenied, members_of
 from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.changes import transact_now
 from tidemill.engine.plan import Action
 from tidemill.engine.session import EngineSession
 from tidemill.engine.transaction import Mode
 from tidemill.engine.variables import SYSTEM_PARAMETERS, unknown_parameter
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError
 from tidemill.sql import ast
-
-
-class PermissionDenied(TidemillError):
-    sqlstate = "42501"
 
 
 def plan_begin(statement: ast.Begin) -> Action:
@@ -84,8 +82,10 @@ def plan_set(statement: ast.SetVariable) -> Action:
             variable = s.variables.reset(statement.name)
         else:
             value = ", ".join(statement.values)
-            if s.variables.find(statement.name).name == "database":
+            if (name := s.variables.find(statement.name).name) == "database":
                 s.engine.catalog.state.database(value)
+            elif name == "role":
+                check_set_role(s, value)
             variable = s.variables.set(statement.name, value, local=statement.local)
             if statement.local and not s.current.explicit:
                 s.notice(Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01"))
@@ -93,6 +93,19 @@ def plan_set(statement: ast.SetVariable) -> Action:
         return Complete("SET")
 
     return Action(act)
+
+
+def check_set_role(s: EngineSession, name: str) -> None:
+    """That who logged in may act as the role."""
+    catalog = s.engine.catalog.state
+    if name == "none":
+        return
+    role = catalog.find_role(name)
+    if role is None:
+        raise TidemillError(f'role "{name}" does not exist', sqlstate="22023")
+    own = catalog.role(s.role)
+    if not own.superuser and role.id not in members_of(catalog, own):
+        raise PermissionDenied(f'permission denied to set role "{name}"')
 
 
 def plan_reset(statement: ast.ResetVariable) -> Action:
@@ -108,7 +121,7 @@ def plan_reset(statement: ast.ResetVariable) -> Action:
 
 def plan_alter_system(statement: ast.AlterSystem) -> Action:
     async def act(s: EngineSession) -> Outcome:
-        if s.role != SYSTEM_ROLE:
+        if not s.privileges(s.engine.catalog.state).superuser:
             raise PermissionDenied(
                 "permission denied to alter system", hint=f"Connect as the role {SYSTEM_ROLE}."
             )
@@ -122,7 +135,7 @@ def plan_alter_system(statement: ast.AlterSystem) -> Action:
             if statement.values is not None:
                 value = parameter.check(parameter.name, ", ".join(statement.values))
             changes = [ops.AlterSystem(parameter.name, value)]
-        await s.blocking(s.engine.catalog.transact, changes)
+        await s.blocking(transact_now, s, "ALTER SYSTEM", changes)
         return Complete("ALTER SYSTEM")
 
     return Action(act)
@@ -155,7 +168,7 @@ def plan_discard(statement: ast.Discard) -> Action:
             for cursor in s.cursors.values():
                 cursor.close()
             s.cursors.clear()
-            s.variables.reset_all()
+            s.variables.reset_all(role=True)
         return Complete(f"DISCARD {statement.kind.value}")
 
     return Action(act)

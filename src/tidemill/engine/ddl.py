@@ -10,10 +10,20 @@ import pyarrow.compute as pc
 
 from tidemill.catalog import ops
 from tidemill.catalog.items import SCHEMA_ITEMS, Database, Item, Key, Table
+from tidemill.catalog.privileges import PermissionDenied
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.changes import by_itself, change, existing_at, find_or_none, renamed, skip, transact
+from tidemill.engine.changes import (
+    by_itself,
+    change,
+    existing_at,
+    find_or_none,
+    renamed,
+    skip,
+    transact,
+    transact_now,
+)
 from tidemill.engine.defaults import default_text, default_value
 from tidemill.engine.durations import history_ms
 from tidemill.engine.inputs import snapshot_of
@@ -54,8 +64,8 @@ async def _alter_as_read(
         ts = await s.blocking(s.engine.oracle.read_ts)
         op, contents = await s.blocking(work_out, table, ts)
         reads = {table.shard: ts}
-        change = partial(s.engine.catalog.transact, [op], contents=contents, reads=reads, unaltered=table)
-        await s.blocking(change)
+        change = partial(transact_now, contents=contents, reads=reads, unaltered=table)
+        await s.blocking(change, s, "ALTER TABLE", [op])
         return Complete("ALTER TABLE")
 
     return await in_turn(s, [planned.shard], attempt)
@@ -64,8 +74,11 @@ async def _alter_as_read(
 # -- databases, schemas ----------------------------------------------------------------------------
 
 
-def plan_create_database(statement: ast.CreateDatabase, catalog: CatalogState) -> Plan:
+def plan_create_database(s: EngineSession, statement: ast.CreateDatabase, catalog: CatalogState) -> Plan:
     name = statement.name.value
+    mine = s.privileges(catalog)
+    if not (mine.superuser or mine.role.createdb):
+        raise PermissionDenied("permission denied to create database")
     if statement.if_not_exists and any(d.name == name for d in catalog.databases()):
         return skip("CREATE DATABASE", f'database "{name}" already exists, skipping', "42P04")
     return change("CREATE DATABASE", [ops.CreateDatabase(name)])
@@ -76,6 +89,7 @@ def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: C
     if len(qualifier) > 1:
         raise UndefinedObject(f'improper schema name "{statement.name}"', sqlstate="42602")
     database = catalog.database(qualifier[0] if qualifier else s.database)
+    s.privileges(catalog).check(database, "CREATE")
     if statement.if_not_exists and catalog.find_schema(database.id, name) is not None:
         return skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
     return change("CREATE SCHEMA", [ops.CreateSchema(database.id, name)])
@@ -179,6 +193,8 @@ def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: Catal
     schema, name, existing = existing_at(s, statement.name, catalog)
     if existing is not None and statement.if_not_exists:
         return skip("CREATE VIEW", f'relation "{name}" already exists, skipping', "42P07")
+    if existing is not None and statement.or_replace:
+        s.privileges(catalog).check_owner(existing)
     if statement.query.as_of is not None:
         raise Unsupported("a view cannot have AS OF", hint="Give AS OF in the query that reads the view.")
     resolver = s.resolver(catalog)

@@ -231,11 +231,13 @@ def _removal(
     s: EngineSession, statement: ast.Delete, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> WritePlan:
     table = s.resolver(catalog).table(statement.table, "delete from")
+    # Who removes all rows learns nothing of them.
+    blind = statement.where is None and statement.using is None and not statement.returning
     source = bind_update(
         table_tree(statement.table, statement.alias),
         {},
         None if statement.where is None else statement.where.tree,
-        s.resolver(catalog),
+        s.resolver(catalog, unread=table.id if blind else None),
         session=s.info(),
         others=None if statement.using is None else statement.using.tree,
         param_types=types,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +20,16 @@ from pathlib import Path
 import pyarrow as pa
 from prometheus_client import REGISTRY
 
-from tidemill.catalog.items import Table
+from tidemill.access.scram import make_verifier
+from tidemill.catalog.items import SYSTEM_ROLE, Table
+from tidemill.catalog.ops import AlterSystem
+from tidemill.catalog.privileges import PermissionDenied, Privileges
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
+from tidemill.engine.audit import AuditEvent, AuditLog
+from tidemill.engine.controls import check_set_role
 from tidemill.engine.followed import dropped
 from tidemill.engine.handover import Handover
 from tidemill.engine.ingest_metrics import IngestCollector
@@ -44,7 +50,7 @@ from tidemill.engine.subscriptions import Subscriptions
 from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
-from tidemill.errors import Notice, SerializationFailure, TidemillError, UndefinedObject
+from tidemill.errors import Internal, Notice, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.spark_runner import SparkRunner
@@ -74,6 +80,10 @@ RESTART_SECONDS = 5.0
 SPARK_NOTICE_SECONDS = 0.5
 
 
+# A parameter that nobody sees or sets: `TidemillEngine.login_key`.
+LOGIN_KEY = "login_key"
+
+
 class TidemillEngine:
     """Implements `api.Engine`."""
 
@@ -88,6 +98,12 @@ class TidemillEngine:
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
         self.turns = Turns()
+        self.audit = AuditLog(trusting=config.authentication == "trust")
+        self._system_verifier = (
+            make_verifier(config.system_password).text() if config.system_password else None
+        )
+        if catalog.state.find_parameter(LOGIN_KEY) is None and config.authentication == "password":
+            catalog.transact([AlterSystem(LOGIN_KEY, secrets.token_hex(32))])
         self.secrets = secret_store(config, environment.id)
         self.secrets.sweep(catalog.state)
         catalog.on_change(self.secrets.follow)
@@ -171,17 +187,60 @@ class TidemillEngine:
         return self.spark.ready and self.environment.lost is None
 
     def open_session(self, options: StartupOptions, *, process_id: int) -> EngineSession:
-        state = self.catalog.state
         try:
-            state.role(options.user)
-        except UndefinedObject as e:
-            raise UndefinedObject(
-                e.primary, hint='The roles are "materialize" and "mz_system".', sqlstate="28000"
-            ) from None
-        state.database(options.database)
-        session = EngineSession(self, options, process_id)
+            session = self._opened_session(options, process_id)
+        except TidemillError as e:
+            self.audit.login_refused(options.user, options.client_address, e.primary)
+            raise
         self._sessions.add(session)
+        self.audit.logged_in(session)
         return session
+
+    def _opened_session(self, options: StartupOptions, process_id: int) -> EngineSession:
+        state = self.catalog.state
+        role = state.find_role(options.user)
+        if role is None:
+            raise UndefinedObject(
+                f'role "{options.user}" does not exist',
+                hint="SHOW ROLES lists those that are, CREATE ROLE ... LOGIN makes one.",
+                sqlstate="28000",
+            )
+        if not role.login:
+            raise PermissionDenied(f'role "{role.name}" is not permitted to log in', sqlstate="28000")
+        database = state.database(options.database)
+        if not Privileges(state, role).has(database, "USAGE"):
+            raise PermissionDenied(
+                f'permission denied for database "{database.name}"',
+                detail="User does not have CONNECT privilege.",
+            )
+        session = EngineSession(self, options, process_id)
+        check_set_role(session, session.variables.get("role"))
+        return session
+
+    # -- who may log in ----------------------------------------------------------------------------
+
+    def stored_password(self, role: str) -> str | None:
+        """The verifier of its password, for the doors."""
+        if role == SYSTEM_ROLE:
+            return self._system_verifier
+        found = self.catalog.state.find_role(role)
+        return None if found is None else found.verifier
+
+    @property
+    def login_key(self) -> bytes:
+        """What the passwords that nobody has are made from: in the catalog, so that a restart does not tell
+        who exists."""
+        kept = self.catalog.state.find_parameter(LOGIN_KEY)
+        if kept is None:
+            raise Internal("there is no key for logins")
+        return bytes.fromhex(kept.value)
+
+    def login_refused(self, role: str, address: str, reason: str) -> None:
+        self.audit.login_refused(role, address, reason)
+
+    def session(self, process_id: int) -> EngineSession | None:
+        """The session of that process id."""
+        return next((s for s in list(self._sessions) if s.process_id == process_id), None)
 
     def forget_session(self, session: EngineSession) -> None:
         self._sessions.discard(session)
@@ -292,6 +351,7 @@ class TidemillEngine:
                 s.variables.get("application_name"),
                 s.connected_at,
                 "active" if s.interrupt.running else "idle",
+                s.client_address,
             )
             for s in list(self._sessions)
         ]
@@ -328,6 +388,9 @@ class LiveSituation:
 
     def sessions(self) -> Sequence[SessionRow]:
         return self.engine.session_rows()
+
+    def audit_events(self) -> Sequence[AuditEvent]:
+        return self.engine.audit.events()
 
     def subscriptions(self) -> Sequence[SubscriptionRow]:
         return self.engine.subscriptions.table()

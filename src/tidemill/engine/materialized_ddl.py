@@ -30,7 +30,9 @@ from tidemill.types.model import TEXT, Column, Kind, RelationDesc
 _KIND = ast.ObjectKind.MATERIALIZED_VIEW
 _VERB = "CREATE MATERIALIZED VIEW"
 # Another session than the view's, to see whether the query's answer hangs on whose it is.
-_OTHER_SESSION = replace(VIEW_SESSION, database="other", schemas=("other",), user="other", backend_pid=1)
+_OTHER_SESSION = replace(
+    VIEW_SESSION, database="other", schemas=("other",), user="other", session_user="other", backend_pid=1
+)
 
 
 def plan_create_materialized_view(

@@ -31,6 +31,7 @@ def plan_statement(
     s: EngineSession, statement: ast.Statement, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
     from tidemill.engine import (
+        backends,
         comments,
         connections_ddl,
         controls,
@@ -39,6 +40,7 @@ def plan_statement(
         dml,
         materialized_ddl,
         prepared,
+        roles_ddl,
         savepoints,
         secrets,
         select,
@@ -51,7 +53,7 @@ def plan_statement(
 
     match statement:
         case ast.Query():
-            return select.plan_query(s, statement, types, catalog)
+            return backends.plan_call(s, statement, types) or select.plan_query(s, statement, types, catalog)
         case ast.Subscribe():
             return subscribing.plan_subscribe(s, statement, types, catalog)
         case ast.Insert():
@@ -145,7 +147,7 @@ def plan_statement(
         case ast.CreateSchema():
             return ddl.plan_create_schema(s, statement, catalog)
         case ast.CreateDatabase():
-            return ddl.plan_create_database(statement, catalog)
+            return ddl.plan_create_database(s, statement, catalog)
         case ast.Drop():
             return ddl.plan_drop(s, statement, catalog)
         case ast.AlterTable():
@@ -153,7 +155,10 @@ def plan_statement(
         case ast.Rename():
             return ddl.plan_rename(s, statement, catalog)
         case _:
-            raise Internal(f"no plan for {type(statement).__name__}")
+            planned = roles_ddl.plan_role(s, statement, catalog)
+            if planned is None:
+                raise Internal(f"no plan for {type(statement).__name__}")
+            return planned
 
 
 _VERBS: dict[type[ast.Statement], str] = {
@@ -177,6 +182,13 @@ _VERBS: dict[type[ast.Statement], str] = {
     ast.AlterConnection: "ALTER",
     ast.Rename: "ALTER",
     ast.AlterSystem: "ALTER",
+    ast.AlterRole: "ALTER",
+    ast.AlterOwner: "ALTER",
+    ast.ReassignOwned: "ALTER",
+    ast.DropRole: "DROP",
+    ast.DropOwned: "DROP",
+    ast.GrantPrivileges: "GRANT",
+    ast.GrantRoles: "GRANT",
     ast.CommentOn: "COMMENT",
     ast.ReleaseSavepoint: "RELEASE",
     ast.RollbackTo: "ROLLBACK",

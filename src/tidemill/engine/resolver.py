@@ -20,6 +20,7 @@ from tidemill.catalog.items import (
     kind_name,
 )
 from tidemill.catalog.items import Relation as CatalogRelation
+from tidemill.catalog.privileges import Privileges
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_SCHEMAS, SystemRelation
 from tidemill.errors import TidemillError, WrongObjectType
@@ -44,8 +45,14 @@ class Resolver:
         database: str,
         search_path: Sequence[str],
         references: Sequence[Reference] = (),
+        privileges: Privileges | None = None,
+        unread: str | None = None,
     ) -> None:
+        """What is read is checked against `privileges` (None: the system itself reads). `unread` is the id of
+        a relation whose rows are only removed, not looked at."""
         self._catalog = catalog
+        self._privileges = privileges
+        self._unread = unread
         self._database = database
         self._search_path = list(search_path)
         self._references = {r.name: r for r in references}
@@ -55,7 +62,10 @@ class Resolver:
     def relation(self, parts: tuple[str, ...], position: int | None = None) -> Relation:
         known = self._references.get(parts)
         if known is not None:
-            return self._bound(self._catalog.relation(known.id), position, known.width)
+            # The view was made when its names could be looked up; now it is its owner who reads.
+            found = self._catalog.relation(known.id)
+            self._check_read(found)
+            return self._bound(found, position, known.width)
         system = find_system_relation(parts, self._search_path)
         if system is not None:
             return Relation(
@@ -70,25 +80,39 @@ class Resolver:
             e.position = position
             raise
         self.used[parts] = found.id
+        self._check_place(found)
+        self._check_read(found)
         return self._bound(found, position)
+
+    def _check_place(self, item: SchemaItem) -> None:
+        if self._privileges is not None:
+            self._privileges.check_place(item)
+
+    def _check_read(self, item: CatalogRelation) -> None:
+        if self._privileges is not None and item.id != self._unread:
+            self._privileges.check(item, "SELECT")
 
     def item(self, name: ast.Name) -> CatalogRelation:
         """The catalog's relation of that name."""
         self._refuse_system(name)
         try:
-            return self._catalog.resolve(name.parts, self._database, self._search_path)
+            found = self._catalog.resolve(name.parts, self._database, self._search_path)
         except TidemillError as e:
             e.position = name.offset + 1
             raise
+        self._check_place(found)
+        return found
 
     def any_item(self, name: ast.Name, kind: str = "relation") -> SchemaItem:
         """Whatever stands under that name; `kind` is what it is called where there is nothing."""
         self._refuse_system(name)
         try:
-            return self._catalog.resolve_item(name.parts, self._database, self._search_path, kind)
+            found = self._catalog.resolve_item(name.parts, self._database, self._search_path, kind)
         except TidemillError as e:
             e.position = name.offset + 1
             raise
+        self._check_place(found)
+        return found
 
     def _refuse_system(self, name: ast.Name) -> None:
         system = find_system_relation(name.parts, self._search_path)
@@ -106,6 +130,8 @@ class Resolver:
                 detail=_why_not_written(found),
                 position=name.offset + 1,
             )
+        if self._privileges is not None:
+            self._privileges.check(found, _NEEDED[verb])
         return found
 
     def references(self) -> tuple[Reference, ...]:
@@ -137,7 +163,8 @@ class Resolver:
             query = parsed.statement
             if not isinstance(query, ast.Query):
                 raise WrongObjectType(f"the text of view {name} is no query")
-            scope = Resolver(self._catalog, self._database, (), item.references)
+            owner = None if self._privileges is None else self._privileges.of_owner(item)
+            scope = Resolver(self._catalog, self._database, (), item.references, owner)
             return Relation(
                 id=item.id, name=name, desc=item.desc, physical=physical, view=query.tree, view_scope=scope
             )
@@ -145,6 +172,10 @@ class Resolver:
         desc = RelationDesc(shown.columns[:width])
         hidden = PROGRESS_HIDDEN if isinstance(item, SourceProgress) else ()
         return Relation(id=item.id, name=name, desc=desc, physical=physical[:width], hidden=hidden)
+
+
+# What one must be granted to write, by the words of `table`.
+_NEEDED = {"insert into": "INSERT", "copy to": "INSERT", "update": "UPDATE", "delete from": "DELETE"}
 
 
 def _why_not_written(item: CatalogRelation) -> str | None:

@@ -16,7 +16,7 @@ from tidemill.catalog.secrets import SecretStore, checked
 from tidemill.catalog.state import CatalogState
 from tidemill.config import Config
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.changes import by_itself, change, find_or_none, item_at, skip
+from tidemill.engine.changes import by_itself, change, find_or_none, item_at, skip, transact_now
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
 from tidemill.sql import ast
@@ -51,13 +51,13 @@ def _keep(verb: str, op: CreateSecret | AlterSecret, text: str) -> Plan:
 
     async def act(s: EngineSession) -> Outcome:
         await by_itself(s, verb)
-        await s.blocking(partial(_transact, s, op, text))
+        await s.blocking(partial(_transact, s, verb, op, text))
         return Complete(verb)
 
     return Action(act)
 
 
-def _transact(s: EngineSession, op: CreateSecret | AlterSecret, text: str) -> None:
+def _transact(s: EngineSession, verb: str, op: CreateSecret | AlterSecret, text: str) -> None:
     """The text and the entry, or neither."""
     written: list[Secret] = []
 
@@ -68,7 +68,7 @@ def _transact(s: EngineSession, op: CreateSecret | AlterSecret, text: str) -> No
                 written.append(secret)
 
     try:
-        s.engine.catalog.transact([op], before=before)
+        transact_now(s, verb, [op], before=before)
     except Exception:
         # It surely did not happen; what is left after a crash goes when the next server starts.
         for secret in written:

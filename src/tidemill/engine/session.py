@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tidemill.catalog.items import SYSTEM_ROLE
+from tidemill.catalog.items import Role
+from tidemill.catalog.privileges import Privileges
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import (
     CopyIn,
@@ -42,6 +43,7 @@ from tidemill.errors import (
     InvalidValue,
     Notice,
     SyntaxError_,
+    TidemillError,
     UndefinedObject,
 )
 from tidemill.sql import ast
@@ -101,9 +103,13 @@ class EngineSession:
     def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int) -> None:
         self.engine = engine
         self.process_id = process_id
+        # Who logged in; `acting_role` is who the session is now (SET ROLE).
         self.role = options.user
+        self.client_address = options.client_address
         self.connected_at = datetime.now(UTC)
-        self.variables = Variables(self._initial(options))
+        self.variables = Variables(self._initial(options), {"is_superuser": self._is_superuser})
+        # How to end the session from outside, once a door has said it.
+        self._on_terminate: Callable[[TidemillError], None] | None = None
         self.transaction: Transaction | None = None
         self.cursors: dict[str, Cursor] = {}
         self.prepared: dict[str, KeptStatement] = {}  # of PREPARE; the protocol's own live with the server
@@ -113,6 +119,9 @@ class EngineSession:
         # What the client was last told of each reported variable.
         self._told = self.variables.reported()
         self._told_at = self.variables.generation
+        # The last answer of `privileges`, and the variables it was made from.
+        self._privileges: Privileges | None = None
+        self._privileges_at = self.variables.generation
         # The last answer of `info`, and the variables it was made from.
         self._info: SessionInfo | None = None
         self._info_at = self.variables.generation
@@ -124,7 +133,6 @@ class EngineSession:
         initial = {
             "database": options.database,
             "session_authorization": options.user,
-            "is_superuser": "on" if options.user == SYSTEM_ROLE else "off",
         }
         if options.application_name:
             initial["application_name"] = options.application_name
@@ -269,6 +277,16 @@ class EngineSession:
     def cancel(self) -> None:
         self.interrupt.cancel()
 
+    def on_terminate(self, end: object) -> None:
+        self._on_terminate = cast("Callable[[TidemillError], None]", end)
+
+    def terminate(self, error: TidemillError) -> bool:
+        """End the session with `error` (pg_terminate_backend), on the event loop; False if that cannot be."""
+        if self._on_terminate is None:
+            return False
+        self._on_terminate(error)
+        return True
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -302,8 +320,32 @@ class EngineSession:
     def database(self) -> str:
         return self.variables.get("database")
 
-    def resolver(self, catalog: CatalogState) -> Resolver:
-        return Resolver(catalog, self.database, self.variables.search_path())
+    def resolver(self, catalog: CatalogState, *, unread: str | None = None) -> Resolver:
+        mine = self.privileges(catalog)
+        path = self.variables.search_path()
+        return Resolver(catalog, self.database, path, privileges=mine, unread=unread)
+
+    def acting_role(self, catalog: CatalogState) -> Role:
+        """Who the session is now; raises where the role was dropped meanwhile."""
+        chosen = self.variables.get("role")
+        return catalog.role(self.role if chosen == "none" else chosen)
+
+    def privileges(self, catalog: CatalogState) -> Privileges:
+        """What the session may do."""
+        known = self._privileges
+        if known is None or known.state is not catalog or self._privileges_at != self.variables.generation:
+            known = self._privileges = Privileges(catalog, self.acting_role(catalog))
+            self._privileges_at = self.variables.generation
+        return known
+
+    @staticmethod
+    def privileges_of(catalog: CatalogState, role: Role) -> Privileges:
+        return Privileges(catalog, role)
+
+    def _is_superuser(self) -> str:
+        chosen = self.variables.get("role")
+        role = self.engine.catalog.state.find_role(self.role if chosen == "none" else chosen)
+        return "on" if role is not None and role.superuser else "off"
 
     def info(self) -> SessionInfo:
         """What session functions answer; `now` is the transaction's."""
@@ -313,7 +355,8 @@ class EngineSession:
             known = self._info = SessionInfo(
                 database=self.database,
                 schemas=tuple(self.variables.search_path()),
-                user=self.role,
+                user=self.role if (chosen := self.variables.get("role")) == "none" else chosen,
+                session_user=self.role,
                 backend_pid=self.process_id,
                 now=started,
                 time_zone=self.variables.get("timezone"),

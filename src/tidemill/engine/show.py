@@ -76,6 +76,7 @@ _COLUMNS = {
     ast.Listing.SINKS: (Column("name", TEXT), Column("type", TEXT), Column("relation", TEXT)),
     ast.Listing.CONNECTIONS: (Column("name", TEXT), Column("type", TEXT)),
     ast.Listing.SECRETS: (Column("name", TEXT),),
+    ast.Listing.ROLES: (Column("name", TEXT),),
     ast.Listing.COLUMNS: (
         Column("name", TEXT),
         Column("position", INT4),
@@ -246,6 +247,7 @@ _LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogSt
     ast.Listing.SCHEMAS: _schemas,
     ast.Listing.DATABASES: _databases,
     ast.Listing.COLUMNS: _columns,
+    ast.Listing.ROLES: lambda s, st, c: [(role.name,) for role in c.roles()],
 }
 
 

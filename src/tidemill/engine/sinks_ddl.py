@@ -92,6 +92,7 @@ def _relation(s: EngineSession, name: ast.Name, catalog: CatalogState) -> Sinkab
             position=position,
         )
     s.resolver(catalog).desc(item, position)
+    s.privileges(catalog).check(item, "SELECT")
     return item
 
 
@@ -221,6 +222,7 @@ class _Asked:
         item = self.session.resolver(self.catalog).any_item(name, "connection")
         if not isinstance(item, Connection):
             raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)
+        self.session.privileges(self.catalog).check(item, "USAGE")
         return expect_type(item, kind, name.offset + 1).id
 
 

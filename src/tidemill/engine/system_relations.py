@@ -26,6 +26,7 @@ from tidemill.catalog.items import (
     View,
 )
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.audit import AuditEvent
 from tidemill.engine.comments import COMMENTS_SPEC
 from tidemill.engine.connection_relations import CONNECTION_SPECS
 from tidemill.engine.kinds import object_type
@@ -38,6 +39,7 @@ from tidemill.engine.pg.oids import system_oid
 from tidemill.engine.pg.procs import PROC_SPECS
 from tidemill.engine.pg.relations import PG_SPECS
 from tidemill.engine.pg.settings import SETTINGS_SPEC
+from tidemill.engine.role_relations import ROLE_SPECS
 from tidemill.engine.sink_relations import SINK_SPECS, SinkRow
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
 from tidemill.engine.subscription_relation import SUBSCRIPTION_SPECS, SubscriptionRow
@@ -71,6 +73,7 @@ class SessionRow:
     application_name: str
     connected_at: datetime
     state: str
+    client_address: str = ""
 
 
 class Situation(Protocol):
@@ -83,6 +86,8 @@ class Situation(Protocol):
     def database(self) -> str: ...
 
     def sessions(self) -> Sequence[SessionRow]: ...
+
+    def audit_events(self) -> Sequence[AuditEvent]: ...
 
     def subscriptions(self) -> Sequence[SubscriptionRow]: ...
 
@@ -201,7 +206,8 @@ def _dependencies(s: Situation) -> Rows:
 
 def _sessions(s: Situation) -> Rows:
     return [
-        (r.process_id, r.role, r.database, r.application_name, r.connected_at, r.state) for r in s.sessions()
+        (r.process_id, r.role, r.database, r.application_name, r.connected_at, r.state, r.client_address)
+        for r in s.sessions()
     ]
 
 
@@ -283,6 +289,7 @@ _SPECS: list[Spec] = [
             ("application_name", TEXT),
             ("connected_at", TIMESTAMPTZ),
             ("state", TEXT),
+            ("client_address", TEXT),
         ],
         _sessions,
     ),
@@ -307,6 +314,7 @@ _SPECS: list[Spec] = [
     *CONNECTION_SPECS,
     *SUBSCRIPTION_SPECS,
     *MATERIALIZED_SPECS,
+    *ROLE_SPECS,
     *SINK_SPECS,
     *PG_SPECS,
     *PROC_SPECS,

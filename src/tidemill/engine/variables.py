@@ -219,8 +219,9 @@ _SESSION = [
     Variable("in_hot_standby", "off", _text, "Always off.", reported=True, read_only=True),
     Variable("integer_datetimes", "on", _text, "Always on.", reported=True, read_only=True),
     Variable("intervalstyle", "postgres", _only("postgres"), "How intervals are shown.", reported=True),
-    Variable("is_superuser", "off", _text, "Whether the role is mz_system.", reported=True, read_only=True),
+    Variable("is_superuser", "off", _text, "Whether the role is a superuser.", reported=True, read_only=True),
     Variable("max_identifier_length", str(MAX_IDENTIFIER_LENGTH), _text, "In bytes.", read_only=True),
+    Variable("role", "none", _text, "Who the session acts as, if it is not who logged in."),
     Variable(
         "search_path", "public", _text, "Schemas in which unqualified names are looked up.", reported=True
     ),
@@ -325,7 +326,11 @@ class Variables:
     """One session's variables. `SET LOCAL` values last until the transaction ends; a rolled back
     transaction also takes back its plain SETs, as in PostgreSQL."""
 
-    def __init__(self, initial: Mapping[str, str]) -> None:
+    def __init__(
+        self, initial: Mapping[str, str], computed: Mapping[str, Callable[[], str]] | None = None
+    ) -> None:
+        # Variables whose value follows from others.
+        self._computed = dict(computed or {})
         self._defaults: dict[str, str] = {v.name: v.default for v in _SESSION}
         self._defaults.update(initial)  # what the client asked for at start is what RESET goes back to
         self._values: dict[str, str] = dict(self._defaults)
@@ -342,6 +347,8 @@ class Variables:
         return variable
 
     def get(self, name: str) -> str:
+        if (compute := self._computed.get(name)) is not None:
+            return compute()
         return self._local.get(name, self._values[name])
 
     def set(self, name: str, value: str, *, local: bool = False) -> Variable:
@@ -366,10 +373,14 @@ class Variables:
         self._values[variable.name] = self._defaults[variable.name]
         return variable
 
-    def reset_all(self) -> None:
+    def reset_all(self, *, role: bool = False) -> None:
+        """RESET ALL leaves the role as it is, DISCARD ALL does not (`role`)."""
         self.generation += 1
+        kept = None if role else self._values["role"]
         self._local.clear()
         self._values = dict(self._defaults)
+        if kept is not None:
+            self._values["role"] = kept
 
     def begin(self) -> None:
         self._saved = dict(self._values)

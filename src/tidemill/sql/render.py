@@ -21,6 +21,7 @@ from tidemill.sql.render_connections import (
     create_connection_sql,
     create_secret_sql,
 )
+from tidemill.sql.render_roles import role_sql
 from tidemill.sql.render_sinks import create_sink_sql
 from tidemill.sql.render_sources import (
     alter_source_sql,
@@ -37,6 +38,8 @@ __all__ = ["expression_sql", "query_sql", "to_sql"]
 @singledispatch
 def to_sql(statement: ast.Statement) -> str:
     """`statement` as canonical text, without a semicolon."""
+    if (text := role_sql(statement)) is not None:
+        return text
     raise Internal(f"no text for {type(statement).__name__}")
 
 

@@ -57,9 +57,6 @@ _EMPTY: dict[str, str] = {
     "pg_partitioned_table": """
         partrelid oid, partstrat char, partnatts int2, partdefid oid, partattrs int2[], partclass oid[],
         partcollation oid[], partexprs text""",
-    "pg_auth_members": """
-        oid oid, roleid oid, member oid, grantor oid, admin_option bool, inherit_option bool, set_option
-        bool""",
     "pg_init_privs": "objoid oid, classoid oid, objsubid int4, privtype char, initprivs text[]",
     "pg_shdepend": """
         dbid oid, classid oid, objid oid, objsubid int4, refclassid oid, refobjid oid, deptype char""",

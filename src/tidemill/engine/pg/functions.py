@@ -134,11 +134,11 @@ def _allowed(name: str) -> list[Function]:
         one = [(o, c) for o in (TEXT, OID) for c in (TEXT, INT2)]
 
     def for_me(f: PgFacts, *args: Any) -> bool:
-        return may(f.catalog, f.session.user, kind, args[0], args[-1])
+        return may(f.catalog, f.session, f.session.user, kind, args[0], args[-1])
 
     def for_user(f: PgFacts, user: Any, *args: Any) -> bool:
-        known = f.roles()
-        return may(f.catalog, known.get(user, "") if isinstance(user, int) else user, kind, args[0], args[-1])
+        name = f.roles().get(user, "") if isinstance(user, int) else user
+        return may(f.catalog, f.session, name, kind, args[0], args[-1])
 
     return [
         *(_f(name, (*args, TEXT), BOOL, for_me) for args in one),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tidemill.catalog.items import SCHEMA_ITEMS, Role
 from tidemill.engine.oids import item_oid
 from tidemill.engine.pg.oids import class_oid, default_oid
-from tidemill.engine.pg.owners import owner_oid
+from tidemill.engine.pg.owners import acl, owner_oid
 from tidemill.engine.pg.spec import Record, spec
 from tidemill.engine.pg.types import (
     C_COLLATION,
@@ -40,7 +40,12 @@ def _world(s: Situation) -> World:
 def _namespaces(s: Situation) -> Iterable[Record]:
     for schema in _world(s).schemas:
         owner = owner_oid(s.catalog, None if schema.database is None else schema)
-        yield {"oid": item_oid(schema.id), "nspname": schema.name, "nspowner": owner}
+        yield {
+            "oid": item_oid(schema.id),
+            "nspname": schema.name,
+            "nspowner": owner,
+            "nspacl": acl(s.catalog, schema),
+        }
 
 
 def _classes(s: Situation) -> Iterable[Record]:
@@ -61,6 +66,7 @@ def _classes(s: Situation) -> Iterable[Record]:
             "relhasrules": r.kind == "v",
             "relispopulated": True,
             "relreplident": "d" if r.kind == "r" and r.item is not None else "n",
+            "relacl": acl(s.catalog, r.item),
         }
         for key in r.keys:
             yield {
@@ -207,6 +213,7 @@ def _databases(s: Situation) -> Iterable[Record]:
             "dattablespace": DEFAULT_TABLESPACE,
             "datcollate": "C",
             "datctype": "C",
+            "datacl": acl(s.catalog, d),
         }
 
 
@@ -217,12 +224,25 @@ def roles(s: Situation) -> Iterable[Record]:
                 "oid": item_oid(r.id),
                 "rolname": r.name,
                 "rolsuper": r.superuser,
-                "rolinherit": True,
-                "rolcreaterole": r.superuser,
-                "rolcreatedb": True,
-                "rolcanlogin": True,
+                "rolinherit": r.inherit,
+                "rolcreaterole": r.createrole,
+                "rolcreatedb": r.createdb,
+                "rolcanlogin": r.login,
                 "rolconnlimit": -1,
                 "rolpassword": "********",
+            }
+
+
+def _members(s: Situation) -> Iterable[Record]:
+    for member in s.catalog.roles():
+        for role in member.member_of:
+            yield {
+                "oid": item_oid(member.id),
+                "roleid": item_oid(role),
+                "member": item_oid(member.id),
+                "grantor": owner_oid(s.catalog, None),
+                "inherit_option": member.inherit,
+                "set_option": True,
             }
 
 
@@ -378,6 +398,13 @@ PG_SPECS: list[Spec] = [
         _databases,
     ),
     spec("pg_catalog", "pg_roles", _ROLE, roles),
+    spec(
+        "pg_catalog",
+        "pg_auth_members",
+        """oid oid, roleid oid, member oid, grantor oid, admin_option bool, inherit_option bool, set_option
+        bool""",
+        _members,
+    ),
     spec("pg_catalog", "pg_authid", _ROLE.replace(", rolconfig text[]", ""), roles),
     spec(
         "pg_catalog",

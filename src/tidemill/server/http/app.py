@@ -23,6 +23,8 @@ from starlette.websockets import WebSocket
 from tidemill.config import Address
 from tidemill.engine.api import Engine
 from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.server.auth import TRUSTING, Gate
+from tidemill.server.http.auth import Login, caller
 from tidemill.server.http.conversation import Conversation
 from tidemill.server.http.forms import error_json
 from tidemill.server.http.guard import Guard
@@ -48,8 +50,9 @@ ENCODING_THREADS = 2
 class Api:
     """The endpoints and what they share."""
 
-    def __init__(self, engine: Engine, sql: Address | None = None) -> None:
-        """`sql` is where the SQL port listens, for people who open `/`."""
+    def __init__(self, engine: Engine, sql: Address | None = None, gate: Gate = TRUSTING) -> None:
+        """`sql` is where the SQL port listens, for people who open `/`; `gate` says who may come in."""
+        self.gate = gate
         self._engine = engine
         self._page = page(sql)
         self._held = Held()
@@ -83,7 +86,7 @@ class Api:
             return JSONResponse({"error": error_json(e)}, status_code=400)
         except LimitExceeded as e:
             return JSONResponse({"error": error_json(e)}, status_code=413)
-        run = Run(self._engine, queries, self._held, next(self._process_ids))
+        run = Run(self._engine, queries, self._held, next(self._process_ids), caller(request))
         self._running.add(run)
         try:
             await _unless_gone(request, run)
@@ -105,10 +108,10 @@ class Api:
         if live.over:
             # What tells a browser not to come back.
             return Response(status_code=204)
-        return Live(self._streams, live, next(self._process_ids))
+        return Live(self._streams, live, next(self._process_ids), caller(request))
 
     async def websocket(self, socket: WebSocket) -> None:
-        await Conversation(socket, self._streams, next(self._process_ids)).run()
+        await Conversation(socket, self._streams, next(self._process_ids), self.gate).run()
 
     async def health(self, _request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -251,7 +254,11 @@ def build_app(api: Api, hosts: Iterable[str] = ()) -> Starlette:
     paths = [route.path for route in routes if isinstance(route, Route)]
     return Starlette(
         routes=routes,
-        middleware=[Middleware(_Counted, paths=paths), Middleware(Guard, names=list(hosts))],
+        middleware=[
+            Middleware(_Counted, paths=paths),
+            Middleware(Guard, names=list(hosts)),
+            Middleware(Login, gate=api.gate),
+        ],
         exception_handlers={
             HTTPException: _http_error,
             ClientDisconnect: _gone,

@@ -34,6 +34,8 @@ from tidemill.engine.api import (
 from tidemill.engine.watched import close_batches
 from tidemill.errors import LimitExceeded, TidemillError, Unsupported
 from tidemill.server import limits as server_limits
+from tidemill.server.auth import Gate, Method
+from tidemill.server.http.auth import Caller, caller, peer
 from tidemill.server.http.forms import described, error_json, notice_json, stopping
 from tidemill.server.http.frames import RowFrames
 from tidemill.server.http.hearing import POLICY, Hearing, Over
@@ -51,7 +53,8 @@ _TRY_LATER, _RESTART = 1013, 1012
 
 
 class Conversation:
-    def __init__(self, socket: WebSocket, streams: Streams, process_id: int) -> None:
+    def __init__(self, socket: WebSocket, streams: Streams, process_id: int, gate: Gate) -> None:
+        self._gate = gate
         self.key: tuple[int, int] | None = (process_id, secrets.randbits(31))
         self._socket = socket
         self._streams = streams
@@ -162,7 +165,10 @@ class Conversation:
                 raise said
             if not isinstance(said, Login):
                 raise BadRequest("the first message must say who connects")
-            session = self._streams.engine.open_session(_options(said), process_id=self._process_id)
+            options = _options(said, caller(self._socket))
+            if self._gate.method is not Method.TRUST:
+                await self._gate.check_password(options.user, said.password or "", peer(self._socket.scope))
+            session = self._streams.engine.open_session(options, process_id=self._process_id)
         except TimeoutError:
             self._hearing.finish(BadRequest(f"no first message within {LOGIN_SECONDS:.0f} s"), POLICY)
             raise Over from None
@@ -171,6 +177,7 @@ class Conversation:
             raise Over from None
         self._session = session
         session.on_event(self._news.set)
+        session.on_terminate(lambda error: self._hearing.finish(error, _RESTART))
         for name, value in session.parameters.items():
             await self._say("ParameterStatus", {"name": name, "value": value})
         if self.key is not None:
@@ -249,12 +256,13 @@ class Conversation:
         return count
 
 
-def _options(login: Login) -> StartupOptions:
+def _options(login: Login, who: Caller) -> StartupOptions:
     settings = dict(login.options)
     defaults = StartupOptions()
     return StartupOptions(
         user=login.user or defaults.user,
         database=settings.pop("database", defaults.database),
         application_name=settings.pop("application_name", "websocket"),
+        client_address=who.address,
         settings=settings,
     )

@@ -15,9 +15,10 @@ import pyarrow as pa
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tidemill.engine.api import HistoryGone, Rows, Session, StartupOptions, SubscribeRequest
+from tidemill.engine.api import HistoryGone, Rows, Session, SubscribeRequest
 from tidemill.engine.watched import close_batches
 from tidemill.errors import Internal, QueryCanceled, TidemillError
+from tidemill.server.http.auth import Caller
 from tidemill.server.http.events import Events, RunRows
 from tidemill.server.http.forms import error_json, notices, stopping
 from tidemill.server.http.limits import HEARTBEAT_SECONDS, RETRY_MS, SHUTDOWN_SECONDS
@@ -39,13 +40,14 @@ class Live(Response):
 
     key: tuple[int, int] | None = None
 
-    def __init__(self, streams: Streams, request: LiveRequest, process_id: int) -> None:
+    def __init__(self, streams: Streams, request: LiveRequest, process_id: int, caller: Caller) -> None:
         super().__init__(headers=HEADERS)
         # The end of the answer is not known.
         del self.headers["content-length"]
         self._streams = streams
         self._request = request
         self._process_id = process_id
+        self._caller = caller
         self._session: Session | None = None
         # Whether the client is there, and whether the server is.
         self._gone = False
@@ -98,10 +100,9 @@ class Live(Response):
 
     async def _work(self) -> None:
         request = self._request
-        options = StartupOptions(application_name="http-events")
-        if request.database is not None:
-            options = StartupOptions(application_name="http-events", database=request.database)
+        options = self._caller.options("http-events", request.database)
         session = self._session = self._streams.engine.open_session(options, process_id=self._process_id)
+        session.on_terminate(lambda _: self.stop())
         try:
             rows, asked = await self._start(session)
             try:

@@ -24,10 +24,10 @@ from tidemill.engine.api import (
     Outcome,
     Rows,
     Session,
-    StartupOptions,
 )
 from tidemill.engine.watched import close_batches
 from tidemill.errors import LimitExceeded, QueryCanceled, TidemillError, Unsupported
+from tidemill.server.http.auth import Caller
 from tidemill.server.http.forms import described, error_json, notices
 from tidemill.server.http.limits import MAX_HELD_BYTES, MAX_RESULT_BYTES
 from tidemill.server.http.metrics import HELD_BYTES, STATEMENTS
@@ -67,13 +67,19 @@ class Run:
     """One request. `results` are JSON objects, one per statement, in order; an error is the last one."""
 
     def __init__(
-        self, engine: Engine, queries: Sequence[Script | Single], held: Held, process_id: int
+        self,
+        engine: Engine,
+        queries: Sequence[Script | Single],
+        held: Held,
+        process_id: int,
+        caller: Caller,
     ) -> None:
         self.results: list[bytes] = []
         self._engine = engine
         self._queries = queries
         self._held = held
         self._process_id = process_id
+        self._caller = caller
         # What this request has taken from `held`; given back by `release`.
         self._own = 0
         # None before the session is there and after it is closed.
@@ -96,8 +102,9 @@ class Run:
     async def execute(self) -> None:
         """Fills `results`; raises nothing that a statement did wrong."""
         try:
-            options = StartupOptions(application_name="http")
+            options = self._caller.options("http")
             self._session = self._engine.open_session(options, process_id=self._process_id)
+            self._session.on_terminate(lambda _: self.stop())
         except TidemillError as e:
             self._append_error(e, [])
             return

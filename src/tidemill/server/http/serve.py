@@ -14,6 +14,7 @@ import uvicorn
 from tidemill.config import Address
 from tidemill.engine.api import Engine
 from tidemill.errors import Unavailable
+from tidemill.server.auth import TRUSTING, Gate
 from tidemill.server.http.app import Api, build_app
 from tidemill.server.http.limits import (
     MAX_CONNECTIONS,
@@ -24,6 +25,7 @@ from tidemill.server.http.limits import (
     SHUTDOWN_SECONDS,
 )
 from tidemill.server.http.protocols import HttpProtocol, WebSocketProtocol
+from tidemill.server.tls import Tls
 
 
 class HttpServer:
@@ -49,34 +51,43 @@ class HttpServer:
 
 
 async def serve_http(
-    engine: Engine, address: Address, *, hosts: Iterable[str] = (), sql: Address | None = None
+    engine: Engine,
+    address: Address,
+    *,
+    hosts: Iterable[str] = (),
+    sql: Address | None = None,
+    gate: Gate = TRUSTING,
+    tls: Tls | None = None,
 ) -> HttpServer:
     """Listen on `address`; returns when connections are taken. `hosts` are the names of `--http-hosts`, `sql`
-    is where the SQL port listens. Raises Unavailable when the address cannot be had."""
+    is where the SQL port listens, `gate` says who may come in; with `tls` it is HTTPS. Raises Unavailable
+    when the address cannot be had."""
     sock = _listen(address)
     # Bytes that are no HTTP are answered 400; a log line for each would let anybody fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    api = Api(engine, sql)
-    server = _Server(
-        uvicorn.Config(
-            build_app(api, hosts),
-            http=HttpProtocol,
-            ws=WebSocketProtocol,
-            ws_max_size=MAX_MESSAGE_BYTES,
-            ws_ping_interval=PING_SECONDS,
-            ws_ping_timeout=PONG_SECONDS,
-            # Each connection would hold a compressor of some 100 kB, and rows could not be framed by column.
-            ws_per_message_deflate=False,
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=int(SHUTDOWN_SECONDS),
-        )
+    api = Api(engine, sql, gate)
+    config = uvicorn.Config(
+        build_app(api, hosts),
+        http=HttpProtocol,
+        ws=WebSocketProtocol,
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PONG_SECONDS,
+        # Each connection would hold a compressor of some 100 kB, and rows could not be framed by column.
+        ws_per_message_deflate=False,
+        lifespan="off",
+        loop="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=int(SHUTDOWN_SECONDS),
     )
+    # Loading makes a context of its own from files; ours is there already.
+    config.load()
+    config.ssl = None if tls is None else tls.http
+    server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
     while not server.started:
         if task.done():

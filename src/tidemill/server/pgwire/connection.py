@@ -17,7 +17,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from tidemill.engine.api import Engine, Session, StartupOptions
@@ -332,7 +332,9 @@ class Connection(asyncio.Protocol):
         self._house.admit(self.process_id)
         self._negotiate(startup, line)
         await self._authenticate(startup, line, conversation)
-        session = self._house.engine.open_session(startup_options(startup), process_id=self.process_id)
+        options = replace(startup_options(startup), client_address=self._peer.address)
+        session = self._house.engine.open_session(options, process_id=self.process_id)
+        session.on_terminate(self.shut_down)
         try:
             if self._login_timer is not None:
                 self._login_timer.cancel()

@@ -157,6 +157,7 @@ class Listing(Enum):
     SINKS = "SINKS"
     CONNECTIONS = "CONNECTIONS"
     SECRETS = "SECRETS"
+    ROLES = "ROLES"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class SessionInfo:
     database: str = "materialize"
     schemas: tuple[str, ...] = ("public",)
     user: str = "materialize"
+    session_user: str = "materialize"
     backend_pid: int = 0
     now: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     mz_now: int | None = None

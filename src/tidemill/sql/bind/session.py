@@ -95,6 +95,10 @@ def _user(b: Binder) -> Node:
     return _constant(b.ctx.session.user, NAME)
 
 
+def _session_user(b: Binder) -> Node:
+    return _constant(b.ctx.session.session_user, NAME)
+
+
 def _database(b: Binder) -> Node:
     return _constant(b.ctx.session.database, NAME)
 
@@ -127,7 +131,8 @@ HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
     exp.CurrentDate: _handler(lambda b: Convert(DATE, _now(b))),
     exp.Localtimestamp: _handler(lambda b: Convert(TIMESTAMP, _now(b))),
     exp.CurrentUser: _handler(_user),
-    exp.SessionUser: _handler(_user),
+    exp.CurrentRole: _handler(_user),
+    exp.SessionUser: _handler(_session_user),
     exp.CurrentSchema: _handler(_schema),
     exp.CurrentCatalog: _handler(_database),
 }

@@ -579,7 +579,7 @@ _HANDLERS: dict[type[exp.Expr], Callable[[Expressions, exp.Expr], Typed]] = {
     exp.Filter: _aggregate_filter,
     exp.CurrentTimestamp: _session(lambda c: constant(c.session.now, model.TIMESTAMPTZ)),
     exp.CurrentUser: _session(lambda c: constant(c.session.user, model.NAME)),
-    exp.SessionUser: _session(lambda c: constant(c.session.user, model.NAME)),
+    exp.SessionUser: _session(lambda c: constant(c.session.session_user, model.NAME)),
     exp.CurrentSchema: _called("current_schema"),
     exp.CurrentSchemas: _called("current_schemas"),
     exp.CurrentCatalog: _session(lambda c: constant(c.session.database, model.NAME)),

@@ -22,6 +22,7 @@ from tidemill.sql.ast import (
 from tidemill.sql.parser.columns import column_def, default_expression, retain_history_option
 from tidemill.sql.parser.connections import alter_connection, alter_secret
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.roles import alter_owner
 from tidemill.sql.parser.sources import alter_source
 
 _MAX_PARTS = {
@@ -57,6 +58,8 @@ def alter(cursor: Cursor, kind: ObjectKind) -> Statement:
     name = cursor.name(_MAX_PARTS[kind])
     if cursor.accept("rename", "to"):
         return Rename(kind, name, cursor.ident(), if_exists)
+    if (owner := alter_owner(cursor, kind, name, if_exists)) is not None:
+        return owner
     if kind is ObjectKind.SOURCE:
         return alter_source(cursor, name, if_exists)
     if kind is ObjectKind.CONNECTION:

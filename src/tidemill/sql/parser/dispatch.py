@@ -17,6 +17,7 @@ from tidemill.sql.parser import (
     cursors,
     explain,
     prepared,
+    roles,
     settings,
     show,
     sinks,
@@ -63,6 +64,9 @@ def _drop(cursor: Cursor) -> Statement:
     for kind in ObjectKind:
         if cursor.accept(*kind.value.lower().split()):
             return alter.drop(cursor, kind)
+    for word, parser in roles.DROP.items():
+        if cursor.accept(word):
+            return parser(cursor)
     done = no_op(cursor, "DROP")
     if done is None:
         raise refuse_object(cursor, "DROP")
@@ -75,6 +79,9 @@ def _alter(cursor: Cursor) -> Statement:
     for kind in ObjectKind:
         if cursor.accept(*kind.value.lower().split()):
             return alter.alter(cursor, kind)
+    for word, parser in roles.ALTER.items():
+        if cursor.accept(word):
+            return parser(cursor)
     done = no_op(cursor, "ALTER")
     if done is None:
         raise refuse_object(cursor, "ALTER")
@@ -95,6 +102,7 @@ _CREATE: dict[str, Parser] = {
     "sink": sinks.create_sink,
     "connection": connections.create_connection,
     "secret": connections.create_secret,
+    **roles.CREATE,
 }
 _STATEMENTS: dict[str, Parser] = {
     "abort": transactions.rollback,
@@ -114,10 +122,13 @@ _STATEMENTS: dict[str, Parser] = {
     "execute": prepared.execute,
     "explain": explain.explain,
     "fetch": cursors.fetch,
+    "grant": roles.grant,
     "insert": writes.insert,
     "prepare": _prepare,
+    "reassign": roles.reassign,
     "reset": settings.reset,
     "release": transactions.release,
+    "revoke": roles.revoke,
     "rollback": transactions.rollback,
     "savepoint": transactions.savepoint,
     "set": settings.set_,

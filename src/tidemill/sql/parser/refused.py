@@ -14,11 +14,7 @@ from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.tokens import Kind
 
 # Objects of CREATE, DROP, ALTER (the words after them) that later work brings.
-NOT_YET = (
-    ("subscription",),
-    ("role",),
-    ("user",),
-)
+NOT_YET = (("subscription",),)
 NO_OPS = {
     "index": "indexes are not needed: every relation is stored by columns with statistics; nothing was done",
     "cluster": "there is one cluster, the Spark master that the server was started with; nothing was done",
@@ -26,11 +22,11 @@ NO_OPS = {
 # Statements of PostgreSQL, by their first word, that there is nothing behind.
 _REFUSED_WORDS = words(
     """
-    analyze call checkpoint cluster do grant import listen load lock merge move notify reassign refresh
-    reindex revoke security unlisten vacuum
+    analyze call checkpoint cluster do import listen load lock merge move notify refresh reindex security
+    unlisten vacuum
     """
 )
-_TWO_WORDS = frozenset({"refresh", "import", "security", "reassign"})
+_TWO_WORDS = frozenset({"refresh", "import", "security"})
 _TEMPORARY = frozenset({"temp", "temporary", "local", "global", "unlogged"})
 
 

@@ -12,6 +12,7 @@ from tidemill.sql.ast import (
     Statement,
 )
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.roles import set_role
 from tidemill.sql.parser.transactions import set_transaction
 from tidemill.sql.tokens import Kind
 
@@ -23,11 +24,14 @@ def set_(cursor: Cursor) -> Statement:
     if cursor.accept("session", "characteristics"):
         cursor.expect("as", "transaction")
         return set_transaction(cursor, session=True)
-    if cursor.peek_any("constraints", "role") or cursor.peek_words("session", "authorization"):
+    if cursor.peek_any("constraints") or cursor.peek_words("session", "authorization"):
         raise cursor.unsupported(f"SET {cursor.token.value.upper()}")
     local = cursor.accept("local")
     if not local and cursor.peek_words("session") and cursor.following.key not in ("to", "="):
         cursor.expect("session")
+    if cursor.peek_words("role") and cursor.following.key not in ("to", "="):
+        cursor.expect("role")
+        return SetVariable("role", set_role(cursor), local)
     if cursor.accept("time", "zone"):
         return SetVariable("timezone", _time_zone(cursor), local)
     if cursor.accept("names"):

@@ -10,7 +10,7 @@ from tidemill.sql.parser.settings import show_variable
 
 _NOT_YET = words(
     """
-    indexes clusters subscriptions roles types
+    indexes clusters subscriptions types
     functions privileges
     """
 )
@@ -46,7 +46,7 @@ def show(cursor: Cursor) -> Statement:
     for listing in Listing:
         if cursor.accept(*listing.value.lower().split()):
             return _show_objects(cursor, listing)
-    if cursor.peek_any(*_NOT_YET) and not cursor.peek_any("roles"):
+    if cursor.peek_any(*_NOT_YET):
         raise Unsupported(
             f"SHOW {cursor.token.value.upper()} is not supported yet", position=cursor.offset + 1
         )

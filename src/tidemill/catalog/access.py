@@ -1,0 +1,72 @@
+"""Who owns what, and who else may use it: an item of the catalog beside the one it is about.
+
+`ops.apply_all` makes one for everything new, for the role that made it, and lets it go with what it is about.
+What was there before there were roles has none, and counts as the default role's. Read by `privileges`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+# In the place of a role: everybody, now and in future.
+PUBLIC = "public"
+
+# All privileges, in the order in which they are shown, with PostgreSQL's letters.
+PRIVILEGES = {"INSERT": "a", "SELECT": "r", "UPDATE": "w", "DELETE": "d", "USAGE": "U", "CREATE": "C"}
+RELATION_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
+CONTAINER_PRIVILEGES = ("USAGE", "CREATE")
+USAGE_ONLY = ("USAGE",)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a role (its id, or PUBLIC) may do."""
+
+    to: str
+    privileges: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`id` is that of the item it is about with another letter: there is one for each."""
+
+    id: str
+    on: str
+    # A role's id. The owner may do everything, whatever the grants say.
+    owner: str
+    # One for each grantee, in the order of their ids.
+    grants: tuple[Grant, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For messages: it has none of its own."""
+        return f"access to {self.on}"
+
+    def privileges_of(self, grantee: str) -> tuple[str, ...]:
+        return next((g.privileges for g in self.grants if g.to == grantee), ())
+
+    def changed(self, grantee: str, privileges: Iterable[str], *, revoke: bool) -> Access:
+        """With the privileges given to or taken from one grantee."""
+        has = set(self.privileges_of(grantee))
+        has = has - set(privileges) if revoke else has | set(privileges)
+        kept = [g for g in self.grants if g.to != grantee]
+        if has:
+            kept.append(Grant(grantee, tuple(p for p in PRIVILEGES if p in has)))
+        return replace(self, grants=tuple(sorted(kept, key=lambda g: g.to)))
+
+
+def access_id(item_id: str) -> str:
+    return f"a{item_id[1:]}"
+
+
+def encode_access(access: Access) -> dict[str, object]:
+    """For the catalog's shard (`codec`)."""
+    grants = [{"to": g.to, "privileges": list(g.privileges)} for g in access.grants]
+    return {"on": access.on, "owner": access.owner, "grants": grants}
+
+
+def decode_access(item_id: str, body: Mapping[str, Any]) -> Access:
+    grants = tuple(Grant(g["to"], tuple(g["privileges"])) for g in body["grants"])
+    return Access(item_id, body["on"], body["owner"], grants)

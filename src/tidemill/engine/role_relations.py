@@ -1,0 +1,130 @@
+"""The system relations about roles, owners, privileges, and who did what. No password and nothing that is
+made from one is in any of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.catalog.access import PUBLIC
+from tidemill.catalog.items import Role, is_system, kind_name
+from tidemill.catalog.privileges import access_of
+from tidemill.catalog.role_ops import ownable
+from tidemill.engine.source_relations import Rows, Spec
+from tidemill.types.model import BOOL, INT8, TEXT, TIMESTAMPTZ
+
+if TYPE_CHECKING:
+    from tidemill.engine.system_relations import Situation
+
+
+def _attributes(s: Situation) -> Rows:
+    return [
+        (r.id, r.name, r.superuser, r.login, r.inherit, r.createdb, r.createrole, r.verifier is not None)
+        for r in s.catalog.roles()
+    ]
+
+
+def _members(s: Situation) -> Rows:
+    return [(role, member.id) for member in s.catalog.roles() for role in member.member_of]
+
+
+def _name_of(s: Situation, role_id: str) -> str:
+    role = s.catalog.items.get(role_id)
+    return role.name if isinstance(role, Role) else role_id
+
+
+def _owners(s: Situation) -> Rows:
+    return [
+        (item.id, kind_name(item), item.name, access.owner, _name_of(s, access.owner))
+        for item in s.catalog.items.values()
+        if ownable(item) and not is_system(item.id)
+        for access in (access_of(s.catalog, item),)
+    ]
+
+
+def _privileges(s: Situation) -> Rows:
+    rows: Rows = []
+    for item in s.catalog.items.values():
+        if ownable(item) and not is_system(item.id):
+            for grant in access_of(s.catalog, item).grants:
+                to = None if grant.to == PUBLIC else grant.to
+                name = PUBLIC if to is None else _name_of(s, to)
+                rows += [(item.id, kind_name(item), item.name, to, name, p) for p in grant.privileges]
+    return rows
+
+
+def _events(s: Situation) -> Rows:
+    return [
+        (
+            e.id,
+            e.occurred_at,
+            e.type,
+            e.role,
+            e.client_address,
+            e.object_type,
+            e.object_id,
+            e.object_name,
+            e.detail,
+        )
+        for e in s.audit_events()
+    ]
+
+
+ROLE_SPECS: list[Spec] = [
+    (
+        "mz_catalog",
+        "mz_role_attributes",
+        [
+            ("id", TEXT),
+            ("name", TEXT),
+            ("superuser", BOOL),
+            ("login", BOOL),
+            ("inherit", BOOL),
+            ("createdb", BOOL),
+            ("createrole", BOOL),
+            ("has_password", BOOL),
+        ],
+        _attributes,
+    ),
+    ("mz_catalog", "mz_role_members", [("role_id", TEXT), ("member", TEXT)], _members),
+    (
+        "mz_internal",
+        "mz_owners",
+        [
+            ("object_id", TEXT),
+            ("object_type", TEXT),
+            ("name", TEXT),
+            ("owner_id", TEXT),
+            ("owner", TEXT),
+        ],
+        _owners,
+    ),
+    (
+        "mz_internal",
+        "mz_privileges",
+        [
+            ("object_id", TEXT),
+            ("object_type", TEXT),
+            ("name", TEXT),
+            ("grantee_id", TEXT),
+            ("grantee", TEXT),
+            ("privilege", TEXT),
+        ],
+        _privileges,
+    ),
+    (
+        "mz_catalog",
+        "mz_audit_events",
+        [
+            ("id", INT8),
+            ("occurred_at", TIMESTAMPTZ),
+            ("event_type", TEXT),
+            ("role", TEXT),
+            ("client_address", TEXT),
+            ("object_type", TEXT),
+            ("object_id", TEXT),
+            ("object_name", TEXT),
+            ("detail", TEXT),
+        ],
+        _events,
+    ),
+]
