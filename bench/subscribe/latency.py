@@ -59,7 +59,7 @@ def crowded(readers: int, ticks: int, changes: int) -> list[Figure]:
     with serving() as server, psycopg.connect(server.sql_dsn, autocommit=True) as c:
         c.execute(TABLE)
         process = psutil.Process(server.pid)
-        # What they share (threads and what each keeps, one encoding of each tick) is there with a few of them.
+        # What they share (threads and what each keeps, one encoding of a tick) is there with a few of them.
         few = readers // 5
         with crowd(Job(server.sql_port, few, STATEMENT, changes)) as first:
             write(c, ticks=ticks // 3, changes=changes)
