@@ -9,16 +9,14 @@ command line, docs/configuration.md and the tests take names, defaults and help 
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
-from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit
+from typing import Any, cast
 
+from tidemill import config_values as values
+from tidemill.config_values import LOCAL_CLUSTER, LOCAL_MASTER, Address
 from tidemill.errors import TidemillError
 
 ENV_PREFIX = "TIDEMILL_"
@@ -26,38 +24,11 @@ ENV_PREFIX = "TIDEMILL_"
 ENV_RESERVED = frozenset({"TIDEMILL_CONFIG", "TIDEMILL_FAILPOINTS", "TIDEMILL_REWRITE"})
 ENV_TEST_PREFIX = "TIDEMILL_TEST_"
 
-# Masters whose tasks run on this machine: in Spark's own process (threads), and in processes beside it
-# (workers, cores of each, megabytes of each).
-LOCAL_MASTER = re.compile(r"local(?:\[ *(\*|[1-9][0-9]*) *(?:, *[0-9]+ *)?\])?")
-LOCAL_CLUSTER = re.compile(r"local-cluster\[ *([1-9][0-9]*) *, *([1-9][0-9]*) *, *([1-9][0-9]*) *\]")
-# Keys of Spark settings whose values are not shown.
-_HUSH = re.compile(r"secret|password|token|access\.?key|credential", re.IGNORECASE)
-
 
 class ConfigError(TidemillError):
     """A setting that is unknown, malformed or does not fit the others."""
 
     sqlstate = "F0000"
-
-
-class Address(NamedTuple):
-    """Where to listen. Port 0 lets the system choose."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def loopback(self) -> bool:
-        """Only this machine can connect. Names but localhost count as not: what they mean may change."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,121 +46,6 @@ class Setting:
     repeatable: bool = False
 
 
-def _text(value: str) -> str:
-    return value
-
-
-def _bool(value: str) -> bool:
-    lowered = value.lower()
-    if lowered in ("1", "true", "yes", "on"):
-        return True
-    if lowered in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("expected true or false")
-
-
-def _show_bool(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _address(value: str) -> Address:
-    host, colon, port = value.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        raise ValueError("expected host:port, for example 127.0.0.1:6875 or [::1]:6875")
-    return Address(host, int(port))
-
-
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _duration(value: str) -> int:
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([a-z]+)", value.strip())
-    if match is None or match[2] not in _UNITS_MS:
-        raise ValueError("expected a number and a unit (ms, s, m, h, d), for example 500ms or 1h")
-    return round(float(match[1]) * _UNITS_MS[match[2]])
-
-
-def _show_duration(ms: int) -> str:
-    for unit in ("d", "h", "m", "s"):
-        if ms and ms % _UNITS_MS[unit] == 0:
-            return f"{ms // _UNITS_MS[unit]}{unit}"
-    return f"{ms}ms"
-
-
-def _memory(value: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]*[kmgKMG]", value):
-        raise ValueError("expected a size with a unit (k, m, g), for example 2g")
-    return value.lower()
-
-
-def _choice(*choices: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if value.lower() not in choices:
-            raise ValueError(f"expected one of {', '.join(choices)}")
-        return value.lower()
-
-    return parse
-
-
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(name.strip().lower() for name in value.split(",") if name.strip())
-
-
-def _master(value: str) -> str:
-    if LOCAL_MASTER.fullmatch(value) or LOCAL_CLUSTER.fullmatch(value):
-        return value
-    if re.fullmatch(r"(spark|k8s)://.+|yarn", value):
-        return value
-    raise ValueError(
-        "expected local[n], local-cluster[workers,cores,MB], spark://host:port, k8s://... or yarn"
-    )
-
-
-def _spark_conf(value: str) -> tuple[tuple[str, str], ...]:
-    """KEY=VALUE, several separated by commas. A value may hold commas, since only what follows one and looks
-    like the next key ends it. Of a key that comes twice the later counts."""
-    found: dict[str, str] = {}
-    for item in re.split(r",(?=\s*spark\.[^\s=,]+=)", value) if value.strip() else ():
-        key, equals, text = item.strip().partition("=")
-        if not equals or not re.fullmatch(r"spark\.[^\s=,]+", key):
-            raise ValueError(
-                "expected KEY=VALUE with a key that begins with spark., for example spark.executor.memory=4g"
-            )
-        found[key] = text.strip()
-    return tuple(found.items())
-
-
-def _show_spark_conf(value: tuple[tuple[str, str], ...]) -> str:
-    return ",".join(f"{key}={'(set)' if _HUSH.search(key) else text}" for key, text in value)
-
-
-def _flattened(table: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """A table of TOML as KEY=VALUE, whether its keys are quoted or dotted (then it is tables in tables)."""
-    out: list[str] = []
-    for key, value in table.items():
-        if isinstance(value, dict):
-            out += _flattened(cast("dict[str, Any]", value), f"{prefix}{key}.")
-        else:
-            out.append(f"{prefix}{key}={_show_bool(value) if isinstance(value, bool) else value}")
-    return out
-
-
-def _data_dir(value: str) -> str:
-    if "://" in value:
-        parts = urlsplit(value)
-        if parts.scheme != "s3" or not parts.netloc:
-            raise ValueError("expected a folder or s3://bucket/prefix")
-        return value.rstrip("/")
-    if not value:
-        raise ValueError("expected a folder or s3://bucket/prefix")
-    return str(Path(value).expanduser().absolute())
-
-
-def _folder(value: str) -> str:
-    return str(Path(value).expanduser().absolute()) if value else ""
-
-
 def _about(
     metavar: str, parse: Callable[[str], Any], group: str, text: str, **more: Any
 ) -> dict[str, Setting]:
@@ -197,7 +53,7 @@ def _about(
 
 
 def _flag(group: str, text: str) -> dict[str, Setting]:
-    return _about("BOOL", _bool, group, text, show=_show_bool)
+    return _about("BOOL", values.boolean, group, text, show=values.show_boolean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +64,7 @@ class Config:
         default="data",
         metadata=_about(
             "DIR",
-            _data_dir,
+            values.data_dir,
             "Data",
             "Where everything durable lives: a folder, which is made if it is not there, or s3://bucket/prefix.",
         ),
@@ -232,7 +88,7 @@ class Config:
         default="",
         metadata=_about(
             "DIR",
-            _folder,
+            values.folder,
             "Data",
             "A local folder for files that may be lost (Spark's spill, caches). Default: a folder below the "
             "system's temporary one.",
@@ -242,7 +98,7 @@ class Config:
         default="",
         metadata=_about(
             "DIR",
-            _folder,
+            values.folder,
             "Data",
             "A local folder, which must stay, for the texts of secrets. Default: the folder secrets in the "
             "data directory; with s3:// there is none, and CREATE SECRET needs this setting.",
@@ -252,7 +108,7 @@ class Config:
         default="",
         metadata=_about(
             "DIR",
-            _folder,
+            values.folder,
             "Data",
             "A folder below which CREATE SINK ... INTO FILES may write and CREATE SOURCE ... FROM FILES may "
             "read. Without it neither is possible.",
@@ -262,32 +118,34 @@ class Config:
         default=3_600_000,
         metadata=_about(
             "DURATION",
-            _duration,
+            values.duration,
             "Data",
             "How far back AS OF can read in relations that do not say RETAIN HISTORY FOR themselves.",
-            show=_show_duration,
+            show=values.show_duration,
         ),
     )
     tick: int = field(
         default=1000,
         metadata=_about(
             "DURATION",
-            _duration,
+            values.duration,
             "Data",
             "The distance of the common boundaries of time.",
-            show=_show_duration,
+            show=values.show_duration,
         ),
     )
 
     sql_addr: Address = field(
         default=Address("127.0.0.1", 6875),
-        metadata=_about("HOST:PORT", _address, "Network", "Where the PostgreSQL wire protocol listens."),
+        metadata=_about(
+            "HOST:PORT", values.address, "Network", "Where the PostgreSQL wire protocol listens."
+        ),
     )
     http_addr: Address = field(
         default=Address("127.0.0.1", 6876),
         metadata=_about(
             "HOST:PORT",
-            _address,
+            values.address,
             "Network",
             "Where HTTP listens: the SQL API, health, readiness and metrics.",
         ),
@@ -296,7 +154,7 @@ class Config:
         default=(),
         metadata=_about(
             "NAMES",
-            _names,
+            values.names,
             "Network",
             "Host names, separated by commas, under which clients may reach the HTTP port, beside localhost "
             "and plain IP addresses.",
@@ -307,7 +165,7 @@ class Config:
         default="trust",
         metadata=_about(
             "METHOD",
-            _choice("trust", "password", "certificate"),
+            values.choice("trust", "password", "certificate"),
             "Network",
             "How clients prove who they are: trust (they need not), password (SCRAM-SHA-256; HTTP Basic), or "
             "certificate (one of --tls-client-ca whose CN is the role).",
@@ -317,7 +175,7 @@ class Config:
         default="",
         metadata=_about(
             "SECRET",
-            _text,
+            values.text,
             "Network",
             "The password of the role mz_system, which is not stored. Without it mz_system cannot log in "
             "with a password. Not a flag, for others can read a command line.",
@@ -328,7 +186,7 @@ class Config:
         default="",
         metadata=_about(
             "FILE",
-            _folder,
+            values.folder,
             "Network",
             "The server's certificate, with its chain, in PEM. With it the SQL port takes TLS, and requires "
             "it of other machines; the HTTP port becomes HTTPS.",
@@ -338,7 +196,7 @@ class Config:
         default="",
         metadata=_about(
             "FILE",
-            _folder,
+            values.folder,
             "Network",
             "The certificate's key in PEM, without a passphrase. Default: it is in the file of the "
             "certificate.",
@@ -348,7 +206,7 @@ class Config:
         default="",
         metadata=_about(
             "FILE",
-            _folder,
+            values.folder,
             "Network",
             "Certificates of authorities in PEM: with it only clients that show a certificate of theirs get "
             "in by TLS.",
@@ -367,7 +225,7 @@ class Config:
         default="local[*]",
         metadata=_about(
             "MASTER",
-            _master,
+            values.master,
             "Spark",
             "The Spark master. The default runs Spark on this server's machine; for others see "
             "more-than-one-machine.md.",
@@ -377,7 +235,7 @@ class Config:
         default="2g",
         metadata=_about(
             "SIZE",
-            _memory,
+            values.memory,
             "Spark",
             "The Java heap of Spark's driver (with a local master: of Spark altogether).",
         ),
@@ -386,34 +244,34 @@ class Config:
         default=(),
         metadata=_about(
             "KEY=VALUE",
-            _spark_conf,
+            values.spark_conf,
             "Spark",
             "Settings of Spark itself, such as spark.executor.memory=4g: several flags, or separated by "
             "commas; in the file also a table. They win over Tidemill's own; those on which the meaning of "
             "answers depends are refused.",
-            show=_show_spark_conf,
+            show=values.show_spark_conf,
             repeatable=True,
         ),
     )
 
     s3_endpoint: str = field(
         default="",
-        metadata=_about("URL", _text, "S3", "The S3 endpoint. Default: that of AWS for the region."),
+        metadata=_about("URL", values.text, "S3", "The S3 endpoint. Default: that of AWS for the region."),
     )
     s3_region: str = field(
-        default="us-east-1", metadata=_about("REGION", _text, "S3", "The bucket's region.")
+        default="us-east-1", metadata=_about("REGION", values.text, "S3", "The bucket's region.")
     )
     s3_access_key_id: str = field(
         default="",
         metadata=_about(
-            "KEY", _text, "S3", "The access key's id. Default: what AWS's own variables and files say."
+            "KEY", values.text, "S3", "The access key's id. Default: what AWS's own variables and files say."
         ),
     )
     s3_secret_access_key: str = field(
         default="",
         metadata=_about(
             "SECRET",
-            _text,
+            values.text,
             "S3",
             "The secret of the access key. Not a flag, for others can read a command line.",
             secret=True,
@@ -427,7 +285,7 @@ class Config:
         default="auto",
         metadata=_about(
             "FORMAT",
-            _choice("auto", "text", "json"),
+            values.choice("auto", "text", "json"),
             "Logs",
             "auto (coloured on a terminal, plain text elsewhere), text, or json (one object a line). Logs go "
             "to standard error.",
@@ -437,7 +295,7 @@ class Config:
         default="info",
         metadata=_about(
             "LEVEL",
-            _choice("debug", "info", "warning", "error"),
+            values.choice("debug", "info", "warning", "error"),
             "Logs",
             "The least severe messages to write.",
         ),
@@ -498,7 +356,7 @@ def load(
     """Read flags (by setting name; None = not given), environment and file, in that order of precedence."""
     environ = os.environ if environ is None else environ
     config_file = config_file or environ.get("TIDEMILL_CONFIG") or None
-    found: dict[str, Any] = {"data_dir": _data_dir(DEFAULTS["data_dir"])}
+    found: dict[str, Any] = {"data_dir": values.data_dir(DEFAULTS["data_dir"])}
     if config_file:
         found |= _from_file(config_file)
     found |= _from_environment(environ)
@@ -556,17 +414,17 @@ def _parse(name: str, value: object, origin: str) -> Any:
     same."""
     setting = SETTINGS[name]
     if isinstance(value, bool):
-        text = _show_bool(value)
+        text = values.show_boolean(value)
     elif isinstance(value, list):
         text = ",".join(str(v) for v in cast("list[Any]", value))
     elif isinstance(value, dict) and setting.repeatable:
-        text = ",".join(_flattened(cast("dict[str, Any]", value)))
+        text = ",".join(values.flattened(cast("dict[str, Any]", value)))
     else:
         text = str(value)
     try:
         return setting.parse(text)
     except ValueError as e:
-        shown = "(hidden)" if setting.secret or _HUSH.search(text) else f'"{text}"'
+        shown = "(hidden)" if setting.secret or values.HUSH.search(text) else f'"{text}"'
         raise ConfigError(f"invalid value for {origin}: {shown}", detail=f"{e}.") from e
 
 

@@ -7,6 +7,8 @@ import hashlib
 import hmac
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemill.access.saslprep import saslprep
 from tidemill.access.scram import (
@@ -179,3 +181,28 @@ def test_what_the_profile_forbids_is_taken_as_it_is() -> None:
 def test_verifiers_do_not_depend_on_the_spelling() -> None:
     assert make_verifier("\u2168", salt=SALT) == make_verifier("IX", salt=SALT)
     assert isinstance(parse_verifier(make_verifier("x").text()), Verifier)
+
+
+_PIECES = st.sampled_from(
+    [b"n,,", b"y,,", b"p=x,,", b"n=u,", b"r=abc", b",", b"=", b"c=biws", b"p=", b"m=1", b"\xff"]
+)
+
+
+@given(st.lists(st.one_of(_PIECES, st.binary(max_size=8)), max_size=8), st.booleans(), st.booleans())
+def test_whatever_a_client_says_is_an_error_that_can_be_told(
+    pieces: list[bytes], plus: bool, begun: bool
+) -> None:
+    exchange = _exchange(binding=b"x" * 32, plus=plus) if plus else _exchange()
+    if begun and not plus:
+        exchange.first(CLIENT_FIRST)
+    try:
+        (exchange.final if begun else exchange.first)(b"".join(pieces))
+    except (TidemillError, WrongProof):
+        pass
+
+
+@given(st.text(max_size=20))
+def test_any_text_can_be_a_password(password: str) -> None:
+    verifier = make_verifier(password, salt=SALT, iterations=1)
+    assert verifier.matches(password)
+    assert parse_verifier(verifier.text()) == verifier

@@ -19,6 +19,7 @@ import asyncpg
 import pgframes as f
 import psycopg
 import pytest
+from prometheus_client import REGISTRY
 from tablets import Tablets, table
 from wireserver import PSQL, Served, errors
 
@@ -294,6 +295,7 @@ def test_wrong_passwords_by_the_thousand(roles: Roles) -> None:
         else:
             raise AssertionError("a guess was let in")
     assert refused == {"28P01", "28000"}
+    assert REGISTRY.get_sample_value("tidemill_logins_total", {"outcome": "unseen"})
     assert len(roles.refused) == 3000
 
 

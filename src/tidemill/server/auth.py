@@ -17,6 +17,7 @@ from typing import Protocol
 from tidemill.access.attempts import Attempts
 from tidemill.access.scram import MAX_PASSWORD_BYTES, Verifier, mock_verifier, parse_verifier
 from tidemill.errors import TidemillError
+from tidemill.server.metrics import LOGINS
 
 
 class Method(Enum):
@@ -95,16 +96,19 @@ class Gate:
         try:
             self.attempts.check(peer.address, role)
         except TidemillError:
+            LOGINS.labels("unseen").inc()
             self._known().login_refused(role, peer.address, "too many failures")
             raise
 
     def failed(self, role: str, peer: Peer) -> Refused:
         """The password was wrong: what to raise."""
+        LOGINS.labels("wrong").inc()
         self.attempts.failed(peer.address, role)
         self._known().login_refused(role, peer.address, "wrong password")
         return Refused(f'password authentication failed for user "{role}"')
 
     def succeeded(self, role: str, peer: Peer) -> None:
+        LOGINS.labels("ok").inc()
         self.attempts.succeeded(peer.address, role)
 
     async def check_password(self, role: str, password: str, peer: Peer) -> None:

@@ -13,6 +13,11 @@ CONNECTIONS_TOTAL = Counter("tidemill_pgwire_connections_accepted", "PostgreSQL 
 CONNECTIONS_REFUSED = Counter(
     "tidemill_pgwire_connections_refused", "PostgreSQL connections refused because there were too many."
 )
+LOGINS = Counter(
+    "tidemill_logins",
+    "Logins by password, over both ports: ok, wrong, or unseen because too many had failed before.",
+    ["outcome"],
+)
 STATEMENTS = Counter("tidemill_statements", "Statements executed over pgwire, by verb.", ["verb"])
 STATEMENT_SECONDS = Histogram(
     "tidemill_statement_seconds",
