@@ -251,6 +251,75 @@ def test_renamed_altered_and_dropped_in_the_middle(own: ServerProcess, c: Connec
     ]
 
 
+def test_altered_in_the_middle_of_copy_and_of_a_cursor(own: ServerProcess, c: Connection, table: str) -> None:
+    copied: list[str] = []
+    ended: list[psycopg.Error] = []
+
+    def copy() -> None:
+        with psycopg.connect(own.sql_dsn, autocommit=True) as mine:
+            try:
+                with mine.cursor().copy(f"COPY (SUBSCRIBE {table}) TO STDOUT".encode()) as lines:
+                    for line in lines:
+                        copied.extend(bytes(line).decode().splitlines())
+            except psycopg.Error as e:
+                ended.append(e)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    gone = ("42704", f"relation 'materialize.public.{table}_new' was dropped")
+    with psycopg.connect(own.sql_dsn) as mine:
+        mine.execute(f"DECLARE k CURSOR FOR SUBSCRIBE {table}".encode())
+        statements = [
+            f"INSERT INTO {table} VALUES (1, 'x')",
+            f"ALTER TABLE {table} RENAME TO {table}_new; INSERT INTO {table}_new VALUES (2, 'y')",
+            f"ALTER TABLE {table}_new ADD COLUMN more int; INSERT INTO {table}_new VALUES (3, 'z', 4)",
+        ]
+        for number, statement in enumerate(statements, start=1):
+            c.execute(statement.encode())
+            (row,) = mine.execute("FETCH 1 k").fetchall()
+            assert row[1:] == (1, number, "xyz"[number - 1])
+            until(lambda number=number: len(copied) == number)
+        assert [line.split("\t")[1:] for line in copied] == [
+            ["1", "1", "x"],
+            ["1", "2", "y"],
+            ["1", "3", "z"],
+        ]
+        c.execute(f"DROP TABLE {table}_new".encode())
+        with pytest.raises(psycopg.Error) as e:
+            mine.execute("FETCH 1 k")
+        # Nobody has looked since: by the name that it was asked for.
+        assert (e.value.sqlstate, str(e.value.diag.message_primary).replace("_new", "")) == (
+            gone[0],
+            gone[1].replace("_new", ""),
+        )
+    thread.join(SECONDS)
+    assert [(e.sqlstate, e.diag.message_primary) for e in ended] == [gone]
+
+
+def test_a_fetch_that_waits_is_cancelled_and_loses_nothing(
+    own: ServerProcess, c: Connection, table: str
+) -> None:
+    """A cancel ends the transaction and the cursor with it; a time-out does not."""
+    with psycopg.connect(own.sql_dsn) as mine:
+        mine.execute(f"DECLARE k CURSOR FOR SUBSCRIBE {table}".encode())
+        assert mine.execute("FETCH 5 k WITH (TIMEOUT = '0.05s')").fetchall() == []
+        c.execute(f"INSERT INTO {table} VALUES (1, 'x')".encode())
+        assert mine.execute("FETCH 1 k WITH (TIMEOUT = '100s')").fetchall()[0][1:] == (1, 1, "x")
+        over = threading.Event()
+
+        def cancel() -> None:
+            while not over.wait(0.1):
+                mine.cancel_safe()
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            mine.execute("FETCH 5 k WITH (TIMEOUT = '1h')")
+        over.set()
+        thread.join()
+    until(lambda: metric(own, 'tidemill_subscriptions_active{output="plain"}') == 0)
+
+
 # -- slow readers
 
 

@@ -43,10 +43,11 @@ def finish(machine: Machine) -> None:
 
 
 class ViewModel(RuleBasedStateMachine):
-    @initialize(query=st.sampled_from(sorted(QUERIES)))
-    def begin(self, query: str) -> None:
+    @initialize(query=st.sampled_from(sorted(QUERIES)), in_parts=st.booleans())
+    def begin(self, query: str, in_parts: bool) -> None:
         self.folder = tempfile.mkdtemp(dir=memory_folder())
         self.world = World(Path(self.folder) / "data")
+        self.world.in_parts = in_parts
         self.query = query
         self.world.commit({"a": Counter({(1, 2): 1}), "b": Counter({(1, 5): 1})})
         self.world.create("view", query)
@@ -158,6 +159,21 @@ def test_closed_times_are_never_worked_out_again(world: World) -> None:
     world.commit({"a": Counter({(9, 9): 1})})
     finish(machine)
     assert judge(world, "summed", machine.shard, machine.readable)
+    machine.close()
+    world.close()
+
+
+def test_it_goes_on_at_the_first_time_that_is_not_done(world: World) -> None:
+    world.create("view", "filtered")
+    machine = world.machine("view")
+    world.commit({"a": Counter({(1, 5): 1})})
+    finish(machine)
+    machine.close()
+    world.reopen()
+    machine = world.machine("view")
+    upper = upper_of(machine.shard)
+    machine.step()
+    assert _program(machine).followed == [upper]
     machine.close()
     world.close()
 

@@ -21,11 +21,13 @@ from tidemill.catalog.store import Catalog
 from tidemill.engine.followed import QueryFollower
 from tidemill.errors import InvalidValue
 from tidemill.persist.environment import Environment
+from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.query.multiset import SourceError, add_up, check_errors
 from tidemill.subscribe.follower import CollectionFollower, Follower
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import INT4, Column, RelationDesc
+from tidemill.views.careful import stamped
 from tidemill.views.machine import Machine
 from tidemill.views.service import Views
 
@@ -126,6 +128,8 @@ class PyProgram:
         self.query = query
         self._inputs = {name: PyInput(world, item) for name, item in inputs.items()}
         self.asked: list[int] = []
+        # From where on it was followed.
+        self.followed: list[int] = []
         self.ready = True
 
     @property
@@ -143,7 +147,16 @@ class PyProgram:
         self.asked.append(at)
         return table_of(self.query({name: i.read(at) for name, i in self._inputs.items()}))
 
+    def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
+        rows = self.answer(at)
+        if not self.world.in_parts:
+            return rows
+        # Each row in a part of its own, as if each were another task's.
+        table = stamped(rows, at)
+        return [shard.write_part(table.slice(i, 1), job=job) for i in range(table.num_rows)]
+
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
+        self.followed.append(from_)
         followers = [CollectionFollower(i.shard, NAMES, from_, i.complete) for i in self.inputs]
         return QueryFollower(followers, self.answer, from_, before(), self.now)
 
@@ -155,6 +168,8 @@ class World:
         self.folder = str(folder)
         self.history: list[tuple[int, dict[str, Rows]]] = []
         self.service: Views | None = None
+        # Views write their first rows as parts themselves.
+        self.in_parts = False
         self._open()
         schema = next(s for s in self.catalog.state.schemas(self.catalog.state.databases()[0].id))
         self.schema = schema.id

@@ -1,21 +1,25 @@
-"""The snapshot of a subscription to a stored relation, opened when its first row is asked for.
+"""The snapshot of a subscription whose changes need no answer to begin with.
 
-Called by `subscribing` for relations whose parts are all that is needed; how it is read is in
-`subscribe.snapshot`.
+Called by `subscribing`: of a stored relation, whose parts are all that is needed, it is opened when the first
+row is asked for (`subscribe.snapshot` reads it); of a linear query at once (`subscribe.query_rows`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from tidemill.catalog.items import MaterializedView, Source, SourceTable, Table
-from tidemill.engine.inputs import snapshot_of
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.inputs import open_inputs, snapshot_of
 from tidemill.query.job import Job
+from tidemill.query.read import Input
+from tidemill.sql.bind import BoundQuery, Branch
+from tidemill.subscribe.query_rows import Asked, QueryRows
 from tidemill.subscribe.snapshot import LIMITS, SnapshotRows
 from tidemill.subscribe.spec import Spec
 from tidemill.types.model import RelationDesc
@@ -69,6 +73,66 @@ async def first_rows(
         engine.release(rows.close)
 
 
-def _abandon(starting: Future[SnapshotRows]) -> None:
+async def query_rows(
+    session: EngineSession,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    branches: Sequence[Branch],
+    as_of: int,
+    spec: Spec,
+) -> QueryBatches:
+    """As `first_rows`, of a linear query with columns. What is wrong with few rows is raised here."""
+    engine = session.engine
+    job = Job(engine.spark, "snapshot")
+
+    def begin() -> QueryRows:
+        opened = open_inputs(engine, catalog, bound, as_of)
+        inputs = [opened.inputs[branch.placeholder] for branch in branches]
+        rows = sum(i.snapshot.rows for i in inputs if isinstance(i, Input))
+        asked = Asked(bound.sql(), opened.inputs, rows, opened.close)
+        return QueryRows(engine.spark, asked, spec, as_of, job)
+
+    starting = engine.workers.submit(begin)
+    try:
+        return QueryBatches(session, await asyncio.wrap_future(starting))
+    except BaseException:
+        job.cancel()
+        starting.add_done_callback(_abandon)
+        raise
+
+
+class QueryBatches:
+    """The batches of `QueryRows` on the event loop. It can be closed before the first was asked for."""
+
+    def __init__(self, session: EngineSession, rows: QueryRows) -> None:
+        self._session = session
+        self._rows: QueryRows | None = rows
+
+    def __aiter__(self) -> QueryBatches:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        rows = self._rows
+        if rows is None:
+            raise StopAsyncIteration
+        try:
+            batch = await self._session.blocking(rows.next)
+        except BaseException:
+            rows.cancel()
+            await self.aclose()
+            raise
+        if batch is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return batch
+
+    async def aclose(self) -> None:
+        """Idempotent."""
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            self._session.engine.release(rows.close)
+
+
+def _abandon(starting: Future[SnapshotRows] | Future[QueryRows]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         starting.result().close()

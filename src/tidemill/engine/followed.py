@@ -19,12 +19,12 @@ import pyarrow as pa
 from tidemill.catalog.items import Item, MaterializedView, Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
-from tidemill.errors import Internal, TidemillError, Unavailable, UndefinedObject
+from tidemill.errors import Internal, Unavailable, UndefinedObject
 from tidemill.persist.shard import Shard
 from tidemill.query.multiset import add_up
 from tidemill.sql.bind import BoundQuery
 from tidemill.subscribe.changes import Changes
-from tidemill.subscribe.follower import CollectionFollower
+from tidemill.subscribe.follower import CollectionFollower, Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.names import physical_names
 
@@ -86,9 +86,15 @@ def complete(engine: TidemillEngine, item: Followable) -> int:
     return ts + 1
 
 
-def dropped(catalog: CatalogState, item: Item) -> TidemillError:
+class Dropped(UndefinedObject):
+    """A relation is gone that somebody follows."""
+
+    sqlstate = "42704"
+
+
+def dropped(catalog: CatalogState, item: Item) -> Dropped:
     """What whoever follows the item is told when it is gone; `catalog` still has it."""
-    return UndefinedObject(f"relation '{'.'.join(catalog.full_name(item))}' was dropped", sqlstate="42704")
+    return Dropped(f"relation '{'.'.join(catalog.full_name(item))}' was dropped")
 
 
 def follow(engine: TidemillEngine, item: Followable, from_: int) -> CollectionFollower:
@@ -106,7 +112,7 @@ class QueryFollower:
 
     def __init__(
         self,
-        inputs: Sequence[CollectionFollower],
+        inputs: Sequence[Follower],
         evaluate: Evaluate,
         from_: int,
         before: pa.Table,
@@ -123,8 +129,9 @@ class QueryFollower:
 
     def advance(self) -> Changes | None:
         for follower in self._inputs:
-            while (changes := follower.advance()) is not None:
+            while (changes := follower.advance()) is not None and not changes.idle:
                 self._note(changes)
+            # (Time goes on without end, and by more the longer a look takes.)
         until = min(f.frontier for f in self._inputs) if self._inputs else self._now()
         while self._times and self._times[0] < until:
             at = heapq.heappop(self._times)

@@ -20,11 +20,16 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.followed import Inputs, PolledFollower, QueryFollower, counted, follow
 from tidemill.engine.inputs import open_inputs
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID, Situation
+from tidemill.persist.part import Part
 from tidemill.persist.snapshot import InvalidAsOf
+from tidemill.query.job import Job
+from tidemill.query.read import Input
 from tidemill.query.run import collect
+from tidemill.query.write import Destination, write_rows
 from tidemill.sql.bind import BoundQuery, Linearity, linearity
 from tidemill.subscribe.follower import CollectionFollower, Follower
 from tidemill.subscribe.linear import LinearFollower, told_names
+from tidemill.subscribe.snapshot import LIMITS
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
@@ -54,6 +59,29 @@ def answer_at(
     finally:
         opened.close()
     return counted(rows.rename_columns(told_names(bound.columns)))
+
+
+def write_at(
+    engine: TidemillEngine, catalog: CatalogState, bound: BoundQuery, at: int, to: Destination
+) -> list[Part]:
+    """What `answer_at` gives, however much it is, as parts of a shard, which nobody names yet: written by
+    Spark's tasks, nothing of it is held here. No system relations."""
+    opened = open_inputs(engine, catalog, bound, at)
+    try:
+        timed = bound.with_session(replace(bound.session, mz_now=at))
+        job = Job(engine.spark, "first rows")
+        return write_rows(engine.spark, timed.sql(), opened.inputs, bound.columns, to, job=job)
+    finally:
+        opened.close()
+
+
+def is_large(engine: TidemillEngine, catalog: CatalogState, bound: BoundQuery, at: int) -> bool:
+    """Whether a linear query's answer may be more than should come to the driver, by what it reads."""
+    opened = open_inputs(engine, catalog, bound, at)
+    try:
+        return any(isinstance(i, Input) and not LIMITS.small(i.snapshot) for i in opened.inputs.values())
+    finally:
+        opened.close()
 
 
 def follow_query(

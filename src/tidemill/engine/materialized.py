@@ -16,10 +16,12 @@ import pyarrow as pa
 from tidemill.catalog.items import ItemId, MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.followed import Followable, Inputs, complete, shard_of
-from tidemill.engine.following import answer_at, follow_query
+from tidemill.engine.following import answer_at, follow_query, is_large, way_of, write_at
 from tidemill.engine.resolver import Resolver
-from tidemill.errors import Internal
+from tidemill.errors import Internal, LimitExceeded
+from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
+from tidemill.query.write import Destination
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, SessionInfo, bind_query
 from tidemill.sql.parse import parse
@@ -88,6 +90,18 @@ class ViewProgram:
 
     def answer(self, at: int) -> pa.Table:
         return answer_at(self._engine, self._catalog, self._bound, at)
+
+    def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
+        engine, catalog, bound = self._engine, self._catalog, self._bound
+        linear = way_of(catalog, bound).because is None and bool(bound.inputs) and bool(bound.columns)
+        if not linear or not is_large(engine, catalog, bound, at):
+            try:
+                return self.answer(at)
+            except LimitExceeded:
+                if not linear:
+                    raise
+        to = Destination(shard.blobs, shard.id, shard.desc, at, job)
+        return write_at(engine, catalog, bound, at, to)
 
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
         return follow_query(self._engine, self._catalog, self._bound, from_, before)

@@ -7,7 +7,7 @@ snapshot, and hands the rest to `subscribe.stream`. What is followed, and how, i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,9 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.completeness import source_inputs, until_complete, until_readable
-from tidemill.engine.first_rows import Collection, first_rows
-from tidemill.engine.followed import Inputs, dropped, follow, shard_of, stamped
-from tidemill.engine.following import answer_at, follow_query
+from tidemill.engine.first_rows import Collection, first_rows, query_rows
+from tidemill.engine.followed import Dropped, Inputs, dropped, follow, shard_of, stamped
+from tidemill.engine.following import answer_at, follow_query, way_of
 from tidemill.engine.plan import Value
 from tidemill.engine.resolver import find_system_relation
 from tidemill.engine.select import evaluate_time, plan_query, table_query
@@ -41,6 +41,7 @@ from tidemill.subscribe.resolve import spec_for
 from tidemill.subscribe.shape import shaped
 from tidemill.subscribe.spec import Spec
 from tidemill.subscribe.stream import Bounds, Subscription
+from tidemill.subscribe.tail import Tail
 from tidemill.types.model import Column, SqlType
 
 if TYPE_CHECKING:
@@ -156,36 +157,44 @@ class SubscribePlan:
 
             answer = partial(answer_at, engine, self.catalog, bound, situation=situation)
             following = partial(follow_query, engine, self.catalog, bound, situation=situation)
-            # Only a snapshot needs all of it: of what is followed on its changes, nothing else is looked at.
-            before = await session.blocking(answer, bounds.as_of) if self.statement.snapshot else None
             # What a session sees of the system is its own.
             whose = session.process_id if self.inputs.system else None
             followed = Followed(("query", bound.sql(), whose), shards, self.inputs.ids)
-            own = await _opened(
-                session, partial(following, from_, None if before is None else lambda: before)
-            )
-            first = None if before is None else _once(before, bounds.as_of, self.spec)
+            linear = way_of(self.catalog, bound)
+            apart = linear.because is None and bool(self.inputs.items) and bool(bound.columns)
+            first: AsyncIterator[pa.RecordBatch] | None = None
+            if self.statement.snapshot and not apart:
+                before = await session.blocking(answer, bounds.as_of)
+                own = await _opened(session, partial(following, from_, lambda: before))
+                first = _once(before, bounds.as_of, self.spec)
+            else:
+                own = await _opened(session, partial(following, from_))
+                if self.statement.snapshot:
+                    # Of what is followed on its changes, nobody else looks at the whole.
+                    try:
+                        first = await query_rows(
+                            session, self.catalog, bound, linear.branches, bounds.as_of, self.spec
+                        )
+                    except BaseException:
+                        engine.release(own.close)
+                        raise
 
             def latest() -> Follower:
                 return following(own.frontier)
 
-        return engine.subscriptions.open(
-            session,
-            self.spec,
-            bounds,
-            first,
-            own,
-            lambda: engine.hub.tail(followed, latest),
-            self.label,
-            partial(self._why, engine),
-        )
+        gone = partial(_gone, engine, {item.id: dropped(self.catalog, item) for item in self.inputs.items})
 
-    def _why(self, engine: TidemillEngine, error: TidemillError) -> TidemillError:
-        """Of something that is dropped, this or that may be missed first, by whoever needs it: the client is
-        told what happened."""
-        kept = engine.catalog.state.items
-        gone = next((item for item in self.inputs.items if item.id not in kept), None)
-        return error if gone is None else dropped(self.catalog, gone)
+        def tail() -> Tail:
+            joined = engine.hub.tail(followed, latest)
+            error = gone()
+            if error is not None:
+                # Who was there when it was dropped was told by the hub.
+                joined.fail_soon(error)
+            return joined
+
+        return engine.subscriptions.open(
+            session, self.spec, bounds, first, own, tail, self.label, partial(_why, gone)
+        )
 
     def _shards(self, session: EngineSession) -> list[str]:
         return [shard_of(session.engine, item).id for item in self.inputs.items]
@@ -258,6 +267,19 @@ def _only_read(session: EngineSession) -> None:
             "SUBSCRIBE in transactions must be the only read statement", sqlstate="25000"
         )
     transaction.will_read()
+
+
+def _gone(engine: TidemillEngine, told: Mapping[str, Dropped]) -> Dropped | None:
+    """What is `told` of an input that is no longer there. (Lives as long as the subscription: it must not
+    hold what was only planned with.)"""
+    kept = engine.catalog.state.items
+    return next((error for item_id, error in told.items() if item_id not in kept), None)
+
+
+def _why(gone: Callable[[], Dropped | None], error: TidemillError) -> TidemillError:
+    """Of something that is dropped, this or that may be missed first, by whoever needs it: the client is told
+    what happened."""
+    return error if isinstance(error, Dropped) else gone() or error
 
 
 async def _opened(session: EngineSession, open_: Callable[[], Follower]) -> Follower:

@@ -1,26 +1,28 @@
-"""A collection at a time in ranges: its rows dealt out by what they are ordered by, range after range.
+"""A collection or an answer in ranges: its rows dealt out by what they are ordered by, range after range.
 
-For whoever needs a large collection in order, or its equal rows together, and can do the rest range by range.
+For whoever needs much of it in order, or its equal rows together, and can do the rest range by range.
 Spark finds the ranges and moves the rows (on disk, where they are many); equal rows are never in two ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidemill.query.job import Job
-from tidemill.query.read import Input, prepare
+from tidemill.query.read import Constant, Input, prepare
 from tidemill.query.relation import frame_of, jdf_of
-from tidemill.query.run import ResultStream
+from tidemill.query.run import ResultStream, planned
 from tidemill.types.arrow import DIFF_COLUMN, arrow_schema
 from tidemill.types.model import Column, RelationDesc
 from tidemill.types.spark import quote_identifier
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from tidemill.query.spark import SparkHost
 
 # The number of a row's range, in the last column of the result.
@@ -55,31 +57,65 @@ def ranged(
     """The rows with `mz_diff` and the number of their range, the ranges in order, within one in none. Rows
     come as often as they are there, each with diff 1; with `counted` once, with their number, and keys may
     name it. Blocks until all rows were dealt out. Raises as `run` does."""
-    from pyspark.sql import functions as F
-
+    snapshot = given.snapshot
+    ranges = ranges_for(snapshot.rows, snapshot.bytes * _UNPACKED)
     host.metrics.add(queries=1)
     prepared = prepare(host, given, job)
-    names = [quote_identifier(name) for name in prepared.columns]
     with job.running(), host.lease(small=False) as slot:
         frame = frame_of(slot, prepared.dataframe(slot))
-        if counted:
-            frame = frame.groupBy(*names).agg(F.count(F.lit(1)).alias(DIFF_COLUMN))
-        order = [_sort_column(F.expr(key.sql), key) for key in keys]
-        frame = frame.repartitionByRange(_ranges(given), *order)
-        diff = F.col(DIFF_COLUMN) if counted else F.lit(1).cast("bigint").alias(DIFF_COLUMN)
-        frame = frame.select(*names, diff, F.spark_partition_id().alias(RANGE_COLUMN))
-        schema = arrow_schema(RelationDesc(tuple(columns)))
-        for name, t in ((DIFF_COLUMN, pa.int64()), (RANGE_COLUMN, pa.int32())):
-            schema = schema.append(pa.field(name, t))
-        return ResultStream(host, job, jdf_of(frame), schema)
+        return _dealt(host, job, frame, columns, keys, ranges, counted)
+
+
+def ranged_query(
+    host: SparkHost,
+    sql_text: str,
+    inputs: Mapping[str, Input | Constant],
+    columns: Sequence[Column],
+    keys: Sequence[RangeKey],
+    *,
+    ranges: int,
+    job: Job,
+    counted: bool = False,
+) -> ResultStream:
+    """As `ranged`, of a query's rows. The keys know its columns as c0, c1, ... (`query_names`)."""
+    with planned(host, sql_text, inputs, job) as (slot, jdf):
+        frame = frame_of(slot, jdf).toDF(*query_names(columns))
+        return _dealt(host, job, frame, columns, keys, ranges, counted)
+
+
+def query_names(columns: Sequence[Column]) -> list[str]:
+    return [f"c{i}" for i in range(len(columns))]
+
+
+def ranges_for(rows: int, size: int) -> int:
+    """How many ranges so many rows, of so many bytes in memory, are dealt out into."""
+    return max(2, min(MAX_RANGES, max(rows // RANGE_ROWS, size // RANGE_BYTES)))
+
+
+def _dealt(
+    host: SparkHost,
+    job: Job,
+    frame: DataFrame,
+    columns: Sequence[Column],
+    keys: Sequence[RangeKey],
+    ranges: int,
+    counted: bool,
+) -> ResultStream:
+    from pyspark.sql import functions as F
+
+    names = [quote_identifier(name) for name in frame.columns]
+    if counted:
+        frame = frame.groupBy(*names).agg(F.count(F.lit(1)).alias(DIFF_COLUMN))
+    order = [_sort_column(F.expr(key.sql), key) for key in keys]
+    frame = frame.repartitionByRange(ranges, *order)
+    diff = F.col(DIFF_COLUMN) if counted else F.lit(1).cast("bigint").alias(DIFF_COLUMN)
+    frame = frame.select(*names, diff, F.spark_partition_id().alias(RANGE_COLUMN))
+    schema = arrow_schema(RelationDesc(tuple(columns)))
+    for name, t in ((DIFF_COLUMN, pa.int64()), (RANGE_COLUMN, pa.int32())):
+        schema = schema.append(pa.field(name, t))
+    return ResultStream(host, job, jdf_of(frame), schema)
 
 
 def _sort_column(column: Any, key: RangeKey) -> Any:
     direction = "desc" if key.descending else "asc"
     return getattr(column, f"{direction}_nulls_{'first' if key.nulls_first else 'last'}")()
-
-
-def _ranges(given: Input) -> int:
-    snapshot = given.snapshot
-    wanted = max(snapshot.rows // RANGE_ROWS, snapshot.bytes * _UNPACKED // RANGE_BYTES)
-    return max(2, min(MAX_RANGES, wanted))

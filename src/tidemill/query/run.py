@@ -16,8 +16,9 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from tidemill.types.model import Column, RelationDesc
 
 if TYPE_CHECKING:
     from tidemill.query.read import Constant, Input
+    from tidemill.query.slots import Slot
     from tidemill.query.spark import SparkHost
 
 # A wave starts with as many partitions as there are cores, and doubles while one brings less than this:
@@ -53,9 +55,19 @@ def run(
     """Start the query; blocks until its plan is made and its shuffles, if any, have run. `job` lets the
     caller cancel before this returns. Raises what reading the inputs raises, Spark's errors as
     `map_spark_error` tells them, `QueryCanceled`, `Unavailable`."""
+    job = job or Job(host)
+    with planned(host, sql_text, inputs, job) as (_, frame):
+        return ResultStream(host, job, frame, arrow_schema(RelationDesc(tuple(columns))))
+
+
+@contextmanager
+def planned(
+    host: SparkHost, sql_text: str, inputs: Mapping[str, Input | Constant], job: Job
+) -> Generator[tuple[Slot, Any]]:
+    """The query as a Dataset of the JVM, which computes nothing before somebody asks for rows, and the slot
+    that it is of. Raises as `run` does."""
     from tidemill.query.read import prepare
 
-    job = job or Job(host)
     host.metrics.add(queries=1)
     prepared = {name: prepare(host, given, job) for name, given in inputs.items()}
     small = all(p.small for p in prepared.values())
@@ -70,7 +82,7 @@ def run(
             # The analysed plan holds the relations themselves; the names are free again.
             for name in views:
                 slot.jsession.catalog().dropTempView(name)
-        return ResultStream(host, job, frame, arrow_schema(RelationDesc(tuple(columns))))
+        yield slot, frame
 
 
 def collect(

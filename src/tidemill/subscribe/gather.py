@@ -6,6 +6,8 @@ many, and further rows of a key that is violated anyway take no memory for long.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -63,6 +65,26 @@ class Gathering:
         starts = np.flatnonzero(np.diff(leader[order], prepend=-1))
         rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
         return table.take(pa.array(np.sort(order[rank < 2])))
+
+
+def by_range(
+    batches: Iterable[pa.RecordBatch], names: Sequence[str], spec: Spec, as_of: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of `query.ranged`, range after range. `names`: what the relation's columns are called here."""
+    gathered = Gathering(spec, as_of)
+    current: int | None = None
+    for batch in batches:
+        # A batch is of one range: Spark makes them by partition.
+        number = batch.column(batch.num_columns - 1)[0].as_py() if batch.num_rows else current
+        if number != current:
+            found = gathered.take()
+            if found is not None:
+                yield found
+            current = number
+        gathered.add(pa.RecordBatch.from_arrays(batch.columns[:-1], [*names, DIFF_COLUMN]))
+    found = gathered.take()
+    if found is not None:
+        yield found
 
 
 def stamp(rows: pa.Table, spec: Spec, as_of: int) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from tidemill.query.read import Input
 from tidemill.query.repeats import Repeats, find_repeats
 from tidemill.query.run import ResultStream, run
 from tidemill.query.spark import SparkHost
-from tidemill.subscribe.gather import Gathering, once, stamp
+from tidemill.subscribe.gather import Gathering, by_range, once, stamp
 from tidemill.subscribe.ranges import needs_counts, range_keys
 from tidemill.subscribe.spec import Output, Spec
 from tidemill.types.arrow import DIFF_COLUMN
@@ -126,7 +126,7 @@ class SnapshotRows:
         keys = range_keys(self._spec, self._names)
         counted = needs_counts(self._spec)
         self._stream = ranged(host, given, columns, keys, job=self._job, counted=counted)
-        return self._by_range(self._stream)
+        return by_range(self._stream, self._names, self._spec, snapshot.as_of)
 
     def _as_they_come(self, stream: ResultStream, repeats: Repeats) -> Iterator[pa.RecordBatch]:
         kept = Gathering(self._spec, self._snapshot.as_of)
@@ -141,19 +141,3 @@ class SnapshotRows:
         last = kept.take()
         if last is not None:
             yield last
-
-    def _by_range(self, stream: ResultStream) -> Iterator[pa.RecordBatch]:
-        gathered = Gathering(self._spec, self._snapshot.as_of)
-        current: int | None = None
-        for batch in stream:
-            # A batch is of one range: Spark makes them by partition.
-            number = batch.column(batch.num_columns - 1)[0].as_py() if batch.num_rows else current
-            if number != current:
-                found = gathered.take()
-                if found is not None:
-                    yield found
-                current = number
-            gathered.add(pa.RecordBatch.from_arrays(batch.columns[:-1], [*self._names, DIFF_COLUMN]))
-        found = gathered.take()
-        if found is not None:
-            yield found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.multiset import add_up
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.views.program import Input, Program
+
+T = TypeVar("T")
 
 # SQLSTATE classes that tell of values: a cardinality violation, a data exception. Everything else (no memory,
 # no Spark, a limit) is a matter of the moment and no property of the data.
@@ -115,7 +118,7 @@ class CarefulFollower:
             each.close()
 
 
-def answered(answer: Callable[[int], pa.Table], at: int) -> tuple[pa.Table | None, str | None]:
+def answered(answer: Callable[[int], T], at: int) -> tuple[T | None, str | None]:
     """The answer, or the text of the error that it is, as `types.arrow.error_parts` reads it."""
     try:
         return answer(at), None

@@ -13,7 +13,8 @@ Not thread-safe but for `readable` and `hydrated`: whoever runs the views steps 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.retention import follow
 from tidemill.errors import DataCorrupted, TidemillError
 from tidemill.persist.holds import Hold
+from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import InvalidAsOf
@@ -132,13 +134,7 @@ class Machine:
         except InvalidAsOf:
             return True  # an input's history went on meanwhile
         try:
-            rows, error = answered(self.program.answer, at)
-            empty = shard_schema(self.shard.desc).empty_table().select([*self._names, DIFF_COLUMN])
-            errors = () if error is None else ((error, at, 1),)
-            # In one entry with the rows: nobody ever reads it before its first time.
-            self.shard.downgrade_since(at)
-            span = Span(stamped(empty if rows is None else rows, at), at + 1, errors)
-            self._append(self._table([span]), at + 1)
+            self._write_first(at)
         except BaseException:
             if self.hydrated:
                 self._holds = holds  # it is durable all the same
@@ -148,6 +144,18 @@ class Machine:
         self._holds = holds
         self.readable = at + 1
         return True
+
+    def _write_first(self, at: int) -> None:
+        with self._job() as job:
+            first, error = answered(lambda at: self.program.first(at, self.shard, job), at)
+            # In one entry with the rows: nobody ever reads it before its first time.
+            self.shard.downgrade_since(at)
+            if first is None:
+                first = shard_schema(self.shard.desc).empty_table().select([*self._names, DIFF_COLUMN])
+            if isinstance(first, pa.Table):
+                errors = () if error is None else ((error, at, 1),)
+                first = self._write(self._table([Span(stamped(first, at), at + 1, errors)]), job)
+            self._append(first, at + 1)
 
     def _open(self) -> Follower | CarefulFollower:
         from_, error = self.readable, self._stored_error()
@@ -226,21 +234,29 @@ class Machine:
         # another order of the same sum may be another number.
         moved = any(upper_of(each.shard) > done for each in self.program.inputs)
         if upper > done and (table.num_rows or moved):
-            self._append(table, upper)
+            with self._job() as job:
+                self._append(self._write(table, job), upper)
             for hold in self._holds:
                 hold.advance(max(hold.at, upper - 1))
         self.readable = max(self.readable, upper)
 
-    def _append(self, table: pa.Table, upper: int) -> None:
-        """Raises a commit's outcomes."""
-        failpoints.hit(FP_BEFORE_APPEND)
+    @contextmanager
+    def _job(self) -> Generator[str]:
+        """The name under which parts are written, while they are not swept."""
         job = self._home.begin_job()
         try:
-            parts = [self.shard.write_part(table, job=job)] if table.num_rows else []
-            failpoints.hit(FP_PART)
-            self.shard.compare_and_append(parts, upper_of(self.shard), upper)
+            yield job
         finally:
             self._home.end_job(job)
+
+    def _write(self, table: pa.Table, job: str) -> Sequence[Part]:
+        failpoints.hit(FP_BEFORE_APPEND)
+        return [self.shard.write_part(table, job=job)] if table.num_rows else []
+
+    def _append(self, parts: Sequence[Part], upper: int) -> None:
+        """Raises a commit's outcomes."""
+        failpoints.hit(FP_PART)
+        self.shard.compare_and_append(parts, upper_of(self.shard), upper)
         failpoints.hit(FP_APPENDED)
 
     def _table(self, spans: Sequence[Span]) -> pa.Table:

@@ -11,6 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidemill.catalog.items import ItemId
+from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.subscribe.follower import Follower
 
@@ -51,6 +52,12 @@ class Program(Protocol):
     def answer(self, at: int) -> pa.Table:
         """The rows at a time at which all inputs are complete, each once. Raises what is wrong with the
         data there, as an error of SQL (`careful.is_of_data`)."""
+        ...
+
+    def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
+        """The rows at a time as `answer` gives them; or, where they may be more than the server should hold
+        and following does not need them, as parts of the view's shard with that time, written under `job` and
+        named by nobody yet."""
         ...
 
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
