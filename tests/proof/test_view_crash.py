@@ -231,7 +231,9 @@ def test_killed_between_the_steps_of_an_append(server: ServerProcess) -> None:
 
 @pytest.mark.server
 @pytest.mark.chaos
-def test_killed_many_times_with_views(server: ServerProcess) -> None:
-    dice = random.Random(3)
-    steps = [(dice.choice([*STEPS, None]), dice.randrange(1, 20)) for _ in range(40)]
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_many_times_with_views(server: ServerProcess, seed: int) -> None:
+    """40 deaths, eight in each data directory."""
+    dice = random.Random(seed)
+    steps = [(dice.choice([*STEPS, None]), dice.randrange(1, 20)) for _ in range(8)]
     _rounds(server, steps)

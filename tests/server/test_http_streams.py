@@ -6,29 +6,35 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import re
 import socket
-import time
-import urllib.parse
-import urllib.request
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from httpstreams import (
+    SECONDS,
+    Held,
+    Talk,
+    listening,
+    metric,
+    nothing_is_read,
+    path_of,
+    request_of,
+    rows,
+    run,
+    talking,
+    until,
+    writing,
+)
+from websockets.asyncio.client import connect
 
 from support.server import ServerProcess
-from support.sse import Event, EventReader
+from support.sse import EventReader
 
 pytestmark = pytest.mark.server
-
-# Whatever must come comes long before, on any machine.
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -51,79 +57,13 @@ def database(lean: ServerProcess) -> Iterator[str]:
         c.execute(f"DROP DATABASE {name} CASCADE".encode())
 
 
-def writing(server: ServerProcess, database: str) -> psycopg.Connection[tuple[Any, ...]]:
-    return psycopg.connect(
-        server.sql_dsn.replace("dbname=materialize", f"dbname={database}"), autocommit=True
-    )
-
-
 def set_buffer(server: ServerProcess, what: str) -> None:
     dsn = server.sql_dsn.replace("user=materialize", "user=mz_system")
     with psycopg.connect(dsn, autocommit=True) as c:
         c.execute(f"ALTER SYSTEM {what}".encode())
 
 
-def metric(server: ServerProcess, name: str) -> float:
-    """The sum over all labels."""
-    with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=SECONDS) as answer:
-        text = answer.read().decode()
-    return sum(float(v) for v in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
-
-
-async def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not await asyncio.to_thread(what):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 2 * SECONDS))
-
-
-def nothing_is_read(server: ServerProcess) -> bool:
-    return metric(server, "tidemill_subscriptions_active") + metric(server, "tidemill_http_streams") == 0
-
-
 # -- WebSockets
-
-
-class Talk:
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
-
-    async def say(self, message: Any) -> None:
-        await self.socket.send(json.dumps(message))
-
-    async def hear(self) -> tuple[str, Any]:
-        async with asyncio.timeout(SECONDS):
-            message = json.loads(await self.socket.recv())
-        return message["type"], message["payload"]
-
-    async def until(self, *kinds: str) -> list[tuple[str, Any]]:
-        heard = [await self.hear()]
-        while heard[-1][0] not in kinds:
-            heard.append(await self.hear())
-        return heard
-
-    async def ask(self, query: str, *params: Any) -> list[tuple[str, Any]]:
-        asked = {"queries": [{"query": query, "params": params}]} if params else {"query": query}
-        await self.say(asked)
-        return (await self.until("ReadyForQuery"))[:-1]
-
-
-@asynccontextmanager
-async def talking(server: ServerProcess, database: str) -> AsyncGenerator[Talk]:
-    url = f"ws://127.0.0.1:{server.http_port}/api/experimental/sql"
-    async with connect(url, max_size=None, ping_interval=None) as connection:
-        talk = Talk(connection)
-        await talk.say({"options": {"database": database}})
-        await talk.until("ReadyForQuery")
-        yield talk
-
-
-def rows(heard: list[tuple[str, Any]]) -> list[Any]:
-    return [payload for kind, payload in heard if kind == "Row"]
 
 
 def test_a_conversation(lean: ServerProcess, database: str) -> None:
@@ -206,6 +146,40 @@ def test_a_dropped_relation_ends_both_streams(lean: ServerProcess, database: str
     run(work())
 
 
+def test_renamed_and_altered_in_the_middle(lean: ServerProcess, database: str) -> None:
+    """Both streams go on with the relation, whatever its name is, and with its columns of then; who comes
+    back asks by a name that is no longer there."""
+
+    async def work() -> None:
+        async with talking(lean, database) as talk, talking(lean, database) as writer:
+            await writer.ask("CREATE TABLE t (a int, b text)")
+            await talk.say({"query": "SUBSCRIBE t"})
+            await talk.until("Rows")
+            async with listening(lean, database, "t", key="a") as listener:
+                assert [await listener.kind(), await listener.kind()] == ["columns", "snapshot"]
+
+                async def both(statement: str, row: list[Any]) -> None:
+                    await writer.ask(statement)
+                    assert (await talk.hear())[1][1:] == [1, *row]
+                    event = await listener.hear()
+                    assert (event.kind, json.loads(event.data)["rows"]) == ("changes", [["upsert", *row]])
+
+                await both("INSERT INTO t VALUES (1, 'x')", [1, "x"])
+                await writer.ask("ALTER TABLE t RENAME TO u")
+                await both("INSERT INTO u VALUES (2, 'y')", [2, "y"])
+                await writer.ask("ALTER TABLE u ADD COLUMN c int")
+                await both("INSERT INTO u VALUES (3, 'z', 5)", [3, "z"])
+                last = listener.reader.last_id
+            async with listening(lean, database, "t", last, key="a") as listener:
+                assert listener.answer.status_code == 400
+            await writer.ask("DROP TABLE u")
+            gone = f"relation '{database}.public.u' was dropped"
+            assert (await talk.until("ReadyForQuery"))[-2][1] == {"message": gone, "code": "42704"}
+        await until(lambda: nothing_is_read(lean))
+
+    run(work())
+
+
 def test_clients_that_vanish_leave_nothing_behind(lean: ServerProcess, database: str) -> None:
     async def work() -> None:
         async with talking(lean, database) as writer:
@@ -226,7 +200,7 @@ def test_clients_that_vanish_leave_nothing_behind(lean: ServerProcess, database:
             await until(lambda: nothing_is_read(lean))
         for _ in range(3):
             reader, writer_ = await asyncio.open_connection("127.0.0.1", lean.http_port)
-            writer_.write(_request(database, "t"))
+            writer_.write(request_of(database, "t"))
             await reader.readuntil(b"snapshot")
             assert metric(lean, "tidemill_subscriptions_active") == 1
             writer_.transport.abort()
@@ -236,49 +210,6 @@ def test_clients_that_vanish_leave_nothing_behind(lean: ServerProcess, database:
 
 
 # -- server-sent events
-
-
-def _path(database: str, query: str, **options: str) -> str:
-    return "/api/subscribe?" + urllib.parse.urlencode({"query": query, "database": database, **options})
-
-
-def _request(database: str, query: str) -> bytes:
-    return f"GET {_path(database, query)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-
-
-class Listener:
-    def __init__(self, answer: httpx.Response, reader: EventReader) -> None:
-        self.answer = answer
-        self.reader = reader
-        self._bytes = answer.aiter_raw(chunk_size=None)
-        self._waiting: list[Event] = []
-
-    async def hear(self) -> Event:
-        async with asyncio.timeout(SECONDS):
-            while not self._waiting:
-                self._waiting += self.reader.feed(await anext(self._bytes))
-        return self._waiting.pop(0)
-
-    async def kind(self) -> str:
-        return (await self.hear()).kind
-
-    async def ended(self) -> bool:
-        async with asyncio.timeout(SECONDS):
-            async for data in self._bytes:
-                self._waiting += self.reader.feed(data)
-        return not self._waiting
-
-
-@asynccontextmanager
-async def listening(
-    server: ServerProcess, database: str, query: str, last: str | None = None, **options: str
-) -> AsyncGenerator[Listener]:
-    headers = {} if last is None else {"Last-Event-ID": last}
-    async with (
-        httpx.AsyncClient(base_url=server.http_url, timeout=SECONDS) as client,
-        client.stream("GET", _path(database, query, **options), headers=headers) as answer,
-    ):
-        yield Listener(answer, EventReader())
 
 
 def test_each_envelope_as_events(lean: ServerProcess, database: str) -> None:
@@ -359,38 +290,6 @@ def test_bounds_and_refusals(lean: ServerProcess, database: str) -> None:
     run(work())
 
 
-class Held:
-    """What a client holds that applies only what is complete, as a page would."""
-
-    def __init__(self) -> None:
-        self.rows: Counter[tuple[Any, ...]] = Counter()
-        self.times: list[int] = []
-        self.snapshots = 0
-        self._parts: list[list[Any]] = []
-
-    def connected(self) -> None:
-        self._parts.clear()
-
-    def apply(self, event: Event) -> None:
-        if event.kind not in ("snapshot", "changes"):
-            assert event.kind == "columns", event
-            return
-        data = json.loads(event.data)
-        self._parts += data["rows"]
-        if data.get("more"):
-            assert event.id is None
-            return
-        if event.kind == "snapshot":
-            self.rows.clear()
-            self.snapshots += 1
-        # No time is told twice, and none is skipped back to.
-        assert not self.times or data["time"] > self.times[-1] or event.kind == "snapshot"
-        self.times.append(data["time"])
-        for diff, *row in self._parts:
-            self.rows[tuple(row)] += diff
-        self._parts.clear()
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_hundred_cuts_leave_no_gap_and_no_repeat(lean: ServerProcess, database: str, seed: int) -> None:
     """The connection is cut at random bytes while a writer writes; what the client holds in the end, having
@@ -452,7 +351,7 @@ async def _cut_after(
     reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
     head = "" if last is None else f"Last-Event-ID: {last}\r\n"
     # Version 1.0, so that the body comes as it is.
-    writer.write(f"GET {_path(database, 't')} HTTP/1.0\r\nHost: localhost\r\n{head}\r\n".encode())
+    writer.write(f"GET {path_of(database, 't')} HTTP/1.0\r\nHost: localhost\r\n{head}\r\n".encode())
     async with asyncio.timeout(SECONDS):
         assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
     events = EventReader()
@@ -518,7 +417,7 @@ def test_twenty_of_a_hundred_readers_that_never_read_hurt_nobody(lean: ServerPro
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(sock, ("127.0.0.1", lean.http_port))
-        await loop.sock_sendall(sock, _request(database, "t"))
+        await loop.sock_sendall(sock, request_of(database, "t"))
         return sock
 
     def write(number: int) -> None:
