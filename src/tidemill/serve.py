@@ -15,9 +15,13 @@ import ctypes
 import logging
 import signal
 import time
+from typing import TYPE_CHECKING
 
 from tidemill.config import Config
 from tidemill.errors import TidemillError, Unavailable
+
+if TYPE_CHECKING:
+    from tidemill.server.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +77,8 @@ async def _serve(config: Config, began: float) -> int:
     try:
         for number in _SIGNALS:
             loop.add_signal_handler(number, _signalled, loop, number, end)
+        if tls is not None:
+            loop.add_signal_handler(signal.SIGHUP, _reload, tls)
         gate = Gate(Method(config.authentication), engine)
         listener = Listener(engine, authentication=authentication(gate), tls=tls)
         try:
@@ -109,6 +115,16 @@ async def _serve(config: Config, began: float) -> int:
             await listener.stop()
         await asyncio.to_thread(engine.close)
         log.info("stopped; the event loop was at most %.0f ms late", lag.worst * 1000)
+
+
+def _reload(tls: Tls) -> None:
+    """SIGHUP: the certificate was renewed."""
+    try:
+        tls.reload()
+    except TidemillError as e:
+        log.error("the certificate stays as it was: %s", e)
+    else:
+        log.info("the certificate was read again")
 
 
 def _signalled(loop: asyncio.AbstractEventLoop, number: int, end: object) -> None:

@@ -299,6 +299,31 @@ def test_wrong_passwords_by_the_thousand(roles: Roles) -> None:
     assert len(roles.refused) == 3000
 
 
+def test_a_renewed_certificate(tmp_path: Path, certificates: Certificates) -> None:
+    file = tmp_path / "server.pem"
+    shutil.copy(certificates.server, file)
+    tls = load(str(file), "")
+    before = tls.end_point
+    file.write_text("half of a certi")
+    with pytest.raises(CertificateError):
+        tls.reload()
+    assert tls.end_point == before
+    renewed = make_certificates(tmp_path / "renewed")
+    shutil.copy(renewed.server, file)
+    engine = Tablets()
+    engine.tables["t"] = table(("id", model.INT8), rows=[(1,)])
+    with Served(engine, tls=tls) as served:
+        dsn = f"host=localhost port={served.port} user=u dbname=d sslmode=verify-full sslrootcert="
+        with psycopg.connect(f"{dsn}{certificates.ca}") as connection:
+            tls.reload()
+            assert connection.execute("SELECT * FROM t").rowcount == 1
+        assert tls.end_point != before
+        with psycopg.connect(f"{dsn}{renewed.ca}") as connection:
+            assert connection.execute("SELECT * FROM t").rowcount == 1
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(f"{dsn}{certificates.ca}")
+
+
 def test_files_that_are_no_certificates(certificates: Certificates, tmp_path: Path) -> None:
     (tmp_path / "x.pem").write_text("nothing")
     for server, key, ca in (

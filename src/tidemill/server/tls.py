@@ -1,8 +1,9 @@
-"""The server's certificate: read once at start, used by both doors.
+"""The server's certificate, used by both doors.
 
-`load` is called by `serve` with the files of the settings. Promises: TLS 1.2 or later, no renegotiation, no
-compression; what is wrong with a file is an error at start that names it. Whoever gives a client CA lets in
-only clients that show a certificate of it.
+`load` is called by `serve` with the files of the settings, and `Tls.reload` when the operator says that they
+are new. Promises: TLS 1.2 or later, no renegotiation, no compression; what is wrong with a file is an error
+that names it, and leaves what was there. Whoever gives a client CA lets in only clients that show a
+certificate of it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class CertificateError(TidemillError):
     sqlstate = "F0000"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tls:
     """`sql` and `http` are the contexts of the doors: they differ in what they negotiate. `end_point` is the
     hash of our certificate that a login can be bound to (RFC 5929); None where the algorithm has none."""
@@ -44,20 +45,38 @@ class Tls:
     sql: ssl.SSLContext
     http: ssl.SSLContext
     end_point: bytes | None
+    # Where they are from.
+    certificate: str
+    key: str
+
+    def reload(self) -> None:
+        """Read certificate and key again, for the connections to come. Raises CertificateError and changes
+        nothing if they cannot be used."""
+        _load_certificate(_context(), self.certificate, self.key)
+        binding = end_point(_first_certificate(self.certificate))
+        for context in (self.sql, self.http):
+            _load_certificate(context, self.certificate, self.key)
+        self.end_point = binding
 
 
 def load(certificate: str, key: str, client_ca: str = "") -> Tls:
     """`certificate` may hold the chain, and the key if `key` is empty."""
-    contexts = [_context(certificate, key, client_ca) for _ in range(2)]
-    contexts[0].set_alpn_protocols([ALPN])
-    contexts[1].set_alpn_protocols(["http/1.1"])
-    return Tls(contexts[0], contexts[1], end_point(_first_certificate(certificate)))
+    contexts = [_context(), _context()]
+    for context, protocol in zip(contexts, (ALPN, "http/1.1"), strict=True):
+        _load_certificate(context, certificate, key)
+        _require_clients_of(context, client_ca)
+        context.set_alpn_protocols([protocol])
+    return Tls(contexts[0], contexts[1], end_point(_first_certificate(certificate)), certificate, key)
 
 
-def _context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
+def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
     try:
         # An encrypted key would make OpenSSL ask on the terminal.
         context.load_cert_chain(certificate, key or None, password=lambda: "")
@@ -68,15 +87,18 @@ def _context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
             detail=_reason(e),
             hint="Both are PEM files, the key without a passphrase, and belong together.",
         ) from e
-    if client_ca:
-        try:
-            context.load_verify_locations(cafile=client_ca)
-        except (OSError, ValueError) as e:
-            raise CertificateError(
-                f"cannot use the authority of --tls-client-ca: {client_ca}", detail=_reason(e)
-            ) from e
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
+
+
+def _require_clients_of(context: ssl.SSLContext, authority: str) -> None:
+    if not authority:
+        return
+    try:
+        context.load_verify_locations(cafile=authority)
+    except (OSError, ValueError) as e:
+        raise CertificateError(
+            f"cannot use the authority of --tls-client-ca: {authority}", detail=_reason(e)
+        ) from e
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _reason(error: Exception) -> str:
