@@ -204,6 +204,7 @@ _FUNCTIONS: list[Function] = [
     _f("pg_relation_is_publishable", (Reg.CLASS,), BOOL, _false),
     *(_f(name, (Reg.CLASS, TEXT), INT8, _nothing, optional=1) for name in _SIZES.split()),
     *(_f("pg_database_size", (t,), INT8, _nothing) for t in (NAME, OID)),
+    _f("pg_stat_get_numscans", (OID,), INT8, _nothing),
     _f("pg_tablespace_size", (OID,), INT8, _nothing),
     _f("pg_tablespace_location", (OID,), TEXT, lambda f, o: ""),
     _f("pg_partition_ancestors", (Reg.CLASS,), OID, _none, rows=True),

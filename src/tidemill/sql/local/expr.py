@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.calls import call_of, row_of
+from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.local import operators
-from tidemill.sql.local.cast import comparable, constant, explicit, to_type, unify, unknown
+from tidemill.sql.local.cast import common, comparable, constant, explicit, to_type, unify, unknown
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.kinds import Category, Reg, Type, category, local_type
 from tidemill.sql.local.model import Ctes, Env, Level, NotLocal, Refs, Row, Run, Runtime, Scope, Typed
@@ -48,7 +48,7 @@ class Expressions:
             return self._binary(name, node)
         from tidemill.sql.local import functions
 
-        call = call_of(node)
+        call = written_call(node)
         if call is None:
             raise NotLocal(f"{type(node).__name__} is not known")
         return functions.compile_call(self, call)
@@ -65,7 +65,7 @@ class Expressions:
 
         while isinstance(node, exp.Paren) or (isinstance(node, exp.Subquery) and not _has_tail(node)):
             node = node.this
-        return compile_level(self.ctx, node, self.scope, self.ctes)
+        return compile_level(self.ctx, node, self.scope, self.ctes).settled()
 
     def set_returning(self, fn: Function, made: Typed) -> Typed:
         """One value of a set-returning call in a select list."""
@@ -140,6 +140,20 @@ class Expressions:
             return None if missing else every
 
         return Typed(BOOL, quantified, value.refs | refs)
+
+
+_MORE_CALLS: dict[type[exp.Expr], tuple[str, tuple[str, ...]]] = {
+    exp.StringToArray: ("string_to_array", ("this", "expression")),
+    exp.RegexpReplace: ("regexp_replace", ("this", "expression", "replacement", "modifiers")),
+}
+
+
+def written_call(node: exp.Expr) -> FunctionCall | None:
+    """The call as it was written, also of functions that the binder does not know."""
+    known = _MORE_CALLS.get(type(node))
+    if known is None:
+        return call_of(node)
+    return FunctionCall(known[0], tuple(node.args[k] for k in known[1] if node.args.get(k) is not None))
 
 
 def _first_column(level: Level) -> Run:
@@ -247,6 +261,9 @@ def _cast(x: Expressions, node: exp.Expr) -> Typed:
     inner = node.this
     if isinstance(inner, exp.Array) and not inner.expressions:
         return constant([], target)
+    if target == model.CHAR and isinstance(inner, exp.Literal) and len(str(inner.this)) == 1:
+        # 'f'::char, to be compared with a "char" of a catalog: one letter is one letter.
+        target = model.QCHAR
     return explicit(x.ctx, x.compile(inner), target)
 
 
@@ -409,7 +426,7 @@ def _extreme(x: Expressions, node: exp.Expr) -> Typed:
 
 def _nullif(x: Expressions, node: exp.Expr) -> Typed:
     a, b = comparable(x.ctx, x.compile(node.this), x.compile(node.args["expression"]))
-    if a.type != b.type and category(a.type) is not Category.STRING:
+    if category(a.type) is not Category.STRING and common(a.type, b.type) != a.type:
         raise NotLocal("NULLIF of two types")
     left, right = a.run, b.run
 

@@ -7,11 +7,12 @@ and whose other fields (slots) are the rows of the FROM items, and of what is co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tidemill.errors import LimitExceeded
 from tidemill.sql.local.kinds import Reg, Type
+from tidemill.types.model import TEXT, UNKNOWN
 
 Env = list[Any]
 Row = tuple[Any, ...]
@@ -192,6 +193,11 @@ class Level:
     refs: Refs = NOTHING
     # Outputs that are untyped literals take the type that a set operation wants.
     outputs: Sequence[Typed] = ()
+
+    def settled(self) -> Level:
+        """Literals that nothing gave a type are text."""
+        types: list[Type] = [TEXT if t == UNKNOWN else t for t in self.types]
+        return self if types == self.types else replace(self, types=types, outputs=())
 
     def once(self, e: Env | None, rt: Runtime) -> list[Row]:
         """Its rows, worked out once in a statement where nothing around it matters."""

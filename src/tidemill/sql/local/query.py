@@ -89,7 +89,7 @@ def _recursive(
     """start UNION [ALL] step, where `step` reads what the round before gave."""
     if not isinstance(query, exp.Union) or query.args.get("order") or query.args.get("limit"):
         raise NotLocal("this recursion")
-    start = compile_level(ctx, query.this, parent, ctes)
+    start = compile_level(ctx, query.this, parent, ctes).settled()
     shown = [*names, *start.names[len(names) :]]
     key = object()
     before = Level(shown, start.types, lambda e, rt: rt.cache[key], _MARK)

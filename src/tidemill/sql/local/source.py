@@ -13,11 +13,10 @@ from typing import Any
 
 from sqlglot import exp
 
-from tidemill.sql.bind.calls import call_of
 from tidemill.sql.local import functions
 from tidemill.sql.local.cast import comparable
 from tidemill.sql.local.context import Context
-from tidemill.sql.local.expr import Expressions, conjuncts
+from tidemill.sql.local.expr import Expressions, conjuncts, written_call
 from tidemill.sql.local.kinds import Type
 from tidemill.sql.local.model import (
     NOTHING,
@@ -363,6 +362,7 @@ class From:
         *,
         lateral: bool = False,
     ) -> tuple[Node, list[Visible]]:
+        level = level.settled()
         # What a plain subquery names lies outside this whole level; what a lateral one names lies in it.
         rows: Callable[[Env, Runtime], Sequence[Row]] = (
             (lambda e, rt: level.rows(e, rt)) if lateral else (lambda e, rt: level.once(e[0], rt))
@@ -372,7 +372,7 @@ class From:
 
     def _function(self, node: exp.Expr, function: exp.Expr) -> tuple[Node, list[Visible]]:
         x = Expressions(self.ctx, self.scope, self.ctes)
-        call = call_of(function)
+        call = written_call(function)
         if isinstance(function, exp.Unnest):
             name, args = "unnest", list(function.expressions)
         elif call is not None:
