@@ -48,6 +48,7 @@ def test_without_passwords_the_header_names_the_role() -> None:
             ("materialize", "127.0.0.1"),
             ("ann", "127.0.0.1"),
         ]
+        assert not door.engine.options[0].lasting
 
     with_door(work)
 

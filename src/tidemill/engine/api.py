@@ -232,6 +232,8 @@ class StartupOptions:
     application_name: str = ""
     # Where the client is, for the audit log and mz_sessions.
     client_address: str = ""
+    # False: it lives for one request, and its login is no event of the audit log.
+    lasting: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)
 
 

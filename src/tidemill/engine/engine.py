@@ -193,7 +193,8 @@ class TidemillEngine:
             self.audit.login_refused(options.user, options.client_address, e.primary)
             raise
         self._sessions.add(session)
-        self.audit.logged_in(session)
+        if options.lasting:
+            self.audit.logged_in(session)
         return session
 
     def _opened_session(self, options: StartupOptions, process_id: int) -> EngineSession:

@@ -35,13 +35,16 @@ class Caller:
     user: str | None = None
     address: str = ""
 
-    def options(self, application_name: str, database: str | None = None) -> StartupOptions:
+    def options(
+        self, application_name: str, database: str | None = None, *, lasting: bool = True
+    ) -> StartupOptions:
         defaults = StartupOptions()
         return StartupOptions(
             user=self.user or defaults.user,
             database=database or defaults.database,
             application_name=application_name,
             client_address=self.address,
+            lasting=lasting,
         )
 
 

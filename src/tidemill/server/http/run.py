@@ -102,7 +102,7 @@ class Run:
     async def execute(self) -> None:
         """Fills `results`; raises nothing that a statement did wrong."""
         try:
-            options = self._caller.options("http")
+            options = self._caller.options("http", lasting=False)
             self._session = self._engine.open_session(options, process_id=self._process_id)
             self._session.on_terminate(lambda _: self.stop())
         except TidemillError as e:
