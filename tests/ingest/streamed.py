@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from ingest.scripted import GAUGE
 from tidemill.catalog.sidecars import TALLY_DESC, stash_desc
@@ -28,6 +30,7 @@ from tidemill.sources.contract import (
     Limits,
     Output,
     Piece,
+    Reader,
     Source,
     Stated,
     Stream,
@@ -69,6 +72,22 @@ class StreamReader:
         return pa.RecordBatch.from_arrays(columns, names=names)
 
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Shipped:
+    """A reader as workers get it: by value, for they cannot import the tests."""
+
+    def __init__(self, reader: StreamReader) -> None:
+        self._bytes: bytes = cloudpickle.dumps(reader)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
+        return cloudpickle.loads, (self._bytes,)
+
+    def read(self, piece: Piece) -> Iterator[Batch]:
+        return cloudpickle.loads(self._bytes).read(piece)
+
+
 class StreamSource(Source):
     gauge = GAUGE
 
@@ -80,8 +99,8 @@ class StreamSource(Source):
     def frontier(self, now: int) -> Offsets:
         return Offsets({p: len(said) for p, said in self.partitions_.items()})
 
-    def reader(self) -> StreamReader:
-        return StreamReader({p: tuple(said) for p, said in self.partitions_.items()}, self.kind)
+    def reader(self) -> Reader:
+        return Shipped(StreamReader({p: tuple(said) for p, said in self.partitions_.items()}, self.kind))
 
     def produce(self, said: Sequence[Message | str], partition: int = 0) -> None:
         self.partitions_.setdefault(partition, []).extend(said)

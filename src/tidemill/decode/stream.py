@@ -26,7 +26,7 @@ from tidemill.cdcv2.problems import SEAL_BROKEN, InvalidMessage
 from tidemill.decode.avro import columns_of, parse_schema
 from tidemill.decode.contract import MAX_MESSAGE_BYTES
 from tidemill.decode.registry import Registry
-from tidemill.errors import InvalidValue, Unsupported
+from tidemill.errors import InvalidValue, TidemillError, Unsupported
 from tidemill.types.arrow import storage_schema
 from tidemill.types.json import canonical_json
 from tidemill.types.model import JSONB, Column, RelationDesc
@@ -237,19 +237,36 @@ class JsonStream:
         if len(message) > MAX_MESSAGE_BYTES:
             return InvalidMessage(f"a message of more than {MAX_MESSAGE_BYTES} bytes", origin)
         try:
-            found = strict_json(message.decode())
-            said = self._updates(found, origin) if isinstance(found, list) else _progress(found, origin)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidValue) as e:
+            text = message.decode()
+            if text.lstrip()[:1] == "[":
+                return _checked(self._updates(canonical_json(text), origin), self.shape.schema)
+            return _progress(strict_json(text), origin)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, TidemillError) as e:
             told = f"{type(e).__name__}: {e}".rstrip(".")
             return InvalidMessage("not a CDCv2 message in JSON", origin, detail=f"{told}.")
-        return _checked(said, self.shape.schema) if isinstance(said, UpdateColumns) else said
 
-    def _updates(self, rows: Any, origin: str) -> UpdateColumns:
-        data = [canonical_json(json.dumps(row["data"], ensure_ascii=False)) for row in rows]
-        times = [_whole(row["time"]) for row in rows]
-        diffs = [_whole(row["diff"]) for row in rows]
+    def _updates(self, text: str, origin: str) -> UpdateColumns:
+        """From the canonical text, in which an update's data stands between its first name and its diff: so
+        numbers keep all of their digits."""
+        data: list[str] = []
+        times: list[int] = []
+        diffs: list[int] = []
+        at = 1
+        while text[at] != "]":
+            row, end = _ROWS.raw_decode(text, at)
+            if set(row) != _NAMES:
+                raise ValueError(f"an update has the names {sorted(row)}")
+            times.append(_whole(row["time"]))
+            diffs.append(_whole(row["diff"]))
+            behind = len(f', "diff": {diffs[-1]}, "time": {times[-1]}}}')
+            data.append(text[at + len('{"data": ') : end - behind])
+            at = end + 2 if text[end] == "," else end
         batch = pa.RecordBatch.from_arrays([pa.array(data, pa.string())], schema=self.shape.schema)
         return UpdateColumns(batch, np.array(times, np.int64), np.array(diffs, np.int64), origin)
+
+
+_ROWS = json.JSONDecoder()
+_NAMES = {"data", "diff", "time"}
 
 
 def _progress(record: Any, origin: str) -> Said:

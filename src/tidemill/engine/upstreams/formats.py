@@ -17,7 +17,7 @@ from tidemill.decode.stream import stream_shape
 from tidemill.engine.connection_options import check_url
 from tidemill.engine.upstreams.described import Context
 from tidemill.engine.upstreams.reach import asking
-from tidemill.errors import InvalidValue, TidemillError
+from tidemill.errors import InvalidValue, SyntaxError_, TidemillError
 from tidemill.sql import ast
 from tidemill.types.model import Column
 
@@ -41,6 +41,7 @@ class ResolvedFormat:
 def resolve_format(form: ast.Format, side: Side, topic: str, context: Context) -> ResolvedFormat:
     """May ask the registry, so it may block. Raises what is wrong with the format, or with its schema."""
     try:
+        _check_schema(form)
         if isinstance(form, ast.AvroRegistry | ast.ProtobufRegistry):
             return asking(lambda: _registered(form, side, topic, context), avoidable=False)
         found = _said(form)
@@ -54,6 +55,7 @@ def resolve_stream(form: ast.Format, topic: str, context: Context) -> ResolvedFo
     """The format of a CDCv2 stream: Avro with the union of its messages as schema, or JSON. May ask the
     registry, so it may block."""
     try:
+        _check_schema(form)
         if isinstance(form, ast.AvroRegistry):
             found = asking(
                 lambda: _registered(form, Side.VALUE, topic, context, resolve_union), avoidable=False
@@ -68,6 +70,15 @@ def resolve_stream(form: ast.Format, topic: str, context: Context) -> ResolvedFo
         e.position = e.position or form.offset + 1
         raise
     return found
+
+
+def _check_schema(form: ast.Format) -> None:
+    if isinstance(form, ast.PlainFormat) and form.name == "AVRO":
+        raise SyntaxError_(
+            "FORMAT AVRO needs USING",
+            hint="Write FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION ..., or USING SCHEMA '...': "
+            "only files have their schema with them.",
+        )
 
 
 def resolve_key(value: ast.Format, topic: str, context: Context) -> ResolvedFormat | None:
