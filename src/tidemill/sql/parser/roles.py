@@ -14,7 +14,6 @@ from tidemill.sql.ast import (
     GrantKind,
     GrantPrivileges,
     GrantRoles,
-    Ident,
     Name,
     ObjectKind,
     Password,
@@ -280,10 +279,10 @@ ALTER: dict[str, Callable[[Cursor], Statement]] = {"role": alter_role, "user": a
 DROP: dict[str, Callable[[Cursor], Statement]] = {"role": drop_role, "user": drop_role, "owned": drop_owned}
 
 
-def set_role(cursor: Cursor) -> tuple[str, ...] | None:
-    """After SET ROLE: the value of the variable `role`; None = as it was at the login."""
-    if cursor.accept("none") or cursor.accept("default"):
-        return None
+def set_role(cursor: Cursor) -> tuple[str, ...]:
+    """After SET ROLE: the value of the variable `role`, `none` for who logged in."""
+    if cursor.accept("none"):
+        return ("none",)
     if cursor.token.kind is Kind.STRING:
         return (cursor.string(),)
-    return (Ident(cursor.ident().value).value,)
+    return (cursor.ident().value,)
