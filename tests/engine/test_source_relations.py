@@ -13,7 +13,9 @@ from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import CreateDatabase, CreateTable, CreateView, apply_all
 from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, NewSubsource
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.audit import AuditEvent
 from tidemill.engine.materialized_relations import ViewRow
+from tidemill.engine.sink_relations import SinkRow
 from tidemill.engine.source_relations import (
     BindingRow,
     FrontierRow,
@@ -86,6 +88,12 @@ class Now:
     database: str = "d"
 
     def sessions(self) -> Sequence[SessionRow]:
+        return []
+
+    def audit_events(self) -> Sequence[AuditEvent]:
+        return []
+
+    def sinks(self) -> Sequence[SinkRow]:
         return []
 
     def frontiers(self) -> Sequence[FrontierRow]:
