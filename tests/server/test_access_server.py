@@ -179,6 +179,22 @@ def test_prepared_statements_notice_a_revoke(guarded: Guarded, app: psycopg.Conn
         root.execute("DROP TABLE shared")
 
 
+def test_clients_that_look_at_privileges(guarded: Guarded) -> None:
+    with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
+        rows = root.execute(
+            "SELECT grantee, privilege_type, is_grantable FROM information_schema.table_privileges "
+            "WHERE table_name = 't'"
+        ).fetchall()
+        assert ("app", "INSERT", "NO") in rows
+        assert ("mz_system", "SELECT", "YES") in rows
+        assert ("app", "SELECT", "NO") not in rows
+        answer = root.execute(
+            "SELECT has_table_privilege('app', 't', 'INSERT'), pg_get_userbyid(relowner), relacl "
+            "FROM pg_class WHERE relname = 't'"
+        ).fetchone()
+        assert answer == (True, "mz_system", ["mz_system=arwd/mz_system", "app=a/mz_system"])
+
+
 def test_other_sessions_are_ended_by_who_may(guarded: Guarded, app: psycopg.Connection[Any]) -> None:
     with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
         number = root.info.backend_pid

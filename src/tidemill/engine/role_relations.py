@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemill.catalog.access import PUBLIC
+from tidemill.catalog.access import PUBLIC, RELATION_PRIVILEGES
 from tidemill.catalog.items import Role, is_system, kind_name
 from tidemill.catalog.privileges import access_of
 from tidemill.catalog.role_ops import ownable
@@ -52,6 +52,34 @@ def _privileges(s: Situation) -> Rows:
     return rows
 
 
+def _table_privileges(s: Situation) -> Rows:
+    """Of the relations of the session's database; the owner's first."""
+    rows: Rows = []
+    database = s.catalog.database(s.database)
+    for schema in s.catalog.schemas(database.id):
+        for item in s.catalog.relations(schema.id):
+            access = access_of(s.catalog, item)
+            owner = _name_of(s, access.owner)
+            granted = [(owner, p) for p in RELATION_PRIVILEGES]
+            for grant in access.grants:
+                name = "PUBLIC" if grant.to == PUBLIC else _name_of(s, grant.to)
+                granted += [(name, p) for p in grant.privileges]
+            rows += [
+                (
+                    owner,
+                    grantee,
+                    s.database,
+                    schema.name,
+                    item.name,
+                    p,
+                    "YES" if grantee == owner else "NO",
+                    "NO",
+                )
+                for grantee, p in granted
+            ]
+    return rows
+
+
 def _events(s: Situation) -> Rows:
     return [
         (
@@ -68,6 +96,20 @@ def _events(s: Situation) -> Rows:
         for e in s.audit_events()
     ]
 
+
+_TABLE_PRIVILEGES = [
+    (name, TEXT)
+    for name in (
+        "grantor",
+        "grantee",
+        "table_catalog",
+        "table_schema",
+        "table_name",
+        "privilege_type",
+        "is_grantable",
+        "with_hierarchy",
+    )
+]
 
 ROLE_SPECS: list[Spec] = [
     (
@@ -127,4 +169,6 @@ ROLE_SPECS: list[Spec] = [
         ],
         _events,
     ),
+    ("information_schema", "table_privileges", _TABLE_PRIVILEGES, _table_privileges),
+    ("information_schema", "role_table_grants", _TABLE_PRIVILEGES, _table_privileges),
 ]
