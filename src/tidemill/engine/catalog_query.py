@@ -81,7 +81,7 @@ def plan_catalog_query(
         return None
     try:
         local = compile_query(
-            query.tree, session.resolver(catalog), session.info(), catalog_functions(), _oids(), types
+            query.tree, session.resolver(catalog), session.info(), catalog_functions(), local_oids(), types
         )
     except NotLocal:
         return None
@@ -89,5 +89,6 @@ def plan_catalog_query(
 
 
 @cache
-def _oids() -> dict[str, int]:
+def local_oids() -> dict[str, int]:
+    """The relations that can be read here, by id, and their OIDs."""
     return {r.id: r.oid for r in SYSTEM_RELATIONS.values()}

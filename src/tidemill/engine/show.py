@@ -1,5 +1,5 @@
-"""SHOW: variables and objects. Answered from the catalog and the session, without
-Spark (but for the condition of SHOW ... WHERE)."""
+"""SHOW: variables and objects. Answered from the catalog and the session, without Spark (but for conditions
+of SHOW ... WHERE that only Spark can ask)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.kinds import object_type, source_type
 from tidemill.engine.local_rows import stream, text_columns, text_rows, text_table
 from tidemill.engine.over_rows import over_rows
+from tidemill.engine.pg.facts import PgFacts
+from tidemill.engine.pg.functions import catalog_functions
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.resolver import find_system_relation
 from tidemill.engine.select import table_tree
@@ -25,6 +27,7 @@ from tidemill.engine.variables import REPORTED_NAMES, SYSTEM_PARAMETERS, Variabl
 from tidemill.errors import Unsupported, WrongObjectType
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, Relation, bind_query
+from tidemill.sql.local import LocalQuery, NotLocal, compile_query
 from tidemill.types.model import BOOL, INT4, TEXT, Column, RelationDesc, type_name
 
 Rowset = list[tuple[object, ...]]
@@ -97,10 +100,18 @@ def plan_show_objects(session: EngineSession, statement: ast.ShowObjects, catalo
     where = None if statement.where is None else _filter(session, statement.listing, statement.where)
 
     async def act(s: EngineSession) -> Outcome:
-        shown = table if where is None else await over_rows(s, where, table)
+        if where is None:
+            shown = table
+        elif isinstance(where, LocalQuery):
+            shown = where.run(PgFacts(catalog, s.info()), lambda _: rows, (), s.interrupt.check)
+        else:
+            shown = await over_rows(s, where, table)
         return Rows(columns, stream(shown), tag="SHOW", counted=False)
 
     return Action(act, columns)
+
+
+_LISTED_ID = "show"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +128,22 @@ class _Listed:
                 hint=f"They are {', '.join(c.name for c in columns)}.",
                 position=position,
             )
-        return Relation("show", parts[0], RelationDesc(columns), tuple(c.name for c in columns))
+        return Relation(_LISTED_ID, parts[0], RelationDesc(columns), tuple(c.name for c in columns))
 
 
-def _filter(session: EngineSession, listing: ast.Listing, where: ast.Expr) -> BoundQuery:
-    """SELECT * FROM the listing WHERE the condition holds, in the listing's order."""
+def _filter(session: EngineSession, listing: ast.Listing, where: ast.Expr) -> LocalQuery | BoundQuery:
+    """SELECT * FROM the listing WHERE the condition holds, in the listing's order; on Spark if need be."""
     tree = exp.Select(
         expressions=[exp.Star()],
         from_=exp.From(this=table_tree(ast.Name((listing.value.lower(),)))),
         where=exp.Where(this=where.tree.copy()),
         order=exp.Order(expressions=[exp.Ordered(this=exp.column(_sort_column(listing), quoted=True))]),
     )
-    return bind_query(tree, _Listed(listing), session=session.info())
+    names, info = _Listed(listing), session.info()
+    try:
+        return compile_query(tree, names, info, catalog_functions(), {_LISTED_ID: 0}, ())
+    except NotLocal:
+        return bind_query(tree, names, session=info)
 
 
 def _sort_column(listing: ast.Listing) -> str:

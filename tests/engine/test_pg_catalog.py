@@ -1,0 +1,229 @@
+"""pg_catalog from a catalog state: OIDs, names, what is visible, and that every relation gives the columns
+that it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tidemill.catalog.comment_ops import SetComment
+from tidemill.catalog.items import BUILTINS, Key
+from tidemill.catalog.ops import CreateDatabase, CreateRole, CreateSchema, CreateTable, CreateView, apply_all
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.catalog_query import local_oids
+from tidemill.engine.pg.facts import PgFacts, split_name
+from tidemill.engine.pg.functions import catalog_functions
+from tidemill.engine.pg.types import format_type, types
+from tidemill.engine.pg.world import world
+from tidemill.engine.resolver import Resolver
+from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID
+from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.sql.ast import Query
+from tidemill.sql.bind import SessionInfo
+from tidemill.sql.local import NotLocal, Reg, compile_query
+from tidemill.sql.local import model as local_model
+from tidemill.sql.parse import parse
+from tidemill.types.model import INT4, TEXT, Column, RelationDesc, numeric
+from tidemill.types.wire import oid, type_of_oid, typmod
+
+DESC = RelationDesc((Column("id", INT4, nullable=False), Column("Name", TEXT), Column("n", numeric(10, 2))))
+SESSION = SessionInfo(database="d", schemas=("public",), version="PostgreSQL 16.4 (Tidemill)")
+
+
+@dataclass
+class Now:
+    """What the rows are made from, with nobody connected."""
+
+    catalog: CatalogState
+    database: str = "d"
+
+    def sessions(self) -> Sequence[Any]:
+        return []
+
+    def variables(self) -> Iterable[tuple[str, str, str]]:
+        return [("search_path", "public", "Where names are looked for.")]
+
+
+@pytest.fixture(scope="module")
+def state() -> CatalogState:
+    made = apply_all(
+        CatalogState(BUILTINS.items, next_id=1, time=0),
+        [CreateRole("materialize"), CreateDatabase("d"), CreateDatabase("elsewhere")],
+        time=1,
+    )
+    database = made.database("d").id
+    public = made.schema(database, "public").id
+    made = apply_all(made, [CreateSchema(database, "Other")], time=2)
+    other = made.schema(database, "Other").id
+    away = made.schema(made.database("elsewhere").id, "public").id
+    made = apply_all(
+        made,
+        [
+            CreateTable(
+                public, "t", DESC, (None, "'x'", None), (Key(("id",), primary=True), Key(("Name", "n")))
+            ),
+            CreateView(public, "v", "SELECT id FROM t", RelationDesc(DESC.columns[:1])),
+            CreateTable(other, "t", DESC),
+            CreateTable(other, "only", DESC),
+            CreateTable(away, "hidden", DESC),
+        ],
+        time=3,
+    )
+    return apply_all(made, [SetComment(made.resolve(("t",), "d", ["public"]).id, "Name", "called")], time=4)
+
+
+def ask(state: CatalogState, sql: str, *params: Any, session: SessionInfo = SESSION) -> list[tuple[Any, ...]]:
+    (parsed,) = parse(sql)
+    assert isinstance(parsed.statement, Query)
+    names = Resolver(state, session.database, session.schemas)
+    query = compile_query(parsed.statement.tree, names, session, catalog_functions(), local_oids(), ())
+
+    def rows(relation: str) -> Any:
+        return SYSTEM_RELATIONS_BY_ID[relation].rows(Now(state, session.database))  # pyright: ignore[reportArgumentType]
+
+    table = query.run(PgFacts(state, session), rows, params, lambda: None)
+    return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
+
+
+@pytest.mark.parametrize("key", [k for k in SYSTEM_RELATIONS if k[0] in ("pg_catalog", "information_schema")])
+def test_every_relation_can_be_read(state: CatalogState, key: tuple[str, str]) -> None:
+    table = SYSTEM_RELATIONS[key].table(Now(state))  # pyright: ignore[reportArgumentType]
+    assert table.num_columns == len(SYSTEM_RELATIONS[key].desc.columns)
+    assert ask(state, f"SELECT count(*) FROM {key[0]}.{key[1]}") == [(table.num_rows,)]
+
+
+def test_oids_are_one_each(state: CatalogState) -> None:
+    for relation in (
+        "pg_class",
+        "pg_namespace",
+        "pg_type",
+        "pg_constraint",
+        "pg_attrdef",
+        "pg_proc",
+        "pg_operator",
+    ):
+        assert ask(state, f"SELECT oid FROM {relation} GROUP BY oid HAVING count(*) > 1") == [], relation
+    assert ask(state, "SELECT 'pg_class'::regclass::oid, 'pg_type'::regclass::oid") == [(1259, 1247)]
+
+
+def test_oids_do_not_change_when_others_come(state: CatalogState) -> None:
+    before = {r.id: r.oid for r in world(state, "d").relations}
+    public = state.schema(state.database("d").id, "public").id
+    later = apply_all(state, [CreateTable(public, "later", DESC)], time=9)
+    after = {r.id: r.oid for r in world(later, "d").relations}
+    assert {i: o for i, o in after.items() if i in before} == before
+
+
+def test_one_database_is_seen(state: CatalogState) -> None:
+    asked = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname IN ('t', 'hidden') ORDER BY 1"
+    assert ask(state, asked) == [("t",), ("t",)]
+    assert ask(state, asked, session=replace(SESSION, database="elsewhere")) == [("hidden",)]
+
+
+def test_names_of_oids(state: CatalogState) -> None:
+    facts = PgFacts(state, SESSION)
+    for text, shown in {
+        "t": "t",
+        '"Other".t': '"Other".t',
+        '"Other"."only"': '"Other"."only"',
+        "public.v": "v",
+        "pg_class": "pg_class",
+        "pg_catalog.pg_type": "pg_type",
+        "mz_tables": "mz_catalog.mz_tables",
+        "t_pkey": "t_pkey",
+    }.items():
+        assert facts.reg_output(Reg.CLASS, facts.reg_input(Reg.CLASS, text)) == shown
+    for text in ("nothing", '"T"', "public.only", "hidden"):
+        with pytest.raises(TidemillError) as found:
+            facts.reg_input(Reg.CLASS, text)
+        assert found.value.sqlstate == "42P01"
+    assert (
+        facts.reg_output(Reg.TYPE, facts.reg_input(Reg.TYPE, "character varying(3)[]"))
+        == "character varying[]"
+    )
+    assert facts.reg_output(Reg.CLASS, 4_000_000_000) == "4000000000"
+    assert facts.reg_output(Reg.NAMESPACE, facts.reg_input(Reg.NAMESPACE, '"Other"')) == '"Other"'
+    assert ask(state, "SELECT 't'::regclass, to_regclass('nothing'), 0::oid::regclass") == [("t", None, "-")]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("A", ["a"]),
+        ('"A"', ["A"]),
+        ('a."B.c"', ["a", "B.c"]),
+        ('"q""q".d', ['q"q', "d"]),
+        (" a . b ", ["a", "b"]),
+    ],
+)
+def test_names_are_split(text: str, parts: list[str]) -> None:
+    assert split_name(text) == parts
+
+
+@pytest.mark.parametrize("text", ["", "a..b", '"a', '"a"b', "a."])
+def test_names_that_are_none(text: str) -> None:
+    with pytest.raises(TidemillError):
+        split_name(text)
+
+
+def test_what_is_visible(state: CatalogState) -> None:
+    asked = """SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE pg_table_is_visible(c.oid) AND n.nspname <> 'pg_catalog' AND relkind IN ('r', 'v')
+        ORDER BY 1, 2"""
+    assert ask(state, asked) == [("public", "t"), ("public", "v")]
+    both = replace(SESSION, schemas=("Other", "public"))
+    assert ask(state, asked, session=both) == [("Other", "only"), ("Other", "t"), ("public", "v")]
+
+
+def test_every_type_is_written_as_it_is_read() -> None:
+    """format_type of what a column is sent as, for all types that a client may name by OID."""
+    for number in types():
+        t = type_of_oid(number)
+        if t is not None and oid(t) == number:
+            assert format_type(number, -1) == str(t)
+    price = numeric(10, 2)
+    assert format_type(oid(price), typmod(price)) == "numeric(10,2)"
+    assert (format_type(None, None), format_type(0, None), format_type(999_999, -1)) == (None, "-", "???")
+
+
+def test_definitions_and_comments(state: CatalogState) -> None:
+    assert ask(
+        state,
+        """SELECT conname, pg_get_constraintdef(oid), pg_get_indexdef(conindid),
+            pg_get_indexdef(conindid, 1, true)
+        FROM pg_constraint WHERE conrelid = 't'::regclass ORDER BY conindid""",
+    ) == [
+        ("t_pkey", "PRIMARY KEY (id)", "CREATE UNIQUE INDEX t_pkey ON public.t USING btree (id)", "id"),
+        (
+            "t_Name_n_key",
+            'UNIQUE ("Name", n)',
+            'CREATE UNIQUE INDEX "t_Name_n_key" ON public.t USING btree ("Name", n)',
+            '"Name"',
+        ),
+    ]
+    assert ask(state, "SELECT col_description('t'::regclass, 2), pg_get_viewdef('v'::regclass)") == [
+        ("called", "SELECT id FROM t;")
+    ]
+
+
+def test_a_product_by_mistake_ends(state: CatalogState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_model, "MAX_STEPS", 10_000)
+    with pytest.raises(LimitExceeded):
+        ask(state, "SELECT count(*) FROM pg_attribute a, pg_attribute b WHERE a.attname < b.attname")
+
+
+def test_what_is_not_known_is_left_to_the_binder(state: CatalogState) -> None:
+    for sql in (
+        "SELECT * FROM t",
+        "SELECT nothing FROM pg_class",
+        "SELECT relname, count(*) FROM pg_class",
+        "SELECT avg(relnatts) FROM pg_class",
+        "SELECT relnatts / 0 FROM pg_class",
+        "SELECT mz_now() FROM pg_class",
+        "SELECT nofunction(oid) FROM pg_class",
+    ):
+        with pytest.raises(NotLocal):
+            ask(state, sql)
