@@ -87,41 +87,46 @@ class SparkRunner:
     def _run(self, units: Sequence[Unit], job: Job) -> list[Facts]:
         facts = [Facts() for _ in units]
         cores = self.cores
-        payloads = [_pack(units, share) for share in shares(units, cores)]
+        # Who does all of a unit needs all that is known of it.
+        packed = units if are_whole(units) else [_light(unit) for unit in units]
+        payloads = [_pack(packed, share) for share in shares(units, cores)]
         with job.running() as session:
             tasks = session.sparkContext.parallelize(payloads, len(payloads))
             if are_whole(units) or not any(unit.keyed for unit in units):
                 found = tasks.mapPartitions(partial(_ingest, self._folder, self._life)).collect()
             else:
                 ways = min(units[0].shares, BUCKETS)
-                apply = partial(_apply, _without_pieces(units), ways, self._folder, self._life)
-                parted = tasks.mapPartitions(partial(_part, ways)).partitionBy(ways, _itself)
-                applied = parted.mapPartitionsWithIndex(apply)
+                parted = tasks.mapPartitions(partial(_part, ways)).partitionBy(ways, itself)
                 if units[0].recovers:
-                    return [self._in_two_steps(units[0], applied, ways)]
-                found = applied.collect()
+                    return [in_two_steps(units[0], parted, ways, self._folder, self._life)]
+                apply = partial(_apply, _without_pieces(units), ways, self._folder, self._life)
+                found = parted.mapPartitionsWithIndex(apply).collect()
             for index, share in found:
                 facts[index].add(share)
         return facts
 
-    def _in_two_steps(self, unit: Unit, applied: Any, ways: int) -> Facts:
-        """What the tasks found is weighed here, and then they release. Spark keeps what they have in hand
-        meanwhile, and makes it again from the shuffle where it was lost."""
-        looked = applied.persist(_kept())
-        facts = Facts()
-        try:
-            for _, share in looked.filter(_is_facts).collect():
+
+def in_two_steps(unit: Unit, parted: Any, ways: int, folder: str | None, life: str) -> Facts:
+    """A unit with a CDCv2 stream, from its slices by the task that gets them (`Carried`): what the tasks find
+    is weighed here, and then they release. Spark keeps what they have in hand meanwhile, and makes it again
+    from the shuffle where it was lost."""
+    step = partial(_apply, _without_pieces([unit]), ways, folder, life)
+    looked = parted.mapPartitionsWithIndex(step).persist(_kept())
+    facts = Facts()
+    try:
+        for _, share in looked.filter(_is_facts).collect():
+            facts.add(share)
+        if facts.failure is None:
+            settle_unit(unit, facts)
+        if facts.failure is None:
+            settled = {index: replace(s, tallied=Tallied()) for index, s in facts.settled.items()}
+            packed = pickle.dumps((_light(unit), settled))
+            step = partial(_release, packed, ways, folder, life)
+            for share in looked.mapPartitionsWithIndex(step).collect():
                 facts.add(share)
-            if facts.failure is None:
-                settle_unit(unit, facts)
-            if facts.failure is None:
-                packed = pickle.dumps((_light(unit), facts.settled))
-                step = partial(_release, packed, ways, self._folder, self._life)
-                for share in looked.mapPartitionsWithIndex(step).collect():
-                    facts.add(share)
-        finally:
-            looked.unpersist()
-        return facts
+    finally:
+        looked.unpersist()
+    return facts
 
 
 def _pack(units: Sequence[Unit], share: Sequence[Share]) -> bytes:
@@ -228,5 +233,5 @@ def _release(
     yield release_from(unit, keyed.buckets_of(way, ways), settled, carried, own)
 
 
-def _itself(way: int) -> int:
+def itself(way: int) -> int:
     return way

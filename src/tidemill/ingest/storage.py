@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidemill.catalog import ops
 from tidemill.catalog.items import ItemId, Source, SourceTable, Table
+from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.catalog.source_ops import CreateSource, NewSubsource
 from tidemill.catalog.store import Catalog
 from tidemill.errors import UndefinedObject, WrongObjectType
@@ -173,4 +174,6 @@ def _creation(source: SourceDescription) -> ops.Op:
 
 
 def _envelope(output: Output) -> str:
+    if output.stream is not None:
+        return MATERIALIZE
     return "none" if output.key is None else "upsert"
