@@ -60,7 +60,8 @@ class RelationFeed:
         self._item = item
         self._columns = desc.columns
         self.names: Sequence[str] = physical_names(item.desc or desc)[: len(desc.columns)]
-        self._job = Job(engine.spark, "sink")
+        # Of the snapshot that is being read.
+        self._job: Job | None = None
 
     @property
     def shard(self) -> Shard:
@@ -72,10 +73,11 @@ class RelationFeed:
     def snapshot(self, at: int) -> Generator[pa.Table]:
         engine, names = self._engine, list(self.names)
         snapshot = snapshot_of(engine, self._item, at)
+        job = self._job = Job(engine.spark, "sink")
         try:
             if not LIMITS.small(snapshot):
                 engine.spark.wait()
-            rows = SnapshotRows(engine.spark, snapshot, names, Spec(self._columns), self._job)
+            rows = SnapshotRows(engine.spark, snapshot, names, Spec(self._columns), job)
         except BaseException:
             snapshot.close()
             raise
@@ -84,13 +86,16 @@ class RelationFeed:
                 times, diffs, *columns = batch.columns
                 yield pa.table([*columns, times, diffs], names=[*names, TIME_COLUMN, DIFF_COLUMN])
         finally:
+            self._job = None
             rows.close()
 
     def follow(self, from_: int) -> CollectionFollower:
         return CollectionFollower(self.shard, self.names, from_, self.complete)
 
     def cancel(self) -> None:
-        self._job.cancel()
+        job = self._job
+        if job is not None:
+            job.cancel()
 
 
 def open_sink(engine: TidemillEngine, catalog: CatalogState, sink: Sink, written: Written) -> Machine:
