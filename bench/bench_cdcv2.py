@@ -1,4 +1,5 @@
-"""CDCv2 without server and Spark: recovery of everything twice and shuffled, and the codecs, on one core.
+"""CDCv2 without server and Spark: recovery of everything twice and shuffled, and the codecs, on one core; and
+a server's sink (`sink`).
 
 A row has a number, a name and an amount. "Updates/s" counts what comes out; twice as many go in. Shuffled
 through and through, nearly all of the history is stashed before the first time is complete: the worst there
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from bench.peers.programs import RUN_SECONDS, Missing, built
 from bench.report import Figure
+from bench.sink import to_kafka
 from tidemill.cdcv2 import AvroCodec, ColumnRecovery, JsonCodec, Progress, UpdateColumns
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
@@ -176,4 +178,5 @@ def measure(*, quick: bool = False) -> list[Figure]:
     pairs = UpdateColumns.of(data, np.stack([ids // 1000, ids % 7], axis=1))
     figures += _codec("Avro", AvroCodec(SCHEMA, schema_id=1), plain, 1_000_000)
     figures += _codec("Avro, pairs as times", AvroCodec(SCHEMA, 2, schema_id=1), pairs, 1_000_000)
-    return figures + _codec("JSON", JsonCodec(SCHEMA), plain, None)
+    figures += _codec("JSON", JsonCodec(SCHEMA), plain, None)
+    return figures + to_kafka(1_000_000 if quick else 10_000_000)
