@@ -11,14 +11,18 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from sqlglot import exp
 
+from tidemill.catalog.items import View
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.local_rows import stream
 from tidemill.engine.pg.facts import PgFacts
 from tidemill.engine.pg.functions import catalog_functions
 from tidemill.engine.plan import Value
+from tidemill.engine.resolver import find_system_relation
 from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID
+from tidemill.errors import TidemillError
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.local import LocalQuery, NotLocal, compile_query
@@ -77,7 +81,7 @@ def plan_catalog_query(
     session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> CatalogQueryPlan | None:
     """The plan, if the query reads nothing but system relations and asks nothing that is not known here."""
-    if query.as_of is not None:
+    if query.as_of is not None or not _of_the_system(session, query.tree, catalog):
         return None
     try:
         local = compile_query(
@@ -86,6 +90,26 @@ def plan_catalog_query(
     except NotLocal:
         return None
     return CatalogQueryPlan(query, local, catalog, session)
+
+
+def _of_the_system(session: EngineSession, tree: exp.Expr, catalog: CatalogState) -> bool:
+    """Whether all relations that the query names are the system's, or views that may stand on such. Asked
+    before anything is compiled: a query over tables shall not pay for it."""
+    path = session.variables.search_path()
+    queries = {cte.alias for cte in tree.find_all(exp.CTE)}
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Func):
+            continue
+        parts = tuple(p.name for p in (table.args.get("catalog"), table.args.get("db"), table.this) if p)
+        if parts[-1] in queries or find_system_relation(parts, path) is not None:
+            continue
+        try:
+            found = catalog.resolve(parts, session.database, path)
+        except TidemillError:
+            return False
+        if not isinstance(found, View):
+            return False
+    return True
 
 
 @cache
