@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.scripted import House
+from ingest.scripted import House, ScriptedSource
 from support.flaky import Fault, FlakyBlobs
 from support.shards import memory_folder
 from tidemill import failpoints
@@ -18,8 +18,9 @@ from tidemill.ingest import machine as machine_module
 from tidemill.ingest.unit import Failure
 from tidemill.persist import environment as environment_module
 from tidemill.persist.blob import Blobs, open_blobs
-from tidemill.sources.contract import Forgotten, Limits, SourceError
+from tidemill.sources.contract import KEY_SLOT_COLUMN, Forgotten, Limits, Output, SourceError
 from tidemill.sources.offsets import Offsets
+from tidemill.types.model import BYTEA, TEXT, Column, RelationDesc
 
 STEPS = [
     "tick.before_bind",
@@ -320,3 +321,23 @@ def test_thousands_of_rounds_with_faults(seed: int, monkeypatch: pytest.MonkeyPa
         for _ in range(500):
             rounds.one()
         rounds.end()
+
+
+@pytest.mark.parametrize(("names", "key"), [(("k", "mz_key"), "k"), (("mz_key", "v"), "mz_key")])
+def test_a_column_may_be_called_as_a_hidden_one_is(tmp_path: Path, names: tuple[str, str], key: str) -> None:
+    """INCLUDE OFFSET AS mz_key: the key must not become that column's."""
+    desc = RelationDesc(tuple(Column(n, TEXT) for n in names), (Column(KEY_SLOT_COLUMN, BYTEA),))
+    source = ScriptedSource()
+    source.outputs = (Output("rows", desc, (key, KEY_SLOT_COLUMN)),)
+    house = House(tmp_path / "data", source)
+    try:
+        source.produce(p0=1)
+        assert house.machine.bind(now(house)) is not None
+        unit = house.machine.unit(1, 60.0)
+        (target,) = unit.targets
+        assert target is not None and target.upsert is not None
+        physical = {"k": "k", "mz_key": "%mz_key"}[key]
+        assert target.upsert.key == (physical, KEY_SLOT_COLUMN)
+        house.machine.abandon(unit)
+    finally:
+        house.close()

@@ -30,8 +30,9 @@ from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.reclock.boundaries import boundary
 from tidemill.reclock.remap import Binding, Remap
-from tidemill.sources.contract import Limits, Source, SourceError
+from tidemill.sources.contract import Limits, Output, Source, SourceError
 from tidemill.sources.offsets import Offsets
+from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
 
 log = logging.getLogger(__name__)
@@ -296,10 +297,7 @@ class Machine:
         output = self.source.outputs[index]
         upsert = None
         if output.key is not None:
-            # The relation may have been created with other names for its columns.
-            called = dict(zip(output.desc.names, physical_names(feed.shard.desc), strict=True))
-            key = tuple(called.get(name, name) for name in output.key)
-            upsert = Upsert(key, upper_of(feed.shard), output.order)
+            upsert = Upsert(_physical_key(output, feed.shard.desc), upper_of(feed.shard), output.order)
         recover = None
         if feed.stream is not None and output.stream is not None:
             recover = feed.stream.recover(output.stream)
@@ -422,3 +420,12 @@ class Machine:
         needed = min(min(upper_of(f.shard) - 1, f.shard.since) for f in self.feeds)
         if needed - self.remap.shard.since >= step:
             self.remap.allow_compaction(needed)
+
+
+def _physical_key(output: Output, stored: RelationDesc) -> tuple[str, ...]:
+    """The key's columns by their physical names: the relation may have been created with other names for its
+    columns. A hidden one stands last; by its name alone it could be a column of the user's."""
+    key = output.key or ()
+    hidden = key[-1:] if any(column.name in key[-1:] for column in output.desc.hidden) else ()
+    called = dict(zip(output.desc.names, physical_names(stored), strict=True))
+    return (*(called[name] for name in key[: len(key) - len(hidden)]), *hidden)

@@ -96,9 +96,10 @@ class Stated:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One relation that the source feeds. With `key` (names of columns of `desc`, hidden ones among them) its
-    records are upserts: the last one of a key is its row; or with `order` (names of hidden columns of whole
-    numbers) the one that is greatest by them. With `stream` its records are statements of a CDCv2 stream."""
+    """One relation that the source feeds. With `key` (names of columns of `desc`, the last one perhaps of a
+    hidden one) its records are upserts: the last one of a key is its row; or with `order` (names of hidden
+    columns of whole numbers) the one that is greatest by them. With `stream` its records are statements of a
+    CDCv2 stream."""
 
     name: str
     desc: RelationDesc
