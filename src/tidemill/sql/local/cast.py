@@ -26,7 +26,7 @@ from tidemill.sql.local.kinds import (
     is_vector,
     kind,
 )
-from tidemill.sql.local.model import NOTHING, NotLocal, Runtime, Typed
+from tidemill.sql.local.model import NotLocal, Runtime, Typed
 from tidemill.types import model
 from tidemill.types.arrow import element_type
 from tidemill.types.model import Kind, SqlType
@@ -287,18 +287,3 @@ def _compares(t: SqlType) -> bool:
 
 def hashable(t: Type) -> bool:
     return isinstance(t, Reg) or t.kind in PLAIN | STRINGS | NUMBERS
-
-
-__all__ = [
-    "NOTHING",
-    "array_text",
-    "comparable",
-    "constant",
-    "converter",
-    "explicit",
-    "hashable",
-    "to_type",
-    "unify",
-    "unknown",
-    "writer",
-]

@@ -16,8 +16,9 @@ from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.functions.signature import Poly
 from tidemill.sql.local.cast import explicit, to_type, unify
 from tidemill.sql.local.context import Context
-from tidemill.sql.local.expr import Expressions, all_refs
+from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.kinds import INTEGERS, STRINGS, Category, Reg, Type, category, kind
+from tidemill.sql.local.logic import all_refs
 from tidemill.sql.local.model import Env, NotLocal, Runtime, Typed
 from tidemill.types import model
 from tidemill.types.arrow import element_type

@@ -11,9 +11,10 @@ from sqlglot import exp
 
 from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.local.cast import to_type, writer
-from tidemill.sql.local.expr import Expressions, all_refs
+from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.kinds import Category, Reg, Type, category, kind
-from tidemill.sql.local.model import NOTHING, Env, NotLocal, Refs, Runtime, Typed
+from tidemill.sql.local.logic import all_refs
+from tidemill.sql.local.model import Env, NotLocal, Refs, Runtime, Typed
 from tidemill.sql.local.ordering import SortKey, compile_keys, sort_rows
 from tidemill.types import model
 from tidemill.types.model import BOOL, INT8, NUMERIC, TEXT, Kind
@@ -165,6 +166,3 @@ def group(
 
 def _key(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-__all__ = ["NOTHING", "Aggregates", "group", "is_aggregate"]

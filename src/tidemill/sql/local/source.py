@@ -16,8 +16,10 @@ from sqlglot import exp
 from tidemill.sql.local import functions
 from tidemill.sql.local.cast import comparable
 from tidemill.sql.local.context import Context
-from tidemill.sql.local.expr import Expressions, conjuncts, written_call
+from tidemill.sql.local.expr import Expressions
+from tidemill.sql.local.forms import written_call
 from tidemill.sql.local.kinds import Type
+from tidemill.sql.local.logic import conjuncts
 from tidemill.sql.local.model import (
     NOTHING,
     Ctes,

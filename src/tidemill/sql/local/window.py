@@ -8,8 +8,9 @@ from typing import Any
 from sqlglot import exp
 
 from tidemill.sql.bind.calls import call_of
-from tidemill.sql.local.expr import Expressions, all_refs
+from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.grouping import Aggregates, is_aggregate
+from tidemill.sql.local.logic import all_refs
 from tidemill.sql.local.model import Env, NotLocal, Runtime, Typed
 from tidemill.sql.local.ordering import SortKey, compile_keys, sort_rows
 from tidemill.types.model import INT8
