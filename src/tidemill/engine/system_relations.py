@@ -32,6 +32,7 @@ from tidemill.engine.connection_relations import CONNECTION_SPECS
 from tidemill.engine.kinds import object_type
 from tidemill.engine.materialized_relations import MATERIALIZED_SPECS, ViewRow
 from tidemill.engine.oids import item_oid
+from tidemill.engine.pg.cluster import CLUSTER_SPECS
 from tidemill.engine.pg.descriptions import DESCRIPTION_SPECS
 from tidemill.engine.pg.empty import EMPTY_SPECS
 from tidemill.engine.pg.info import INFO_COLUMNS, INFO_SCHEMATA, INFO_SPECS, INFO_TABLES
@@ -317,6 +318,7 @@ _SPECS: list[Spec] = [
     *ROLE_SPECS,
     *SINK_SPECS,
     *PG_SPECS,
+    *CLUSTER_SPECS,
     *PROC_SPECS,
     *DESCRIPTION_SPECS,
     COMMENTS_SPEC,
