@@ -70,7 +70,7 @@ class Reading:
         async with asyncio.timeout(60):
             while len(self.times) < len(times) or self.subscription.ready:
                 assert not self.task.done() or not self.task.exception()
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
         assert self.times == list(times)
 
     async def close(self) -> None:
@@ -202,6 +202,13 @@ class Late(Script):
 
 
 # -- errors among a shard's updates
+
+
+def test_an_error_concerns_those_who_are_told_its_time() -> None:
+    empty = pa.table({"n": pa.array([], pa.int64())})
+    changes = Changes(empty, 0, 10, error=(5, "it broke"))
+    assert [changes.failed(after, None) for after in (4, 5, 6)] == ["it broke", None, None]
+    assert [changes.failed(0, before) for before in (4, 5, 6)] == [None, None, "it broke"]
 
 
 def told(*updates: tuple[int, int, int, str | None], hidden: bool = False) -> tuple[list[Any], Any]:

@@ -110,6 +110,8 @@ class ViewModel(RuleBasedStateMachine):
         if not hasattr(self, "machine") or not self.machine.hydrated:
             return
         shard, readable = self.machine.shard, self.machine.readable
+        # Not beyond what the inputs said; upper is ahead after an append whose outcome nobody learnt.
+        assert max(readable, upper_of(shard)) <= self.world.complete
         judge(self.world, self.query, shard, readable)
         for at, found in self.seen.items():
             if shard.since <= at < readable:
@@ -206,6 +208,43 @@ def test_inputs_wait_for_the_view_and_no_longer(world: World) -> None:
     for shard in shards:
         # Nothing was written to it after that.
         assert shard.downgrade_since(later) == upper_of(shard) - 1
+    machine.close()
+    world.close()
+
+
+def test_inputs_wait_for_a_view_that_stands_still(world: World) -> None:
+    """Whoever steps it next begins with the first time that it has not done."""
+    world.create("view", "joined")
+    machine = world.machine("view")
+    finish(machine)
+    world.commit({"a": Counter({(1, 1): 1}), "b": Counter({(1, 2): 1})})
+    with pytest.raises(failpoints.FailpointError):
+        failpoints.arm(f"{FP_BEFORE_APPEND}=error@2")
+        try:
+            finish(machine)
+            world.commit({"a": Counter({(1, 3): 1})})
+            finish(machine)
+        finally:
+            failpoints.arm("")
+    done = upper_of(machine.shard)
+    for name in ("a", "b"):
+        shard = world.environment.open_shard(world.table(name).shard)
+        world.environment.txns.apply_until(shard.id, world.history[-1][0])
+        assert shard.downgrade_since(done + 1000) == done - 1
+    finish(machine)
+    judge(world, "joined", machine.shard, machine.readable)
+    machine.close()
+    world.close()
+
+
+def test_a_time_at_which_nothing_came_of_a_change_is_done(world: World) -> None:
+    """Or another life would work it out again."""
+    world.create("view", "filtered")
+    machine = world.machine("view")
+    finish(machine)
+    at = world.commit({"a": Counter({(1, 0): 1})})
+    finish(machine)
+    assert upper_of(machine.shard) > at
     machine.close()
     world.close()
 

@@ -112,6 +112,7 @@ class PyInput:
             return self.world.readable(self.item)
         ts = self.world.environment.oracle.read_ts()
         self.world.environment.txns.apply_until(self.item.shard, ts)
+        self.world.complete = ts + 1
         return ts + 1
 
     def read(self, at: int) -> Rows:
@@ -168,6 +169,8 @@ class World:
         self.folder = str(folder)
         self.history: list[tuple[int, dict[str, Rows]]] = []
         self.service: Views | None = None
+        # Before which the tables were last said to be complete.
+        self.complete = 0
         # Views write their first rows as parts themselves.
         self.in_parts = False
         self._open()
