@@ -108,7 +108,7 @@ def test_large_parts_of_one_rank_become_fewer_without_a_shuffle(folder: str) -> 
     shard, model = new(folder), Model()
     random = Random(1)
     for time in range(FANOUT):
-        of = [((1000 * time + n, random.randbytes(8).hex()), time, 1) for n in range(150)]
+        of = [((1000 * time + n, random.randbytes(8).hex()), time, 1) for n in range(60)]
         append(shard, of, time + 1)
         model.append(of, time + 1)
     shard.downgrade_since(8)

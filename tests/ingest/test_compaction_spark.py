@@ -157,7 +157,7 @@ def test_ranks_of_large_parts_become_fewer(
     tmp_path: Path, compactors: Callable[[Home], SparkCompactor]
 ) -> None:
     shard, model = (
-        new(local(tmp_path), settings=Settings(compact_max_bytes=60_000, part_target_bytes=40_000)),
+        new(local(tmp_path), settings=Settings(compact_max_bytes=300_000, part_target_bytes=200_000)),
         Model(),
     )
     for tick in range(20):

@@ -19,7 +19,7 @@ from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.log import entry_path, list_log
 from tidemill.persist.outcome import UpperMismatch
-from tidemill.persist.part import part_path
+from tidemill.persist.part import LEAST_ROW_BYTES, part_path
 from tidemill.persist.settings import Ages, Settings, ages_of
 from tidemill.persist.shard import Shard, ShardExists
 from tidemill.persist.state import FANOUT, rank
@@ -170,7 +170,7 @@ def test_since_past_upper_keeps_the_times_in_bounds(folder: Blobs) -> None:
 
 
 def test_large_outputs_are_cut(folder: Blobs) -> None:
-    settings = Settings(part_target_bytes=4_000)
+    settings = Settings(part_target_bytes=8_000)
     shard = Shard.create(folder, "u1", DESC, epoch=1, settings=settings)
     model = Model()
     for t in range(FANOUT):
@@ -346,3 +346,16 @@ def test_the_cache_is_bounded() -> None:
     assert cache.get("large") is None
     cache.drop("p99")
     assert cache.get("p99") is None
+
+
+def test_rows_that_resemble_each_other_weigh_more_than_their_bytes(folder: Blobs) -> None:
+    """A few bytes each in Parquet, hundreds in memory: what is merged at once is limited all the same."""
+    rows = 400
+    settings = Settings(compact_max_bytes=FANOUT * rows * LEAST_ROW_BYTES)
+    shard = Shard.create(folder, "u1", DESC, epoch=1, settings=settings)
+    for t in range(2 * FANOUT):
+        append(shard, [((k, "x" * 300), t, 1) for k in range(rows)], t + 1)
+    assert shard.state.weight == 2 * FANOUT * rows * LEAST_ROW_BYTES > shard.state.bytes
+    done = shard.compact()
+    assert done is not None and done.inputs == FANOUT
+    assert shard.compact_large(lambda plan: pytest.fail("it was merged already")) is None

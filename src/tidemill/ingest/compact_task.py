@@ -60,7 +60,7 @@ class Piece:
 def ranges(parts: Sequence[Part], target: int) -> int:
     """Into how many ranges of hashes a group is cut, so that each is about the target's size before what is
     equal in it was added up."""
-    return max(1, -(-sum(part.bytes for part in parts) // target))
+    return max(1, -(-sum(part.weight for part in parts) // target))
 
 
 def shares(parts: Sequence[Part]) -> list[list[Piece]]:
@@ -69,9 +69,9 @@ def shares(parts: Sequence[Part]) -> list[list[Piece]]:
     shares: list[list[Piece]] = []
     room = 0
     for part in parts:
-        of = min(-(-part.bytes // PIECE_BYTES), -(-part.rows // ROW_GROUP_ROWS))
+        of = min(-(-part.weight // PIECE_BYTES), -(-part.rows // ROW_GROUP_ROWS))
         for index in range(of):
-            size = part.bytes // of
+            size = part.weight // of
             if room < size:
                 shares.append([])
                 room = PIECE_BYTES

@@ -127,7 +127,7 @@ class SparkCompactor:
     def _due(self, hurried: Collection[str]) -> list[Shard]:
         """Those that are too large for memory, the one that was served last at the end."""
         now = time.monotonic()
-        shards = {s.id: s for s in self._home.open_shards() if s.state.bytes > s.settings.compact_max_bytes}
+        shards = {s.id: s for s in self._home.open_shards() if s.state.weight > s.settings.compact_max_bytes}
         self._rests = {i: rest for i, rest in self._rests.items() if i in shards}
         for shard_id in shards.keys() & hurried:
             if len(shards[shard_id].state.parts) < POSTPONED_PARTS:

@@ -84,14 +84,14 @@ def tier_inputs(
     ranked: Mapping[str, Part], settings: Settings, busy: Collection[str] = frozenset()
 ) -> tuple[Part, ...]:
     """What of a full rank is merged in memory; too few of them are left alone."""
-    small = [p for p in ranked.values() if p.bytes < settings.part_target_bytes and p.path not in busy]
+    small = [p for p in ranked.values() if p.weight < settings.part_target_bytes and p.path not in busy]
     return _within(small, settings.compact_max_bytes)
 
 
 def plan_full(state: State, since: int, settings: Settings) -> Plan | None:
     """Everything that is settled, when enough would go and it fits in memory."""
     settled = settled_parts(state, since, settings)
-    if not settled or sum(part.bytes for part in settled) > settings.compact_max_bytes:
+    if not settled or sum(part.weight for part in settled) > settings.compact_max_bytes:
         return None
     return make_plan(state, settled, since)
 
@@ -136,7 +136,7 @@ def _within(parts: list[Part], max_bytes: int) -> tuple[Part, ...]:
     chosen: list[Part] = []
     total = 0
     for part in parts[:MAX_INPUTS]:
-        total += part.bytes
+        total += part.weight
         if total > max_bytes:
             break
         chosen.append(part)
@@ -224,7 +224,7 @@ def check_live(shard_id: str, state: State, paths: Sequence[str]) -> None:
 def part_rows(inputs: Sequence[Part], settings: Settings) -> int:
     """How many updates make a part of the target's size, by the inputs' own density: the output compresses
     no worse."""
-    density = sum(part.bytes for part in inputs) / sum(part.rows for part in inputs)
+    density = sum(part.weight for part in inputs) / sum(part.rows for part in inputs)
     return max(1, int(settings.part_target_bytes / density))
 
 

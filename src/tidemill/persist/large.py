@@ -22,7 +22,7 @@ GOOD_SIZE = 0.5
 @dataclass(frozen=True, slots=True)
 class LargePlan:
     """`groups` are the inputs of `plan`, apart: each is consolidated by itself into parts of the target's
-    size. A group of more bytes than that is more than one task's memory."""
+    size. A group of more weight than that is more than one task's memory."""
 
     plan: Plan
     groups: tuple[tuple[Part, ...], ...]
@@ -31,17 +31,17 @@ class LargePlan:
 def plan_large(state: State, since: int, settings: Settings) -> LargePlan | None:
     """A full consolidation where enough would go, else a full rank of parts that are large already but not
     as large as they should be; None where there is neither, or it fits in memory. O(1) for small shards."""
-    if state.bytes <= settings.compact_max_bytes:
+    if state.weight <= settings.compact_max_bytes:
         return None
     settled = settled_parts(state, since, settings)
-    if settled and _bytes(settled) > settings.compact_max_bytes:
+    if settled and _weight(settled) > settings.compact_max_bytes:
         return LargePlan(make_plan(state, settled, since), (settled,))
     good = int(settings.part_target_bytes * GOOD_SIZE)
     for rank in sorted(state.ranks):
         ranked = state.ranks[rank]
         if len(ranked) < FANOUT or len(tier_inputs(ranked, settings)) >= FANOUT:
             continue
-        small = [part for part in ranked.values() if part.bytes < good]
+        small = [part for part in ranked.values() if part.weight < good]
         groups = _groups(small, settings.part_target_bytes)
         if len(small) >= FANOUT and groups:
             inputs = tuple(part for group in groups for part in group)
@@ -53,11 +53,11 @@ def _groups(parts: Sequence[Part], target: int) -> tuple[tuple[Part, ...], ...]:
     """Neighbours that make a part of the target's size together; one alone stays what it is."""
     groups: list[list[Part]] = [[]]
     for part in parts:
-        if groups[-1] and _bytes(groups[-1]) + part.bytes > target:
+        if groups[-1] and _weight(groups[-1]) + part.weight > target:
             groups.append([])
         groups[-1].append(part)
     return tuple(tuple(group) for group in groups if len(group) > 1)
 
 
-def _bytes(parts: Collection[Part]) -> int:
-    return sum(part.bytes for part in parts)
+def _weight(parts: Collection[Part]) -> int:
+    return sum(part.weight for part in parts)

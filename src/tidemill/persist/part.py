@@ -40,6 +40,10 @@ CRC_BYTES = 1 << 20
 # under some 100 MB.
 ROW_GROUP_ROWS = 256 * 1024
 
+# A row is taken for at least so many bytes of Parquet where memory is planned: rows that resemble each other
+# may be a few bytes there, and fifty times that in Arrow.
+LEAST_ROW_BYTES = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -61,6 +65,11 @@ class Part:
     @property
     def job(self) -> str:
         return self.path.split("/", 2)[1]
+
+    @property
+    def weight(self) -> int:
+        """What stands for its size in memory: some five to ten times as many bytes."""
+        return max(self.bytes, self.rows * LEAST_ROW_BYTES)
 
     @property
     def all_inserts(self) -> bool:

@@ -61,6 +61,8 @@ class State:
     removed: dict[str, Tombstone] = field(default_factory=dict[str, Tombstone])
     bytes: int = 0
     rows: int = 0
+    # The parts' together (`Part.weight`).
+    weight: int = 0
 
     def apply(self, version: int, entry: Entry, name: str) -> None:
         """Move on by one entry; raises DataCorrupted, and changes nothing, when it cannot follow this
@@ -78,6 +80,7 @@ class State:
             del ranked[path]
             self.rows -= part.rows
             self.bytes -= part.bytes
+            self.weight -= part.weight
             self.removed[path] = Tombstone(version, entry.timestamp)
         while len(self.removed) > MAX_TOMBSTONES:
             del self.removed[next(iter(self.removed))]
@@ -126,6 +129,7 @@ class State:
         self.ranks.setdefault(rank(part), {})[part.path] = part
         self.rows += part.rows
         self.bytes += part.bytes
+        self.weight += part.weight
 
 
 def state_of(version: int, actions: Actions, name: str) -> State:
