@@ -16,10 +16,11 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.catalog_query import local_oids
 from tidemill.engine.pg.facts import PgFacts, split_name
 from tidemill.engine.pg.functions import catalog_functions
+from tidemill.engine.pg.kept import KeptRows
 from tidemill.engine.pg.types import format_type, types
 from tidemill.engine.pg.world import world
 from tidemill.engine.resolver import Resolver
-from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID, SystemRelation
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.sql.ast import Query
 from tidemill.sql.bind import SessionInfo
@@ -227,3 +228,23 @@ def test_what_is_not_known_is_left_to_the_binder(state: CatalogState) -> None:
     ):
         with pytest.raises(NotLocal):
             ask(state, sql)
+
+
+def test_rows_are_kept_while_the_catalog_stays(state: CatalogState) -> None:
+    kept = KeptRows()
+    classes, settings = (
+        SYSTEM_RELATIONS["pg_catalog", "pg_class"],
+        SYSTEM_RELATIONS["pg_catalog", "pg_settings"],
+    )
+
+    def rows(relation: SystemRelation, now: Now) -> Any:
+        return kept.rows(relation, now)  # pyright: ignore[reportArgumentType]
+
+    first = rows(classes, Now(state))
+    assert rows(classes, Now(state)) is first
+    assert rows(classes, Now(state, "elsewhere")) is not first
+    public = state.schema(state.database("d").id, "public").id
+    later = apply_all(state, [CreateTable(public, "later", DESC)], time=9)
+    assert len(rows(classes, Now(later))) == len(first) + 1
+    assert rows(classes, Now(state)) == first
+    assert rows(settings, Now(state)) is not rows(settings, Now(state))

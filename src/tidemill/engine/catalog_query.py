@@ -19,6 +19,7 @@ from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.local_rows import stream
 from tidemill.engine.pg.facts import PgFacts
 from tidemill.engine.pg.functions import catalog_functions
+from tidemill.engine.pg.kept import KeptRows
 from tidemill.engine.plan import Value
 from tidemill.engine.resolver import find_system_relation
 from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID
@@ -30,6 +31,10 @@ from tidemill.types.model import Column, SqlType
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
+
+
+# Of the process: keyed by the very catalog state, so that two engines in one process do not meet.
+_KEPT = KeptRows()
 
 
 @dataclass(slots=True)
@@ -68,7 +73,7 @@ class CatalogQueryPlan:
         situation = session.engine.situation(session, self.catalog)
         return self.local.run(
             PgFacts(self.catalog, session.info()),
-            lambda relation_id: SYSTEM_RELATIONS_BY_ID[relation_id].rows(situation),
+            lambda relation_id: _KEPT.rows(SYSTEM_RELATIONS_BY_ID[relation_id], situation),
             [p.scalar.as_py() for p in params],
             session.interrupt.check,
         )
