@@ -1,5 +1,5 @@
-"""CDCv2 without server and Spark: recovery of everything twice and shuffled, and the codecs, on one core; and
-a server's sink (`sink`).
+"""CDCv2 without server and Spark: recovery of everything twice and shuffled, and the codecs, on one core; the
+same recovery in the tick on Spark (`cdcv2_spark`); and a server's sink (`sink`).
 
 A row has a number, a name and an amount. "Updates/s" counts what comes out; twice as many go in. Shuffled
 through and through, nearly all of the history is stashed before the first time is complete: the worst there
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bench import cdcv2_spark
 from bench.peers.programs import RUN_SECONDS, Missing, built
 from bench.report import Figure
 from bench.sink import to_kafka
@@ -179,4 +180,5 @@ def measure(*, quick: bool = False) -> list[Figure]:
     figures += _codec("Avro", AvroCodec(SCHEMA, schema_id=1), plain, 1_000_000)
     figures += _codec("Avro, pairs as times", AvroCodec(SCHEMA, 2, schema_id=1), pairs, 1_000_000)
     figures += _codec("JSON", JsonCodec(SCHEMA), plain, None)
+    figures += cdcv2_spark.measure(quick=quick)
     return figures + to_kafka(1_000_000 if quick else 10_000_000)
