@@ -1,8 +1,8 @@
 """Rows of the large catalogs, kept from statement to statement while nothing changes.
 
 A `\\d` is nine statements, a reflection dozens, over the same state of the catalog: with thousands of
-relations making the rows costs more than asking them. Only relations whose rows follow from the catalog and the
-database alone are kept, and of each only those of the latest state that was asked.
+relations making the rows costs more than asking them. Only relations whose rows follow from the catalog and
+the database alone are kept, and of each only those of the latest state that was asked.
 """
 
 from __future__ import annotations
