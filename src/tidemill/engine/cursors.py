@@ -51,10 +51,13 @@ class Cursor:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         left = count
+        given = False
         while left is None or left > 0:
-            batch = await self._next(session, None if deadline is None else deadline - loop.time())
+            within = None if deadline is None else deadline - loop.time()
+            batch = await self._next(session, within, given=given)
             if batch is None:
                 return
+            given = True
             if left is not None and batch.num_rows > left:
                 self._rest = batch.slice(left)
                 batch = batch.slice(0, left)
@@ -64,8 +67,10 @@ class Cursor:
             if self._endless and deadline is None:
                 deadline = loop.time()
 
-    async def _next(self, session: EngineSession, timeout: float | None) -> pa.RecordBatch | None:
-        """The next rows; None at the end, or when there are none in time."""
+    async def _next(
+        self, session: EngineSession, timeout: float | None, *, given: bool
+    ) -> pa.RecordBatch | None:
+        """The next rows; None at the end, or when there are none in time. `given`: this FETCH has some."""
         if self._rest is not None:
             rest, self._rest = self._rest, None
             return rest
@@ -79,6 +84,9 @@ class Cursor:
             while not done and self._ready():
                 done, _ = await asyncio.wait({coming}, timeout=LOOK_SECONDS)
             if not done:
+                return None
+            # Clients forget the rows of a statement that fails: the next FETCH tells of the error.
+            if given and self._endless and not coming.cancelled() and coming.exception() is not None:
                 return None
         self._coming = None
         batch = await session.interrupt.guard(coming)
