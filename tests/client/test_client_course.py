@@ -185,6 +185,27 @@ def test_it_gives_up_when_nothing_arrives() -> None:
     assert isinstance(e.value.__cause__, ConnectionFailed)
 
 
+def test_what_arrives_between_two_failures_makes_them_two() -> None:
+    """A day of connections that are cut now and then is no reason to give up."""
+    clock = Clock()
+    # Each connection brings something and is cut.
+    server = Server(SMALL, [5, 5, 5, 5])
+    course = Course(request("t"), Retry(give_up_after=60), clock=clock)
+    for _ in follow(course, server, clock):
+        clock.now += 100
+    assert course.reconnects >= 2
+
+
+def test_beginning_anew_asks_for_now_whatever_was_asked_for_first() -> None:
+    server, clock = Server(SMALL, [5]), Clock()
+    course = Course(request("t", as_of=20), Retry(), renew=True, clock=clock)
+    renewed = follow(course, server, clock)
+    assert next(renewed).complete[0].time == 20
+    server.since, server.now = 30, 35
+    (complete,) = [c for news in renewed for c in news.complete]
+    assert complete.snapshot and complete.time == 35
+
+
 def test_history_that_is_gone() -> None:
     server = Server(SMALL, [5])
     gone = _course(server, renew=False)
