@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tidemill.sources.contract import Batch, Piece, Source, SourceError
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka import source as source_module
 from tidemill.sources.kafka.client import Unreachable
-from tidemill.sources.kafka.metadata import describe_topic, offsets_for_time
+from tidemill.sources.kafka.metadata import Admin, Identity, describe_topic, offsets_for_time
 from tidemill.sources.offsets import Offsets
 
 METADATA: list[dict[str, Any]] = [
@@ -175,9 +176,36 @@ def test_a_topic_that_is_made_anew_is_another(kafka: Kafka) -> None:
     assert "has no partition 1 any more" in told(source).primary
 
 
-def test_a_partition_that_shrinks_is_told(kafka: Kafka) -> None:
+def test_a_topic_that_was_never_asked_for_is_known_by_its_first_look(kafka: Kafka) -> None:
+    """VALIDATE = false: made before its topic, it must not go on with another topic of that name."""
+    topic = kafka.create_topic()
+    of = definition(kafka, topic, topic_id=None, partitions={})
+    kafka.delete_topic(topic)
+    source = open_source(of)
+    assert told(source).primary == f'topic "{topic}" does not exist'
+    kafka.create_topic(topic)
+    kafka.produce(topic, [(b"k", b"old")])
+    reaches(source, {0: 1})
+    kafka.delete_topic(topic)
+    assert told(source).primary == f'topic "{topic}" does not exist any more'
+    kafka.create_topic(topic)
+    kafka.produce(topic, [(b"k", b"new")] * 2)
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while (error := told(source)).primary != f'topic "{topic}" was deleted and created anew':
+        assert time.monotonic() < deadline, error
+
+
+def test_a_partition_that_shrinks_is_told(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.create_topic()
     kafka.produce(topic, [(b"k", b"v")] * 5)
+    # A topic that was made anew is told by its id, where it has one.
+    stand = Admin.stand
+
+    def without_id(*asked: Any) -> tuple[Identity, dict[int, int]]:
+        found, ends = stand(*asked)
+        return replace(found, topic_id=None), ends
+
+    monkeypatch.setattr(Admin, "stand", without_id)
     source = opened(kafka, topic, topic_id=None)
     reaches(source, {0: 5})
     kafka.delete_topic(topic)

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 
 from tidemill.errors import UndefinedObject
 from tidemill.sources.contract import SourceError
-from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain, refused
+from tidemill.sources.kafka.client import Complaint, Complaints, Unreachable, configuration, explain, refused
 
 # A person waits: brokers that are far away or busy are given some time.
 CREATE_SECONDS = 10.0
@@ -219,10 +219,12 @@ class Admin:
 
     def _failed(self, error: KafkaException | None) -> SourceError:
         self._client.poll(0)
-        if error is not None:
-            self._complaints(_error(error))
-        instead = "They did not answer in time." if error is None else _told(error)
-        return explain(self._complaints.latest(), self._brokers, instead)
+        told = self._complaints.latest()
+        if error is None:
+            return explain(told, self._brokers, "They did not answer in time.")
+        # Before the others: what the client told of its own accord says more than that the call failed.
+        own = Complaint(_error(error).code(), _told(error))
+        return explain([own, *told], self._brokers, own.text)
 
 
 def describe_topic(connection: Mapping[str, Any], topic: str) -> TopicInfo:

@@ -73,11 +73,7 @@ class KafkaSource(Source):
         try:
             identity, ends = self._admin.stand(self._topic, self._partitions, LOOK_SECONDS)
         except NoTopic as e:
-            raise SourceError(
-                f'topic "{self._topic}" does not exist any more',
-                detail=f"The source has read it up to {self._reached}.",
-                hint="It was deleted. What was read of it can still be queried. " + _AGAIN,
-            ) from e
+            raise self._missing() from e
         self._check(identity)
         if self._refreshed is None or now - self._refreshed >= self._refresh_ms:
             added = set(identity.partitions) - self._partitions
@@ -97,7 +93,9 @@ class KafkaSource(Source):
         return self._reached
 
     def _check(self, identity: Identity) -> None:
-        """Whether it is the topic that was read."""
+        """Whether it is the topic that was read. With VALIDATE = false it is the one that was found first."""
+        if self._topic_id is None:
+            self._topic_id = identity.topic_id
         if self._topic_id is not None and identity.topic_id not in (None, self._topic_id):
             raise SourceError(
                 f'topic "{self._topic}" was deleted and created anew',
@@ -113,6 +111,18 @@ class KafkaSource(Source):
                 f"{len(identity.partitions)}. It was deleted and created anew.",
                 hint=_AGAIN,
             )
+
+    def _missing(self) -> SourceError:
+        if self._topic_id is None and self._refreshed is None:
+            return SourceError(
+                f'topic "{self._topic}" does not exist',
+                hint="Create it, and it is read; or drop the source, if TOPIC or the connection is wrong.",
+            )
+        return SourceError(
+            f'topic "{self._topic}" does not exist any more',
+            detail=f"The source has read it up to {self._reached}.",
+            hint="It was deleted. What was read of it can still be queried, AS OF a time before. " + _AGAIN,
+        )
 
     def _truncated(self, partition: int, before: int, end: int) -> SourceError:
         return SourceError(
