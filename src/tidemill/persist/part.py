@@ -36,9 +36,9 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 # page checksum covers and whose damage could pass for a column that was added later.
 CRC_BYTES = 1 << 20
 
-# Rows per row group: large enough to compress well, small enough that a projection of a wide group stays
-# under some 100 MB.
-ROW_GROUP_ROWS = 256 * 1024
+# Rows per row group: large enough to compress well, small enough that a task which reads one of wide rows
+# holds some tens of megabytes, and gives no more as its result.
+ROW_GROUP_ROWS = 128 * 1024
 
 # A row is taken for at least so many bytes of Parquet where memory is planned: rows that resemble each other
 # may be a few bytes there, and fifty times that in Arrow.

@@ -120,7 +120,14 @@ def spark_conf(
         "spark.driver.memory": f"{driver_mb or driver_memory_mb()}m",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.driver.extraJavaOptions": " ".join(
-            (_java_options(where, scratch, socket_dir), "-XX:+UseParallelGC", *LATE_COMPILATION)
+            (
+                _java_options(where, scratch, socket_dir),
+                "-XX:+UseParallelGC",
+                # The thread that runs out of memory may be the one that a query waits for: it would wait for
+                # ever. A JVM that is gone is noticed, told of, and made anew.
+                "-XX:+ExitOnOutOfMemoryError",
+                *LATE_COMPILATION,
+            )
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
