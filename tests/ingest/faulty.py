@@ -141,9 +141,10 @@ class World:
         self._live = LiveSources(self.ingestion, self.catalog)
         self._storage = Storage(self.environment, self.catalog, self.ingestion)
 
-    def open(self, definition: Mapping[str, Any]) -> Source:
+    def open(self, definition: Mapping[str, Any], files_root: str = "") -> Source:
         """As `sources.definition`, with the faults that the definition's seed or start has a file for."""
-        return FaultySource(open_source(definition), str(self.told / str(definition["started"])))
+        opened = open_source(definition, files_root)
+        return FaultySource(opened, str(self.told / str(definition["started"])))
 
     def create(self, name: str, generator: str, options: Mapping[str, Any]) -> SourceItem:
         """The time at which it starts is also by what it is known, so each has its own."""
