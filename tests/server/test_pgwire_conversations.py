@@ -365,7 +365,7 @@ def test_cancel_reaches_a_server_that_waits_for_the_client(served: Served) -> No
         assert served.engine.sessions[-1].sinks[-1].failed is not None
     with Raw(served.port, receive_buffer=4096) as c:
         c.send(f.query("select wide(100000)"))
-        eventually(lambda: served.engine.sessions[-1].pulled > 3)
+        eventually(lambda: served.engine.sessions[-1].pulled > 0)
         time.sleep(0.2)
         cancel(served, c.process_id, c.key)
         # Before the client reads on.
@@ -386,7 +386,7 @@ def test_notices_come_while_the_statement_runs(served: Served) -> None:
 def test_a_client_that_vanishes_releases_everything(served: Served) -> None:
     c = Raw(served.port, receive_buffer=4096)
     c.send(f.query("select wide(1000000)"))
-    eventually(lambda: served.engine.sessions[-1].pulled > 3)
+    eventually(lambda: served.engine.sessions[-1].pulled > 0)
     # A reset instead of a goodbye.
     c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     c.close()

@@ -111,7 +111,7 @@ class ViewModel(RuleBasedStateMachine):
             return
         shard, readable = self.machine.shard, self.machine.readable
         # Not beyond what the inputs said; upper is ahead after an append whose outcome nobody learnt.
-        assert max(readable, upper_of(shard)) <= self.world.complete
+        assert max(readable, upper_of(shard)) <= self.world.said
         judge(self.world, self.query, shard, readable)
         for at, found in self.seen.items():
             if shard.since <= at < readable:

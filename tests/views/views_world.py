@@ -112,7 +112,7 @@ class PyInput:
             return self.world.readable(self.item)
         ts = self.world.environment.oracle.read_ts()
         self.world.environment.txns.apply_until(self.item.shard, ts)
-        self.world.complete = ts + 1
+        self.world.said = ts + 1
         return ts + 1
 
     def read(self, at: int) -> Rows:
@@ -170,7 +170,7 @@ class World:
         self.history: list[tuple[int, dict[str, Rows]]] = []
         self.service: Views | None = None
         # Before which the tables were last said to be complete.
-        self.complete = 0
+        self.said = 0
         # Views write their first rows as parts themselves.
         self.in_parts = False
         self._open()
