@@ -432,11 +432,12 @@ def test_one_large_change_is_not_falling_behind(
 ) -> None:
     system.execute("ALTER SYSTEM SET max_subscribe_buffer_size = 1000")
     with psycopg.connect(own.sql_dsn, autocommit=True) as mine:
-        rows = 0
+        rows, filled = 0, False
         with pytest.raises(psycopg.errors.QueryCanceled):
             for row in mine.cursor().stream(f"SUBSCRIBE {table} WITH (PROGRESS)".encode()):
-                if row[1] and not rows:
+                if not filled:
                     fill(c, table, rows, 2000)
+                    filled = True
                 rows += not row[1]
                 if rows == 2000:
                     mine.cancel_safe()
