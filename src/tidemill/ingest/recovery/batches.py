@@ -25,7 +25,7 @@ import pyarrow as pa
 from tidemill.catalog.sidecars import MATERIALIZE, TALLY_DESC, stash_desc, stash_id, tally_id
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.times import Time
-from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.errors import Internal, LimitExceeded, TidemillError
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.recovery.meet import stash_index
 from tidemill.ingest.recovery.spread import Spread
@@ -221,10 +221,10 @@ def _undone(shard: Shard, since: int, at: int) -> pa.Table | None:
 
 
 class _Nothing:
-    """The reader of a unit whose messages are brought."""
+    """The reader of a unit whose messages are brought: it has no pieces that could be read."""
 
     def read(self, piece: Any) -> Iterator[Any]:
-        raise NotImplementedError
+        raise Internal("the messages of a micro-batch are brought, not read")
 
 
 def _spread(packed: bytes, ways: int, index: int, rows: Iterable[Any]) -> Iterator[Any]:
