@@ -96,6 +96,7 @@ class TabletSession:
         self.commit_fails = False
         self.commits = 0
         self.closed = 0
+        self.statements = api.Statements()
         self.sinks: list[_Sink] = []
         # Batches that were pulled by the server.
         self.pulled = 0
@@ -326,7 +327,7 @@ STEPS: list[tuple[str, Step]] = [
     (r"(commit|end)", lambda s, m, p: s.end("COMMIT")),
     (r"rollback", lambda s, m, p: s.end("ROLLBACK")),
     (r"set (\w+) (?:=|to) '?([^']*)'?", lambda s, m, p: s.set(m[1], m[2])),
-    (r"deallocate all", lambda s, m, p: "DEALLOCATE ALL"),
+    (r"deallocate all", lambda s, m, p: s.statements.clear() or "DEALLOCATE ALL"),
     (r'copy "?(\w+)"? (?:\([^)]*\) )?from stdin\b(.*)', lambda s, m, p: s.copy_in(m[1], m[2])),
     (r'copy "?(\w+)"? to stdout\b(.*)', lambda s, m, p: s.copy_out(m[1], m[2])),
 ]

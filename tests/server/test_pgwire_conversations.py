@@ -13,6 +13,7 @@ import pytest
 from tablets import Tablets, table
 from wireserver import Raw, Served, errors, tags
 
+from tidemill.engine import statements
 from tidemill.errors import TidemillError
 from tidemill.server import limits
 from tidemill.server.auth import Peer
@@ -316,7 +317,7 @@ def test_a_simple_query_drops_the_unnamed_statement_and_deallocate_all_the_named
 
 
 def test_what_a_session_keeps_is_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_PREPARED_STATEMENTS", 3)
+    monkeypatch.setattr(statements, "MAX_STATEMENTS", 3)
     monkeypatch.setattr(limits, "MAX_PORTALS", 2)
     monkeypatch.setattr(limits, "MAX_KEPT_BYTES", 1000)
     with served.raw() as c:
@@ -324,7 +325,7 @@ def test_what_a_session_keeps_is_limited(served: Served, monkeypatch: pytest.Mon
         assert (tags(got), errors(got)[0]["C"]) == ("111EZ", "54000")
         got = c.ask(*(f.bind([b"x"], f"p{i}", "s0") for i in range(3)), f.SYNC)
         assert (tags(got), errors(got)[0]["C"]) == ("22EZ", "54000")
-        got = c.ask(f.bind([b"x" * 990], "p", "s0"), f.SYNC)
+        got = c.ask(f.bind([b"x" * 1001], "p", "s0"), f.SYNC)
         assert errors(got)[0]["C"] == "54000"
         # Closing makes room again.
         assert tags(c.ask(f.close(b"S", "s1"), f.parse("select 1", "new"), f.SYNC)) == "31Z"

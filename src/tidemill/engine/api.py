@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from tidemill.engine.statements import Statements
 from tidemill.errors import Notice
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.types.model import Column, SqlType
@@ -160,6 +161,11 @@ class Session(Protocol):
         """What to report at start (server_version, client_encoding, DateStyle, TimeZone, ...)."""
         ...
 
+    @property
+    def statements(self) -> Statements:
+        """What was prepared under a name, by PREPARE or by whoever speaks for the client."""
+        ...
+
     async def parse(self, sql: str) -> list[Prepared]:
         """Split a simple query into its statements. Describes nothing yet: `columns` may be None and
         `param_types` empty until `describe`. Raises a syntax error with a position in `sql` and then runs
@@ -201,7 +207,8 @@ class Session(Protocol):
         ...
 
     def events(self) -> list[Notice | ParameterStatus]:
-        """Notices and parameter changes since the last call; may be polled while a statement runs."""
+        """Notices and parameter changes since the last call; may be polled while a statement runs. A
+        parameter that has changed and changed back meanwhile is no news."""
         ...
 
     def on_event(self, wake: object) -> None:

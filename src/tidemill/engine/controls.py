@@ -1,4 +1,4 @@
-"""Statements about the session itself: transactions, variables, prepared statements, DISCARD."""
+"""Statements about the session itself: transactions, variables, DISCARD."""
 
 from __future__ import annotations
 
@@ -19,31 +19,47 @@ def plan_begin(statement: ast.Begin) -> Action:
     async def act(s: EngineSession) -> Outcome:
         await s.begin()
         _apply_modes(s, statement.modes)
-        return Complete("BEGIN")
+        return Complete("START TRANSACTION" if statement.start else "BEGIN")
 
     return Action(act)
 
 
-def plan_commit() -> Action:
+def plan_commit(statement: ast.Commit) -> Action:
     async def act(s: EngineSession) -> Outcome:
-        _warn_outside_block(s)
-        return Complete("COMMIT" if await s.commit() else "ROLLBACK")
+        modes = _ending(s, "COMMIT", chain=statement.chain)
+        done = await s.commit()
+        await _chain(s, modes)
+        return Complete("COMMIT" if done else "ROLLBACK")
 
     return Action(act)
 
 
-def plan_rollback() -> Action:
+def plan_rollback(statement: ast.Rollback) -> Action:
     async def act(s: EngineSession) -> Outcome:
-        _warn_outside_block(s)
+        modes = _ending(s, "ROLLBACK", chain=statement.chain)
         s.rollback()
+        await _chain(s, modes)
         return Complete("ROLLBACK")
 
     return Action(act)
 
 
-def _warn_outside_block(s: EngineSession) -> None:
-    if s.transaction is None or not s.transaction.explicit:
+def _ending(s: EngineSession, verb: str, *, chain: bool) -> ast.TransactionModes | None:
+    """The block is about to end; how the one that is chained to it begins (None: there is none)."""
+    block = s.transaction
+    if block is None or not block.explicit:
+        if chain:
+            text = f"{verb} AND CHAIN can only be used in transaction blocks"
+            raise InvalidTransactionState(text, sqlstate="25P01")
         s.notice(Notice("there is no transaction in progress", "WARNING", "25P01"))
+        return None
+    return ast.TransactionModes(isolation=block.isolation, read_only=block.read_only) if chain else None
+
+
+async def _chain(s: EngineSession, modes: ast.TransactionModes | None) -> None:
+    if modes is not None:
+        await s.begin()
+        _apply_modes(s, modes)
 
 
 def plan_set_transaction(statement: ast.SetTransaction) -> Action:
@@ -141,30 +157,14 @@ def plan_alter_system(statement: ast.AlterSystem) -> Action:
     return Action(act)
 
 
-def plan_deallocate(statement: ast.Deallocate) -> Action:
-    async def act(s: EngineSession) -> Outcome:
-        if statement.name is None:
-            s.prepared.clear()
-            return Complete("DEALLOCATE ALL")
-        if s.prepared.pop(statement.name.value, None) is None:
-            raise no_such_prepared(statement.name.value)
-        return Complete("DEALLOCATE")
-
-    return Action(act)
-
-
-def no_such_prepared(name: str) -> TidemillError:
-    return TidemillError(f'prepared statement "{name}" does not exist', sqlstate="26000")
-
-
 def plan_discard(statement: ast.Discard) -> Action:
     async def act(s: EngineSession) -> Outcome:
         if statement.kind is ast.DiscardKind.ALL:
-            if s.current.explicit:
+            if s.current.explicit or not s.first:
                 raise InvalidTransactionState(
                     "DISCARD ALL cannot run inside a transaction block", sqlstate="25001"
                 )
-            s.prepared.clear()
+            s.statements.clear()
             for cursor in s.cursors.values():
                 cursor.close()
             s.cursors.clear()

@@ -24,6 +24,10 @@ def plan(
 ) -> Plan:
     """Bind the statement against `catalog`. Pure but for the session's variables; raises what is wrong with
     the statement."""
+    if isinstance(parsed.statement, ast.Prepare):
+        from tidemill.engine.prepared import plan_prepare
+
+        return plan_prepare(session, parsed.text, parsed.statement, catalog)
     return plan_statement(session, parsed.statement, types, catalog)
 
 
@@ -71,9 +75,9 @@ def plan_statement(
         case ast.Begin():
             return controls.plan_begin(statement)
         case ast.Commit():
-            return controls.plan_commit()
+            return controls.plan_commit(statement)
         case ast.Rollback():
-            return controls.plan_rollback()
+            return controls.plan_rollback(statement)
         case ast.Savepoint():
             return savepoints.plan_savepoint(statement)
         case ast.ReleaseSavepoint():
@@ -102,12 +106,10 @@ def plan_statement(
             return select.plan_explain(s, statement, types, catalog)
         case ast.ExplainTimestamp():
             return select.plan_explain_timestamp(s, statement, catalog)
-        case ast.Prepare():
-            return prepared.plan_prepare(s, statement, catalog)
         case ast.Execute():
             return prepared.plan_execute(s, statement, catalog)
         case ast.Deallocate():
-            return controls.plan_deallocate(statement)
+            return prepared.plan_deallocate(statement)
         case ast.Discard():
             return controls.plan_discard(statement)
         case ast.AlterSystem():

@@ -85,9 +85,7 @@ def _index(transaction: Transaction, name: ast.Ident) -> int:
     for at in reversed(range(len(transaction.savepoints))):
         if transaction.savepoints[at].name == name.value:
             return at
-    raise TidemillError(
-        f'savepoint "{name.value}" does not exist', sqlstate="3B001", position=name.offset + 1
-    )
+    raise TidemillError(f'savepoint "{name.value}" does not exist', sqlstate="3B001")
 
 
 def _taken(s: EngineSession, t: Transaction, name: str) -> Savepoint:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -33,6 +32,7 @@ from tidemill.engine.interrupt import Interrupt
 from tidemill.engine.plan import Plan, Value, decode_params
 from tidemill.engine.planner import plan, verb_of
 from tidemill.engine.resolver import Resolver
+from tidemill.engine.statements import Statements
 from tidemill.engine.subscribe_request import subscribe_statement
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables
@@ -70,20 +70,11 @@ SEVERITIES = (
 # millisecond for most (measured: 0.15 ms for a short INSERT), a change of threads costs as much, and far
 # more on a busy machine.
 SHORT = 500
-# Cursors and prepared statements per session: both are held in memory until closed.
+# Cursors per session: they are held in memory until closed.
 MAX_CURSORS = 1000
-MAX_PREPARED = 10_000
 
 
-@dataclass(frozen=True, slots=True)
 class KeptStatement:
-    """A statement of PREPARE and the types that it gave its parameters."""
-
-    statement: ast.Statement
-    types: tuple[SqlType, ...]
-
-
-class _Statement:
     """What `Prepared.statement` holds: the parsed statement, and its plan as long as the catalog it was
     made from is current."""
 
@@ -112,7 +103,7 @@ class EngineSession:
         self._on_terminate: Callable[[TidemillError], None] | None = None
         self.transaction: Transaction | None = None
         self.cursors: dict[str, Cursor] = {}
-        self.prepared: dict[str, KeptStatement] = {}  # of PREPARE; the protocol's own live with the server
+        self.statements = Statements()  # of PREPARE and of the protocol
         self.interrupt = Interrupt()
         self._events: list[Notice | ParameterStatus] = []
         self._wake: Callable[[], None] | None = None
@@ -125,6 +116,8 @@ class EngineSession:
         # The last answer of `info`, and the variables it was made from.
         self._info: SessionInfo | None = None
         self._info_at = self.variables.generation
+        # Whether the statement that runs now has begun the transaction.
+        self.first = False
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
         self._closed = False
@@ -186,8 +179,13 @@ class EngineSession:
         await self._plan(prepared)
         return prepared
 
+    async def keep(self, name: str, parsed: ParsedStatement, types: tuple[SqlType | None, ...]) -> None:
+        """PREPARE."""
+        self.statements.check_new(name)
+        self.statements.add(name, await self._described(parsed, types))
+
     def _prepared(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
-        statement = _Statement(parsed, types)
+        statement = KeptStatement(parsed, types)
         if parsed is None:
             return Prepared("", "", (), None, statement, allowed_when_failed=True)
         allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback | ast.RollbackTo)
@@ -197,7 +195,7 @@ class EngineSession:
 
     async def _plan(self, prepared: Prepared) -> Plan | None:
         """The plan, made anew where the catalog or a variable has changed. Sets what `prepared` describes."""
-        statement = cast(_Statement, prepared.statement)
+        statement = cast(KeptStatement, prepared.statement)
         if statement.parsed is None:
             return None
         catalog = self.engine.catalog.state
@@ -217,7 +215,7 @@ class EngineSession:
     async def execute(
         self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
     ) -> Outcome:
-        statement = cast(_Statement, prepared.statement)
+        statement = cast(KeptStatement, prepared.statement)
         if statement.parsed is None:
             return EmptyQuery()
         if self._in_failed_block() and not prepared.allowed_when_failed:
@@ -225,7 +223,8 @@ class EngineSession:
         self.interrupt.begin(self.variables.milliseconds("statement_timeout"))
         streaming = False
         try:
-            if self.transaction is None:
+            self.first = self.transaction is None
+            if self.first:
                 self._begin(explicit=False)
             self.alone = alone and not self.current.explicit and not self.current.writes
             planned = await self._plan(prepared)
@@ -244,7 +243,6 @@ class EngineSession:
                 streaming = True  # ends with the copy's sink, at `sync` or `fail`
             return outcome
         finally:
-            self._tell_changes()
             if not streaming:
                 self.interrupt.end()
 
@@ -268,6 +266,7 @@ class EngineSession:
         return None if cursor is None else cursor.columns
 
     def events(self) -> list[Notice | ParameterStatus]:
+        self._tell_changes()
         events, self._events = self._events, []
         return events
 
@@ -293,7 +292,7 @@ class EngineSession:
         self._closed = True
         self.interrupt.cancel()
         self._end(committed=False)
-        self.prepared.clear()
+        self.statements.clear()
         self.engine.forget_session(self)
 
     # -- for statements ----------------------------------------------------------------------------
@@ -421,7 +420,6 @@ class EngineSession:
         for cursor in self.cursors.values():
             cursor.close()
         self.cursors.clear()
-        self._tell_changes()
 
     def _in_failed_block(self) -> bool:
         return self.transaction is not None and self.transaction.failed

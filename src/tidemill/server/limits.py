@@ -36,9 +36,7 @@ MAX_IDENTIFIER_BYTES = 255
 # What one SELECT may send. A bigger answer is a COPY or a cursor; this one is most likely a forgotten WHERE.
 MAX_RESULT_BYTES = 1 * GB
 
-# Prepared statements and portals that one session keeps, and the bytes of their texts and parameters
-# together.
-MAX_PREPARED_STATEMENTS = 10_000
+# Portals that one session keeps, and the bytes of their parameters together.
 MAX_PORTALS = 1_000
 MAX_KEPT_BYTES = 128 * MB
 

@@ -323,17 +323,17 @@ def _modes(modes: ast.TransactionModes) -> str:
 
 @to_sql.register
 def _(s: ast.Begin) -> str:
-    return f"BEGIN {_modes(s.modes)}".rstrip()
+    return f"{'START TRANSACTION' if s.start else 'BEGIN'} {_modes(s.modes)}".rstrip()
 
 
 @to_sql.register
 def _(s: ast.Commit) -> str:
-    return "COMMIT"
+    return "COMMIT AND CHAIN" if s.chain else "COMMIT"
 
 
 @to_sql.register
 def _(s: ast.Rollback) -> str:
-    return "ROLLBACK"
+    return "ROLLBACK AND CHAIN" if s.chain else "ROLLBACK"
 
 
 @to_sql.register

@@ -33,9 +33,8 @@ from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
 from tidemill.server.pgwire.rows import TEXT
 
-# Tags after which no portal is left (the transaction ended) and no prepared statement is left.
+# Tags after which no portal is left: the transaction has ended.
 _ENDS_TRANSACTION = frozenset({"COMMIT", "ROLLBACK"})
-_FORGETS_STATEMENTS = frozenset({"DEALLOCATE ALL", "DISCARD ALL"})
 
 # Clients of the simple protocol, psql among them, mostly gather a result before they show any of it.
 _AS_THEY_COME = Notice(
@@ -52,7 +51,7 @@ class Conductor:
         self._session = session
         self._line = line
         self._conversation = conversation
-        self._kept = Kept()
+        self._kept = Kept(session.statements)
         self._execution = Execution(session, line)
         self._extended = Extended(session, line, conversation, self._kept, self._execution, self._completed)
         # A message is being acted on; a cancel that comes at another time concerns nothing.
@@ -231,8 +230,6 @@ class Conductor:
         """What a completed statement means for what we keep."""
         if tag in _ENDS_TRANSACTION:
             await self._kept.drop_portals()
-        elif tag in _FORGETS_STATEMENTS:
-            self._kept.drop_statements()
 
     # -- ends of a chain
 

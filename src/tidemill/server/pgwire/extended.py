@@ -17,10 +17,11 @@ from tidemill.server.pgwire.complaints import transaction_aborted
 from tidemill.server.pgwire.copying import receive_copy
 from tidemill.server.pgwire.execution import Execution
 from tidemill.server.pgwire.line import Line
-from tidemill.server.pgwire.portals import Kept, KeptStatement, Portal
+from tidemill.server.pgwire.portals import Kept, Portal
 from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
 from tidemill.server.pgwire.rows import BINARY, TEXT, result_formats
+from tidemill.types.model import Column
 
 
 class Extended:
@@ -48,12 +49,14 @@ class Extended:
         prepared = await self._session.prepare(message.text, message.param_oids)
         if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
             raise transaction_aborted()
-        self._kept.add_statement(KeptStatement(message.name, prepared))
+        self._kept.add_statement(message.name, prepared)
         self._line.outbox.put(replies.PARSE_COMPLETE)
 
     async def bind(self, message: m.Bind) -> None:
-        prepared = self._kept.statement(message.statement).prepared
-        if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
+        prepared = self._kept.statement(message.statement)
+        if self._session.transaction_status == "E" and (
+            not prepared.allowed_when_failed or not prepared.verb or message.params
+        ):
             raise transaction_aborted()
         expected = len(prepared.param_types)
         if len(message.params) != expected:
@@ -73,7 +76,8 @@ class Extended:
 
     def describe(self, message: m.Describe) -> None:
         if message.kind == "S":
-            prepared = self._kept.statement(message.name).prepared
+            prepared = self._kept.statement(message.name)
+            self._check_describable(prepared.columns)
             self._line.outbox.put(replies.parameter_description(prepared.param_types))
             wanted: tuple[int, ...] = ()
             columns = prepared.columns
@@ -83,11 +87,17 @@ class Extended:
         else:
             portal = self._kept.portal(message.name)
             columns, wanted = portal.prepared.columns, portal.result_formats
+            self._check_describable(columns)
         if columns is None:
             self._line.outbox.put(replies.NO_DATA)
             return
         formats = result_formats(wanted, len(columns))
         self._line.outbox.put(replies.row_description(columns, formats))
+
+    def _check_describable(self, columns: Sequence[Column] | None) -> None:
+        """In a failed block what returns rows is not described: its relations cannot be looked at."""
+        if columns is not None and self._session.transaction_status == "E":
+            raise transaction_aborted()
 
     async def execute(self, message: m.Execute, *, alone: bool) -> str | None:
         """Run or resume a portal; `alone` as in `Session.execute`. Returns the tag for CommandComplete;

@@ -22,16 +22,17 @@ class TransactionModes:
 @dataclass(frozen=True, slots=True)
 class Begin(Statement):
     modes: TransactionModes = TransactionModes()
+    start: bool = False  # said as START TRANSACTION, which has a tag of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Commit(Statement):
-    pass
+    chain: bool = False  # AND CHAIN: the next transaction begins at once, with the same modes
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback(Statement):
-    pass
+    chain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

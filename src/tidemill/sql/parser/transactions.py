@@ -35,26 +35,25 @@ def begin(cursor: Cursor) -> Statement:
 def start_transaction(cursor: Cursor) -> Statement:
     """After START."""
     cursor.expect("transaction")
-    return Begin(_modes(cursor, needed=False))
+    return Begin(_modes(cursor, needed=False), start=True)
 
 
 def commit(cursor: Cursor) -> Statement:
     """After COMMIT or END."""
     if cursor.peek_any("prepared"):
         raise cursor.unsupported("COMMIT PREPARED")
-    _end(cursor)
-    return Commit()
+    return Commit(_chained(cursor))
 
 
 def rollback(cursor: Cursor) -> Statement:
     """After ROLLBACK or ABORT."""
     if cursor.peek_any("prepared"):
         raise cursor.unsupported("ROLLBACK PREPARED")
-    _end(cursor)
-    if cursor.accept("to"):
+    chain = _chained(cursor)
+    if not chain and cursor.accept("to"):
         cursor.accept("savepoint")
         return RollbackTo(cursor.ident())
-    return Rollback()
+    return Rollback(chain)
 
 
 def savepoint(cursor: Cursor) -> Statement:
@@ -80,12 +79,14 @@ def _transaction_word(cursor: Cursor) -> None:
         cursor.accept("work")
 
 
-def _end(cursor: Cursor) -> None:
+def _chained(cursor: Cursor) -> bool:
+    """[WORK | TRANSACTION] [AND [NO] CHAIN]"""
     _transaction_word(cursor)
-    if cursor.accept("and"):
-        if cursor.peek_any("chain"):
-            raise cursor.unsupported("AND CHAIN")
-        cursor.expect("no", "chain")
+    if not cursor.accept("and"):
+        return False
+    chain = not cursor.accept("no")
+    cursor.expect("chain")
+    return chain
 
 
 def _modes(cursor: Cursor, needed: bool) -> TransactionModes:
