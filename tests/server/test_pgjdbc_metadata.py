@@ -1,18 +1,13 @@
-"""pgjdbc's DatabaseMetaData against a real server. The driver comes with Debezium's connector, if that was
-ever fetched on this machine, or TIDEMILL_PGJDBC names its jar. Without it, or a JDK, nothing is tested
-here. What it asks is in tests/text/cases/clients/pgjdbc.slt in any case."""
+"""pgjdbc's DatabaseMetaData against a real server. Without the driver or a JDK nothing is tested here.
+What it asks is in tests/text/cases/clients/pgjdbc.slt in any case."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-from pathlib import Path
 
-import pytest
+from pgjdbc import PROGRAMS, driver
 
 from support.server import ServerProcess, connected
-from tidemill.dev.jars import cache_folder
 
 SETUP = """
 CREATE TABLE items (id int PRIMARY KEY, name text NOT NULL DEFAULT 'x', price numeric(10,2), tags text[]);
@@ -44,23 +39,14 @@ array: {"1","2"}
 """
 
 
-def driver() -> Path | None:
-    named = os.environ.get("TIDEMILL_PGJDBC")
-    if named:
-        return Path(named)
-    return next(iter(sorted(cache_folder().glob("debezium-postgres-*/*/postgresql-*.jar"))), None)
-
-
 def test_what_the_driver_says(server: ServerProcess, database: str) -> None:
     jar = driver()
-    if jar is None or shutil.which("javac") is None:
-        pytest.skip("no pgjdbc, or no JDK")
     with connected(server, database) as connection:
         for statement in SETUP.split(";\n"):
             if statement.strip():
                 connection.execute(statement.encode())
     url = f"jdbc:postgresql://127.0.0.1:{server.sql_port}/{database}?user=materialize"
-    source = Path(__file__).parent / "jdbc" / "Metadata.java"
+    source = PROGRAMS / "Metadata.java"
     ran = subprocess.run(
         ["java", "-cp", str(jar), str(source), url], capture_output=True, text=True, timeout=600, check=False
     )
