@@ -22,6 +22,7 @@ from tidemill.engine.api import (
     Rows,
     Session,
     StartupOptions,
+    Statements,
     SubscribeRequest,
 )
 from tidemill.errors import InvalidTransactionState, Notice, QueryCanceled, SyntaxError_
@@ -53,6 +54,7 @@ class FakeSession:
         self.calls: list[str] = []
         self.sink = FakeSink()
         self._engine = engine
+        self.statements = Statements()
         self._events: list[Notice | ParameterStatus] = []
         self._cancelled = asyncio.Event()
         self._wake: Callable[[], None] = lambda: None
