@@ -16,13 +16,14 @@ from typing import Any
 
 from bench.report import Figure, print_table
 
-NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick", "cdcv2", "decode", "client")
+CDCV2 = "cdcv2"
+NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick", CDCV2, "decode", "client")
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
 # third some twenty minutes.
 SOAK = "soak"
 KAFKA = "kafka"
 SUBSCRIBE = "subscribe"
-IN_PARTS = (KAFKA, SUBSCRIBE)
+IN_PARTS = (KAFKA, SUBSCRIBE, CDCV2)
 
 
 def main() -> None:
@@ -42,7 +43,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it runs")
     options = parser.parse_args()
-    known = (*NAMES, SOAK, *IN_PARTS)
+    known = tuple(dict.fromkeys((*NAMES, SOAK, *IN_PARTS)))
     unknown = set(options.names) - set(known)
     if unknown:
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}")

@@ -4,7 +4,7 @@ same recovery in the tick on Spark (`cdcv2_spark`); and a server's sink (`sink`)
 A row has a number, a name and an amount. "Updates/s" counts what comes out; twice as many go in. Shuffled
 through and through, nearly all of the history is stashed before the first time is complete: the worst there
 is. Shuffled within 20 times, as a transport does, the stash holds those. Beside ours the iterator of
-differential-dataflow on the same messages, built by cargo.
+differential-dataflow on the same messages, built by cargo. Parts are chosen with `--only`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from bench import cdcv2_spark
 from bench.peers.programs import RUN_SECONDS, Missing, built
-from bench.report import Figure
+from bench.report import Figure, print_table
 from bench.sink import to_kafka
 from tidemill.cdcv2 import AvroCodec, ColumnRecovery, JsonCodec, Progress, UpdateColumns
 
@@ -169,16 +169,53 @@ def _codec(name: str, codec: AvroCodec | JsonCodec, updates: UpdateColumns, aim:
     ]
 
 
-def measure(*, quick: bool = False) -> list[Figure]:
-    updates, times = (100_000, 100) if quick else (10_000_000, 1_000)
-    figures = _recover(updates, times, None) + _recover(updates, times, NEAR)
+def _near(*, quick: bool) -> list[Figure]:
+    return _recover(*_size(quick), NEAR)
+
+
+def _far(*, quick: bool) -> list[Figure]:
+    return _recover(*_size(quick), None)
+
+
+def _size(quick: bool) -> tuple[int, int]:
+    return (100_000, 100) if quick else (10_000_000, 1_000)
+
+
+def _codecs(*, quick: bool) -> list[Figure]:
     count = 50_000 if quick else 1_000_000
     ids = np.arange(count)
     data = _data(ids)
     plain = UpdateColumns.of(data, ids // 1000)
     pairs = UpdateColumns.of(data, np.stack([ids // 1000, ids % 7], axis=1))
-    figures += _codec("Avro", AvroCodec(SCHEMA, schema_id=1), plain, 1_000_000)
+    figures = _codec("Avro", AvroCodec(SCHEMA, schema_id=1), plain, 1_000_000)
     figures += _codec("Avro, pairs as times", AvroCodec(SCHEMA, 2, schema_id=1), pairs, 1_000_000)
-    figures += _codec("JSON", JsonCodec(SCHEMA), plain, None)
-    figures += cdcv2_spark.measure(quick=quick)
-    return figures + to_kafka(1_000_000 if quick else 10_000_000)
+    return figures + _codec("JSON", JsonCodec(SCHEMA), plain, None)
+
+
+def _sink(*, quick: bool) -> list[Figure]:
+    return to_kafka(200_000 if quick else 10_000_000)
+
+
+PARTS: dict[str, Callable[..., list[Figure]]] = {
+    "near": _near,
+    "far": _far,
+    "codecs": _codecs,
+    "spark": cdcv2_spark.rate,
+    "batches": cdcv2_spark.later,
+    "sink": _sink,
+}
+
+
+def measure(*, quick: bool = False, only: Collection[str] = ()) -> list[Figure]:
+    unknown = set(only) - set(PARTS)
+    if unknown:
+        raise SystemExit(f"no part named {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    figures: list[Figure] = []
+    for name, part in PARTS.items():
+        if not only or name in only:
+            began = time.monotonic()
+            found = part(quick=quick)
+            print(f"  {name}: {time.monotonic() - began:.0f} s", flush=True)
+            print_table(found)
+            figures += found
+    return figures

@@ -13,7 +13,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,20 +228,22 @@ def _drive(plan: Plan, batches: int, host: SparkHost) -> tuple[float, list[float
     return sum(took), took
 
 
-def measure(*, quick: bool = False) -> list[Figure]:
+@contextmanager
+def _spark() -> Generator[SparkHost]:
     host = SparkHost(f"local[{CORES}]", WORKERS)
     try:
         host.wait(600)
-        return [*_rate(host, quick=quick), *_later(host, quick=quick)]
+        yield host
     finally:
         host.stop()
 
 
-def _rate(host: SparkHost, *, quick: bool) -> list[Figure]:
+def rate(*, quick: bool) -> list[Figure]:
     plan = Plan(400_000, 100, PER_MESSAGE) if quick else Plan(10_000_000, 1_000, PER_MESSAGE)
     batches = 4 if quick else 20
-    _drive(Plan(200_000, 100, PER_MESSAGE), 2, host)
-    seconds, _ = _drive(plan, batches, host)
+    with _spark() as host:
+        _drive(Plan(200_000, 100, PER_MESSAGE), 2, host)
+        seconds, _ = _drive(plan, batches, host)
     rate = plan.updates / seconds
     return [
         Figure(
@@ -253,10 +256,11 @@ def _rate(host: SparkHost, *, quick: bool) -> list[Figure]:
     ]
 
 
-def _later(host: SparkHost, *, quick: bool) -> list[Figure]:
+def later(*, quick: bool) -> list[Figure]:
     batches = 60 if quick else 1_000
     plan = Plan(batches * 2_000, batches, 1_000)
-    _, took = _drive(plan, batches, host)
+    with _spark() as host:
+        _, took = _drive(plan, batches, host)
     early = statistics.median(took[10 : 10 + AROUND])
     late = statistics.median(took[-AROUND - 1 : -1])
     return [
