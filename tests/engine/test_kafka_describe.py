@@ -108,6 +108,22 @@ def test_columns(world: World, clauses: str, columns: list[str]) -> None:
     assert names(output.desc.columns) == columns
 
 
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        "FORMAT AVRO",
+        "FORMAT AVRO INCLUDE OFFSET",
+        "KEY FORMAT AVRO VALUE FORMAT TEXT",
+        "FORMAT AVRO ENVELOPE NONE",
+    ],
+)
+def test_avro_needs_a_schema(world: World, clauses: str) -> None:
+    sql = unseen(clauses)
+    with pytest.raises(TidemillError, match="FORMAT AVRO needs USING") as refused:
+        world.describe(sql)
+    assert refused.value.position == sql.index("AVRO") + 1
+
+
 def test_a_source_without_format_has_no_output(world: World) -> None:
     described = world.describe(unseen(""))
     assert described.outputs == () and described.own is None and described.envelope is None

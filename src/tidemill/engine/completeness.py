@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable
+from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
-from tidemill.errors import Notice, Unavailable
-from tidemill.ingest.status import State
+from tidemill.engine.waiting import SourceRelation, explain, readable, too_late, waiting_for
+from tidemill.errors import QueryCanceled
 from tidemill.sql.bind import BoundQuery
 
 if TYPE_CHECKING:
-    from tidemill.engine.engine import TidemillEngine
     from tidemill.engine.session import EngineSession
-
-# What is complete where somebody has brought it, and not at every time that can be read at.
-SourceRelation: TypeAlias = Source | SourceTable | SourceProgress | MaterializedView
 
 # A statement that waits longer than this for a source tells its client which.
 NOTICE_AFTER_SECONDS = 1.0
+# So often it tells it of something else (the source was catching up and is now stalled): one that comes and
+# goes would otherwise fill the client's screen.
+MAX_NOTICES = 5
 # So long a statement waits for a materialized view: it is late by its own work alone, or cannot be kept up to
 # date at all. (A source is waited for until statement_timeout: its upstream may come back.)
 MAX_VIEW_SECONDS = 300.0
@@ -56,80 +55,30 @@ async def until_readable(session: EngineSession, inputs: Sequence[SourceRelation
 
 
 async def until_complete(session: EngineSession, inputs: Sequence[SourceRelation], ts: int) -> None:
-    """Waits until every input is complete at `ts`; for a materialized view not for ever."""
+    """Waits until every input is complete at `ts`; for a materialized view not for ever. A statement that is
+    stopped meanwhile is told what it waited for."""
+    try:
+        await session.interrupt.guard(_until(session, inputs, ts))
+    except QueryCanceled as stopped:
+        explain(stopped, session.engine, inputs, ts)
+        raise
+
+
+async def _until(session: EngineSession, inputs: Sequence[SourceRelation], ts: int) -> None:
     engine = session.engine
     loop = asyncio.get_running_loop()
-    began, told = loop.time(), False
+    began = loop.time()
+    told: list[str] = []
     for item in inputs:
         if isinstance(item, MaterializedView) and engine.views.readable(item) <= ts:
             engine.views.hurry(item.id)
         while readable(engine, item) <= ts:
             waited = loop.time() - began
             if isinstance(item, MaterializedView) and waited >= MAX_VIEW_SECONDS:
-                raise _too_late(engine, item, ts)
-            if not told and waited >= NOTICE_AFTER_SECONDS:
-                told = True
-                session.notice(_waiting(session, item, ts))
+                raise too_late(engine, item, ts, MAX_VIEW_SECONDS)
+            if len(told) < MAX_NOTICES and waited >= NOTICE_AFTER_SECONDS:
+                notice = waiting_for(engine, item, ts)
+                if notice.text not in told:
+                    told.append(notice.text)
+                    session.notice(notice)
             await asyncio.sleep(POLL_SECONDS)
-
-
-def readable(engine: TidemillEngine, item: SourceRelation) -> int:
-    """The relation is complete before it; 0 when it cannot be read at all yet."""
-    if isinstance(item, MaterializedView):
-        return engine.views.readable(item)
-    return engine.ingestion.readable(item)
-
-
-def _too_late(engine: TidemillEngine, item: MaterializedView, ts: int) -> Unavailable:
-    status, until = engine.views.report(item).status, engine.views.readable(item)
-    return Unavailable(
-        f'materialized view "{item.name}" is not complete at {ts} after {MAX_VIEW_SECONDS:g} s',
-        detail=status.error
-        or (f"It is complete before {until}." if until else "It has not got its first rows yet."),
-        hint="SELECT * FROM mz_internal.mz_materialized_view_statuses tells how it is; SET "
-        "transaction_isolation = 'serializable' reads at the latest time that is complete.",
-    )
-
-
-def _waiting_for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice:
-    status, until = engine.views.report(item).status, engine.views.readable(item)
-    if status.state is State.STALLED:
-        return Notice(
-            f'waiting for materialized view "{item.name}", which is stalled: {status.error}',
-            "WARNING",
-            detail=status.detail,
-            hint=status.hint or "SELECT * FROM mz_internal.mz_materialized_view_statuses tells how they are.",
-        )
-    if not until:
-        return Notice(f'waiting for materialized view "{item.name}" to get its first rows')
-    return Notice(
-        f'waiting for materialized view "{item.name}" to be complete at {ts}',
-        detail=f"It is complete before {until} now.",
-        hint="SET transaction_isolation = 'serializable' reads at the latest time that is complete.",
-    )
-
-
-def _waiting(session: EngineSession, item: SourceRelation, ts: int) -> Notice:
-    if isinstance(item, MaterializedView):
-        return _waiting_for_view(session.engine, item, ts)
-    ingestion = session.engine.ingestion
-    status, machine = ingestion.report(item).status, ingestion.machine(item)
-    if status.state is State.STALLED:
-        return Notice(
-            f'waiting for "{item.name}", whose source is stalled: {status.error}',
-            "WARNING",
-            detail=status.detail,
-            hint=status.hint or "SELECT * FROM mz_internal.mz_source_statuses tells how the sources are.",
-        )
-    if machine is None or not machine.hydrated:
-        behind = None if machine is None else machine.behind
-        left = "" if behind is None else f" {behind} records are still to be read."
-        return Notice(
-            f'waiting for "{item.name}" to catch up with its upstream for the first time',
-            detail=f"It can be read from then on.{left}",
-        )
-    return Notice(
-        f'waiting for "{item.name}" to be complete at {ts}',
-        detail=f"It is complete before {ingestion.readable(item)} now.",
-        hint="SET transaction_isolation = 'serializable' reads at the latest time that is complete.",
-    )

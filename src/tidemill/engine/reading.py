@@ -17,19 +17,14 @@ import pyarrow as pa
 
 from tidemill.catalog.items import MaterializedView, Table, View
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.completeness import (
-    SourceRelation,
-    latest_complete,
-    source_inputs,
-    until_complete,
-    until_readable,
-)
+from tidemill.engine.completeness import latest_complete, source_inputs, until_complete, until_readable
 from tidemill.engine.inputs import Opened, open_inputs
 from tidemill.engine.local_rows import stream
 from tidemill.engine.plan import Value
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.waiting import SourceRelation, explain_time
 from tidemill.engine.watched import close_batches
-from tidemill.errors import LimitExceeded, Notice, TidemillError, Unsupported
+from tidemill.errors import LimitExceeded, Notice, QueryCanceled, TidemillError, Unsupported
 from tidemill.query.job import Job
 from tidemill.query.run import ResultStream, run
 from tidemill.sql.bind import BoundQuery, SessionInfo, constant_rows, substitute
@@ -80,26 +75,36 @@ async def choose_time(
     now = await session.blocking(session.engine.oracle.read_ts)
     chosen = max(now, as_of.time) if as_of.at_least else as_of.time
     if chosen > now:
-        await session.interrupt.guard(_until(session, chosen))
+        await _until(session, chosen, sources)
     if transaction.explicit:
         transaction.read_ts = chosen
     return chosen
 
 
-async def _until(session: EngineSession, time: int) -> None:
-    """Waits until everything at `time` is complete."""
+async def _until(session: EngineSession, time: int, sources: Sequence[SourceRelation]) -> None:
+    """Waits until `time` has come. A statement that is stopped meanwhile is told what it waited for."""
+    try:
+        await session.interrupt.guard(_come(session, time))
+    except QueryCanceled as stopped:
+        explain_time(stopped, session.engine, sources, _waiting(time, session.engine.oracle.now()))
+        raise
+
+
+async def _come(session: EngineSession, time: int) -> None:
     loop = asyncio.get_running_loop()
     began, told = loop.time(), False
     while (now := await session.blocking(session.engine.oracle.read_ts)) < time:
         if not told and loop.time() - began >= NOTICE_AFTER_SECONDS:
             told = True
-            session.notice(
-                Notice(
-                    f"waiting for time {time}",
-                    detail=f"It is {now} now; the query is answered when {time} is complete.",
-                )
-            )
+            session.notice(_waiting(time, now))
         await asyncio.sleep(min(max((time - now) / 1000, 0.001), POLL_SECONDS))
+
+
+def _waiting(time: int, now: int) -> Notice:
+    return Notice(
+        f"waiting for time {time}",
+        detail=f"It is {now} now; the query is answered when {time} is complete.",
+    )
 
 
 async def answer(
@@ -121,9 +126,9 @@ async def answer(
         )
     await session.engine.wait_for_spark(session)
     sources = source_inputs(catalog, bound)
-    await session.interrupt.guard(until_readable(session, sources))
+    await until_readable(session, sources)
     ts = await choose_time(session, as_of, sources)
-    await session.interrupt.guard(until_complete(session, sources, ts))
+    await until_complete(session, sources, ts)
     fixed = _fixed(bound, params, replace(session.info(), mz_now=ts))
 
     def open_() -> Opened:

@@ -79,11 +79,11 @@ class SubscribePlan:
         if self.collection is None:
             await session.engine.wait_for_spark(session)
         sources = source_inputs(self.catalog, self.bound)
-        await session.interrupt.guard(until_readable(session, sources))
+        await until_readable(session, sources)
         bounds = await self._bounds(session)
         if bounds.up_to is not None and bounds.as_of == bounds.up_to:
             session.notice(Notice("the subscription is empty: AS OF equals UP TO"))
-        await session.interrupt.guard(until_complete(session, sources, bounds.as_of))
+        await until_complete(session, sources, bounds.as_of)
         return await session.interrupt.guard(self._start(session, bounds, params))
 
     # -- times

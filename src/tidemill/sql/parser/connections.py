@@ -73,7 +73,7 @@ def create_connection(cursor: Cursor) -> Statement:
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.name()
     if not cursor.accept("for"):
-        cursor.expect("to")
+        cursor.expect("to", hint="Write CREATE CONNECTION name TO KAFKA (BROKER 'host:port').")
     kind = _kind(cursor)
     of = f"a {_CALLED[kind]} connection"
     found: list[ConnectionOption] = []
@@ -101,7 +101,7 @@ def _refused(cursor: Cursor) -> TidemillError:
                 position=cursor.offset + 1,
             )
     if cursor.token.kind is not Kind.WORD:
-        return cursor.error()
+        return cursor.error(hint)
     return SyntaxError_(
         f"unknown kind of connection: {cursor.token.value.upper()}", hint=hint, position=cursor.offset + 1
     )
@@ -197,7 +197,7 @@ def brokers(cursor: Cursor) -> tuple[str, ...]:
 
 
 def _broker(cursor: Cursor) -> str:
-    address = cursor.string()
+    address = cursor.string("Write the address of a broker as 'host:port'.")
     if cursor.peek_any("using"):
         raise cursor.unsupported(
             "BROKER ... USING", hint="Give the address at which the server reaches the broker."

@@ -65,9 +65,11 @@ class Cursor:
     def at_end(self) -> bool:
         return self._at >= self._stop
 
-    def error(self) -> TidemillError:
+    def error(self, hint: str | None = None) -> TidemillError:
         token = self._tokens[self._at]
-        return syntax_error(self.text, token.start, token.end)
+        error = syntax_error(self.text, token.start, token.end)
+        error.hint = hint
+        return error
 
     def unsupported(self, what: str, *, hint: str | None = None) -> Unsupported:
         return Unsupported(f"{what} is not supported", hint=hint, position=self.offset + 1)
@@ -121,14 +123,14 @@ class Cursor:
     def rewind(self, at: int) -> None:
         self._at = at
 
-    def expect(self, *words: str) -> None:
+    def expect(self, *words: str, hint: str | None = None) -> None:
         for word in words:
             if not self.accept(word):
-                raise self.error()
+                raise self.error(hint)
 
-    def expect_symbol(self, symbol: str) -> None:
+    def expect_symbol(self, symbol: str, hint: str | None = None) -> None:
         if not self.accept_symbol(symbol):
-            raise self.error()
+            raise self.error(hint)
 
     def expect_end(self) -> None:
         if not self.at_end:
@@ -190,17 +192,17 @@ class Cursor:
 
     # -- values
 
-    def string(self) -> str:
+    def string(self, hint: str | None = None) -> str:
         token = self.token
         if token.kind is not Kind.STRING:
-            raise self.error()
+            raise self.error(hint)
         self._at += 1
         return token.value
 
-    def integer(self) -> int:
+    def integer(self, hint: str | None = None) -> int:
         token = self.token
         if token.kind is not Kind.NUMBER or not token.value.isdigit() or len(token.value) > 18:
-            raise self.error()
+            raise self.error(hint)
         self._at += 1
         return int(token.value)
 

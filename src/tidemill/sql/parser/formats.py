@@ -22,17 +22,33 @@ from tidemill.sql.ast import (
     Strategy,
 )
 from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.parser.named_options import accept_option, boolean
+from tidemill.sql.parser.named_options import accept_option, boolean, nearest
 from tidemill.sql.tokens import Kind
 
 _PLAIN = ("json", "text", "bytes")
+_FORMATS = ("AVRO", "PROTOBUF", "JSON", "TEXT", "BYTES", "CSV", "REGEX")
 _FORMATS_HINT = "The formats are AVRO, PROTOBUF, JSON, TEXT, BYTES, CSV and REGEX."
+_KEY_VALUE = "Write KEY FORMAT ... VALUE FORMAT ...."
+_AVRO = "Write AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION name, or AVRO USING SCHEMA '...'."
+_PROTOBUF = (
+    "Write PROTOBUF USING CONFLUENT SCHEMA REGISTRY CONNECTION name, "
+    "or PROTOBUF MESSAGE '...' USING SCHEMA '\\x...'."
+)
+_CSV = "Write CSV WITH n COLUMNS or CSV WITH HEADER (name, ...)."
+_STRATEGY = "Write STRATEGY LATEST, STRATEGY ID n or STRATEGY INLINE '...'."
+# What may stand behind a format.
+_BEHIND = ("envelope", "include", "value", "expose", "with")
 _INCLUDES = ("key", "partition", "offset", "timestamp", "headers")
 _INCLUDES_HINT = (
     "What can be included is KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS and HEADER '...' AS name."
 )
+_HEADER = "A header's column needs a name: write INCLUDE HEADER '...' AS name."
+_ENVELOPES = ("NONE", "UPSERT", "DEBEZIUM UPSERT", "MATERIALIZE")
 _ENVELOPES_HINT = (
     "Use ENVELOPE NONE, ENVELOPE UPSERT, ENVELOPE DEBEZIUM UPSERT or ENVELOPE MATERIALIZE (CDCv2)."
+)
+_UPSERT_HINT = (
+    "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE)."
 )
 # What the column of inlined errors is called unless it is said.
 _ERROR_COLUMN = "error"
@@ -49,10 +65,10 @@ def messages(cursor: Cursor) -> Messages:
         if clause == "FORMAT":
             key = None
             if cursor.accept("key"):
-                cursor.expect("format")
+                cursor.expect("format", hint=_KEY_VALUE)
                 key = _format(cursor)
-                cursor.expect("value")
-            cursor.expect("format")
+                cursor.expect("value", hint=_KEY_VALUE)
+            cursor.expect("format", hint=_KEY_VALUE)
             said = replace(said, key=key, value=_format(cursor))
         elif clause == "INCLUDE":
             said = replace(said, include=_includes(cursor))
@@ -90,19 +106,20 @@ def _format(cursor: Cursor) -> Format:
     if cursor.accept("csv"):
         return _csv(cursor, offset)
     if cursor.accept("regex"):
-        return Regex(cursor.string(), offset)
+        return Regex(cursor.string("Write REGEX '...', a pattern with a group for each column."), offset)
     if cursor.token.kind is not Kind.WORD:
-        raise cursor.error()
+        raise cursor.error(_FORMATS_HINT)
+    name = cursor.token.value.upper()
     raise SyntaxError_(
-        f"unknown format: {cursor.token.value.upper()}", hint=_FORMATS_HINT, position=offset + 1
+        f"unknown format: {name}", hint=nearest(name, _FORMATS, _FORMATS_HINT), position=offset + 1
     )
 
 
 def _avro(cursor: Cursor, offset: int) -> Format:
-    if cursor.peek_any("envelope"):
-        # Files have their schema with them.
+    if cursor.at_end or cursor.peek_any(*_BEHIND):
+        # Files have their schema with them; who else needs one is for the planner to say.
         return PlainFormat("AVRO", offset)
-    cursor.expect("using")
+    cursor.expect("using", hint=_AVRO)
     if cursor.peek_words("confluent"):
         registry = _registry(cursor)
         strategies: dict[str, Strategy] = {}
@@ -114,10 +131,10 @@ def _avro(cursor: Cursor, offset: int) -> Format:
             cursor.expect(side, "strategy")
             strategies[side] = _strategy(cursor)
         return AvroRegistry(registry, strategies.get("key"), strategies.get("value"), offset)
-    cursor.expect("schema")
+    cursor.expect("schema", hint=_AVRO)
     if cursor.peek_any("file"):
         raise cursor.unsupported("USING SCHEMA FILE", hint="Write the schema itself: USING SCHEMA '...'.")
-    schema = cursor.string()
+    schema = cursor.string(_AVRO)
     framed = True
     if cursor.accept_symbol("("):
         option = {("confluent", "wire", "format"): boolean}
@@ -134,38 +151,39 @@ def _strategy(cursor: Cursor) -> Strategy:
     if cursor.accept("latest"):
         return Strategy("LATEST")
     if cursor.accept("id"):
-        return Strategy("ID", cursor.integer())
-    cursor.expect("inline")
-    return Strategy("INLINE", cursor.string())
+        return Strategy("ID", cursor.integer(_STRATEGY))
+    cursor.expect("inline", hint=_STRATEGY)
+    return Strategy("INLINE", cursor.string(_STRATEGY))
 
 
 def _registry(cursor: Cursor) -> Name | str:
     """CONFLUENT SCHEMA REGISTRY CONNECTION c, or CONFLUENT SCHEMA REGISTRY 'address'."""
-    cursor.expect("confluent", "schema", "registry")
-    return cursor.name() if cursor.accept("connection") else cursor.string()
+    write = "Write CONFLUENT SCHEMA REGISTRY CONNECTION name."
+    cursor.expect("confluent", "schema", "registry", hint=write)
+    return cursor.name() if cursor.accept("connection") else cursor.string(write)
 
 
 def _protobuf(cursor: Cursor, offset: int) -> Format:
     if cursor.accept("message"):
-        message = cursor.string()
-        cursor.expect("using", "schema")
-        return ProtobufSchema(message, cursor.string(), offset)
-    cursor.expect("using")
+        message = cursor.string(_PROTOBUF)
+        cursor.expect("using", "schema", hint=_PROTOBUF)
+        return ProtobufSchema(message, cursor.string(_PROTOBUF), offset)
+    cursor.expect("using", hint=_PROTOBUF)
     return ProtobufRegistry(_registry(cursor), offset)
 
 
 def _csv(cursor: Cursor, offset: int) -> Format:
     """WITH n COLUMNS or WITH HEADER (names), in parentheses or not; DELIMITED BY."""
-    cursor.expect("with")
+    cursor.expect("with", hint=_CSV)
     closed = cursor.accept_symbol("(")
     columns: int | tuple[Ident, ...]
     if cursor.accept("header"):
         columns = cursor.idents_in_parentheses()
     else:
-        columns = cursor.integer()
-        cursor.expect("columns")
+        columns = cursor.integer(_CSV)
+        cursor.expect("columns", hint=_CSV)
     if closed:
-        cursor.expect_symbol(")")
+        cursor.expect_symbol(")", _CSV)
     return Csv(columns, cursor.string() if cursor.accept("delimited", "by") else None, offset)
 
 
@@ -186,12 +204,14 @@ def _include(cursor: Cursor) -> Include:
         if cursor.accept(what):
             return Include(what.upper(), cursor.ident() if cursor.accept("as") else None, offset=offset)
     if cursor.accept("header"):
-        header = cursor.string()
-        cursor.expect("as")
+        header = cursor.string(_HEADER)
+        cursor.expect("as", hint=_HEADER)
         return Include("HEADER", cursor.ident(), header, cursor.accept("bytes"), offset)
     if cursor.token.kind is not Kind.WORD:
-        raise cursor.error()
-    raise cursor.unsupported(f"INCLUDE {cursor.token.value.upper()}", hint=_INCLUDES_HINT)
+        raise cursor.error(_INCLUDES_HINT)
+    name = cursor.token.value.upper()
+    known = [*(what.upper() for what in _INCLUDES), "HEADER"]
+    raise cursor.unsupported(f"INCLUDE {name}", hint=nearest(name, known, _INCLUDES_HINT))
 
 
 # -- ENVELOPE
@@ -219,11 +239,12 @@ def _envelope(cursor: Cursor) -> Envelope:
 
 def _unknown_envelope(cursor: Cursor) -> TidemillError:
     if cursor.token.kind is not Kind.WORD:
-        return cursor.error()
+        return cursor.error(_ENVELOPES_HINT)
     name, position = cursor.token.value.upper(), cursor.offset + 1
     if cursor.peek_any("debezium"):
         return Unsupported(f"ENVELOPE {name} is not supported yet", hint=_ENVELOPES_HINT, position=position)
-    return SyntaxError_(f"unknown envelope: {name}", hint=_ENVELOPES_HINT, position=position)
+    hint = nearest(name, _ENVELOPES, _ENVELOPES_HINT)
+    return SyntaxError_(f"unknown envelope: {name}", hint=hint, position=position)
 
 
 def _upsert_clause(cursor: Cursor, envelope: Envelope) -> Envelope:
@@ -236,7 +257,7 @@ def _upsert_clause(cursor: Cursor, envelope: Envelope) -> Envelope:
         if envelope.inline_errors is not None:
             raise SyntaxError_("VALUE DECODING ERRORS specified more than once", position=position)
         return replace(envelope, inline_errors=_inline(cursor))
-    raise cursor.error()
+    raise cursor.error(_UPSERT_HINT)
 
 
 def _order_by(cursor: Cursor) -> tuple[Ident, ...]:
@@ -276,7 +297,7 @@ def _inline(cursor: Cursor) -> Ident:
     """[=] [(] INLINE [AS name] [)]"""
     cursor.accept_symbol("=")
     closed = cursor.accept_symbol("(")
-    cursor.expect("inline")
+    cursor.expect("inline", hint="Write VALUE DECODING ERRORS = (INLINE), or (INLINE AS name).")
     column = cursor.ident() if cursor.accept("as") else Ident(_ERROR_COLUMN, cursor.offset)
     if closed:
         cursor.expect_symbol(")")

@@ -7,7 +7,8 @@ handed through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
 from tidemill.errors import SyntaxError_, TidemillError
@@ -21,6 +22,8 @@ Readers: TypeAlias = Mapping[tuple[str, ...], Callable[[Cursor], T]]
 
 # How many tokens of a name that is not known are shown.
 _MAX_SHOWN = 12
+# How alike a name must be to be proposed: one or two letters of a word may be wrong.
+_ALIKE = 0.7
 
 
 def accept_name(cursor: Cursor, readers: Readers[T], of: str) -> tuple[str, ...]:
@@ -48,12 +51,20 @@ def spelled(words: tuple[str, ...]) -> str:
     return " ".join(words).upper()
 
 
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint for a name that is not known: the one that was perhaps meant, before `otherwise`. Names of the
+    client's library (`security.protocol`) are alike too."""
+    spoken = " ".join(name.upper().replace("_", " ").replace(".", " ").replace('"', "").split())
+    near = difflib.get_close_matches(spoken, list(known), n=1, cutoff=_ALIKE)
+    return f"Perhaps you meant {near[0]}. {otherwise}" if near else otherwise
+
+
 def boolean(cursor: Cursor) -> bool:
     """true, false, or nothing, which is true."""
     if cursor.accept("false"):
         return False
     if not cursor.accept("true") and not cursor.peek_symbol(",") and not cursor.peek_symbol(")"):
-        raise cursor.error()
+        raise cursor.error("Write true or false.")
     return True
 
 
@@ -68,11 +79,11 @@ def _unknown(cursor: Cursor, readers: Readers[T], of: str) -> TidemillError:
         or (name and probe.peek_symbol("."))
     ):
         name.append(probe.advance())
-    if not name:
-        return cursor.error()
     known = [spelled(words) for words in readers]
+    hint = f"The options are {', '.join(known)}." if len(known) > 1 else f"There is {known[0]}."
+    if not name:
+        return cursor.error(hint)
+    shown = spell(name).upper() if name[0].kind is Kind.WORD else spell(name)
     return SyntaxError_(
-        f"{of} has no option {spell(name).upper() if name[0].kind is Kind.WORD else spell(name)}",
-        hint=f"The options are {', '.join(known)}." if len(known) > 1 else f"There is {known[0]}.",
-        position=cursor.offset + 1,
+        f"{of} has no option {shown}", hint=nearest(shown, known, hint), position=cursor.offset + 1
     )

@@ -22,12 +22,15 @@ from tidemill.sql.ast import (
 )
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.formats import messages
-from tidemill.sql.parser.named_options import boolean
+from tidemill.sql.parser.named_options import boolean, nearest
 from tidemill.sql.parser.upstreams import upstream
 from tidemill.sql.tokens import Kind
 
 T = TypeVar("T")
 
+_FROM_SOURCE = (
+    "Write CREATE TABLE name FROM SOURCE source (REFERENCE which), with a table of the source, or its topic."
+)
 _OPTIONS = "RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'"
 
 
@@ -37,11 +40,14 @@ def create_source(cursor: Cursor) -> Statement:
     name = cursor.name()
     columns = cursor.idents_in_parentheses() if cursor.peek_symbol("(") else ()
     cluster = cursor.ident() if cursor.accept("in", "cluster") else None
-    cursor.expect("from")
+    cursor.expect("from", hint="Write CREATE SOURCE name FROM ..., such as FROM KAFKA CONNECTION.")
     read = upstream(cursor)
     tables = for_tables(cursor)
     said = messages(cursor)
-    progress = cursor.name() if cursor.accept("expose", "progress", "as") else None
+    progress = None
+    if cursor.accept("expose"):
+        cursor.expect("progress", "as", hint="Write EXPOSE PROGRESS AS name.")
+        progress = cursor.name()
     return CreateSource(
         name, read, columns, if_not_exists, cluster, tables, said, progress, *_with_options(cursor)
     )
@@ -51,13 +57,15 @@ def create_table_from_source(
     cursor: Cursor, name: Name, columns: Sequence[Ident], if_not_exists: bool
 ) -> Statement:
     """After CREATE TABLE name [(columns)] FROM."""
-    cursor.expect("source")
+    cursor.expect("source", hint=_FROM_SOURCE)
     source = cursor.name()
-    cursor.expect_symbol("(")
-    cursor.expect("reference")
+    cursor.expect_symbol("(", _FROM_SOURCE)
+    cursor.expect("reference", hint=_FROM_SOURCE)
     cursor.accept_symbol("=")
+    if cursor.token.kind is Kind.STRING:
+        raise cursor.error("It is a name: write it in double quotes, or in none.")
     reference = cursor.name()
-    cursor.expect_symbol(")")
+    cursor.expect_symbol(")", _FROM_SOURCE)
     said = messages(cursor)
     if cursor.peek_any("with"):
         raise cursor.unsupported("CREATE TABLE ... FROM SOURCE ... WITH")
@@ -155,9 +163,19 @@ def _reset_option(cursor: Cursor) -> SourceAction:
 
 
 def _no_option(cursor: Cursor, known: str = _OPTIONS) -> TidemillError:
+    hint = f"The options are {known}."
     if cursor.token.kind is not Kind.WORD:
-        return cursor.error()
-    return cursor.unsupported(f"option {cursor.token.value.upper()}", hint=f"The options are {known}.")
+        return cursor.error(hint)
+    name = cursor.token.value.upper()
+    if cursor.following.kind is Kind.WORD:
+        name += f" {cursor.following.value.upper()}"
+    words = (_named(part) for part in known.replace(" and ", ", ").split(", "))
+    return cursor.unsupported(f"option {cursor.token.value.upper()}", hint=nearest(name, words, hint))
+
+
+def _named(shown: str) -> str:
+    """An option without its value: RETAIN HISTORY of RETAIN HISTORY FOR '...'."""
+    return shown.removesuffix(" '...'").removesuffix(" FOR")
 
 
 def alter_source(cursor: Cursor, name: Name, if_exists: bool) -> Statement:

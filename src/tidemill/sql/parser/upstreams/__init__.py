@@ -52,7 +52,7 @@ def _refused(cursor: Cursor) -> TidemillError:
                 position=cursor.offset + 1,
             )
     if cursor.token.kind is not Kind.WORD:
-        return cursor.error()
+        return cursor.error(hint)
     return SyntaxError_(
         f"unknown kind of source: {cursor.token.value.upper()}", hint=hint, position=cursor.offset + 1
     )

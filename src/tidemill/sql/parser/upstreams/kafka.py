@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tidemill.errors import InvalidValue
 from tidemill.sql.ast import Kafka
 from tidemill.sql.parser.connections import brokers
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.named_options import accept_option, refuse_twice, spelled
+
+_WRITE = "Write FROM KAFKA CONNECTION name (TOPIC '...')."
+_WRITE_BROKER = "Write FROM KAFKA BROKER 'host:port' TOPIC '...'."
+_WRITE_OFFSETS = "Write START OFFSET (n, ...): one whole number for each partition, in their order."
 
 
 def kafka(cursor: Cursor) -> Kafka:
@@ -17,17 +22,17 @@ def kafka(cursor: Cursor) -> Kafka:
     if cursor.accept("connection"):
         return Kafka(cursor.name(), **_options(cursor), offset=offset)
     if not cursor.accept("broker"):
-        cursor.expect("brokers")
+        cursor.expect("brokers", hint=_WRITE)
     addresses = brokers(cursor)
-    cursor.expect("topic")
-    topic = cursor.string()
+    cursor.expect("topic", hint=_WRITE_BROKER)
+    topic = cursor.string(_WRITE_BROKER)
     more: dict[str, Any] = _options(cursor, ["TOPIC"]) if cursor.peek_symbol("(") else {}
     return Kafka(None, addresses, topic, **more, offset=offset)
 
 
 def _options(cursor: Cursor, said: list[str] | None = None) -> dict[str, Any]:
     """(option, ...) by the fields of `Kafka`; `said` were said before."""
-    cursor.expect_symbol("(")
+    cursor.expect_symbol("(", _WRITE)
     names = said or []
     found: dict[str, Any] = {}
     while True:
@@ -37,24 +42,39 @@ def _options(cursor: Cursor, said: list[str] | None = None) -> dict[str, Any]:
         found[_FIELDS[words]] = value
         if cursor.accept_symbol(")"):
             return found
-        cursor.expect_symbol(",")
+        cursor.expect_symbol(",", "Between options stands a comma, and behind the last a parenthesis.")
 
 
 def _offsets(cursor: Cursor) -> tuple[int, ...]:
     """(n, ...), [n, ...] or n: by partition."""
     for opening, closing in (("(", ")"), ("[", "]")):
         if cursor.accept_symbol(opening):
-            found = [cursor.integer()]
+            found = [_offset(cursor)]
             while cursor.accept_symbol(","):
-                found.append(cursor.integer())
-            cursor.expect_symbol(closing)
+                found.append(_offset(cursor))
+            cursor.expect_symbol(closing, _WRITE_OFFSETS)
             return tuple(found)
-    return (cursor.integer(),)
+    return (_offset(cursor),)
+
+
+def _offset(cursor: Cursor) -> int:
+    position = cursor.offset + 1
+    if not cursor.accept_symbol("-"):
+        return cursor.integer(_WRITE_OFFSETS)
+    raise InvalidValue(
+        f"START OFFSET cannot be -{cursor.integer(_WRITE_OFFSETS)}",
+        hint="Offsets are counted from 0, which is the oldest record that the broker still has. To begin "
+        "some time before now, give START TIMESTAMP a negative number of milliseconds.",
+        sqlstate="22023",
+        position=position,
+    )
 
 
 def _milliseconds(cursor: Cursor) -> int:
     sign = -1 if cursor.accept_symbol("-") else 1
-    return sign * cursor.integer()
+    return sign * cursor.integer(
+        "Write START TIMESTAMP n: milliseconds since 1970, or a negative number of them before now."
+    )
 
 
 _READERS: dict[tuple[str, ...], Callable[[Cursor], object]] = {

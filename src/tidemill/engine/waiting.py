@@ -1,0 +1,157 @@
+"""What a statement that waits for its inputs tells its client: a notice meanwhile, and the reason when it is
+stopped.
+
+Asked by `completeness`, which waits. A source may wait for its upstream for ever, so whoever waits for the
+source must be told which one it is and what is the matter with it: as a notice while it waits, and, since
+most programs look at errors alone, in the detail of the error by which a time-out or a cancel ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, View
+from tidemill.errors import Notice, QueryCanceled, Unavailable, UndefinedObject
+from tidemill.ingest.status import State
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import TidemillEngine
+
+# What is complete where somebody has brought it, and not at every time that can be read at.
+SourceRelation: TypeAlias = Source | SourceTable | SourceProgress | MaterializedView
+
+# A query may read hundreds of relations, and all of them may stand still for one reason.
+MAX_NAMED = 3
+
+_STATUSES = "SELECT * FROM mz_internal.mz_source_statuses tells how the sources are."
+_VIEW_STATUSES = "SELECT * FROM mz_internal.mz_materialized_view_statuses tells how they are."
+_LATEST = "SET transaction_isolation = 'serializable' reads at the latest time that is complete."
+
+
+def readable(engine: TidemillEngine, item: SourceRelation) -> int:
+    """The relation is complete before it; 0 when it cannot be read at all yet."""
+    if isinstance(item, MaterializedView):
+        return engine.views.readable(item)
+    return engine.ingestion.readable(item)
+
+
+def waiting_for(engine: TidemillEngine, item: SourceRelation, ts: int) -> Notice:
+    """Of a relation that is not complete at `ts`: why, as far as is known."""
+    if isinstance(item, MaterializedView):
+        return _for_view(engine, item, ts)
+    stalled = _stalled(engine, item)
+    if stalled is not None:
+        return stalled
+    machine, until = engine.ingestion.machine(item), engine.ingestion.readable(item)
+    if machine is None or not machine.hydrated:
+        behind = None if machine is None else machine.behind
+        left = "" if behind is None else f" {behind} records are still to be read."
+        return Notice(
+            f'waiting for "{item.name}" to catch up with its upstream for the first time',
+            detail=f"It can be read from then on.{left}",
+        )
+    return Notice(
+        f'waiting for "{item.name}" to be complete at {ts}',
+        detail=f"It is complete before {until} now.",
+        hint=_LATEST,
+    )
+
+
+def explain(error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], ts: int) -> None:
+    """Has the error tell for which of its inputs the statement was waiting."""
+    with suppress(UndefinedObject):  # dropped meanwhile: the statement is stopped in any case
+        late = [item for item in inputs if readable(engine, item) <= ts]
+        _told(error, [waiting_for(engine, item, ts) for item in late[:MAX_NAMED]], len(late) - MAX_NAMED)
+
+
+def explain_time(
+    error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], waiting: Notice
+) -> None:
+    """The same of one that was `waiting` for a time to come: of its inputs, those that would not be there
+    then either."""
+    stalled: list[Notice] = []
+    with suppress(UndefinedObject):
+        notices = [waiting_for(engine, item, readable(engine, item)) for item in inputs]
+        stalled += [notice for notice in notices if notice.severity == "WARNING"]
+    _told(error, [waiting, *stalled[:MAX_NAMED]], len(stalled) - MAX_NAMED)
+
+
+def _told(error: QueryCanceled, notices: Sequence[Notice], more: int) -> None:
+    if not notices:
+        return
+    said = [f"It was {n.text}." + ("" if n.detail is None else f" {n.detail}") for n in notices]
+    if more > 0:
+        said.append(f"And for {more} more.")
+    error.detail = "\n".join(said)
+    # What stands still needs somebody; the rest needs patience.
+    worst = sorted(notices, key=lambda n: n.severity != "WARNING")
+    error.hint = next((n.hint for n in worst if n.hint is not None), None)
+
+
+def too_late(engine: TidemillEngine, item: MaterializedView, ts: int, seconds: float) -> Unavailable:
+    """The error of a statement that has waited long enough for a materialized view."""
+    why = waiting_for(engine, item, ts)
+    until = engine.views.readable(item)
+    state = f"It is complete before {until}." if until else "It has not got its first rows yet."
+    return Unavailable(
+        f'materialized view "{item.name}" is not complete at {ts} after {seconds:g} s',
+        detail=f"The statement was {why.text}." if why.severity == "WARNING" else state,
+        hint=f"{_VIEW_STATUSES} {_LATEST}",
+    )
+
+
+def _stalled(engine: TidemillEngine, item: Source | SourceTable | SourceProgress) -> Notice | None:
+    """Where its source is stalled, what is the matter with it."""
+    status = engine.ingestion.report(item).status
+    if status.state is not State.STALLED:
+        return None
+    whose = "which" if isinstance(item, Source) else "whose source"
+    hint = status.hint or _STATUSES
+    return Notice(
+        f'waiting for "{item.name}", {whose} is stalled: {status.error}',
+        "WARNING",
+        detail=status.detail,
+        hint=f"{hint} {_LATEST}" if engine.ingestion.readable(item) else hint,
+    )
+
+
+def _for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice:
+    status, until = engine.views.report(item).status, engine.views.readable(item)
+    waiting = f'waiting for materialized view "{item.name}"'
+    if status.state is State.STALLED:
+        return Notice(
+            f"{waiting}, which is stalled: {status.error}",
+            "WARNING",
+            detail=status.detail,
+            hint=status.hint or _VIEW_STATUSES,
+        )
+    for source in _below(engine, item):
+        stalled = _stalled(engine, source) if engine.ingestion.readable(source) <= ts else None
+        if stalled is not None:
+            said = stalled.text.removeprefix("waiting for ")
+            return Notice(
+                f"{waiting}, which reads {said}", "WARNING", detail=stalled.detail, hint=stalled.hint
+            )
+    if not until:
+        return Notice(f"{waiting} to get its first rows")
+    return Notice(
+        f"{waiting} to be complete at {ts}", detail=f"It is complete before {until} now.", hint=_LATEST
+    )
+
+
+def _below(engine: TidemillEngine, view: MaterializedView) -> Iterator[Source | SourceTable | SourceProgress]:
+    """The relations of sources that the view reads, through other views too."""
+    items = engine.catalog.state.items
+    todo, seen = list(view.depends_on), set[str]()
+    while todo:
+        item_id = todo.pop()
+        item = items.get(item_id)
+        if item is None or item_id in seen:
+            continue
+        seen.add(item_id)
+        if isinstance(item, View | MaterializedView):
+            todo += item.depends_on
+        elif isinstance(item, Source | SourceTable | SourceProgress):
+            yield item

@@ -1,0 +1,238 @@
+"""Statements that wait for sources and views: what they tell meanwhile, and what they are stopped with."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidemill.catalog.items import MaterializedView, Source, SourceTable
+from tidemill.engine import completeness, reading
+from tidemill.engine.completeness import until_complete
+from tidemill.engine.interrupt import Interrupt
+from tidemill.engine.reading import AsOfTime, choose_time
+from tidemill.engine.session import EngineSession
+from tidemill.engine.waiting import explain
+from tidemill.errors import Notice, QueryCanceled, TidemillError, UndefinedObject
+from tidemill.ingest.status import Report, State
+from tidemill.types.model import RelationDesc
+
+REFUSED = TidemillError(
+    "the Kafka brokers cannot be reached: h:1", detail="Connection refused.", hint="See BROKERS."
+)
+SERIALIZABLE = "SET transaction_isolation = 'serializable' reads at the latest time that is complete."
+
+
+def source(name: str) -> Source:
+    none = RelationDesc()
+    return Source(name, name, "s", "kafka", "{}", "", none, f"d-{name}", "none", none, f"r-{name}", 0, 1000)
+
+
+def table_of(name: str, source: str) -> SourceTable:
+    return SourceTable(name, name, "s", source, name, RelationDesc(), f"d-{name}", "none", 0, subsource=False)
+
+
+def view(name: str, *under: str) -> MaterializedView:
+    return MaterializedView(name, name, "s", "", RelationDesc(), f"shard-{name}", 0, under)
+
+
+@dataclass
+class World:
+    """Of each relation before which time it is complete, and its source's or its own report; a session."""
+
+    until: dict[str, int] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    items: dict[str, Any] = field(default_factory=dict)
+    told: list[Notice] = field(default_factory=list)
+    timeout: int = 20
+    now: int = 100
+
+    def stall(self, name: str, error: TidemillError = REFUSED) -> None:
+        self.reports.setdefault(name, Report()).become(State.STALLED, error)
+
+    def readable(self, item: Any) -> int:
+        if item.name not in self.until:
+            raise UndefinedObject(f'relation "{item.name}" does not exist')
+        return self.until[item.name]
+
+    def report(self, item: Any) -> Report:
+        return self.reports.setdefault(item.name, Report())
+
+    def machine(self, item: Any) -> Any:
+        return SimpleNamespace(hydrated=self.until[item.name] > 0, behind=7)
+
+    def notice(self, notice: Notice) -> None:
+        self.told.append(notice)
+
+    def session(self) -> EngineSession:
+        relations = SimpleNamespace(
+            readable=self.readable, report=self.report, machine=self.machine, hurry=lambda _: None
+        )
+
+        async def blocking(fn: Any, *args: Any) -> Any:
+            return fn(*args)
+
+        engine = SimpleNamespace(
+            ingestion=relations,
+            views=relations,
+            catalog=SimpleNamespace(state=SimpleNamespace(items=self.items)),
+            oracle=SimpleNamespace(read_ts=lambda: self.now, now=lambda: self.now),
+        )
+        interrupt = Interrupt()
+        interrupt.begin(self.timeout)
+        current = SimpleNamespace(read_ts=None, explicit=False, isolation="strict serializable")
+        return cast(
+            EngineSession,
+            SimpleNamespace(
+                engine=engine, interrupt=interrupt, notice=self.notice, blocking=blocking, current=current
+            ),
+        )
+
+
+def stopped(world: World, *inputs: Any, at: int = 50) -> QueryCanceled:
+    with pytest.raises(QueryCanceled) as e:
+        asyncio.run(until_complete(world.session(), inputs, at))
+    assert (e.value.primary, e.value.sqlstate) == ("canceling statement due to statement timeout", "57014")
+    return e.value
+
+
+def test_the_source_and_its_reason_are_named() -> None:
+    world = World({"a": 60, "orders": 40})
+    world.stall("orders")
+    error = stopped(world, source("a"), source("orders"))
+    assert error.detail == (
+        'It was waiting for "orders", which is stalled: the Kafka brokers cannot be reached: h:1. '
+        "Connection refused."
+    )
+    assert error.hint == f"See BROKERS. {SERIALIZABLE}"
+
+
+def test_a_table_is_named_with_its_source() -> None:
+    world = World({"t": 0})
+    world.stall("t", TidemillError("gone"))
+    error = stopped(world, table_of("t", "s"), at=0)
+    assert error.detail == 'It was waiting for "t", whose source is stalled: gone.'
+    # Nothing of it can be read: no other isolation helps.
+    assert error.hint == "SELECT * FROM mz_internal.mz_source_statuses tells how the sources are."
+
+
+def test_one_that_is_only_late() -> None:
+    error = stopped(World({"orders": 40}), source("orders"))
+    assert error.detail == 'It was waiting for "orders" to be complete at 50. It is complete before 40 now.'
+    assert error.hint == SERIALIZABLE
+
+
+def test_one_that_has_not_caught_up_yet() -> None:
+    error = stopped(World({"orders": 0}), source("orders"), at=0)
+    assert error.detail == (
+        'It was waiting for "orders" to catch up with its upstream for the first time. '
+        "It can be read from then on. 7 records are still to be read."
+    )
+
+
+def test_the_stalled_one_has_the_hint_and_not_all_are_named() -> None:
+    names = ["a", "b", "c", "d", "e"]
+    world = World(dict.fromkeys(names, 40))
+    world.stall("c")
+    error = stopped(world, *map(source, names))
+    lines = (error.detail or "").split("\n")
+    assert [line.split('"')[1] for line in lines[:3]] == ["a", "b", "c"]
+    assert lines[3] == "And for 2 more."
+    assert error.hint == f"See BROKERS. {SERIALIZABLE}"
+
+
+def test_a_view_names_the_source_that_it_reads() -> None:
+    items = {"v": view("v", "w"), "w": view("w", "orders", "ready"), "orders": table_of("orders", "s")}
+    world = World({"v": 40, "w": 40, "orders": 40, "ready": 60}, items={**items, "ready": source("ready")})
+    world.stall("orders")
+    world.stall("ready")
+    error = stopped(world, items["v"])
+    assert (error.detail or "").startswith(
+        'It was waiting for materialized view "v", which reads "orders", whose source is stalled: the Kafka'
+    )
+
+
+def test_a_view_that_is_stalled_itself() -> None:
+    world = World({"v": 40})
+    world.stall("v", TidemillError("division by zero"))
+    error = stopped(world, view("v"))
+    assert error.detail == ('It was waiting for materialized view "v", which is stalled: division by zero.')
+
+
+def test_a_view_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completeness, "MAX_VIEW_SECONDS", 0.0)
+    world = World({"v": 40, "orders": 40}, items={"orders": source("orders")})
+    with pytest.raises(TidemillError, match='materialized view "v" is not complete at 50') as e:
+        asyncio.run(until_complete(world.session(), [view("v", "orders")], 50))
+    assert e.value.detail == "It is complete before 40."
+    world.stall("orders")
+    with pytest.raises(TidemillError) as e:
+        asyncio.run(until_complete(world.session(), [view("v", "orders")], 50))
+    assert 'which reads "orders", which is stalled: the Kafka brokers' in str(e.value.detail)
+
+
+def test_a_cancel_is_told_too() -> None:
+    world = World({"orders": 40}, timeout=0)
+    session = world.session()
+
+    async def go() -> None:
+        waiting = asyncio.ensure_future(until_complete(session, [source("orders")], 50))
+        await asyncio.sleep(0)
+        session.interrupt.cancel()
+        await waiting
+
+    with pytest.raises(QueryCanceled, match="due to user request") as e:
+        asyncio.run(go())
+    assert e.value.detail is not None
+
+
+def test_one_that_was_dropped_is_not_asked_any_more() -> None:
+    error = QueryCanceled("canceling statement due to user request")
+    explain(error, World().session().engine, [source("orders")], 50)
+    assert error.detail is None
+
+
+def test_notices_tell_what_is_new_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completeness, "NOTICE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(completeness, "POLL_SECONDS", 0.0)
+    world = World({"orders": 40}, timeout=0)
+    session = world.session()
+
+    async def go() -> None:
+        waiting = asyncio.ensure_future(until_complete(session, [source("orders")], 50))
+        reasons = [f"reason {n}" for n in range(8)]
+        while not world.told:
+            await asyncio.sleep(0)
+        for reason in [*reasons, *reasons]:
+            world.stall("orders", TidemillError(reason))
+            for _ in range(20):
+                await asyncio.sleep(0)
+        world.until["orders"] = 60
+        await waiting
+
+    asyncio.run(go())
+    texts = [n.text for n in world.told]
+    assert texts[:2] == [
+        'waiting for "orders" to be complete at 50',
+        'waiting for "orders", which is stalled: reason 0',
+    ]
+    assert len(set(texts)) == len(texts) == completeness.MAX_NOTICES
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+def test_a_time_to_come(stalled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "POLL_SECONDS", 0.001)
+    world = World({"a": 60, "orders": 60})
+    if stalled:
+        world.stall("orders")
+    with pytest.raises(QueryCanceled) as e:
+        asyncio.run(
+            choose_time(world.session(), AsOfTime(10**9, at_least=False), [source("a"), source("orders")])
+        )
+    first, *rest = (e.value.detail or "").split("\n")
+    assert first.startswith("It was waiting for time 1000000000. It is 100 now;")
+    assert bool(rest) is stalled
+    assert not stalled or rest[0].startswith('It was waiting for "orders", which is stalled: the Kafka')
