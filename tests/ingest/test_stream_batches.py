@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from ingest.test_stream_recovery import check
 from support.shards import memory_folder
 from tidemill import failpoints
 from tidemill.cdcv2 import Message, Progress, Updates
+from tidemill.errors import InvalidValue
 from tidemill.ingest.recovery.batches import MicroBatches
 from tidemill.ingest.recovery.settle import settle
 from tidemill.ingest.recovery.values import Found
@@ -106,6 +108,36 @@ def test_a_batch_may_fail_and_come_again_otherwise(seed: int) -> None:
             assert told(batches) == sorted((d, n) for d, _, n in oracle.released(oracle.frontier()))
         assert batches.frontier == [] and batches.stalls() == []
         batches.close()
+
+
+def test_a_program_may_begin_in_the_middle(tmp_path: Path) -> None:
+    """With a snapshot at 5; the stream says nothing of its beginning, and a statement reaches across."""
+    batches = opened(tmp_path)
+    held = pa.table({"data": ['"a"', '{"y": 1,  "x":2}', '"b"'], "mz_diff": [2, 1, 1]})
+    for wrong in (pa.table({"date": ['"a"']}), pa.table({"data": ['"a"'], "mz_diff": ["many"]})):
+        with pytest.raises(InvalidValue, match="the snapshot"):
+            batches.begin([5], wrong)
+    failpoints.arm("tick.recovery.tallied=error")
+    with pytest.raises(failpoints.FailpointError):
+        batches.begin([5], held)
+    failpoints.arm("")
+    batches.close()
+    batches = opened(tmp_path)
+    assert batches.frontier is None and batches.begin([5], held) and not batches.begin([7], held)
+    said: list[Message] = [
+        Updates([("b", 3, 1), ("b", 6, -1), ({"x": 2, "y": 1}, 7, 1)]),
+        Progress([2], [9], [(3, 4), (6, 1), (7, 1)]),
+        Progress([9], []),
+    ]
+    for _ in range(2):
+        assert batches.push(frame(said, 2)).frontier == []
+    assert batches.stalls() == []
+    table = batches.updates()
+    sums: dict[str, int] = {}
+    for data, diff in zip(table.column("data").to_pylist(), table.column("mz_diff").to_pylist(), strict=True):
+        sums[str(data)] = sums.get(str(data), 0) + int(diff or 0)
+    assert sums == {'"a"': 2, '{"x": 2, "y": 1}': 2, '"b"': 0}
+    batches.close()
 
 
 def test_what_a_program_sends_wrong_is_told(tmp_path: Path) -> None:

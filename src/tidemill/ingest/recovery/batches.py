@@ -14,7 +14,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,15 @@ import pyarrow as pa
 
 from tidemill.catalog.sidecars import MATERIALIZE, TALLY_DESC, stash_desc, stash_id, tally_id
 from tidemill.cdcv2.stalls import Stall
+from tidemill.cdcv2.tally import Tally
 from tidemill.cdcv2.times import Time
 from tidemill.errors import Internal, LimitExceeded, TidemillError
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.recovery.meet import stash_index
+from tidemill.ingest.recovery.snapshot import snapshot_rows
 from tidemill.ingest.recovery.spread import Spread
 from tidemill.ingest.recovery.stream import StreamState, error_rows
-from tidemill.ingest.recovery.values import Found
+from tidemill.ingest.recovery.values import Found, Settled, Tallied
 from tidemill.ingest.spark_runner import in_two_steps, itself
 from tidemill.ingest.unit import Facts, Failure, Target, Unit
 from tidemill.persist.environment import Environment
@@ -126,6 +128,31 @@ class MicroBatches:
         with self._data.snapshot(as_of, readable=as_of + 1) as snapshot:
             tables = [snapshot.read_part(part) for part in snapshot.parts]
         return pa.concat_tables(tables) if tables else pa.table({})
+
+    def begin(self, resume_from: Sequence[Time], snapshot: pa.Table) -> bool:
+        """Begin in the middle, with what the stream's collection held at the frontier `resume_from`: only
+        what the stream says beyond it counts. `snapshot` has the columns of the data (of JSON one, `data`,
+        with a text in each row) and perhaps `mz_diff`, how often a row is there. Before the first batch;
+        False, and nothing happens, once there was one: a program may call it whenever it starts."""
+        if self._state.frontier is not None:
+            return False
+        started = Tally(list(resume_from), content=lambda _: 0)
+        settled = Settled(Tallied(started.dump()), (), started.reported, False, ())
+        at = self._environment.oracle.write_ts()
+        job = self._environment.begin_job()
+        try:
+            rows = snapshot_rows(snapshot, self._data.desc, at)
+            parts = [self._data.write_part(rows, job=job)] if rows.num_rows else []
+            self._state.append([], settled, at, job)
+            self._data.compare_and_append(parts, upper_of(self._data), at + 1)
+            self._state.committed(settled)
+        except TidemillError:
+            self._state.forget()
+            raise
+        finally:
+            self._environment.end_job(job)
+            self._environment.oracle.complete(at)
+        return True
 
     def push(self, messages: DataFrame) -> Recovered:
         """Take a batch in: a column `value` (binary) with a message in each row; errors name its `partition`
