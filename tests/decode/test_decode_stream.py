@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidemill.cdcv2 import AvroCodec, InvalidMessage, JsonCodec, Progress, UpdateColumns, sealed
 from tidemill.cdcv2.avro_schema import same_layout
 from tidemill.decode.stream import AvroStream, JsonStream, open_stream_decoder, stream_shape
-from tidemill.errors import TidemillError
+from tidemill.errors import InvalidValue, TidemillError
 from tidemill.types.json import canonical_json
 
 SCHEMA = pa.schema(
@@ -245,3 +245,25 @@ def test_other_formats_are_refused() -> None:
 
 def test_a_decoder_is_of_its_kind() -> None:
     assert isinstance(open_stream_decoder(avro(AvroCodec(SCHEMA).avro_schema)), AvroStream)
+
+
+def test_products_are_read_where_it_is_said_of_how_many_numbers() -> None:
+    codec = AvroCodec(SCHEMA, 2)
+    updates = UpdateColumns.of(UPDATES.data, [(1, 2)] * 2)
+    form = {**avro(codec.avro_schema), "components": 2}
+    said = [
+        *codec.encode_updates(updates),
+        *codec.encode(Progress([(0, 0)], [(1, 3), (2, 0)], [((1, 2), 1)])),
+    ]
+    rows, progress = open_stream_decoder(form).decode(said, ["0", "1"])
+    assert isinstance(rows, UpdateColumns) and rows.times.tolist() == [[1, 2]] * 2
+    assert isinstance(progress, Progress) and list(progress.upper) == [(1, 3), (2, 0)]
+    with pytest.raises(InvalidValue, match="not that of a CDCv2 stream"):
+        stream_shape({**avro(AvroCodec(SCHEMA).avro_schema), "components": 2})
+    with pytest.raises(InvalidValue, match="times cannot have 17 components"):
+        stream_shape({"format": "json", "components": 17})
+    decoder = open_stream_decoder({"format": "json", "components": 2})
+    texts = [b'[{"data":{"a":[1,2]},"time":[3, 4],"diff":1}]', b'[{"data":1,"time":3,"diff":1}]']
+    good, bad = decoder.decode(texts, ["0", "1"])
+    assert isinstance(good, UpdateColumns) and good.rows() == [(('{"a": [1, 2]}',), (3, 4), 1)]
+    assert isinstance(bad, InvalidMessage)

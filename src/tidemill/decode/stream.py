@@ -1,9 +1,10 @@
 """Messages of a CDCv2 stream to its statements: which columns its data has, and the decoder of a format.
 
 A format is the dictionary of a source's definition, as for any decoder (`formats`): Avro with the union of
-docs/cdcv2.md as its schema, or JSON, whose data is one column of jsonb. Called by the engine when a
-source is made (`stream_columns`), and by sources in the tasks (`open_stream_decoder`). What a message says
-never raises: it becomes an `InvalidMessage` in its place.
+docs/cdcv2.md as its schema, or JSON, whose data is one column of jsonb. With `components` its times are
+products of so many numbers. Called by the engine when a source is made (`stream_shape`), and by sources in
+the tasks (`open_stream_decoder`). What a message says never raises: it becomes an `InvalidMessage` in its
+place.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tidemill.cdcv2.digest import seal_of, signed
 from tidemill.cdcv2.json_forms import strict_json
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import SEAL_BROKEN, InvalidMessage
+from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, Time
 from tidemill.decode.avro import columns_of, parse_schema
 from tidemill.decode.contract import MAX_MESSAGE_BYTES
 from tidemill.decode.registry import Registry
@@ -41,11 +43,12 @@ DATA = (Column("data", JSONB),)
 
 @dataclass(frozen=True, slots=True)
 class StreamShape:
-    """What a format says of its stream: the columns of its data, and whether statements have digests of
-    them."""
+    """What a format says of its stream: the columns of its data, whether statements have digests of them,
+    and the kind of its times (`cdcv2.times`)."""
 
     columns: tuple[Column, ...]
     digests: bool
+    kind: int = INTEGERS
 
     @property
     def schema(self) -> pa.Schema:
@@ -63,16 +66,25 @@ class StreamDecoder(Protocol):
 
 def stream_shape(format_: Mapping[str, Any]) -> StreamShape:
     """Raises what is wrong with the format, or with its schema."""
+    kind = _kind(format_.get("components"))
     match format_:
         case {"format": "avro", "schema": schema}:
-            return _avro_shape(schema)
+            return _avro_shape(schema, kind)
         case {"format": "json"}:
-            return StreamShape(DATA, digests=False)
+            return StreamShape(DATA, digests=False, kind=kind)
         case _:
             raise Unsupported(
                 "ENVELOPE MATERIALIZE requires that FORMAT is AVRO or JSON",
                 hint="These are the encodings of CDCv2.",
             )
+
+
+def _kind(components: Any) -> int:
+    if components is None:
+        return INTEGERS
+    if isinstance(components, bool) or not isinstance(components, int) or not 1 <= components <= MAX_ARITY:
+        raise InvalidValue(f"times cannot have {components!r} components", hint=f"Give 1 to {MAX_ARITY}.")
+    return components
 
 
 def open_stream_decoder(format_: Mapping[str, Any], writer: str | None = None) -> StreamDecoder:
@@ -94,7 +106,7 @@ def open_stream_decoder(format_: Mapping[str, Any], writer: str | None = None) -
 # -- Avro
 
 
-def _avro_shape(text: str) -> StreamShape:
+def _avro_shape(text: str, kind: int) -> StreamShape:
     try:
         union: Any = json.loads(text)
     except ValueError as e:
@@ -102,18 +114,24 @@ def _avro_shape(text: str) -> StreamShape:
     update, progress = _branches(union)
     data = _field(update, "data")
     times = [_field(update, "time"), _items(_field(progress, "lower"))]
-    if any(isinstance(t, dict) and cast("dict[str, Any]", t).get("type") == "array" for t in times):
+    products = [isinstance(t, dict) and cast("dict[str, Any]", t).get("type") == "array" for t in times]
+    if any(products) and kind == INTEGERS:
         raise Unsupported(
             "a CDCv2 stream whose times are products cannot be a source",
-            hint="Times must be of the type long. The library tidemill.cdcv2 reads products.",
+            hint="Times must be of the type long. The library tidemill.cdcv2 reads products, and so do "
+            "MicroBatches, which are told of how many components.",
         )
+    if kind != INTEGERS:
+        if not all(products):
+            raise _no_stream(f"Its times are {json.dumps(times[0])}, and not arrays of {kind} longs.")
+        times = [_items(t) for t in times]
     if any(t not in ("long", {"type": "long"}) for t in times):
         raise _no_stream(f"Its times are {json.dumps(times[0])}, and not long.")
     if not isinstance(data, dict) or cast("dict[str, Any]", data).get("type") != "record":
         raise _no_stream("Its data is no record.")
     columns = columns_of(parse_schema(json.dumps(_spaced(cast("dict[str, Any]", data), update))))
-    shape = StreamShape(columns, digests=any(f.get("name") == "seal" for f in progress["fields"]))
-    AvroCodec(shape.schema, digests=shape.digests)  # refuses columns for which there is no form
+    shape = StreamShape(columns, any(f.get("name") == "seal" for f in progress["fields"]), kind)
+    AvroCodec(shape.schema, kind, digests=shape.digests)  # refuses columns for which there is no form
     return shape
 
 
@@ -203,12 +221,12 @@ class AvroStream:
 def _codec_for(shape: StreamShape, reader: str, writer: str) -> AvroCodec:
     """Whole columns at a time where the writer's bytes are laid out as ours are; else one by one, resolved to
     the reader's schema as Avro says. (Names of records say nothing, and are not compared.)"""
-    codec = AvroCodec(shape.schema, digests=shape.digests)
+    codec = AvroCodec(shape.schema, shape.kind, digests=shape.digests)
     said, ours = json.loads(writer), json.loads(codec.avro_schema)
     if same_layout(said, ours):
         return codec
     wanted = json.dumps(named_as(json.loads(reader), said))
-    return AvroCodec(shape.schema, digests=shape.digests, writer=writer, reader=wanted)
+    return AvroCodec(shape.schema, shape.kind, digests=shape.digests, writer=writer, reader=wanted)
 
 
 def _checked(said: UpdateColumns | Progress, schema: pa.Schema) -> Said:
@@ -240,7 +258,7 @@ class JsonStream:
             text = message.decode()
             if text.lstrip()[:1] == "[":
                 return _checked(self._updates(canonical_json(text), origin), self.shape.schema)
-            return _progress(strict_json(text), origin)
+            return _progress(strict_json(text), origin, self.shape.kind)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, TidemillError) as e:
             told = f"{type(e).__name__}: {e}".rstrip(".")
             return InvalidMessage("not a CDCv2 message in JSON", origin, detail=f"{told}.")
@@ -249,35 +267,45 @@ class JsonStream:
         """From the canonical text, in which an update's data stands between its first name and its diff: so
         numbers keep all of their digits."""
         data: list[str] = []
-        times: list[int] = []
+        times: list[Time] = []
+        kind = self.shape.kind
         diffs: list[int] = []
         at = 1
         while text[at] != "]":
             row, end = _ROWS.raw_decode(text, at)
             if set(row) != _NAMES:
                 raise ValueError(f"an update has the names {sorted(row)}")
-            times.append(_whole(row["time"]))
+            times.append(_time(row["time"], kind))
             diffs.append(_whole(row["diff"]))
-            behind = len(f', "diff": {diffs[-1]}, "time": {times[-1]}}}')
+            behind = len(f', "diff": {diffs[-1]}, "time": {row["time"]}}}')
             data.append(text[at + len('{"data": ') : end - behind])
             at = end + 2 if text[end] == "," else end
         batch = pa.RecordBatch.from_arrays([pa.array(data, pa.string())], schema=self.shape.schema)
-        return UpdateColumns(batch, np.array(times, np.int64), np.array(diffs, np.int64), origin)
+        when = np.array(times, np.int64).reshape((-1, kind) if kind else -1)
+        return UpdateColumns(batch, when, np.array(diffs, np.int64), origin)
 
 
 _ROWS = json.JSONDecoder()
 _NAMES = {"data", "diff", "time"}
 
 
-def _progress(record: Any, origin: str) -> Said:
-    counts = [(_whole(c["time"]), _whole(c["count"])) for c in record["counts"]]
-    lower, upper = ([_whole(t) for t in record[name]] for name in ("lower", "upper"))
+def _progress(record: Any, origin: str, kind: int) -> Said:
+    counts = [(_time(c["time"], kind), _whole(c["count"])) for c in record["counts"]]
+    lower, upper = ([_time(t, kind) for t in record[name]] for name in ("lower", "upper"))
     seal = record.get("seal")
     if seal is not None:
         contents = [_whole(c["content"]) for c in record["counts"]]
         if seal_of(Progress(lower, upper, counts, contents)) != signed(_whole(seal)):
             return InvalidMessage(SEAL_BROKEN, origin)
     return Progress(lower, upper, counts, origin=origin)
+
+
+def _time(value: Any, kind: int) -> Time:
+    if kind == INTEGERS:
+        return _whole(value)
+    if not isinstance(value, list) or len(cast("list[Any]", value)) != kind:
+        raise ValueError(f"not a time of {kind} components: {value!r}")
+    return tuple(map(_whole, cast("list[Any]", value)))
 
 
 def _whole(value: Any) -> int:

@@ -36,9 +36,8 @@ def stream_output(spec: Mapping[str, Any], words: tuple[str, str]) -> Output:
     """The output of a definition with ENVELOPE MATERIALIZE (`name`, `value`); `words` tell where a record is
     (`Stream`). Raises what is wrong with it."""
     shape = stream_shape(spec["value"])
-    return Output(
-        spec["name"], RelationDesc(shape.columns), stream=Stream(digests=shape.digests, words=words)
-    )
+    stream = Stream(shape.kind, shape.digests, words)
+    return Output(spec["name"], RelationDesc(shape.columns), stream=stream)
 
 
 class StreamRows:
@@ -83,10 +82,12 @@ class StreamRows:
             records, size, stated = 0, 0, []
 
     def _rows(self, updates: Sequence[UpdateColumns], offsets: Sequence[int]) -> pa.RecordBatch:
+        kind = self._decoder.shape.kind
         schema = pa.schema([f.with_nullable(True) for f in self._decoder.shape.schema])
+        when = pa.list_(pa.int64(), kind) if kind else pa.int64()
         fields = [
             *schema,
-            pa.field(STREAM_TIME_COLUMN, pa.int64(), nullable=False),
+            pa.field(STREAM_TIME_COLUMN, when, nullable=False),
             pa.field(DIFF_COLUMN, pa.int64(), nullable=False),
             pa.field(OFFSET_COLUMN, pa.int64(), nullable=False),
         ]
@@ -94,9 +95,10 @@ class StreamRows:
             return pa.RecordBatch.from_pylist([], schema=pa.schema(fields))
         data = pa.concat_batches([u.data for u in updates])
         counts = [len(u) for u in updates]
+        times = pa.array(np.concatenate([u.times for u in updates]).reshape(-1))
         columns = [
             *data.columns,
-            pa.array(np.concatenate([u.times for u in updates])),
+            pa.FixedSizeListArray.from_arrays(times, kind) if kind else times,
             pa.array(np.concatenate([u.diffs for u in updates])),
             pa.array(np.repeat(np.array(offsets, np.int64), counts)),
         ]

@@ -79,7 +79,8 @@ class MicroBatches:
         self._output = output
         name = str(spec["name"])
         self._data = self._shard(name, output.desc)
-        stash = self._shard(stash_id(name), stash_desc(output.desc))
+        kind = 0 if output.stream is None else output.stream.kind
+        stash = self._shard(stash_id(name), stash_desc(output.desc, kind))
         self._state = StreamState(self._data, stash, self._shard(tally_id(name), TALLY_DESC))
         self._take_back()
         # Where workers on this machine keep what they know of the stash; it may be lost.
@@ -91,8 +92,8 @@ class MicroBatches:
         session: SparkSession, folder: str, name: str, form: Mapping[str, Any], **options: Any
     ) -> MicroBatches:
         """The stream `name` of a folder, begun or gone on with. `form` is {"format": "json"}, or {"format":
-        "avro", "schema": ..., "framed": ..., "registry": {"url": ...} or None}. Options are those of
-        `Environment.open`."""
+        "avro", "schema": ..., "framed": ..., "registry": {"url": ...} or None}; with "components" its times
+        are products of so many numbers. Options are those of `Environment.open`."""
         spec = {"name": name, "envelope": {"kind": MATERIALIZE}, "value": dict(form)}
         output = stream_output(spec, ("partition ", ", offset "))
         environment = Environment.open(folder, **options)
