@@ -108,6 +108,11 @@ class CopyOptions:
     force_quote: tuple[str, ...] = ()  # column names; ("*",) means all
     force_not_null: tuple[str, ...] = ()
     force_null: tuple[str, ...] = ()
+    # The header line must name the columns; what stands for a column's default in place of a value; how the
+    # text is encoded, by Python's name.
+    header_match: bool = False
+    default: str | None = None
+    encoding: str = "utf-8"
 
 
 @dataclass(slots=True)
@@ -143,6 +148,8 @@ class CopyIn:
     sink: CopySink
     # The table's name, for the errors that say where in the data they are.
     relation: str = ""
+    # What each column's default is now; None for a column that has none. Given where `options.default` is.
+    defaults: tuple[pa.Scalar | None, ...] = ()
 
 
 Outcome = Complete | EmptyQuery | Rows | CopyOut | CopyIn

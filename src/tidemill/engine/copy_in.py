@@ -8,10 +8,10 @@ import pyarrow as pa
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import CopyIn, Outcome
+from tidemill.engine.copy_options import copy_options
 from tidemill.engine.defaults import default_column
 from tidemill.engine.dml import target_columns
 from tidemill.engine.plan import Action, Plan
-from tidemill.engine.select import copy_options
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
 from tidemill.engine.target import Target
@@ -59,11 +59,15 @@ class TableSink:
 def plan_copy_from(s: EngineSession, statement: ast.CopyFrom, catalog: CatalogState) -> Plan:
     table = s.resolver(catalog).table(statement.table, "copy to")
     at = target_columns(table, statement.columns)
-    options = copy_options(statement.options)
     columns = tuple(table.desc.columns[i] for i in at)
+    options = copy_options(statement.options, columns)
 
     async def act(session: EngineSession) -> Outcome:
         session.current.will_write("COPY FROM")
-        return CopyIn(columns, options, TableSink(session, table, at), table.name)
+        defaults: tuple[pa.Scalar | None, ...] = ()
+        if options.default is not None:
+            given = (None if table.defaults[i] is None else default_column(session, table, i, 1) for i in at)
+            defaults = tuple(None if one is None else one[0] for one in given)
+        return CopyIn(columns, options, TableSink(session, table, at), table.name, defaults)
 
     return Action(act)

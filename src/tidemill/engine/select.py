@@ -15,6 +15,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
 from tidemill.engine.catalog_query import CatalogQueryPlan, plan_catalog_query
+from tidemill.engine.copy_options import copy_options
 from tidemill.engine.cursors import Cursor
 from tidemill.engine.durations import milliseconds
 from tidemill.engine.following import described
@@ -208,22 +209,8 @@ def plan_copy_to(
     if isinstance(source, ast.Name):
         source = table_query(source, statement.columns)
     query = _readable(session, source, types, catalog)
-    return CopyToPlan(query, copy_options(statement.options), isinstance(source, ast.Subscribe))
-
-
-def copy_options(o: ast.CopyOptions) -> CopyOptions:
-    if o.header_match:
-        raise Unsupported("COPY ... HEADER MATCH is not supported", hint="Use HEADER.")
-    return CopyOptions(
-        o.format,
-        o.delimiter,
-        o.null,
-        o.header,
-        o.quote,
-        o.escape,
-        o.force_quote,
-        o.force_not_null,
-        o.force_null,
+    return CopyToPlan(
+        query, copy_options(statement.options, query.columns), isinstance(source, ast.Subscribe)
     )
 
 

@@ -287,6 +287,8 @@ def _copy_options(o: ast.CopyOptions) -> str:
         said += [f"HEADER {'match' if o.header_match else 'true'}"] if o.header else []
     if o.format == "csv":
         said += [f"QUOTE {quote_literal(o.quote)}", f"ESCAPE {quote_literal(o.escape)}"]
+    said += [f"DEFAULT {quote_literal(o.default)}"] if o.default is not None else []
+    said += [f"ENCODING {quote_literal(o.encoding)}"] if o.encoding != "UTF8" else []
     forced = (("QUOTE", o.force_quote), ("NOT_NULL", o.force_not_null), ("NULL", o.force_null))
     for name, columns in forced:
         if columns == ("*",):

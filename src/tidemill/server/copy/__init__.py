@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from tidemill.engine.api import CopyOptions
 from tidemill.errors import Unsupported
 from tidemill.server.copy.binary import BinaryDecoder, BinaryEncoder
 from tidemill.server.copy.csv import CsvDecoder, CsvEncoder
 from tidemill.server.copy.formats import CopyDecoder, CopyEncoder
+from tidemill.server.copy.recode import Recoded, Recoding
 from tidemill.server.copy.text import TextDecoder, TextEncoder
 from tidemill.server.copy.values import Values
 from tidemill.types.model import Column
@@ -27,20 +30,25 @@ def copy_encoder(
     """`begun`: for rows behind the first, of which others have seen to the beginning."""
     if options.format == "binary":
         return BinaryEncoder(columns, begun=begun)
+    lines: CopyEncoder = TextEncoder(columns, options, timezone)
     if options.format == "csv":
-        return CsvEncoder(columns, options, timezone)
-    return TextEncoder(columns, options, timezone)
+        lines = CsvEncoder(columns, options, timezone)
+    return lines if options.encoding == "utf-8" else Recoding(lines, options.encoding)
 
 
 def copy_decoder(
-    columns: Sequence[Column], options: CopyOptions, *, relation: str = "", timezone: str = "UTC"
+    columns: Sequence[Column],
+    options: CopyOptions,
+    *,
+    relation: str = "",
+    timezone: str = "UTC",
+    defaults: Sequence[pa.Scalar | None] = (),
 ) -> CopyDecoder:
-    """`relation` is the table's name, for errors."""
+    """`relation` is the table's name, for errors; `defaults` as in `api.CopyIn`."""
     if not columns:
         raise Unsupported("COPY FROM into a table without columns is not supported")
-    values = Values(columns, relation, timezone)
+    values = Values(columns, relation, timezone, defaults)
     if options.format == "binary":
         return BinaryDecoder(values)
-    if options.format == "csv":
-        return CsvDecoder(values, options)
-    return TextDecoder(values, options)
+    lines = CsvDecoder(values, options) if options.format == "csv" else TextDecoder(values, options)
+    return lines if options.encoding == "utf-8" else Recoded(lines, options.encoding)

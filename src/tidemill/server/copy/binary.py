@@ -17,8 +17,7 @@ import pyarrow as pa
 from tidemill.errors import LimitExceeded
 from tidemill.server import limits
 from tidemill.server.bytecolumns import concatenated, fixed_width, prefixes
-from tidemill.server.copy.formats import BadCopyData
-from tidemill.server.copy.values import Values
+from tidemill.server.copy.values import BadCopyData, Values
 from tidemill.types import wire
 from tidemill.types.model import Column
 

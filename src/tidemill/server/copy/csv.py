@@ -26,11 +26,11 @@ from tidemill.server.copy.fields import (
     line_ends,
     line_start,
     matches,
+    spans_of,
     split,
-    wrong_width,
 )
-from tidemill.server.copy.formats import BadCopyData, LineDecoder
-from tidemill.server.copy.values import Values, with_context
+from tidemill.server.copy.formats import LineDecoder
+from tidemill.server.copy.values import BadCopyData, Values, with_context
 from tidemill.types import wire
 from tidemill.types.kernels import pc
 from tidemill.types.model import Column
@@ -100,11 +100,12 @@ class CsvDecoder(LineDecoder):
     """The csv format in."""
 
     def __init__(self, values: Values, options: CopyOptions) -> None:
-        super().__init__(values, header=options.header)
+        super().__init__(values, options)
         self._delimiter = ord(options.delimiter)
         self._quote = ord(options.quote)
         self._escape = ord(options.escape)
         self._null = options.null.encode()
+        self._default = None if options.default is None else options.default.encode()
         names = [c.name for c in values.columns]
         self._force_not_null = _numbers(options.force_not_null, names)
         self._force_null = _numbers(options.force_null, names)
@@ -237,33 +238,37 @@ class CsvDecoder(LineDecoder):
             if self.eol == b"\r\n":
                 kept[row_ends - 1] = False
             keep = kept
-        columns = self._columns(data, found, keep, row_end)
-        batch = self.values.batch(columns, lambda row: self._line_of(data, int(row_ends[row])))
+        columns, marked = self._columns(data, found, keep, row_end)
+        batch = self.values.batch(columns, lambda row: self._line_of(data, int(row_ends[row])), marked=marked)
         if found.wrong is not None:
             start = int(row_ends[found.rows - 1]) + 1 if found.rows else 0
             end = int(row_ends[found.rows])
             text = data[start:end].tobytes().rstrip(b"\r")
-            raise wrong_width(self.values, found.wrong, self._line_of(data, end), text)
+            self.raise_narrow(text, found.wrong, self.lines + self.count_lines(data[:start].tobytes()))
         self.lines += self.count_lines(data.tobytes())
         return batch
 
-    def _columns(self, data: Bytes, found: Cells, keep: Mask | None, row_end: Mask) -> list[pa.Array]:
+    def _columns(
+        self, data: Bytes, found: Cells, keep: Mask | None, row_end: Mask
+    ) -> tuple[list[pa.Array], Mask | None]:
+        """The fields by column, and which of them stand for the column's default."""
         width = len(self.values.columns)
         ends = found.ends
         null: Mask | None = None
+        marked: Mask | None = None
         if len(ends):
-            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
-            lengths = ends - starts
-            if self.eol == b"\r\n":
-                lengths -= row_end[ends]
+            starts, lengths = spans_of(ends, row_end, self.eol)
             null = matches(data, starts, lengths, self._null)
             for i in self._force_not_null:
                 null[i::width] = False
+            if self._default is not None:
+                marked = matches(data, starts, lengths, self._default)
+                null |= marked
         columns = split(data, found, keep, null, width)
         for i in self._force_null:
             is_null = pc.equal(columns[i], pa.scalar(self._null))
             columns[i] = pc.if_else(is_null, pa.scalar(None, pa.binary()), columns[i])
-        return columns
+        return columns, marked
 
     def _line_of(self, data: Bytes, row_end: int) -> int:
         return self.lines + self.count_lines(data[: row_end + 1].tobytes())

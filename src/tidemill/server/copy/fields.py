@@ -12,9 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.server.copy.formats import BadCopyData
-from tidemill.server.copy.values import Values, with_context
-
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -113,10 +110,10 @@ def matches(data: Bytes, starts: Places, lengths: Places, wanted: bytes) -> Mask
     return found
 
 
-def wrong_width(values: Values, fields: int, line: int, text: bytes) -> Exception:
-    """A row with too few or too many fields."""
-    if fields < len(values.columns):
-        error = BadCopyData(f'missing data for column "{values.columns[fields].name}"')
-    else:
-        error = BadCopyData("extra data after last expected column")
-    return with_context(error, values.context(line, value=text))
+def spans_of(ends: Places, row_end: Mask, eol: bytes) -> tuple[Places, Places]:
+    """Where fields begin and how long they are as they stand, from where they end."""
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
+    lengths = ends - starts
+    if eol == b"\r\n":
+        lengths -= row_end[ends]
+    return starts, lengths

@@ -8,13 +8,15 @@ limited.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from dataclasses import replace
+from typing import NoReturn, Protocol, Self
 
 import pyarrow as pa
 
-from tidemill.errors import InvalidValue, LimitExceeded
+from tidemill.engine.api import CopyOptions
+from tidemill.errors import LimitExceeded
 from tidemill.server import limits
-from tidemill.server.copy.values import Values
+from tidemill.server.copy.values import BadCopyData, Values, with_context
 
 
 class CopyEncoder(Protocol):
@@ -43,17 +45,21 @@ class CopyDecoder(Protocol):
         ...
 
 
-class BadCopyData(InvalidValue):
-    """The data is not in the format (22P04)."""
-
-    sqlstate = "22P04"
+def wrong_width(values: Values, fields: int, line: int, text: bytes) -> Exception:
+    """A row with too few or too many fields."""
+    if fields < len(values.columns):
+        error = BadCopyData(f'missing data for column "{values.columns[fields].name}"')
+    else:
+        error = BadCopyData("extra data after last expected column")
+    return with_context(error, values.context(line, value=text))
 
 
 class LineDecoder(ABC):
     """Text and csv: rows end at line ends, which the first line decides: LF, CR LF or CR."""
 
-    def __init__(self, values: Values, *, header: bool) -> None:
+    def __init__(self, values: Values, options: CopyOptions) -> None:
         self.values = values
+        self._options = options
         # Bytes after the last whole row, in the pieces they came in.
         self._pieces: list[bytes] = []
         self._size = 0
@@ -63,7 +69,7 @@ class LineDecoder(ABC):
         self.eol = b""
         # Lines consumed so far.
         self.lines = 0
-        self._skip_header = header
+        self._skip_header = options.header
         # The end-of-data mark was seen: what follows is not data.
         self.ended = False
 
@@ -88,6 +94,10 @@ class LineDecoder(ABC):
     def finish(self) -> list[pa.RecordBatch]:
         pending = b"".join(self._pieces)
         self._pieces = []
+        if not pending and self._skip_header and self._options.header_match:
+            # Nothing is a header line too, and the wrong one.
+            self.eol = self.eol or b"\n"
+            self._check_header(self.eol)
         if self.ended or not pending:
             return []
         if not self.eol:
@@ -105,6 +115,8 @@ class LineDecoder(ABC):
         """Rows of a block that ends at a row's end."""
         if self._skip_header and block:
             end = self.first_row_end(block)
+            if self._options.header_match:
+                self._check_header(block[:end])
             self.lines += self.count_lines(block[:end])
             block = block[end:]
             self._skip_header = False
@@ -112,6 +124,43 @@ class LineDecoder(ABC):
             return []
         batch = self.decode_block(block)
         return [batch] if batch.num_rows else []
+
+    def _check_header(self, line: bytes) -> None:
+        """HEADER MATCH: the line names the columns, in their order."""
+        names = [c.name for c in self.values.columns]
+        narrow = BadCopyData(f"wrong number of fields in header line: expected {len(names)}")
+        try:
+            found = self._sibling(self.values.texts()).decode_block(line)
+        except BadCopyData as e:
+            raise with_context(narrow, e.detail or "") from None
+        if not found.num_rows:
+            # The mark that ends the data.
+            raise with_context(narrow, self.values.context(1))
+        for n, (name, column) in enumerate(zip(names, found.columns, strict=True)):
+            got = column[0].as_py()
+            if got != name:
+                shown = "null value" if got is None else f'"{got}"'
+                error = BadCopyData(
+                    f'column name mismatch in header line field {n + 1}: got {shown}, expected "{name}"'
+                )
+                raise with_context(error, self.values.context(1))
+
+    def raise_narrow(self, line: bytes, fields: int, before: int) -> NoReturn:
+        """A row has another number of fields than the table. What is wrong with the values of one that has
+        too few comes first. `before` is how many lines stand before it."""
+        if 0 < fields < len(self.values.columns):
+            part = self._sibling(self.values.first(fields))
+            part.lines = before
+            part.decode_block(line + self.eol)
+        at = before + self.count_lines(line + self.eol)
+        raise wrong_width(self.values, fields, at, line)
+
+    def _sibling(self, values: Values) -> Self:
+        """A decoder of the same format for other columns."""
+        plain = replace(self._options, header=False, header_match=False)
+        other = type(self)(values, plain)
+        other.eol = self.eol
+        return other
 
     @abstractmethod
     def find_eol(self, pending: bytes, *, final: bool) -> bytes:

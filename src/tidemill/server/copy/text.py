@@ -22,11 +22,11 @@ from tidemill.server.copy.fields import (
     line_ends,
     line_start,
     matches,
+    spans_of,
     split,
-    wrong_width,
 )
-from tidemill.server.copy.formats import BadCopyData, LineDecoder
-from tidemill.server.copy.values import Values, with_context
+from tidemill.server.copy.formats import LineDecoder
+from tidemill.server.copy.values import BadCopyData, Values, with_context
 from tidemill.types import wire
 from tidemill.types.kernels import pc
 from tidemill.types.model import Column
@@ -83,9 +83,10 @@ class TextDecoder(LineDecoder):
     """The text format in."""
 
     def __init__(self, values: Values, options: CopyOptions) -> None:
-        super().__init__(values, header=options.header)
+        super().__init__(values, options)
         self._delimiter = ord(options.delimiter)
         self._null = options.null.encode()
+        self._default = None if options.default is None else options.default.encode()
 
     def find_eol(self, pending: bytes, *, final: bool) -> bytes:
         for found in re.finditer(rb"[\r\n]", pending):
@@ -158,7 +159,7 @@ class TextDecoder(LineDecoder):
         is_end = row_end | ((data == self._delimiter) & ~escaped)
         ends = np.flatnonzero(is_end)
         found = cells(ends, row_end[ends], width)
-        null = self._nulls(data, found.ends, row_end)
+        null, marked = self._markers(data, found.ends, row_end)
         keep: Mask | None = None
         plain = data
         if len(slashes) or self.eol == b"\r\n":
@@ -169,23 +170,25 @@ class TextDecoder(LineDecoder):
             keep = kept
         columns = split(plain, found, keep, null, width)
         first = self.lines + 1
-        batch = self.values.batch(columns, lambda row: first + row)
+        batch = self.values.batch(columns, lambda row: first + row, marked=marked)
         if found.wrong is not None:
             row_ends = np.flatnonzero(row_end)
             start = int(row_ends[found.rows - 1]) + 1 if found.rows else 0
             line = data[start : int(row_ends[found.rows])].tobytes()
-            raise wrong_width(self.values, found.wrong, first + found.rows, line.rstrip(b"\r"))
+            self.raise_narrow(line.rstrip(b"\r"), found.wrong, self.lines + found.rows)
         self.lines += found.rows
         return batch
 
-    def _nulls(self, data: Bytes, ends: Places, row_end: Mask) -> Mask | None:
+    def _markers(self, data: Bytes, ends: Places, row_end: Mask) -> tuple[Mask | None, Mask | None]:
+        """Which fields have no value of their own (null, or the default), and which are the default."""
         if not len(ends):
-            return None
-        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
-        lengths = ends - starts
-        if self.eol == b"\r\n":
-            lengths -= row_end[ends]
-        return matches(data, starts, lengths, self._null)
+            return None, None
+        starts, lengths = spans_of(ends, row_end, self.eol)
+        null = matches(data, starts, lengths, self._null)
+        if self._default is None:
+            return null, None
+        marked = matches(data, starts, lengths, self._default)
+        return null | marked, marked
 
 
 def _escaped_at(data: bytes, at: int) -> bool:

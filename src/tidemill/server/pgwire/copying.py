@@ -18,7 +18,9 @@ from tidemill.server.pgwire.protocol import Conversation, Failure
 
 async def receive_copy(line: Line, conversation: Conversation, copy: CopyIn) -> str:
     """Runs until the client is done or has failed. Returns the tag."""
-    decoder = copy_decoder(copy.columns, copy.options, relation=copy.relation, timezone=line.timezone)
+    decoder = copy_decoder(
+        copy.columns, copy.options, relation=copy.relation, timezone=line.timezone, defaults=copy.defaults
+    )
     try:
         line.outbox.put(
             replies.copy_response(b"G", len(copy.columns), binary=copy.options.format == "binary")

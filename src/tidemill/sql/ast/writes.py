@@ -75,6 +75,8 @@ class CopyOptions:
     header_match: bool = False  # HEADER MATCH: the header must name the columns
     quote: str = '"'
     escape: str = '"'
+    default: str | None = None  # in place of a value: the column's default
+    encoding: str = "UTF8"  # of the data
     force_quote: tuple[str, ...] = ()  # column names; ("*",) means all
     force_not_null: tuple[str, ...] = ()
     force_null: tuple[str, ...] = ()

@@ -1,0 +1,40 @@
+"""COPY's options from a statement to what a door is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.engine.api import CopyOptions
+from tidemill.errors import UndefinedObject
+from tidemill.sql import ast
+from tidemill.sql.parser.copy_options import CODECS
+from tidemill.types.model import Column
+
+
+def copy_options(o: ast.CopyOptions, columns: Sequence[Column]) -> CopyOptions:
+    """`columns` are those that are copied; options may name no others."""
+    names = {c.name for c in columns}
+    for option, named in (
+        ("FORCE_QUOTE", o.force_quote),
+        ("FORCE_NOT_NULL", o.force_not_null),
+        ("FORCE_NULL", o.force_null),
+    ):
+        for name in named if named != ("*",) else ():
+            if name not in names:
+                raise UndefinedObject(
+                    f'column "{name}" of {option} is not among those that are copied', sqlstate="42703"
+                )
+    return CopyOptions(
+        format=o.format,
+        delimiter=o.delimiter,
+        null=o.null,
+        header=o.header,
+        quote=o.quote,
+        escape=o.escape,
+        header_match=o.header_match,
+        default=o.default,
+        encoding=CODECS[o.encoding],
+        force_quote=o.force_quote,
+        force_not_null=o.force_not_null,
+        force_null=o.force_null,
+    )
