@@ -62,6 +62,26 @@ def test_the_wait_doubles_and_has_an_end(attempts: Attempts, clock: Clock) -> No
     attempts.check("a", "r")
 
 
+def test_there_is_one_try_for_each_wait(attempts: Attempts, clock: Clock) -> None:
+    """Whoever knocks on many connections at once gets no more guesses than on one."""
+    _fail(attempts, FREE_FAILURES)
+    clock.now += 1.1
+    attempts.check("a", "r")
+    for _ in range(100):
+        with pytest.raises(TooManyFailures):
+            attempts.check("a", "r")
+    attempts.succeeded("a", "r")
+    for _ in range(100):
+        attempts.check("a", "r")
+
+
+def test_after_a_quiet_while_all_may_try_again(attempts: Attempts, clock: Clock) -> None:
+    _fail(attempts, FREE_FAILURES + 3)
+    clock.now += FORGET_SECONDS + 1
+    for _ in range(100):
+        attempts.check("a", "r")
+
+
 def test_a_login_makes_good(attempts: Attempts) -> None:
     _fail(attempts, FREE_FAILURES)
     attempts.succeeded("a", "r")

@@ -1,8 +1,9 @@
 """Slows down those who guess passwords, by the address they come from and the role they want.
 
 Called by `server.auth` before and after each login that needs a password. Both doors share one `Attempts`.
-Promises: whoever knows the password waits at most `MAX_WAIT_SECONDS`; memory is bounded; another address is
-not concerned (a role that is attacked from one address can log in from the others).
+Promises: whoever knows the password waits at most `MAX_WAIT_SECONDS`, if nobody beside it guesses; after the
+free failures there is one try for each wait, on however many connections; memory is bounded; another address
+is not concerned (a role that is attacked from one address can log in from the others).
 """
 
 from __future__ import annotations
@@ -62,6 +63,12 @@ class Attempts:
                 detail=f"{FREE_FAILURES} may fail in a row before one has to wait.",
                 hint=f"Try again in {math.ceil(wait)} s.",
             )
+        record = self._records.get((address, role))
+        if record is not None and self._clock() - record.last > FORGET_SECONDS:
+            del self._records[(address, role)]
+        elif record is not None and record.failures >= FREE_FAILURES:
+            # One try: who knocks on a thousand connections at once, when the wait is over, has no thousand.
+            record.last = self._clock()
 
     def failed(self, address: str, role: str) -> None:
         now, address = self._clock(), _origin(address)
