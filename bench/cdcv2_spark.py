@@ -13,17 +13,17 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 
 from bench.report import Figure
+from support.shipped import Shipped
 from tidemill.catalog.sidecars import TALLY_DESC, stash_desc
 from tidemill.cdcv2 import Progress
 from tidemill.ingest.machine import Feed, Machine, Timing
@@ -135,19 +135,6 @@ class PlanReader:
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-class Shipped:
-    """A reader as workers get it: by value, for they cannot import the benchmarks."""
-
-    def __init__(self, reader: PlanReader) -> None:
-        self._bytes: bytes = cloudpickle.dumps(reader)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
-        return cloudpickle.loads, (self._bytes,)
-
-    def read(self, piece: Piece) -> Iterator[Batch]:
-        return cloudpickle.loads(self._bytes).read(piece)
 
 
 class PlanSource(Source):

@@ -7,8 +7,6 @@ import contextlib
 import io
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +14,13 @@ import fastavro
 import psycopg
 import pytest
 
+from engine.asking import run, until
 from support.debezium import SchemaRegistry
 from support.kafka import Kafka
 from support.server import ServerProcess
 from tidemill.dev.broker import PASSWORD, USER
 
-SECONDS = 180.0
 WRONG = "wrong-hunter2"
-
-
-@pytest.fixture
-def home(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to a database of the test's own."""
-    name = request.node.name
-    with psycopg.connect(server.sql_dsn, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}"'.encode())
-        with psycopg.connect(f"{server.sql_dsn} dbname={name}", autocommit=True) as connection:
-            yield connection
-        admin.execute(f'DROP DATABASE "{name}" CASCADE'.encode())
-
-
-def run(connection: psycopg.Connection[Any], sql: str) -> list[tuple[Any, ...]]:
-    cursor = connection.execute(sql.encode())
-    return [] if cursor.description is None else cursor.fetchall()
-
-
-def until(ask: Callable[[], object], wanted: object) -> None:
-    deadline = time.monotonic() + SECONDS
-    while (found := ask()) != wanted:
-        assert time.monotonic() < deadline, f"{found!r} instead of {wanted!r}"
-        time.sleep(0.2)
 
 
 def status(connection: psycopg.Connection[Any], name: str) -> tuple[str, str | None]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -12,36 +10,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from engine.asking import run, until
 from support.debezium import SchemaRegistry
 from support.kafka import Kafka, Record
-from support.server import ServerProcess
 from tidemill.cdcv2 import AvroCodec, JsonCodec, Progress, UpdateColumns
 
-SECONDS = 180.0
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
-
-
-@pytest.fixture
-def home(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to a database of the test's own."""
-    name = request.node.name
-    with psycopg.connect(server.sql_dsn, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}"'.encode())
-        with psycopg.connect(f"{server.sql_dsn} dbname={name}", autocommit=True) as connection:
-            yield connection
-        admin.execute(f'DROP DATABASE "{name}" CASCADE'.encode())
-
-
-def run(connection: psycopg.Connection[Any], sql: str) -> list[tuple[Any, ...]]:
-    cursor = connection.execute(sql.encode())
-    return [] if cursor.description is None else cursor.fetchall()
-
-
-def until(ask: Callable[[], object], wanted: object) -> None:
-    deadline = time.monotonic() + SECONDS
-    while (found := ask()) != wanted:
-        assert time.monotonic() < deadline, f"{found!r} instead of {wanted!r}"
-        time.sleep(0.2)
 
 
 def history(times: int) -> tuple[list[UpdateColumns | Progress], dict[tuple[int, str], int]]:

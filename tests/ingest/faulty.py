@@ -17,6 +17,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from proof.proof_sources import Judge
+from support.shipped import Shipped
 from tidemill import failpoints
 from tidemill.catalog.items import Source as SourceItem
 from tidemill.catalog.store import Catalog
@@ -87,19 +88,6 @@ def _exhaust() -> None:
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-class Shipped:
-    """A reader as workers get it: by value, for they cannot import the tests."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._bytes: bytes = cloudpickle.dumps(reader)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
-        return cloudpickle.loads, (self._bytes,)
-
-    def read(self, piece: Piece) -> Iterator[Batch]:
-        return cloudpickle.loads(self._bytes).read(piece)
 
 
 class FaultySource(Source):
