@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from ingest.scripted import GAUGE
-from tidemill.catalog.sidecars import TALLY_DESC, stash_desc
+from support.shipped import Shipped
+from tidemill.catalog.sidecars import CLOCK_DESC, TALLY_DESC, stash_desc
 from tidemill.cdcv2 import Message, Progress, Updates
 from tidemill.ingest.machine import Feed, Machine, Timing
 from tidemill.ingest.recovery.stream import StreamState
 from tidemill.ingest.runner import LocalRunner, Runner
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
-from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import Remap
 from tidemill.sources.contract import (
@@ -36,6 +36,7 @@ from tidemill.sources.contract import (
     Stream,
 )
 from tidemill.sources.offsets import Offsets, PartitionKey
+from tidemill.time.bounds import MAX_TIME
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
 from tidemill.types.model import TEXT, Column, RelationDesc
 
@@ -75,19 +76,6 @@ class StreamReader:
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-class Shipped:
-    """A reader as workers get it: by value, for they cannot import the tests."""
-
-    def __init__(self, reader: StreamReader) -> None:
-        self._bytes: bytes = cloudpickle.dumps(reader)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
-        return cloudpickle.loads, (self._bytes,)
-
-    def read(self, piece: Piece) -> Iterator[Batch]:
-        return cloudpickle.loads(self._bytes).read(piece)
-
-
 class StreamSource(Source):
     gauge = GAUGE
 
@@ -114,6 +102,8 @@ class StreamHouse:
     source: StreamSource = field(default_factory=StreamSource)
     runner: Runner | None = None
     created: int = 0
+    # The rows keep the stream's times.
+    own_times: bool = False
 
     def __post_init__(self) -> None:
         self.clock = 0
@@ -126,8 +116,9 @@ class StreamHouse:
             self.created = oracle.write_ts()
             oracle.complete(self.created)
         desc = stash_desc(ROWS, self.source.kind)
-        data = self._shard("data", ROWS)
-        self.stream = StreamState(data, self._shard("stash", desc), self._shard("tally", TALLY_DESC))
+        line = self._shard("line", ROWS) if self.own_times else None
+        data = self._shard("data", CLOCK_DESC if self.own_times else ROWS)
+        self.stream = StreamState(data, self._shard("stash", desc), self._shard("tally", TALLY_DESC), line)
         self.machine = Machine(
             "u1",
             self.source,
@@ -147,6 +138,8 @@ class StreamHouse:
                 return self.environment.open_shard(name)
             return self.environment.open_ingested(name)
         except ShardMissing:
+            if name == "line":
+                return self.environment.create_foreign(name, desc)
             return self.environment.create_shard(name, desc, since=self.created)
 
     def close(self) -> None:
@@ -184,13 +177,13 @@ class StreamHouse:
         return sorted(
             (
                 (row["name"], row[TIME_COLUMN], row[DIFF_COLUMN])
-                for row in self._all(self.machine.feeds[0].shard)
+                for row in self._all(self.machine.feeds[0].rows)
             ),
             key=str,
         )
 
     def errors(self) -> list[str]:
-        rows = self._all(self.machine.feeds[0].shard)
+        rows = self._all(self.machine.feeds[0].rows)
         return [row[ERROR_COLUMN] for row in rows if row[ERROR_COLUMN] is not None]
 
     def stashed(self) -> list[dict[str, Any]]:
@@ -205,7 +198,10 @@ class StreamHouse:
 
     @staticmethod
     def _all(shard: Shard) -> list[dict[str, Any]]:
-        as_of = max(upper_of(shard) - 1, shard.since)
+        upper = shard.upper
+        as_of = MAX_TIME if upper is None else max(upper - 1, shard.since)
+        if upper == 0:
+            return []
         with shard.snapshot(as_of, readable=as_of + 1) as snapshot:
             return [row for part in snapshot.parts for row in snapshot.read_part(part).to_pylist()]
 

@@ -22,6 +22,7 @@ from tidemill.cdcv2.digest import content_of
 from tidemill.errors import LimitExceeded
 from tidemill.ingest.recovery import settle as settle_module
 from tidemill.ingest.recovery.stream import from_rows, to_rows
+from tidemill.time.bounds import MAX_UPPER
 from tidemill.types.arrow import storage_schema
 
 STEPS = [
@@ -32,6 +33,7 @@ STEPS = [
     "tick.before_commit",
     "tick.recovery.stashed",
     "tick.recovery.tallied",
+    "tick.recovery.lined",
     "tick.committed",
 ]
 
@@ -171,6 +173,68 @@ def test_a_record_that_cannot_be_read_is_an_error_and_stops_nothing(house: Strea
     ]
 
 
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[StreamHouse]:
+    """The rows keep the stream's times."""
+    house = StreamHouse(tmp_path / "data", own_times=True)
+    yield house
+    failpoints.arm("")
+    house.close()
+
+
+def complete(house: StreamHouse) -> int:
+    return house.machine.complete("line")
+
+
+def test_rows_may_keep_their_times(line: StreamHouse) -> None:
+    line.source.produce([Updates([("a", 3, 1), ("b", 4, 2)]), Progress([0], [4], [(3, 1)])])
+    line.settle()
+    assert line.updates() == [("a", 3, 1)] and complete(line) == 4
+    line.again()
+    line.source.produce([Progress([4], [10], [(4, 1)])])
+    line.settle()
+    assert line.updates() == [("a", 3, 1), ("b", 4, 2)] and complete(line) == 10
+    # Time goes on without rows, and is over when the stream says so.
+    line.source.produce([Progress([10], [20])])
+    line.settle()
+    assert complete(line) == 20 and not line.machine.ceased
+    line.source.produce([Progress([20], [])])
+    line.settle()
+    assert complete(line) == MAX_UPPER and line.machine.ceased
+
+
+def test_what_is_wrong_with_a_stream_is_told_where_rows_keep_their_times(line: StreamHouse) -> None:
+    said: list[Message | str] = ["Decode error: no\nIn partition 0, offset 0.", Updates([("a", 1, 1)])]
+    line.source.produce([*said, Updates([("b", 2, 1), ("b", 2, 2)]), Progress([0], [3], [(1, 1), (2, 1)])])
+    line.settle()
+    assert line.updates() == [("a", 1, 1)] and complete(line) == 2
+    told = line.machine.stalls()
+    assert "withheld" in told[0] and "two different diffs" in told[0] and told[1].startswith("Decode error")
+
+
+def test_history_of_rows_that_keep_their_times_goes_by_those(line: StreamHouse) -> None:
+    line.source.produce([Updates([("a", 3, 1), ("b", 400, 1)]), Progress([0], [500], [(3, 1), (400, 1)])])
+    line.settle()
+    line.machine.retain(line.clock, 100, 10)
+    assert line.machine.feeds[0].rows.since == 399
+    line.machine.retain(line.clock, 90, 100)
+    assert line.machine.feeds[0].rows.since == 399
+
+
+def test_a_stream_that_has_ended_is_not_read_on(house: StreamHouse) -> None:
+    house.source.produce([Updates([("a", 3, 1)]), Progress([0], [], [(3, 2)])])
+    house.settle()
+    assert not house.machine.ceased
+    house.source.produce([Updates([("b", 3, 1)])])
+    house.settle()
+    assert house.machine.ceased and rows(house) == [("a", 1), ("b", 1)]
+    bound, readable = house.machine.remap.frontier, house.machine.readable
+    house.source.produce([Updates([("c", 9, 1)]), "Decode error: no\nIn partition 0, offset 4."])
+    house.settle()
+    assert house.machine.remap.frontier == bound and house.machine.readable > readable
+    assert house.errors() == []
+
+
 def test_digests_are_compared(tmp_path: Path) -> None:
     source = StreamSource(digests=True)
     house = StreamHouse(tmp_path / "data", source)
@@ -202,8 +266,9 @@ def test_too_many_stashed_updates_are_a_named_error(
 
 def check(house: StreamHouse, oracle: Oracle) -> None:
     assert tuple(house.frontier) == oracle.frontier()
-    told = sorted((str(name), diff) for name, _, diff in house.updates())
-    assert told == sorted((data, diff) for data, _, diff in oracle.released(house.frontier))
+    told = [(str(name), t if house.own_times else 0, diff) for name, t, diff in house.updates()]
+    released = oracle.released(house.frontier)
+    assert sorted(told) == sorted((data, t if house.own_times else 0, diff) for data, t, diff in released)
     # What is kept is what must be: each update beyond the frontier, once.
     beyond = oracle.must_keep(house.frontier)[0]
     assert len(house.stashed()) == beyond
@@ -228,7 +293,9 @@ def run_round(seed: int, kind: int) -> None:
     side = 4 if kind < 3 else 2
     messages = stream(rng, kind, side, size=rng.randint(1, 10))
     with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
-        house = StreamHouse(Path(folder) / "data", StreamSource(kind))
+        house = StreamHouse(
+            Path(folder) / "data", StreamSource(kind), own_times=kind == 0 and rng.random() < 0.5
+        )
         oracle = Oracle(kind, side)
         try:
             while messages:

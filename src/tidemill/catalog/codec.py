@@ -134,6 +134,7 @@ def _encode(item: Item) -> tuple[str, Json]:
             "interval_ms": item.interval_ms,
             "retain_history_ms": item.retain_history_ms,
             **({"depends_on": list(item.depends_on)} if item.depends_on else {}),
+            **({} if item.timeline is None else {"timeline": item.timeline}),
         }
     if isinstance(item, SourceTable):
         return "source_table", {
@@ -271,6 +272,7 @@ def _source(i: ItemId, b: Json) -> Item:
         b["interval_ms"],
         b["retain_history_ms"],
         tuple(b.get("depends_on", ())),
+        b.get("timeline"),
     )
 
 

@@ -147,6 +147,9 @@ class Source:
     retain_history_ms: int | None = None
     # The connections that its definition names.
     depends_on: tuple[ItemId, ...] = ()
+    # WITH (TIMELINE 'name'): its rows keep the times of the stream that they come from, and meet only rows of
+    # this timeline. None: they have ours.
+    timeline: str | None = None
 
     @property
     def owner(self) -> ItemId | None:
@@ -371,6 +374,8 @@ class Collection:
     remap: bool = False
     # What its envelope must remember, not its rows (`sidecars`).
     sidecar: bool = False
+    # Its times are not ours, and begin at 0.
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """Shards that stand beside a relation's own: what ENVELOPE MATERIALIZE must remember (CDCv2).
 
 Updates wait in the stash until their times are complete; the tally has the frontiers, and what was said and
-counted of the times that are not. Both come and go with their relation and are read by nobody but its ticks
-(`ingest.recovery`). Their names and columns follow from the relation's, so the catalog keeps nothing of them.
+counted of the times that are not. Where the rows keep the stream's times, the clock has ours: an empty shard
+whose upper says which bindings are done. They come and go with their relation and are read by nobody but its
+ticks (`ingest.recovery`). Their names and columns follow from the relation's, so the catalog keeps nothing of
+them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ DIFF, PARTITION, OFFSET = "diff", "partition", "offset"
 # One row for each thing that is known: what it is about, and JSON.
 TALLY_DESC = RelationDesc((Column("item", TEXT, nullable=False), Column("value", TEXT, nullable=False)))
 
+# No rows: what counts is how far it is complete.
+CLOCK_DESC = RelationDesc(())
+
 
 def stash_id(shard: str) -> str:
     return f"{shard}-stash"
@@ -25,6 +30,10 @@ def stash_id(shard: str) -> str:
 
 def tally_id(shard: str) -> str:
     return f"{shard}-tally"
+
+
+def clock_id(shard: str) -> str:
+    return f"{shard}-clock"
 
 
 def data_names(width: int) -> list[str]:

@@ -50,6 +50,7 @@ class CreateSource:
     retain_history_ms: int | None = None
     # The connections that the definition names.
     depends_on: tuple[ItemId, ...] = ()
+    timeline: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def create_source(draft: Draft, op: CreateSource) -> None:
             op.interval_ms,
             op.retain_history_ms,
             _connections(draft.state, op.depends_on),
+            op.timeline,
         )
     )
     progress = op.progress or _progress_name(draft.state, op.schema, op.name, taken)

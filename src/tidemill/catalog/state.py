@@ -169,7 +169,8 @@ class CatalogState:
                 case Source():
                     found.append(Collection(item.remap_shard, item, item.remap_desc, remap=True))
                     if item.shard is not None and item.desc is not None:
-                        found.append(Collection(item.shard, item, item.desc))
+                        foreign = item.timeline is not None
+                        found.append(Collection(item.shard, item, item.desc, foreign=foreign))
                         found += _sidecars(item, item.shard, item.desc)
                 case SourceTable():
                     found.append(Collection(item.shard, item, item.desc))
@@ -416,7 +417,10 @@ def _sidecars(item: Source | SourceTable, shard: str, desc: RelationDesc) -> lis
     """What a CDCv2 relation must remember beside its rows."""
     if item.envelope != sidecars.MATERIALIZE:
         return []
-    return [
+    found = [
         Collection(sidecars.stash_id(shard), item, sidecars.stash_desc(desc), sidecar=True),
         Collection(sidecars.tally_id(shard), item, sidecars.TALLY_DESC, sidecar=True),
     ]
+    if isinstance(item, Source) and item.timeline is not None:
+        found.append(Collection(sidecars.clock_id(shard), item, sidecars.CLOCK_DESC, sidecar=True))
+    return found

@@ -71,7 +71,7 @@ _NEXT_ID = "next_id"
 DROPPED = "dropped:"
 
 # The shards that are made here (`ops`).
-_OURS = re.compile(r"u\d+-\d+(-remap|-stash|-tally)?")
+_OURS = re.compile(r"u\d+-\d+(-remap|-stash|-tally|-clock)?")
 
 # How long what the catalog was can be asked for. Its changes are few and small.
 RETAIN_MS = 7 * 24 * 3600 * 1000
@@ -246,7 +246,11 @@ class Catalog:
         for collection in new.collections():
             if collection.shard not in known:
                 created.append(collection.shard)
-                self._environment.create_shard(collection.shard, storage_desc(collection.desc), since=ts)
+                desc = storage_desc(collection.desc)
+                if collection.foreign:
+                    self._environment.create_foreign(collection.shard, desc)
+                else:
+                    self._environment.create_shard(collection.shard, desc, since=ts)
 
     def _widen(self, widening: Widening, before: dict[str, str]) -> None:
         """The catalog's entry is there: the shard's, or the catalog's as it was `before`."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.timelines import check_timelines
 from tidemill.engine.waiting import SourceRelation, explain, readable, too_late, waiting_for
 from tidemill.errors import QueryCanceled
 from tidemill.sql.bind import BoundQuery
@@ -35,6 +36,7 @@ POLL_SECONDS = 0.01
 
 def source_inputs(catalog: CatalogState, bound: BoundQuery) -> list[SourceRelation]:
     """The sources, their tables and progress relations, and the materialized views that the query reads."""
+    check_timelines(catalog, bound)
     found = [catalog.relation(i) for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
     return [item for item in found if isinstance(item, SourceRelation)]
 

@@ -71,7 +71,7 @@ class IngestCollector(Collector):
                 lag.add_metric([item.name, item.id], max(0, now - machine.readable + 1) / 1000)
             if machine.behind is not None:
                 behind.add_metric([item.name, item.id], machine.behind)
-            files.add_metric([item.name, item.id], sum(len(f.shard.parts) for f in machine.feeds))
+            files.add_metric([item.name, item.id], sum(len(f.rows.parts) for f in machine.feeds))
         yield from (ticks, lag, behind, stalled, files)
         for name, text, value in _COUNTERS:
             family = CounterMetricFamily(f"tidemill_source_{name}", text, labels=["source", "id"])

@@ -79,7 +79,7 @@ class LiveSources:
         for item, _, machine in self._ingestion.all():
             if machine is None:
                 continue
-            by_shard = {feed.shard.id: feed.shard for feed in machine.feeds}
+            by_shard = {feed.rows.id: feed.rows for feed in machine.feeds}
             named = [(item.id, item.shard), *((t.id, t.shard) for t in state.source_tables(item.id))]
             rows += [
                 FrontierRow(item_id, by_shard[shard].since, machine.complete(shard))

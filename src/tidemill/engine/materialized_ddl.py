@@ -21,6 +21,7 @@ from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
 from tidemill.engine.steady import check_steady
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.timelines import check_ours
 from tidemill.errors import Internal, UndefinedObject, Unsupported
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
@@ -47,6 +48,7 @@ def plan_create_materialized_view(
         raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
     check_steady(bound, "a materialized view of a query")
     _check_stored(bound)
+    check_ours(map(catalog.relation, bound.inputs.values()), "a materialized view")
     if bind_query(statement.query.tree, s.resolver(catalog), session=_OTHER_SESSION).sql() != bound.sql():
         raise Unsupported(
             "a materialized view cannot ask for the user, the database or the session",

@@ -22,6 +22,7 @@ from tidemill.engine.inputs import Opened, open_inputs
 from tidemill.engine.local_rows import stream
 from tidemill.engine.plan import Value
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.timelines import choose_on, timeline_of
 from tidemill.engine.waiting import SourceRelation, explain_time
 from tidemill.engine.watched import close_batches
 from tidemill.errors import LimitExceeded, Notice, QueryCanceled, TidemillError, Unsupported
@@ -55,6 +56,9 @@ async def choose_time(
 ) -> int:
     """The time to read at. An explicit one that is still to come is waited for; whether the sources are
     complete there is the caller's to see to."""
+    timeline = timeline_of(sources)
+    if timeline is not None:
+        return choose_on(session, timeline, as_of, sources)
     transaction = session.current
     if as_of is None:
         if transaction.read_ts is None:

@@ -24,6 +24,8 @@ from tidemill.engine.plan import Action, Plan, Value
 from tidemill.engine.reading import AsOfTime
 from tidemill.engine.session import MAX_CURSORS, EngineSession
 from tidemill.engine.steady import is_steady
+from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.timelines import check_timelines, latest_on, timeline_of
 from tidemill.engine.watched import close_batches
 from tidemill.errors import (
     DuplicateObject,
@@ -97,6 +99,7 @@ def _spark_query(
     session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> QueryPlan:
     bound = bind_query(query.tree, session.resolver(catalog), param_types=types, session=session.info())
+    check_timelines(catalog, bound)
     return QueryPlan(bound, query.as_of, catalog)
 
 
@@ -352,6 +355,9 @@ def plan_explain_timestamp(
             if as_of is not None and not as_of.at_least
             else await s.blocking(s.engine.oracle.read_ts)
         )
+        inputs = [catalog.relation(i) for i in plan.bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+        if timeline_of(inputs) is not None and (as_of is None or as_of.at_least):
+            ts = latest_on(s, inputs)
         if as_of is not None and as_of.at_least:
             ts = max(ts, as_of.time)
         lines = [

@@ -27,6 +27,7 @@ from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
 from tidemill.engine.sinks import Sinkable
 from tidemill.engine.sinks_place import Beginning, check_files, check_topic, topic_name
+from tidemill.engine.timelines import check_ours
 from tidemill.engine.upstreams.reach import asking
 from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, Unsupported, WrongObjectType
 from tidemill.files_root import below_root
@@ -91,6 +92,7 @@ def _relation(s: EngineSession, name: ast.Name, catalog: CatalogState) -> Sinkab
             hint="It is made from a table, a source, or a materialized view.",
             position=position,
         )
+    check_ours([item], "a sink")
     s.resolver(catalog).desc(item, position)
     s.privileges(catalog).check(item, "SELECT")
     return item

@@ -52,6 +52,8 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
     history = history_ms(statement.retain_history)
     interval = DEFAULT_INTERVAL_MS if statement.interval is None else interval_ms(statement.interval)
 
+    _check_timeline(statement)
+
     def work_out() -> source_ops.CreateSource:
         described = describe(statement, _context(s, catalog))
         own = described.own
@@ -70,6 +72,7 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
             _subsources(s, statement, described, schema, catalog),
             history,
             described.connections,
+            statement.timeline,
         )
 
     async def act(s: EngineSession) -> Outcome:
@@ -85,6 +88,20 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
         return Complete("CREATE SOURCE")
 
     return Action(act)
+
+
+def _check_timeline(statement: ast.CreateSource) -> None:
+    envelope = statement.messages.envelope
+    if statement.timeline is None:
+        return
+    if not statement.timeline.strip():
+        raise SyntaxError_("a timeline needs a name", position=statement.name.offset + 1)
+    if envelope is None or envelope.kind != "MATERIALIZE":
+        raise Unsupported(
+            "WITH (TIMELINE ...) needs ENVELOPE MATERIALIZE",
+            detail="Only the updates of a CDCv2 stream have times that could be kept.",
+            position=statement.name.offset + 1,
+        )
 
 
 def _context(s: EngineSession, catalog: CatalogState) -> Context:

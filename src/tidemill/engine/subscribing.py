@@ -30,6 +30,7 @@ from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_value
 from tidemill.engine.steady import check_steady
 from tidemill.engine.system_relations import Situation
+from tidemill.engine.timelines import check_ours, latest_on, timeline_of
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported, WrongObjectType
 from tidemill.persist.snapshot import InvalidAsOf
@@ -92,7 +93,7 @@ class SubscribePlan:
         as_of, up_to = self.statement.as_of, self.statement.up_to
         end: int | None = None
         if up_to is ast.Bound.LATEST:
-            end = await session.blocking(session.engine.oracle.read_ts) + 1
+            end = await self._latest(session) + 1
         elif up_to is not None:
             end = await evaluate_time(session, up_to, self.catalog)
         if as_of is ast.Bound.EARLIEST:
@@ -125,6 +126,12 @@ class SubscribePlan:
             gone.detail = f"System relations have no history: they show what is now, {now}."
             gone.hint = "Leave AS OF out."
             raise gone
+
+    async def _latest(self, session: EngineSession) -> int:
+        """The latest time that can be read at."""
+        if timeline_of(self.inputs.items) is not None:
+            return latest_on(session, source_inputs(self.catalog, self.bound))
+        return await session.blocking(session.engine.oracle.read_ts)
 
     def _earliest(self, session: EngineSession) -> int:
         if self.inputs.system:
@@ -213,6 +220,9 @@ def plan_subscribe(
     bound = plan_query(session, query, types, catalog).bound
     check_steady(bound, "SUBSCRIBE to a query")
     inputs = Inputs.of(catalog, bound)
+    if inputs.system:
+        # What is now has the server's times.
+        check_ours(inputs.items, "a subscription to system relations")
     collection: Collection | None = None
     if isinstance(relation, ast.Name) and len(inputs.items) == 1 and not inputs.system:
         found = session.resolver(catalog).item(relation)

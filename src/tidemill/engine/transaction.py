@@ -47,6 +47,8 @@ class Transaction:
     mode: Mode = Mode.OPEN
     # The one time of all reads; chosen by the first of them.
     read_ts: int | None = None
+    # The same of reads on other timelines than ours, by their names.
+    on_timelines: dict[str, int] = field(default_factory=dict[str, int])
     # Updates per shard (physical columns and mz_diff), in the order they were made; later statements read
     # them on top of the shard.
     writes: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -102,6 +104,7 @@ class Transaction:
         self.reads.clear()
         self.write_bytes = 0
         self.read_ts = None
+        self.on_timelines.clear()
 
     def pending(self, shard_id: str) -> pa.Table | None:
         """What this transaction has written to the shard so far."""

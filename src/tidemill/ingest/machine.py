@@ -88,8 +88,18 @@ class Feed:
     output: int
     shard: Shard
     created: int
-    # Of a CDCv2 stream: what it remembers beside the shard.
+    # Of a CDCv2 stream: what it remembers beside the shard. If the rows keep the stream's times they are in a
+    # shard of its, and `shard` has none.
     stream: StreamState | None = None
+
+    @property
+    def line(self) -> Shard | None:
+        return None if self.stream is None else self.stream.line
+
+    @property
+    def rows(self) -> Shard:
+        """Where its rows are."""
+        return self.line or self.shard
 
 
 class Machine:
@@ -184,11 +194,13 @@ class Machine:
         return self.pending[0].binding.time if self.pending else self.promised
 
     def complete(self, shard_id: str) -> int:
-        """As `readable`, for one output: what another one, made later, still lacks says nothing about it. 0
-        for one that is not fed yet."""
-        feed = next((f for f in self.feeds if f.shard.id == shard_id), None)
+        """As `readable`, for one output, by the shard of its rows: what another one, made later, still lacks
+        says nothing about it. 0 for one that is not fed yet."""
+        feed = next((f for f in self.feeds if f.rows.id == shard_id), None)
         if feed is None or not self.hydrated:
             return 0
+        if feed.stream is not None and feed.line is not None:
+            return feed.stream.complete
         # It may have been taken away meanwhile.
         done = self._complete.get(shard_id, 0)
         times = (work.binding.time for work in self.pending if shard_id in work.shards)
@@ -218,12 +230,18 @@ class Machine:
 
     def stalls(self) -> list[str]:
         """What its CDCv2 streams wait for, in words."""
-        return [
-            stall.describe()
-            for feed in self.feeds
-            if feed.stream is not None and (stream := self.source.outputs[feed.output].stream) is not None
-            for stall in feed.stream.stalls(stream)
-        ]
+        told: list[str] = []
+        for feed in self.feeds:
+            stream = self.source.outputs[feed.output].stream
+            if feed.stream is not None and stream is not None:
+                told += [stall.describe() for stall in feed.stream.stalls(stream)]
+                told += feed.stream.unreadable
+        return told
+
+    @property
+    def ceased(self) -> bool:
+        """Its CDCv2 streams said that there is no more, and all of it is here."""
+        return bool(self.feeds) and not self.pending and all(_ended(feed) for feed in self.feeds)
 
     # -- bind
 
@@ -232,6 +250,11 @@ class Machine:
         bound before is to be done first. Raises SourceError and the outcomes of a commit."""
         if self.pending:
             return self.pending[0]
+        at = boundary(now, self.timing.interval)
+        if self.hydrated and self.ceased:
+            # Whatever else is upstream says nothing.
+            self._promise(at + self.timing.interval)
+            return None
         bound = self.remap.frontier
         upstream = self.source.frontier(now)
         if not bound <= upstream:
@@ -243,7 +266,6 @@ class Machine:
         self.upstream = upstream
         if self.first is None:
             self.first = upstream
-        at = boundary(now, self.timing.interval)
         if upstream == bound:
             self._promise(at + self.timing.interval)
             self._hydrate()
@@ -301,7 +323,7 @@ class Machine:
         recover = None
         if feed.stream is not None and output.stream is not None:
             recover = feed.stream.recover(output.stream)
-        return Target(feed.shard.id, feed.shard.desc, upsert, recover)
+        return Target(feed.rows.id, feed.rows.desc, upsert, recover)
 
     def _wants(self, feed: Feed, work: Work) -> bool:
         """Whether the work is for the feed, and its shard lacks it: a crash may have come between two."""
@@ -341,7 +363,10 @@ class Machine:
                     if feed.stream is not None and settled is not None:
                         stashed = facts.parts.get(stash_index(feed.output), [])
                         feed.stream.append(stashed, settled, unit.time, unit.job)
-                        if settled.errors:
+                        if feed.line is not None:
+                            feed.stream.release(parts, settled)
+                            parts = []
+                        elif settled.errors:
                             errors = error_rows(feed.shard.desc, settled.errors, unit.time)
                             parts.append(feed.shard.write_part(errors, job=unit.job))
                     self._append(feed, parts, unit.time)
@@ -401,7 +426,8 @@ class Machine:
     def allow_compaction(self, to: int) -> None:
         """History before `to` may go, of the data and of the bindings; those that a crash would need stay."""
         for feed in self.feeds:
-            feed.shard.downgrade_since(min(to, self.readable - 1))
+            done = self.readable if feed.line is None else self.complete(feed.rows.id)
+            feed.rows.downgrade_since(min(to, done - 1))
             if feed.stream is not None:
                 feed.stream.allow_compaction()
         self.remap.allow_compaction(min([to, *(upper_of(f.shard) - 1 for f in self.feeds)]))
@@ -417,9 +443,14 @@ class Machine:
                 feed.shard.downgrade_since(target)
             if feed.stream is not None:
                 feed.stream.allow_compaction()
+                feed.stream.retain(milliseconds, step)
         needed = min(min(upper_of(f.shard) - 1, f.shard.since) for f in self.feeds)
         if needed - self.remap.shard.since >= step:
             self.remap.allow_compaction(needed)
+
+
+def _ended(feed: Feed) -> bool:
+    return feed.stream is not None and feed.stream.frontier == []
 
 
 def _physical_key(output: Output, stored: RelationDesc) -> tuple[str, ...]:

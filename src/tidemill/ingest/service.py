@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from tidemill.catalog.connections import Secrets, hangs_on, opened
 from tidemill.catalog.items import Connection, ItemId, Secret, Source, SourceProgress, SourceTable
 from tidemill.catalog.secrets import SecretStore
-from tidemill.catalog.sidecars import stash_id, tally_id
+from tidemill.catalog.sidecars import clock_id, stash_id, tally_id
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import Internal, TidemillError, UndefinedObject
@@ -220,7 +220,7 @@ class Ingestion:
         item, names = wanted.item, [output.name for output in upstream.outputs]
         feeds: list[Feed] = []
         if item.shard is not None:
-            feeds.append(self._feed(0, item.shard, item.created, upstream))
+            feeds.append(self._feed(0, item.shard, item.created, upstream, item.timeline is not None))
         # Outputs that tables brought with them stand last, in their order (`catalog.connections.opened`).
         brought = len(names) - sum(table.definition is not None for table in wanted.tables)
         for table in wanted.tables:
@@ -233,13 +233,18 @@ class Ingestion:
             feeds.append(self._feed(output, table.shard, table.created, upstream))
         return feeds
 
-    def _feed(self, output: int, shard_id: str, created: int, upstream: Upstream) -> Feed:
+    def _feed(
+        self, output: int, shard_id: str, created: int, upstream: Upstream, own_times: bool = False
+    ) -> Feed:
         opened_ = self._environment.open_ingested
-        shard = opened_(shard_id)
+        rows = opened_(shard_id)
         if upstream.outputs[output].stream is None:
-            return Feed(output, shard, created)
-        beside = StreamState(shard, opened_(stash_id(shard_id)), opened_(tally_id(shard_id)))
-        return Feed(output, shard, created, beside)
+            return Feed(output, rows, created)
+        stash, tally = opened_(stash_id(shard_id)), opened_(tally_id(shard_id))
+        if own_times:
+            clock = opened_(clock_id(shard_id))
+            return Feed(output, clock, created, StreamState(clock, stash, tally, rows))
+        return Feed(output, rows, created, StreamState(rows, stash, tally))
 
     def _alter(self, slot: Slot, told: _Wanted | None, wanted: _Wanted) -> None:
         """The interval, the name, the tables or a connection have changed; the machine is ours meanwhile."""
@@ -258,14 +263,14 @@ class Ingestion:
     def _moved(self, slot: Slot) -> None:
         if self._on_moved is not None:
             machine = slot.machine
-            self._on_moved([machine.remap.shard.id, *(feed.shard.id for feed in machine.feeds)])
+            self._on_moved([machine.remap.shard.id, *(feed.rows.id for feed in machine.feeds)])
 
     # -- what the engine asks
 
     def hurried(self) -> set[str]:
         """Shards of sources that catch up in jobs of their own: what can wait should wait."""
         slots = self.ticker.slots()
-        return {feed.shard.id for slot in slots if slot.alone for feed in slot.machine.feeds}
+        return {feed.rows.id for slot in slots if slot.alone for feed in slot.machine.feeds}
 
     def _all(self) -> list[_Source]:
         with self._lock:

@@ -59,7 +59,10 @@ class Slot:
         self.told = None
         self.failures = 0
         self.retry_at = 0.0
-        self.report.become(State.RUNNING if self.machine.hydrated else State.HYDRATING)
+        if not self.machine.hydrated:
+            self.report.become(State.HYDRATING)
+        else:
+            self.report.become(State.CEASED if self.machine.ceased else State.RUNNING)
         statistics = self.report.statistics
         if statistics.rehydration_ms is None and self.machine.hydrated:
             statistics.rehydration_ms = int((time.monotonic() - self.report.began) * 1000)

@@ -240,6 +240,12 @@ class Environment:
         )
         return self._publish(shard)
 
+    def create_foreign(self, shard_id: str, desc: RelationDesc) -> Shard:
+        """A new, empty shard whose times are somebody else's, and begin at 0. It is only ever opened by
+        `open_ingested`: its upper has nothing to do with our clock."""
+        shard = Shard.create(self.blobs, shard_id, desc, epoch=self.epoch, settings=self.settings)
+        return self._publish(shard, transactions=False)
+
     def drop_shard(self, shard_id: str, error: TidemillError | None = None) -> None:
         """Nothing writes to it any more, and its files go. Commits that come too late fail with `error`."""
         self.txns.forget(shard_id, error)

@@ -16,7 +16,7 @@ def create_source_sql(s: ast.CreateSource) -> str:
         _for_tables(s.tables),
         *messages_sql(s.messages),
         f"EXPOSE PROGRESS AS {s.progress}" if s.progress else "",
-        _with(s.retain_history, s.interval, s.validate),
+        _with(s),
     ]
     return " ".join(clause for clause in clauses if clause)
 
@@ -87,11 +87,12 @@ def _output(output: ast.SourceOutput) -> str:
     return f"{output.output} AS {output.alias}" if output.alias else str(output.output)
 
 
-def _with(history: str | None, interval: str | None, validate: bool) -> str:
+def _with(s: ast.CreateSource) -> str:
     options = [
-        "" if history is None else _action(ast.SetRetainHistory(history)),
-        "" if interval is None else _action(ast.SetTimestampInterval(interval)),
-        "" if validate else "VALIDATE = false",
+        "" if s.timeline is None else f"TIMELINE {quote_literal(s.timeline)}",
+        "" if s.retain_history is None else _action(ast.SetRetainHistory(s.retain_history)),
+        "" if s.interval is None else _action(ast.SetTimestampInterval(s.interval)),
+        "" if s.validate else "VALIDATE = false",
     ]
     said = ", ".join(o for o in options if o)
     return f"WITH ({said})" if said else ""

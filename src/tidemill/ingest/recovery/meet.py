@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemill.catalog.sidecars import DIFF, OFFSET, PARTITION, data_names
+from tidemill.catalog.sidecars import DIFF, OFFSET, PARTITION, data_names, time_names
 from tidemill.cdcv2 import problems
 from tidemill.cdcv2.column_recovery import keys_of
 from tidemill.cdcv2.column_stash import hash_updates
@@ -28,7 +28,7 @@ from tidemill.ingest.recovery.values import Found, Recover, Settled, beyond
 from tidemill.ingest.state import BucketState, prepare, shared
 from tidemill.ingest.task import PartWriter, stamped
 from tidemill.ingest.unit import Facts, Target, Unit
-from tidemill.types.arrow import DIFF_COLUMN
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 # How much of a row an error shows.
 MAX_SHOWN = 500
@@ -191,7 +191,7 @@ def release(
         stays, gone = _parted(recover, settled, state, fresh.get(bucket))
         facts.state_seconds += time.monotonic() - began
         for rows in gone.released:
-            writer.add(_released(rows, writer.names, unit.time))
+            writer.add(_released(rows, writer.names, None if recover.own_times else unit.time))
         if stays is not None:
             stash.add(as_updates(stays.rows, shape, unit.time, 1))
         if gone.stashed is not None:
@@ -244,10 +244,14 @@ def _parted(
     return stays, _Gone(released, stashed)
 
 
-def _released(rows: pa.RecordBatch, names: Sequence[str], at: int) -> pa.RecordBatch:
-    """Stashed rows as updates of the relation."""
+def _released(rows: pa.RecordBatch, names: Sequence[str], at: int | None) -> pa.RecordBatch:
+    """Stashed rows as updates of the relation: at a time, or (None) at their own."""
     columns = [*rows.columns[: len(names)], rows.column(DIFF)]
-    return stamped(pa.RecordBatch.from_arrays(columns, names=[*names, DIFF_COLUMN]), names, at)
+    found = stamped(pa.RecordBatch.from_arrays(columns, names=[*names, DIFF_COLUMN]), names, at or 0)
+    if at is not None:
+        return found
+    where = found.schema.get_field_index(TIME_COLUMN)
+    return found.set_column(where, found.schema.field(where), rows.column(time_names(0)[0]))
 
 
 def _put(state: BucketState, come: Fresh | None, gone: Fresh | None) -> None:

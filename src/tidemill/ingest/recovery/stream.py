@@ -3,6 +3,9 @@
 One per relation on the driver, stepped by its source's machine. The order of a commit is stash, tally, data,
 and the data shard's upper is the truth: after a crash between two of them the binding is read again, from
 what the shards held just before it, gives the same, and what is there already is left alone.
+
+Rows that keep the stream's times are in a shard of those (`line`), whose upper is the reported frontier. What
+is the data shard of others is then a clock: it has no rows, comes last, and says which bindings are done.
 """
 
 from __future__ import annotations
@@ -19,30 +22,43 @@ from tidemill import failpoints
 from tidemill.catalog.sidecars import TALLY_DESC
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.times import Time
-from tidemill.ingest.recovery.settle import opened
+from tidemill.errors import Internal
+from tidemill.ingest.recovery.settle import DECODE_ERROR, opened
 from tidemill.ingest.recovery.values import Recover, Settled, Tallied
 from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.sources.contract import Stream
+from tidemill.time.bounds import MAX_UPPER
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.model import RelationDesc
 
 FP_STASHED = failpoints.register("tick.recovery.stashed", "a stash has the tick, the tally and the data not")
 FP_TALLIED = failpoints.register("tick.recovery.tallied", "stash and tally have the tick, the data not")
+FP_LINED = failpoints.register(
+    "tick.recovery.lined", "rows with times of their own have the tick, its clock not"
+)
 
 # The tally's rows: what each is about.
 FRONTIERS, STATEMENT, TIME = "frontiers", "statement", "time"
+# Records that could not be read, of which the status tells.
+MAX_UNREADABLE = 5
 
 
 class StreamState:
     """See the module. The shards are fenced by us."""
 
-    def __init__(self, data: Shard, stash: Shard, tally: Shard) -> None:
+    def __init__(self, data: Shard, stash: Shard, tally: Shard, line: Shard | None = None) -> None:
         self._data = data
         self.stash = stash
         self.tally = tally
+        # Where the rows are, if they keep the stream's times.
+        self.line = line
+        # Of such a stream, what has no time that it could be an error at: the latest records that could not
+        # be read since the process was started. Nothing wrong follows from them: what they counted or
+        # brought is missed.
+        self.unreadable: tuple[str, ...] = ()
         # All that is known just before the data's upper, and the tally's rows that say so; None when it must
         # be read anew.
         self._tallied: Tallied | None = None
@@ -66,6 +82,7 @@ class StreamState:
             tallied,
             tally.reported,
             poisoned,
+            self.line is not None,
         )
 
     def _load(self) -> Tallied:
@@ -113,6 +130,27 @@ class StreamState:
             if upper_of(shard) <= at:
                 raise
 
+    def release(self, parts: Sequence[Part], settled: Settled) -> None:
+        """Make the released rows durable at their own times, before the clock says so. Raises a commit's
+        outcomes."""
+        line = self.line
+        if line is None:
+            raise Internal("the rows of the stream have our times")
+        upper = cast("int", settled.after[0]) if settled.after else None
+        lower = line.upper
+        # One that is ahead has it from an attempt that came so far and no further.
+        if lower is not None and (upper is None or lower < upper):
+            line.compare_and_append(parts, lower, upper)
+        said = [error for error in settled.errors if error.startswith(DECODE_ERROR)]
+        self.unreadable = (*self.unreadable, *said)[-MAX_UNREADABLE:]
+        failpoints.hit(FP_LINED)
+
+    @property
+    def complete(self) -> int:
+        """Of rows with times of their own: complete before it."""
+        upper = None if self.line is None else self.line.upper
+        return MAX_UPPER if upper is None else upper
+
     def committed(self, settled: Settled) -> None:
         """The data has the tick too."""
         # What is durable counts, also where another attempt wrote it.
@@ -127,8 +165,9 @@ class StreamState:
     def forget(self) -> None:
         """After a commit of which nobody knows how far it came."""
         self._tallied = None
-        for shard in (self.stash, self.tally):
-            shard.refresh()
+        for shard in (self.stash, self.tally, self.line):
+            if shard is not None:
+                shard.refresh()
 
     def allow_compaction(self) -> None:
         """What lies before the next redo is needed by nobody."""
@@ -136,6 +175,13 @@ class StreamState:
         for shard in (self.stash, self.tally):
             if needed > shard.since:
                 shard.downgrade_since(needed)
+
+    def retain(self, milliseconds: int, step: int) -> None:
+        """Let the history go of rows with times of their own: a time of theirs counts as a millisecond. One
+        that has ended keeps what it has."""
+        upper = None if self.line is None else self.line.upper
+        if self.line is not None and upper is not None and upper - 1 - milliseconds - self.line.since >= step:
+            self.line.downgrade_since(upper - 1 - milliseconds)
 
     def stalls(self, stream: Stream) -> list[Stall]:
         """What the stream waits for, as of the last commit. From any thread."""

@@ -30,7 +30,8 @@ class Tallied:
 class Recover:
     """The target's records are statements of `stream`. Before the unit its stash is the shard `stash` at
     `upper - 1`, and all else that is known is `tallied`. Updates are wanted if they are beyond `reported` and
-    at none of the times in `poisoned`."""
+    at none of the times in `poisoned`. What is released has the unit's time, or with `own_times` the
+    stream's."""
 
     stash: str
     desc: RelationDesc
@@ -39,6 +40,7 @@ class Recover:
     tallied: Tallied
     reported: Frontier
     poisoned: frozenset[Time]
+    own_times: bool = False
 
 
 # A record of the stream: its partition, its offset.

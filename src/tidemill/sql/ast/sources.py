@@ -87,6 +87,7 @@ class CreateSource(Statement):
     retain_history: str | None = None  # an interval, as text; None = the default
     interval: str | None = None  # TIMESTAMP INTERVAL, likewise
     validate: bool = True  # whether the upstream is asked if all is well
+    timeline: str | None = None  # whose times the rows have; None = ours
 
 
 @dataclass(frozen=True, slots=True)

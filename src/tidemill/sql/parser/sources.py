@@ -101,9 +101,17 @@ class _Validate:
     value: bool
 
 
-def _with_options(cursor: Cursor) -> tuple[str | None, str | None, bool]:
-    """[WITH (RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...', VALIDATE = false)], in any order."""
-    history = interval = None
+@dataclass(frozen=True, slots=True)
+class _Timeline:
+    """TIMELINE [=] 'name'."""
+
+    name: str
+
+
+def _with_options(cursor: Cursor) -> tuple[str | None, str | None, bool, str | None]:
+    """[WITH (RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...', VALIDATE = false, TIMELINE '...')], in any
+    order."""
+    history = interval = timeline = None
     validate = True
     for option in _options(cursor, _with_option) if cursor.accept("with") else ():
         match option:
@@ -113,7 +121,9 @@ def _with_options(cursor: Cursor) -> tuple[str | None, str | None, bool]:
                 interval = option.duration
             case _Validate():
                 validate = option.value
-    return history, interval, validate
+            case _Timeline():
+                timeline = option.name
+    return history, interval, validate, timeline
 
 
 def _options(cursor: Cursor, read: Callable[[Cursor], T]) -> tuple[T, ...]:
@@ -131,16 +141,14 @@ def _options(cursor: Cursor, read: Callable[[Cursor], T]) -> tuple[T, ...]:
         cursor.expect_symbol(",")
 
 
-def _with_option(cursor: Cursor) -> SourceAction | _Validate:
+def _with_option(cursor: Cursor) -> SourceAction | _Validate | _Timeline:
     if cursor.accept("validate"):
         cursor.accept_symbol("=")
         return _Validate(boolean(cursor))
-    if cursor.peek_any("timeline"):
-        raise cursor.unsupported(
-            "WITH (TIMELINE ...)",
-            hint="Without it the updates of a CDCv2 stream get the times at which they are complete here.",
-        )
-    return _set_option(cursor, "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...' and VALIDATE")
+    if cursor.accept("timeline"):
+        cursor.accept_symbol("=")
+        return _Timeline(cursor.string())
+    return _set_option(cursor, "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...', VALIDATE and TIMELINE")
 
 
 def _set_option(cursor: Cursor, known: str = _OPTIONS) -> SourceAction:
