@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from support.server import ServerProcess
 
