@@ -8,7 +8,7 @@ from support.bound import Names
 from tidemill.sql.bind import linearity
 from tidemill.sql.bind.linear import MAX_BRANCHES, MAX_STEPS
 from tidemill.sql.functions.tree import sql_text
-from tidemill.types.model import INT4, TEXT, Column, RelationDesc
+from tidemill.types.model import INT4, INT8, TEXT, Column, RelationDesc
 
 TABLE = RelationDesc((Column("a", INT4), Column("b", INT4), Column("s", TEXT)))
 NAMES = Names(
@@ -134,6 +134,17 @@ def test_flat(query: str, conditions: list[str], outputs: list[str]) -> None:
 def test_not_flat(query: str) -> None:
     (branch,) = linearity(NAMES.bind(query)).branches
     assert branch.flat is None
+
+
+@pytest.mark.parametrize(
+    "may_fail", ["l + l > 1", "l / l > 1", "l * l > 1", "-l > 1", "s::int > 1", "l::int > 1"]
+)
+def test_what_may_fail_is_looked_at_after_what_comes_before_it(may_fail: str) -> None:
+    names = Names({"t": RelationDesc((Column("a", INT4), Column("l", INT8), Column("s", TEXT)))})
+    (branch,) = linearity(names.bind(f"SELECT a FROM t WHERE a > 0 AND {may_fail}")).branches
+    assert branch.flat is not None
+    first, second = (sql_text(c) for c in branch.flat.conditions)
+    assert "`a`" in first and "`a`" not in second
 
 
 def test_the_relation_of_a_branch_can_be_another() -> None:

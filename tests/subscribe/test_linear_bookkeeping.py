@@ -1,0 +1,199 @@
+"""What a linear follower does around its evaluations, without Spark: the changes of inputs at their own
+pace, errors at their times, and what is closed. (Its expressions: `test_linear_follower`.)"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.bound import Names
+from tidemill.errors import InvalidValue, TidemillError, Unavailable
+from tidemill.query.changed import Piece
+from tidemill.query.evaluations import Evaluations, Member
+from tidemill.sql.bind import linearity
+from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.linear import LinearFollower
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+from tidemill.types.model import INT4, Column, RelationDesc
+
+DESC = RelationDesc((Column("a", INT4),))
+NAMES = Names({"t": DESC, "u": DESC})
+# Negative numbers cannot be evaluated, as a division by zero could not.
+QUERY = "SELECT a FROM t UNION ALL SELECT a FROM u"
+
+Update = tuple[int, int, int]  # value, time, diff
+
+
+class Identity:
+    """Stands for `Evaluations`: every formula gives the column as it is."""
+
+    def __init__(self) -> None:
+        self.members = 0
+        self.away = False
+
+    def join(self, relations: Iterable[str]) -> Member:
+        self.members += 1
+        return Member(frozenset(relations))
+
+    def leave(self, member: Member) -> None:
+        self.members -= 1
+
+    def evaluate(self, member: Member, pieces: Sequence[Piece]) -> None:
+        if pieces and self.away:
+            raise Unavailable("Spark is gone")
+        for piece in pieces:
+            values: list[int] = piece.table.column(0).to_pylist()
+            bad = [v for v in values if v < 0]
+            if bad:
+                raise InvalidValue(f"cannot evaluate {bad[-1]}")  # any of them, as Spark's tasks do
+            numbers = pa.array(range(len(values)), pa.int64())
+            piece.add(pa.StructArray.from_arrays([pa.array(values, pa.int32())], ["c0"]), numbers)
+
+
+class Told:
+    """A follower of a relation that tells the spans it was given, one for each call."""
+
+    relation = "told"
+
+    def __init__(
+        self, updates: Sequence[Update], uppers: Sequence[int], error: tuple[int, str] | None = None
+    ) -> None:
+        self.frontier = 0
+        self.closed = 0
+        self._updates = updates
+        self._uppers = list(uppers)
+        self._error = error
+
+    def advance(self) -> Changes | None:
+        if not self._uppers:
+            return None
+        lower, upper = self.frontier, self._uppers.pop(0)
+        self.frontier = upper
+        error = self._error if self._error is not None and lower <= self._error[0] < upper else None
+        until = upper if error is None else error[0]
+        span = sorted((u for u in self._updates if lower <= u[1] < until), key=lambda u: u[1])
+        values, times, diffs = zip(*span, strict=True) if span else ((), (), ())
+        columns = [pa.array(values, pa.int32()), pa.array(times, pa.int64()), pa.array(diffs, pa.int64())]
+        return Changes(pa.table(columns, names=["a", TIME_COLUMN, DIFF_COLUMN]), lower, upper, error)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def follower(
+    inputs: Mapping[str, Told], query: str = QUERY, identity: Identity | None = None
+) -> LinearFollower:
+    bound = NAMES.bind(query)
+    named = {placeholder: inputs[relation] for placeholder, relation in bound.inputs.items()}
+    evaluations = cast(Evaluations, identity or Identity())
+    return LinearFollower(evaluations, bound.columns, linearity(bound).branches, named, 0)
+
+
+def rows(changes: Changes) -> list[Update]:
+    return list(zip(*(c.to_pylist() for c in changes.updates.columns), strict=True))
+
+
+UPDATES = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 5), st.sampled_from([-2, -1, 1, 2])), max_size=8
+)
+SPANS = st.sets(st.integers(1, 5)).map(lambda cuts: [*sorted(cuts), 6])
+
+
+@given(t=UPDATES, u=UPDATES, of_t=SPANS, of_u=SPANS, twice=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_every_change_of_every_branch_is_told_once_at_its_time(
+    t: list[Update], u: list[Update], of_t: list[int], of_u: list[int], twice: bool
+) -> None:
+    query = f"{QUERY} UNION ALL SELECT a FROM t" if twice else QUERY
+    follow = follower({"t": Told(t, of_t), "u": Told(u, of_u)}, query)
+    found: Counter[tuple[int, int]] = Counter()
+    lower = 0
+    while follow.frontier < 6:
+        changes = follow.advance()
+        if changes is None:
+            continue
+        assert (changes.lower, changes.upper, changes.error) == (lower, follow.frontier, None)
+        lower = changes.upper
+        assert changes.updates.column_names == ["a", TIME_COLUMN, DIFF_COLUMN]
+        told = rows(changes)
+        assert [time for _, time, _ in told] == sorted(time for _, time, _ in told)
+        for value, time, diff in told:
+            assert changes.lower <= time < changes.upper and diff
+            assert (value, time) not in found
+            found[value, time] = diff
+    expected: Counter[tuple[int, int]] = Counter()
+    for value, time, diff in [*t, *u, *(t if twice else ())]:
+        expected[value, time] += diff
+    assert found == {key: diff for key, diff in expected.items() if diff}
+    assert follow.advance() is None
+
+
+def test_an_error_of_an_input_waits_for_the_others_and_comes_after_what_was_before_it() -> None:
+    t = Told([(1, 3, 1), (2, 5, 1), (3, 7, 1)], [10], (5, "decoding failed"))
+    u = Told([(1, 3, 1), (2, 5, 1), (3, 7, 1)], [5, 10])
+    follow = follower({"t": t, "u": u})
+    first = follow.advance()
+    # At 5 the other one is not complete.
+    assert first is not None and (first.upper, first.error, rows(first)) == (5, None, [(1, 3, 2)])
+    second = follow.advance()
+    assert second is not None and (second.lower, second.upper) == (5, 10)
+    assert (second.error, rows(second)) == ((5, "decoding failed"), [])
+
+
+def test_the_first_of_two_errors_of_inputs() -> None:
+    t = Told([(1, 2, 1), (2, 6, 1)], [10], (7, "later"))
+    u = Told([(1, 4, 1)], [10], (4, "earlier"))
+    told = follower({"t": t, "u": u}).advance()
+    assert told is not None and (told.error, rows(told)) == ((4, "earlier"), [(1, 2, 1)])
+
+
+@pytest.mark.parametrize("last", range(1, 9))
+def test_a_failure_comes_at_its_time_after_all_that_can_be_told(last: int) -> None:
+    """Whichever of eight times it is, and whatever fails later."""
+    history = [(-time if time >= last else time, time, 1) for time in range(1, 9)]
+    follow = follower({"t": Told(history, [9]), "u": Told([(9, 8, 1)], [9])})
+    if last > 1:
+        changes = follow.advance()
+        assert changes is not None and (changes.lower, changes.upper) == (0, last)
+        assert rows(changes) == [(time, time, 1) for time in range(1, last)]
+        assert follow.frontier == last
+    else:
+        # Nothing is before it, but time.
+        changes = follow.advance()
+        assert changes is not None and (changes.upper, rows(changes)) == (1, [])
+    for _ in range(2):
+        with pytest.raises(TidemillError, match=f"cannot evaluate -{last}$"):
+            follow.advance()
+    assert follow.frontier == last
+
+
+def test_a_failure_at_the_very_first_time() -> None:
+    follow = follower({"t": Told([(-1, 0, 1)], [9]), "u": Told([], [9])})
+    for _ in range(2):
+        with pytest.raises(TidemillError, match="cannot evaluate -1"):
+            follow.advance()
+    assert follow.frontier == 0
+
+
+def test_a_spark_that_is_gone_is_no_failure_of_the_query() -> None:
+    identity = Identity()
+    identity.away = True
+    follow = follower({"t": Told([(1, 3, 1)], [9]), "u": Told([], [9])}, identity=identity)
+    with pytest.raises(Unavailable):
+        follow.advance()
+
+
+def test_it_closes_its_inputs_and_leaves() -> None:
+    identity = Identity()
+    inputs = {"t": Told([], [9]), "u": Told([], [9])}
+    follow = follower(inputs, identity=identity)
+    assert identity.members == 1
+    follow.close()
+    assert identity.members == 0
+    assert [told.closed for told in inputs.values()] == [1, 1]
