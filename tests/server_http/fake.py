@@ -62,6 +62,9 @@ class FakeSession:
     transaction_status = "I"
     parameters: Mapping[str, str] = {}
 
+    def setting(self, name: str) -> str | None:
+        return self._engine.settings.get(name)
+
     async def parse(self, sql: str) -> list[Prepared]:
         if sql == "bad":
             raise SyntaxError_('syntax error at or near "bad"', position=1, hint="a hint")
@@ -199,6 +202,8 @@ class FakeEngine:
         self.process_ids: list[int] = []
         # What was asked of `prepare_subscribe`.
         self.requests: list[SubscribeRequest] = []
+        # The settings of all sessions.
+        self.settings: dict[str, str] = {}
         # The rows of `live` as they come, their columns, and the errors with which it does not even begin.
         self.live: asyncio.Queue[pa.RecordBatch | Exception | None] = asyncio.Queue()
         self.live_columns: tuple[Column, ...] = (Column("n", INT8),)

@@ -18,6 +18,7 @@ from tidemill.server.http import conversation, hearing, limits, protocols, strea
 from tidemill.types.model import INT8, TEXT, Column
 
 from .door import Door, with_door
+from .fake import FakeSession
 
 # Whatever must come comes long before.
 SECONDS = 60
@@ -234,6 +235,38 @@ def test_whoever_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None
             talk = Talk(socket)
             assert (await talk.hear())[0] == "Error"
             assert await talk.closed() == hearing.POLICY
+
+    with_door(work)
+
+
+@pytest.mark.parametrize(
+    ("status", "setting", "sqlstate"),
+    [("I", "idle_session_timeout", "57P05"), ("T", "idle_in_transaction_session_timeout", "25P03")],
+)
+def test_one_that_rests_for_longer_than_its_settings_allow(
+    status: str, setting: str, sqlstate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSession, "transaction_status", status)
+
+    async def work(door: Door) -> None:
+        async with opened(door) as patient, opened(door) as socket:
+            other, talk = Talk(patient), Talk(socket)
+            for one in (other, talk):
+                await one.say({})
+                await one.until("ReadyForQuery")
+            await talk.say({"query": "hang"})
+            await door.engine.hanging.wait()
+            door.engine.settings[setting] = "20ms"
+            # A statement takes as long as it takes.
+            await asyncio.sleep(0.05)
+            door.engine.sessions[1].cancel()
+            assert (await talk.until("Error"))[-1][1]["code"] == "57014"
+            assert (await talk.until("Error"))[-1][1]["code"] == sqlstate
+            assert await talk.closed() == 1008
+            await until(closed(door, 1))
+            # Whoever was there before had no limit.
+            del door.engine.settings[setting]
+            assert (await other.ask({"query": "ok"}))[-1] == ("CommandComplete", "INSERT 0 1")
 
     with_door(work)
 

@@ -94,7 +94,7 @@ async def joined(*subscriptions: Subscription) -> list[asyncio.Task[pa.RecordBat
     """Their next batches, once all of them wait at the tail."""
     found = [asyncio.ensure_future(anext(s)) for s in subscriptions]
     while any(s.ready for s in subscriptions):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
     return found
 
 

@@ -103,7 +103,9 @@ class Job:
 
     @contextmanager
     def running(self) -> Generator[Any]:
-        """The session, with this thread's jobs marked as ours; errors leave as `TidemillError`."""
+        """The session, with this thread's jobs marked as ours; errors leave as `TidemillError`. The marks
+        stay on the thread: to take them off is a call to the JVM, and whoever starts a job does so in
+        here."""
         with self.guarded():
             session = self._host.session
             _propagate(self._host, session)

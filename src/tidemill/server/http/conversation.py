@@ -38,12 +38,13 @@ from tidemill.server.auth import Gate, Method
 from tidemill.server.http.auth import Caller, caller, peer
 from tidemill.server.http.forms import described, error_json, notice_json, stopping
 from tidemill.server.http.frames import RowFrames
-from tidemill.server.http.hearing import POLICY, Hearing, Over
+from tidemill.server.http.hearing import POLICY, Hearing, Over, Said
 from tidemill.server.http.limits import LOGIN_SECONDS, SHUTDOWN_SECONDS
 from tidemill.server.http.messages import CancelOther, Login, Queries
 from tidemill.server.http.metrics import STATEMENTS
 from tidemill.server.http.request import BadRequest, Script, Single
 from tidemill.server.http.streams import Streams
+from tidemill.server.pgwire.idle import allowance
 from tidemill.server.pgwire.rows import pieces
 
 _log = logging.getLogger("tidemill.server.http")
@@ -142,7 +143,7 @@ class Conversation:
             session = await self._login()
             while True:
                 await self._say("ReadyForQuery", session.transaction_status)
-                said = await self._hearing.next()
+                said = await self._next(session)
                 if isinstance(said, Queries):
                     await self._run(session, said.items)
                 elif isinstance(said, TidemillError):
@@ -152,6 +153,20 @@ class Conversation:
                 await self._last_words(*self._hearing.end)
         except Exception:
             _log.exception("a WebSocket ended for an unforeseen reason")
+
+    async def _next(self, session: Session) -> Said:
+        """What the client says next. One that is gone is found by its pings; one that is there may rest as
+        long as its session's settings let it, as on the SQL port."""
+        allowed = allowance(session)
+        if allowed is None:
+            return await self._hearing.next()
+        seconds, error = allowed
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._hearing.next()
+        except TimeoutError:
+            self._hearing.finish(error, POLICY)
+            raise Over from None
 
     async def _login(self) -> Session:
         try:

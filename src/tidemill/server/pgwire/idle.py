@@ -2,8 +2,8 @@
 
 PostgreSQL's `idle_session_timeout` and `idle_in_transaction_session_timeout`, read from a session that
 offers settings: a method `setting(name)` that gives a parameter's value as SHOW prints it, or None. Called
-by `conduct` whenever it has nothing to do. Promise: no timeout unless the session's setting says a positive
-one.
+by `conduct`, and by the conversations of WebSockets, whenever they have nothing to do. Promise: no timeout
+unless the session's setting says a positive one.
 """
 
 from __future__ import annotations
