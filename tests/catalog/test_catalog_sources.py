@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidemill import failpoints
-from tidemill.catalog import codec, store
+from tidemill.catalog import codec, sidecars, store
 from tidemill.catalog.items import BUILTINS, Source, SourceProgress, SourceTable
 from tidemill.catalog.ops import CreateDatabase, CreateTable, Drop, Rename, apply_all
 from tidemill.catalog.source_ops import (
@@ -262,3 +262,15 @@ def test_the_format_stays() -> None:
     several = replace(source, desc=None, shard=None, envelope=None)
     assert json.loads(codec.encode(several))["desc"] is None
     assert codec.decode("u4", codec.encode(several)) == several
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [({"format": "json"}, 0), ({"format": "json", "components": 2}, 2)]
+)
+def test_what_a_stream_must_remember_has_its_kind_of_times(value: dict[str, object], kind: int) -> None:
+    spec = {"envelope": {"kind": "materialize"}, "value": value}
+    for definition in ({"kind": "files", "output": spec}, {"kind": "kafka", "outputs": [spec]}, spec):
+        assert sidecars.kind_of(json.dumps(definition)) == kind
+    assert sidecars.kind_of(None) == 0
+    columns = sidecars.stash_desc(ROWS, kind).columns
+    assert [c.name for c in columns if c.name.startswith("t")] == [f"t{n}" for n in range(max(kind, 1))]

@@ -9,6 +9,8 @@ them.
 
 from __future__ import annotations
 
+import json
+
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
 
 # As the catalog names the envelope.
@@ -34,6 +36,14 @@ def tally_id(shard: str) -> str:
 
 def clock_id(shard: str) -> str:
     return f"{shard}-clock"
+
+
+def kind_of(definition: str | None) -> int:
+    """Of how many numbers the times of a definition's CDCv2 stream are products; 0: they are integers."""
+    parsed = json.loads(definition or "{}")
+    specs = [parsed, parsed.get("output") or {}, *parsed.get("outputs", ())]
+    found = (spec["value"].get("components", 0) for spec in specs if spec.get("value"))
+    return next(found, 0)
 
 
 def data_names(width: int) -> list[str]:

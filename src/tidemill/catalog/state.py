@@ -417,8 +417,9 @@ def _sidecars(item: Source | SourceTable, shard: str, desc: RelationDesc) -> lis
     """What a CDCv2 relation must remember beside its rows."""
     if item.envelope != sidecars.MATERIALIZE:
         return []
+    kind = sidecars.kind_of(item.definition)
     found = [
-        Collection(sidecars.stash_id(shard), item, sidecars.stash_desc(desc), sidecar=True),
+        Collection(sidecars.stash_id(shard), item, sidecars.stash_desc(desc, kind), sidecar=True),
         Collection(sidecars.tally_id(shard), item, sidecars.TALLY_DESC, sidecar=True),
     ]
     if isinstance(item, Source) and item.timeline is not None:

@@ -67,10 +67,15 @@ def avro_registered(
 
 
 def avro_stream_registered(
-    registry: Registry, stored: Mapping[str, Any], subject: str, strategy: Strategy = LATEST
+    registry: Registry,
+    stored: Mapping[str, Any],
+    subject: str,
+    strategy: Strategy = LATEST,
+    *,
+    more: Mapping[str, Any],
 ) -> Resolved:
-    """The same for a CDCv2 stream: the columns are those of its data."""
-    format_ = _avro_format(registry, stored, subject, strategy)
+    """The same for a CDCv2 stream: the columns are those of its data. `more` is said of the format."""
+    format_ = {**_avro_format(registry, stored, subject, strategy), **more}
     return Resolved(format_, stream_shape(format_).columns)
 
 

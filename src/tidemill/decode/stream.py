@@ -117,9 +117,9 @@ def _avro_shape(text: str, kind: int) -> StreamShape:
     products = [isinstance(t, dict) and cast("dict[str, Any]", t).get("type") == "array" for t in times]
     if any(products) and kind == INTEGERS:
         raise Unsupported(
-            "a CDCv2 stream whose times are products cannot be a source",
-            hint="Times must be of the type long. The library tidemill.cdcv2 reads products, and so do "
-            "MicroBatches, which are told of how many components.",
+            "the times of the CDCv2 stream are products",
+            detail="The schema does not tell of how many numbers.",
+            hint="Write ENVELOPE MATERIALIZE (TIME COMPONENTS 2).",
         )
     if kind != INTEGERS:
         if not all(products):

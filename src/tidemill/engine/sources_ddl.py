@@ -102,6 +102,12 @@ def _check_timeline(statement: ast.CreateSource) -> None:
             detail="Only the updates of a CDCv2 stream have times that could be kept.",
             position=statement.name.offset + 1,
         )
+    if envelope.components is not None:
+        raise Unsupported(
+            "WITH (TIMELINE ...) is not possible where times are products",
+            detail="A relation's times are numbers.",
+            position=envelope.offset + 1,
+        )
 
 
 def _context(s: EngineSession, catalog: CatalogState) -> Context:

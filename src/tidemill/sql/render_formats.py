@@ -76,4 +76,6 @@ def _envelope(envelope: ast.Envelope) -> str:
         clauses.append(f"ORDER BY ({', '.join(map(str, envelope.order_by))})")
     if envelope.inline_errors is not None:
         clauses.append(f"VALUE DECODING ERRORS = (INLINE AS {envelope.inline_errors})")
+    if envelope.components is not None:
+        clauses.append(f"TIME COMPONENTS {envelope.components}")
     return f"{envelope.kind} ({', '.join(clauses)})" if clauses else envelope.kind

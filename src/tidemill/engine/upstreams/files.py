@@ -47,17 +47,19 @@ def _described(statement: ast.CreateSource, files: ast.Files, context: Context) 
     spec: dict[str, Any] = {
         "name": folder.name,
         "envelope": {"kind": MATERIALIZE},
-        "value": _format(said.value, folder),
+        "value": _format(said.value, said.envelope.components, folder),
     }
     output = stream_output(spec, WORDS)
     definition = {"kind": FILES, "path": files.path, "output": spec, "started": context.started}
     return Described(FILES, f'folder "{files.path}"', definition, KILOBYTES, (output,), MATERIALIZE)
 
 
-def _format(form: ast.Format, folder: Path) -> dict[str, Any]:
+def _format(form: ast.Format, components: int | None, folder: Path) -> dict[str, Any]:
+    more = {} if components is None else {"components": components}
+    found = {"format": "json", **more}
     match form:
         case ast.PlainFormat("JSON"):
-            return {"format": "json"}
+            schema = None
         case ast.PlainFormat("AVRO"):
             schema = _schema_in(folder)
         case ast.AvroSchema(schema):
@@ -70,9 +72,10 @@ def _format(form: ast.Format, folder: Path) -> dict[str, Any]:
             )
         case _:
             schema = ""
-    found = {"format": "avro", "schema": schema, "framed": False, "registry": None}
+    if schema is not None:
+        found = {"format": "avro", "schema": schema, "framed": False, "registry": None, **more}
     try:
-        stream_shape(found if schema else {"format": "another"})
+        stream_shape({"format": "another"} if schema == "" else found)
     except TidemillError as e:
         e.position = form.offset + 1
         raise

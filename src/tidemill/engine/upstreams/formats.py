@@ -6,6 +6,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from tidemill.catalog.connections import SCHEMA_REGISTRY
@@ -51,21 +52,24 @@ def resolve_format(form: ast.Format, side: Side, topic: str, context: Context) -
     return ResolvedFormat(found.format, found.columns)
 
 
-def resolve_stream(form: ast.Format, topic: str, context: Context) -> ResolvedFormat:
-    """The format of a CDCv2 stream: Avro with the union of its messages as schema, or JSON. May ask the
-    registry, so it may block."""
+def resolve_stream(form: ast.Format, components: int | None, topic: str, context: Context) -> ResolvedFormat:
+    """The format of a CDCv2 stream: Avro with the union of its messages as schema, or JSON. `components`: its
+    times are products of so many numbers. May ask the registry, so it may block."""
+    more = {} if components is None else {"components": components}
     try:
         _check_schema(form)
         if isinstance(form, ast.AvroRegistry):
             found = asking(
-                lambda: _registered(form, Side.VALUE, topic, context, resolve_union), avoidable=False
+                lambda: _registered(form, Side.VALUE, topic, context, partial(resolve_union, more=more)),
+                avoidable=False,
             )
         elif isinstance(form, ast.AvroSchema):
-            shape = {"format": "avro", "schema": form.schema, "framed": form.framed, "registry": None}
+            shape = {"format": "avro", "schema": form.schema, "framed": form.framed, "registry": None, **more}
             found = ResolvedFormat(shape, stream_shape(shape).columns)
         else:
             name = form.name.lower() if isinstance(form, ast.PlainFormat) else ""
-            found = ResolvedFormat({"format": name}, stream_shape({"format": name}).columns)
+            shape = {"format": name, **more}
+            found = ResolvedFormat(shape, stream_shape(shape).columns)
     except TidemillError as e:
         e.position = e.position or form.offset + 1
         raise

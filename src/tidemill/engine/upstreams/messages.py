@@ -42,7 +42,7 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Context)
         raise Unsupported("messages without FORMAT cannot be read", hint="Write FORMAT behind the options.")
     envelope = said.envelope or ast.Envelope("NONE", offset=said.value.offset)
     if envelope.kind == "MATERIALIZE":
-        return _stream(name, topic, said, said.value, context)
+        return _stream(name, topic, said, envelope.components, context)
     include = _includes(said.include)
     spec: dict[str, Any] = {
         "name": name,
@@ -67,7 +67,7 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Context)
 
 
 def _stream(
-    name: str, topic: str, said: ast.Messages, value: ast.Format, context: Context
+    name: str, topic: str, said: ast.Messages, components: int | None, context: Context
 ) -> DescribedOutput:
     """A CDCv2 stream: its data's columns, and nothing of the records that carried them."""
     if said.key is not None or said.include:
@@ -77,7 +77,8 @@ def _stream(
             detail="An update may come in any record, several times: it has no key, offset or timestamp.",
             position=offset + 1,
         )
-    found = resolve_stream(value, topic, context)
+    assert said.value is not None
+    found = resolve_stream(said.value, components, topic, context)
     spec: dict[str, Any] = {
         "name": name,
         "include": [],

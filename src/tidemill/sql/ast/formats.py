@@ -95,11 +95,13 @@ class Include:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """ENVELOPE kind [(ORDER BY (columns)), VALUE DECODING ERRORS = (INLINE AS column))]."""
+    """ENVELOPE kind [(ORDER BY (columns)), VALUE DECODING ERRORS = (INLINE AS column))], or MATERIALIZE
+    [(TIME COMPONENTS n)]."""
 
     kind: str  # NONE, UPSERT, DEBEZIUM UPSERT or MATERIALIZE
     order_by: tuple[Ident, ...] = ()
     inline_errors: Ident | None = None  # the column that value errors go to
+    components: int | None = None  # of how many numbers the stream's times are products
     offset: int = offset_field()
 
 

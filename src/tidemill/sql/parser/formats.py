@@ -47,6 +47,9 @@ _ENVELOPES = ("NONE", "UPSERT", "DEBEZIUM UPSERT", "MATERIALIZE")
 _ENVELOPES_HINT = (
     "Use ENVELOPE NONE, ENVELOPE UPSERT, ENVELOPE DEBEZIUM UPSERT or ENVELOPE MATERIALIZE (CDCv2)."
 )
+_MATERIALIZE_HINT = (
+    "Write ENVELOPE MATERIALIZE, or ENVELOPE MATERIALIZE (TIME COMPONENTS 2) where times are pairs."
+)
 _UPSERT_HINT = (
     "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE)."
 )
@@ -223,7 +226,7 @@ def _envelope(cursor: Cursor) -> Envelope:
     if cursor.accept("none"):
         return Envelope("NONE", offset=offset)
     if cursor.accept("materialize"):
-        return Envelope("MATERIALIZE", offset=offset)
+        return Envelope("MATERIALIZE", components=_components(cursor), offset=offset)
     if cursor.accept("debezium", "upsert"):
         return Envelope("DEBEZIUM UPSERT", offset=offset)
     if cursor.accept("upsert"):
@@ -235,6 +238,17 @@ def _envelope(cursor: Cursor) -> Envelope:
             cursor.expect_symbol(")")
         return envelope
     raise _unknown_envelope(cursor)
+
+
+def _components(cursor: Cursor) -> int | None:
+    """[(TIME COMPONENTS [=] n)]"""
+    if not cursor.accept_symbol("("):
+        return None
+    cursor.expect("time", "components", hint=_MATERIALIZE_HINT)
+    cursor.accept_symbol("=")
+    found = cursor.integer(_MATERIALIZE_HINT)
+    cursor.expect_symbol(")", _MATERIALIZE_HINT)
+    return found
 
 
 def _unknown_envelope(cursor: Cursor) -> TidemillError:
