@@ -29,7 +29,7 @@ from tidemill.engine.api import (
     SubscribeRequest,
 )
 from tidemill.engine.interrupt import Interrupt
-from tidemill.engine.plan import Plan, Value, decode_params
+from tidemill.engine.plan import Plan, Value, decode_params, no_parameter
 from tidemill.engine.planner import plan, verb_of
 from tidemill.engine.resolver import Resolver
 from tidemill.engine.statements import Statements
@@ -231,6 +231,8 @@ class EngineSession:
             if planned is None:
                 raise Internal("a statement without a plan")
             values: list[Value] = []
+            if planned.param_types and not params:
+                raise no_parameter(statement.parsed)
             if params or planned.param_types:
                 zone = self.variables.get("timezone")
                 size = sum(len(p.data or b"") for p in params)

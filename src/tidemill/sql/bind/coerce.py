@@ -87,7 +87,12 @@ def assign(ctx: Context, node: Node, target: SqlType, column: str, position: int
 
 def settle(ctx: Context, node: Node) -> Node:
     """An expression that nothing gave a type becomes text."""
-    return to_type(ctx, node, TEXT) if node.type.kind is Kind.UNKNOWN else node
+    if node.type.kind is not Kind.UNKNOWN:
+        return node
+    settled = to_type(ctx, node, TEXT)
+    if isinstance(node, Param):
+        ctx.leave_param(node.index)
+    return settled
 
 
 def unify(

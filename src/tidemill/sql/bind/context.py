@@ -27,6 +27,8 @@ class Context:
         self.params: list[SqlType | None] = [
             None if t is None or t.kind is Kind.UNKNOWN else t for t in param_types
         ]
+        # Numbers of parameters that are text for want of anything better (`leave_param`).
+        self._open_params: set[int] = set()
         # placeholder -> relation id, and the physical columns that were named.
         self.inputs: dict[str, str] = {}
         self.used: dict[str, set[str]] = {}
@@ -83,13 +85,16 @@ class Context:
             raise TidemillError(f"there is no parameter ${index}", sqlstate="42P02")
         while len(self.params) < index:
             self.params.append(None)
+        # Whoever names it again goes by what it is now.
+        self._open_params.discard(index)
         return self.params[index - 1]
 
     def fix_param(self, index: int, t: SqlType, position: int | None) -> None:
         """The parameter's context says its type; the first one that does decides."""
-        known = self.param_type(index)
-        if known is None:
+        known = self.params[index - 1]
+        if known is None or index in self._open_params:
             self.params[index - 1] = t
+            self._open_params.discard(index)
         elif known != t:
             raise TidemillError(
                 f"inconsistent types deduced for parameter ${index}",
@@ -97,6 +102,11 @@ class Context:
                 sqlstate="42P08",
                 position=position,
             )
+
+    def leave_param(self, index: int) -> None:
+        """Nothing in its SELECT said its type, and it became text. The other side of a UNION, or the column
+        it is inserted into, may still decide otherwise, as long as nothing else has relied on it."""
+        self._open_params.add(index)
 
     def final_params(self) -> tuple[SqlType, ...]:
         for i, t in enumerate(self.params):

@@ -133,7 +133,8 @@ def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> B
         for output, node in zip(outputs, typed, strict=True):
             output.append(node)
     parts = [
-        select_from(subquery_as(s.tree, a), [lower(n) for n in nodes])
+        # The sides are nobody else's: copied at each step, a long chain would take the square of its length.
+        select_from(subquery_as(s.tree, a, own=True), [lower(n) for n in nodes])
         for s, a, nodes in zip(sides, aliases, outputs, strict=True)
     ]
     tree = type(query)(this=parts[0], expression=parts[1], distinct=bool(query.args.get("distinct")))

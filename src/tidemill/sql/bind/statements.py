@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.errors import SyntaxError_, UndefinedObject
+from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject
 from tidemill.sql.ast.base import Default, Expr, Query
 from tidemill.sql.ast.writes import Values
 from tidemill.sql.bind.coerce import assign, settle, to_type
@@ -164,10 +164,11 @@ def _listed(targets: Sequence[Column], columns: Sequence[str] | None) -> list[Co
     return listed
 
 
-def _check_width(given: int, listed: Sequence[Column], explicit: bool) -> None:
-    """Without a list of columns the values may be fewer: they go to the first columns."""
+def _check_width(given: int, listed: Sequence[Column], explicit: bool, surplus: int | None = None) -> None:
+    """Without a list of columns the values may be fewer: they go to the first columns. `surplus` is where the
+    first stands that is too many."""
     if given > len(listed):
-        raise SyntaxError_("INSERT has more expressions than target columns")
+        raise SyntaxError_("INSERT has more expressions than target columns", position=surplus)
     if given < len(listed) and explicit:
         raise SyntaxError_("INSERT has more target columns than expressions")
 
@@ -184,7 +185,8 @@ def _insert_rows(
     binder = Binder(env, Scope(env.ctx), "VALUES")
     width = len(rows[0])
     if width:
-        _check_width(width, listed, explicit)
+        surplus = rows[0][len(listed)] if width > len(listed) else None
+        _check_width(width, listed, explicit, surplus.offset + 1 if isinstance(surplus, Expr) else None)
     cells_of = {c.name: cells for c, cells in zip(listed, zip(*rows, strict=True), strict=False)}
     values: list[pa.Array | tuple[Node, ...]] = []
     for column in targets:
@@ -201,9 +203,27 @@ def _insert_rows(
                 )
             )
         else:
-            values.append(assigned_column(binder, [c.tree for c in cells if isinstance(c, Expr)], column))
+            values.append(_placed(binder, [c for c in cells if isinstance(c, Expr)], column))
     typed = tuple(Column(c.name, c.type) for c in targets)
     return bound_rows(values, typed, len(rows), binder.scope)
+
+
+def _placed(binder: Binder, cells: Sequence[Expr], column: Column) -> pa.Array | tuple[Node, ...]:
+    """The column's cells; an error says which of them it means."""
+    try:
+        return assigned_column(binder, [c.tree for c in cells], column)
+    except TidemillError as e:
+        if e.position is None:
+            e.position = next((c.offset + 1 for c in cells if _refused(binder, c, column)), None)
+        raise
+
+
+def _refused(binder: Binder, cell: Expr, column: Column) -> bool:
+    try:
+        assigned_column(binder, [cell.tree], column)
+    except TidemillError:
+        return True
+    return False
 
 
 def _insert_query(

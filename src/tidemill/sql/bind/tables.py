@@ -52,8 +52,10 @@ def derived(query: exp.Expr, alias: str, columns: Sequence[Tree]) -> exp.Select:
     return select_from(subquery_as(query, alias), columns)
 
 
-def subquery_as(query: exp.Expr, alias: str) -> exp.Subquery:
-    return exp.Subquery(this=query.copy(), alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+def subquery_as(query: exp.Expr, alias: str, *, own: bool = False) -> exp.Subquery:
+    """`own`: the tree has no other use, and need not be copied."""
+    named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
+    return exp.Subquery(this=query if own else query.copy(), alias=named)
 
 
 def select_from(source: exp.Expr | None, columns: Sequence[Tree]) -> exp.Select:

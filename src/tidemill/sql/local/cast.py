@@ -76,8 +76,12 @@ def _read(ctx: Context, text: str | None, target: Type) -> Typed:
         return constant(_cut(text, target), target)
     if not _readable(target):
         raise NotLocal(f"no literal of {target}")
-    found = parse_literal(text, target, timezone=ctx.session.time_zone).as_py()
-    return constant(found, target)
+    scalar = parse_literal(text, target, timezone=ctx.session.time_zone)
+    try:
+        return constant(scalar.as_py(), target)
+    except (OverflowError, ValueError):
+        # Python's calendar ends before PostgreSQL's, and has no infinity.
+        raise NotLocal(f"{target} out of range") from None
 
 
 def explicit(ctx: Context, value: Typed, target: Type) -> Typed:
@@ -116,7 +120,7 @@ def converter(ctx: Context, source: Type, target: Type) -> Convert | None:
         if not _readable(target):
             raise NotLocal(f"no cast from text to {target}")
         zone = ctx.session.time_zone
-        return lambda v, rt: parse_literal(v, target, timezone=zone).as_py()
+        return lambda v, rt: _value(v, target, zone)
     elif target.kind in INTEGERS and kind(source) in NUMBERS:
         return _integer(target, kind(source))
     elif target.kind is Kind.INT4 and kind(source) is Kind.BOOL:
