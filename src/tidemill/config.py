@@ -104,6 +104,26 @@ class Config:
             "data directory; with s3:// there is none, and CREATE SECRET needs this setting.",
         ),
     )
+    audit_dir: str = field(
+        default="",
+        metadata=_about(
+            "DIR",
+            values.folder,
+            "Data",
+            "A local folder for the audit log. Default: the folder audit in the data directory; with s3:// "
+            "there is none, and events are in the log alone.",
+        ),
+    )
+    audit_max_size: str = field(
+        default="64m",
+        metadata=_about(
+            "SIZE",
+            values.size_or_none,
+            "Data",
+            "What the files of the audit log may take, half for changes of the catalog and half for logins; "
+            "the oldest are deleted. 0: no files.",
+        ),
+    )
     files_root: str = field(
         default="",
         metadata=_about(

@@ -88,6 +88,19 @@ def memory(value: str) -> str:
     return value.lower()
 
 
+def size_or_none(value: str) -> str:
+    try:
+        return "0" if value == "0" else memory(value)
+    except ValueError as e:
+        raise ValueError(f"{e}; or 0") from None
+
+
+def size_bytes(value: str) -> int:
+    """Of what `memory` and `size_or_none` take."""
+    shift = {"k": 10, "m": 20, "g": 30}.get(value[-1])
+    return 0 if shift is None else int(value[:-1]) << shift
+
+
 def choice(*choices: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value.lower() not in choices:

@@ -22,6 +22,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "shared_data_dir": ("true", True),
     "scratch_dir": ("/scratch", "/scratch"),
     "secrets_dir": ("/secrets", "/secrets"),
+    "audit_dir": ("/audit", "/audit"),
+    "audit_max_size": ("16M", "16m"),
     "files_root": ("/files", "/files"),
     "retain_history": ("2d", 172_800_000),
     "tick": ("250ms", 250),

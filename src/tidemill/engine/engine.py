@@ -28,7 +28,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
-from tidemill.engine.audit import AuditEvent, AuditLog
+from tidemill.engine.audit import AuditEvent, audit_log
 from tidemill.engine.controls import check_set_role
 from tidemill.engine.followed import dropped
 from tidemill.engine.handover import Handover
@@ -98,7 +98,7 @@ class TidemillEngine:
         # Shards that this process has opened for writing.
         self._opened: set[ShardId] = set()
         self.turns = Turns()
-        self.audit = AuditLog(trusting=config.authentication == "trust")
+        self.audit = audit_log(config, environment.id)
         self._system_verifier = (
             make_verifier(config.system_password).text() if config.system_password else None
         )
@@ -371,6 +371,7 @@ class TidemillEngine:
         self.subscriptions.close()
         self.workers.shutdown(wait=False, cancel_futures=True)
         self._following.shutdown(wait=False, cancel_futures=True)
+        self.audit.close()
         self.environment.close()
         self.spark.stop()
 
