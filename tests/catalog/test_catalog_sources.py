@@ -16,6 +16,7 @@ from tidemill.catalog.ops import CreateDatabase, CreateTable, Drop, Rename, appl
 from tidemill.catalog.source_ops import (
     CreateSource,
     CreateSourceTable,
+    LearnSource,
     NewSubsource,
     SetSourceHistory,
     SetSourceInterval,
@@ -229,6 +230,21 @@ def test_options_change() -> None:
     assert state.sources()[0].retain_history_ms is None
     with pytest.raises(UndefinedObject):
         apply_all(state, [SetSourceInterval(state.progress(source.id).id, 2000)], time=5)
+
+
+def test_what_was_found_out_is_kept_and_not_changed() -> None:
+    state, schema = empty()
+    lacks = json.dumps({"topic": "t", "topic_id": None})
+    state = apply_all(state, [replace(counter(schema), definition=lacks)], time=2)
+    (source,) = state.sources()
+    for time in (3, 4):
+        state = apply_all(state, [LearnSource(source.id, {"topic_id": "A"})], time=time)
+        (after,) = state.sources()
+        assert json.loads(after.definition) == {"topic": "t", "topic_id": "A"}
+        assert after == replace(source, definition=after.definition)
+    with pytest.raises(TidemillError, match="reads another upstream than before") as told:
+        apply_all(state, [LearnSource(source.id, {"topic_id": "B"})], time=5)
+    assert told.value.detail == "Its topic id was A; now it is B."
 
 
 def test_the_format_stays() -> None:

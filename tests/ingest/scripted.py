@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +74,8 @@ class House:
     limits: Limits = field(default_factory=Limits)
     interval: int = 100
     created: int = 0
+    # What was kept of what the source had learned, with the number of bindings that there were then.
+    kept: list[tuple[Mapping[str, Any], int]] = field(default_factory=list[tuple[Mapping[str, Any], int]])
 
     def __post_init__(self) -> None:
         self.open()
@@ -98,7 +101,11 @@ class House:
             home=self.environment,
             clock=oracle,
             limits=self.limits,
+            keep=self._keep,
         )
+
+    def _keep(self, learned: Mapping[str, Any]) -> None:
+        self.kept.append((learned, len(self.bindings())))
 
     def _shard(self, name: str, desc: RelationDesc) -> Shard:
         try:

@@ -123,6 +123,49 @@ def test_a_source_that_goes_back_is_told_and_loses_nothing(house: House) -> None
     house.check()
 
 
+def test_what_is_learned_is_kept_before_anything_is_bound(house: House) -> None:
+    house.source.learned = {"id": "A"}
+    house.source.produce(p0=3)
+    before = len(house.bindings())
+    assert house.tick(now(house))
+    assert house.kept == [({"id": "A"}, before)]
+    house.source.produce(p0=1)
+    assert house.tick(house.machine.promised + 100)
+    assert len(house.kept) == 1
+
+
+def test_nothing_is_bound_of_what_cannot_be_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise TidemillError("another upstream")
+
+    monkeypatch.setattr(house.machine, "_keep", refuse)
+    house.source.learned = {"id": "A"}
+    house.source.produce(p0=3)
+    before = house.bindings()
+    for _ in range(2):
+        with pytest.raises(TidemillError, match="another upstream"):
+            house.tick(now(house))
+    assert house.bindings() == before
+
+
+def test_an_upstream_is_looked_at_before_what_was_bound_is_read(house: House) -> None:
+    """It may have been made anew while nobody was there: its records have the same numbers."""
+    house.source.produce(p0=5)
+    assert house.machine.bind(now(house)) is not None
+    house.close()
+    house.open()
+    house.source.error = SourceError("made anew")
+    with pytest.raises(SourceError, match="made anew"):
+        house.tick(now(house))
+    house.source.error = None
+    house.source.stands = Offsets({0: 4})
+    with pytest.raises(SourceError, match="went back"):
+        house.tick(now(house))
+    house.source.stands = Offsets({0: 5})
+    assert house.tick(now(house))
+    house.check()
+
+
 def test_a_table_made_later_gets_all_that_was_bound_before(house: House) -> None:
     events, tenths = house.machine.feeds
     house.machine.set_feeds([events])

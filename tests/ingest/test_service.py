@@ -24,6 +24,7 @@ from tidemill.ingest.service import OPEN_THREADS, Ingestion
 from tidemill.ingest.status import State
 from tidemill.ingest.unit import Facts, Unit
 from tidemill.persist.environment import Environment
+from tidemill.sources.contract import Source as Upstream
 from tidemill.sources.definition import Definition, normalise, open_source
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
@@ -201,6 +202,31 @@ def test_sources_that_cannot_be_opened_keep_nobody_from_being_opened(world: Worl
     for source in bad:
         world.wait(lambda s=source: world.ingestion.report(s).status.state is State.STALLED)
         assert world.ingestion.report(source).status.error == "the source's definition cannot be read"
+
+
+def test_what_a_source_learns_is_known_to_whoever_opens_it_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str | None] = []
+
+    def open_(definition: Definition, files_root: str = "") -> Upstream:
+        known = definition.get("topic_id")
+        opened.append(known)
+        source = open_source({k: v for k, v in definition.items() if k != "topic_id"}, files_root)
+        source.learned = {"topic_id": "A"} if known is None else None
+        return source
+
+    monkeypatch.setattr(service_module, "open_source", open_)
+    source = world.auction("house")
+    table = world.table(source, "bids")
+    world.check(table)
+    (kept,) = world.catalog.state.sources()
+    assert json.loads(kept.definition)["topic_id"] == "A"
+    world.ingestion.stop()
+    opened.clear()
+    world.ingestion = Ingestion(world.environment, world.catalog, world.gate)
+    world.check(table)
+    assert opened == ["A"]
 
 
 def test_changes_of_a_source_at_work_keep_nobody_waiting(world: World) -> None:

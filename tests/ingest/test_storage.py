@@ -66,7 +66,8 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     environment = Environment.open(str(tmp_path / "data"))
     catalog = Catalog.open(environment)
-    ingestion = Ingestion(environment, catalog, LocalRunner(str(tmp_path / "state")))
+    runner, files = LocalRunner(str(tmp_path / "state")), str(tmp_path / "files")
+    ingestion = Ingestion(environment, catalog, runner, files_root=files)
     state = catalog.state
     schema = state.schema(state.database("materialize").id, "public").id
     yield World(environment, catalog, ingestion, Storage(environment, catalog, ingestion), schema)
@@ -87,6 +88,17 @@ def test_a_source_is_its_data_and_its_bindings(world: World) -> None:
         assert sum(snapshot.read().column("mz_diff").to_pylist()) == 250
     with pytest.raises(NotYetReadable):
         data.snapshot(data.upper + 60_000)
+
+
+def test_folders_are_found_below_the_root(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "files" / "stream"
+    folder.mkdir(parents=True)
+    output = {"name": "stream", "include": [], "envelope": {"kind": "materialize"}, "key": None}
+    definition = {"kind": "files", "path": "stream", "output": {**output, "value": {"format": "json"}}}
+    (made,) = world.storage.create_sources(
+        [SourceDescription(world.schema, "stream", definition, "CREATE SOURCE stream")]
+    )
+    world.wait(lambda: world.storage.render(StorageCollectionId(made)).upper > 0)
 
 
 def test_all_sources_or_none(world: World) -> None:

@@ -37,7 +37,13 @@ from tidemill.catalog.materialized_ops import CreateMaterializedView, SetViewHis
 from tidemill.catalog.names import check_identifier
 from tidemill.catalog.role_ops import AlterRole, CreateRole, DropRole, SetMember, SetOwner, SetPrivileges
 from tidemill.catalog.sink_ops import CreateSink
-from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, SetSourceHistory, SetSourceInterval
+from tidemill.catalog.source_ops import (
+    CreateSource,
+    CreateSourceTable,
+    LearnSource,
+    SetSourceHistory,
+    SetSourceInterval,
+)
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import (
     DependentObjects,
@@ -169,6 +175,7 @@ Op: TypeAlias = (
     | SetViewHistory
     | SetSourceHistory
     | SetSourceInterval
+    | LearnSource
     | CreateSecret
     | AlterSecret
     | CreateConnection
@@ -226,7 +233,7 @@ class _Draft:
                 source_ops.create_source_table(self, op)
             case CreateSink():
                 sink_ops.apply(self, op)
-            case SetSourceHistory() | SetSourceInterval():
+            case SetSourceHistory() | SetSourceInterval() | LearnSource():
                 self.put(source_ops.altered(self.state, op))
             case CreateSecret() | AlterSecret() | CreateConnection() | AlterConnection():
                 connection_ops.apply(self, op)

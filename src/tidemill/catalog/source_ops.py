@@ -16,7 +16,7 @@ from tidemill.catalog.columns import check_columns
 from tidemill.catalog.items import Connection, Item, ItemId, Source, SourceProgress, SourceTable
 from tidemill.catalog.names import MAX_IDENTIFIER_BYTES, check_identifier
 from tidemill.catalog.state import CatalogState
-from tidemill.errors import DuplicateObject
+from tidemill.errors import DuplicateObject, TidemillError
 from tidemill.types.model import RelationDesc
 
 
@@ -81,6 +81,15 @@ class SetSourceHistory:
 class SetSourceInterval:
     source: ItemId
     milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearnSource:
+    """Fields that the definition lacks, found out by whoever reads the upstream: what they were when it was
+    first found is what the source is held to from then on."""
+
+    source: ItemId
+    learned: Mapping[str, Any]
 
 
 class Draft(Protocol):
@@ -197,8 +206,25 @@ def _progress_name(state: CatalogState, schema: ItemId, source: str, taken: set[
     raise AssertionError("there is always a free number")
 
 
-def altered(state: CatalogState, op: SetSourceHistory | SetSourceInterval) -> Source:
+def altered(state: CatalogState, op: SetSourceHistory | SetSourceInterval | LearnSource) -> Source:
     source = state.get(op.source, Source)
+    if isinstance(op, LearnSource):
+        return replace(source, definition=_learned(source, op.learned))
     if isinstance(op, SetSourceHistory):
         return replace(source, retain_history_ms=op.milliseconds)
     return replace(source, interval_ms=op.milliseconds)
+
+
+def _learned(source: Source, learned: Mapping[str, Any]) -> str:
+    definition: dict[str, Any] = json.loads(source.definition)
+    for field, value in learned.items():
+        known = definition.get(field)
+        if known not in (None, value):
+            raise TidemillError(
+                f'source "{source.name}" reads another upstream than before',
+                detail=f"Its {field.replace('_', ' ')} was {known}; now it is {value}.",
+                hint="Drop the source and create it again to read the upstream as it is now.",
+                sqlstate="58000",
+            )
+        definition[field] = value
+    return json.dumps(definition, sort_keys=True, separators=(",", ":"))

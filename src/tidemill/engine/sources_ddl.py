@@ -221,7 +221,7 @@ def plan_create_table_from_source(
             hint="Leave them out.",
             position=statement.source.offset + 1,
         )
-    opened = open_source(json.loads(source.definition))
+    opened = open_source(json.loads(source.definition), s.engine.config.files_root)
     try:
         output = _output(opened.outputs, statement.reference, f'source "{source.name}"')
     finally:

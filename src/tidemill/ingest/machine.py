@@ -13,9 +13,9 @@ in memory only, never beyond the oracle's lease, so that a successor starts past
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidemill import failpoints
 from tidemill.errors import Internal, TidemillError
@@ -116,14 +116,18 @@ class Machine:
         home: Home,
         clock: Clock,
         limits: Limits | None = None,
+        keep: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        """The shards are fenced by us."""
+        """The shards are fenced by us. `keep` makes durable what the source has learned of its upstream."""
         self.id = source_id
         self.source = source
         self.remap = remap
         self.timing = timing
         self._home = home
         self._clock = clock
+        self._keep = keep
+        # The upstream was looked at since it was opened: it is the one that was read before.
+        self._looked = False
         # What a binding may cover.
         self.pace = Pace(limits or Limits(), keyed=any(o.key is not None or o.stream for o in source.outputs))
         # How many rows a record gives, about: one, but for CDCv2, where it is learned.
@@ -149,7 +153,7 @@ class Machine:
         closed."""
         if source is not None:
             self.source.close()
-            self.source = source
+            self.source, self._looked = source, False
         self._complete = {f.shard.id: self._complete.get(f.shard.id, upper_of(f.shard)) for f in feeds}
         # A table's first time has what was bound before it was made: nothing more may be bound there.
         made = [feed.created + 1 for feed in feeds]
@@ -247,25 +251,30 @@ class Machine:
 
     def bind(self, now: int) -> Work | None:
         """Ask the upstream, and bind what is new; None when there is nothing, or it is not time yet. What was
-        bound before is to be done first. Raises SourceError and the outcomes of a commit."""
-        if self.pending:
+        bound before is to be done first; but an upstream that was just opened is asked all the same, for it
+        may have been made anew meanwhile. Raises SourceError and the outcomes of a commit."""
+        if self.pending and self._looked:
             return self.pending[0]
         at = boundary(now, self.timing.interval)
-        if self.hydrated and self.ceased:
+        if self.hydrated and self.ceased and not self.pending:
             # Whatever else is upstream says nothing.
             self._promise(at + self.timing.interval)
             return None
         bound = self.remap.frontier
         upstream = self.source.frontier(now)
+        self._learn()
         if not bound <= upstream:
             raise SourceError(
                 "the source's progress went back",
                 detail=f"Its frontier was {bound}; now it is {upstream}.",
                 hint="The upstream was truncated or made anew: drop the source and create it again.",
             )
+        self._looked = True
         self.upstream = upstream
         if self.first is None:
             self.first = upstream
+        if self.pending:
+            return self.pending[0]
         if upstream == bound:
             self._promise(at + self.timing.interval)
             self._hydrate()
@@ -287,6 +296,13 @@ class Machine:
         self.pending.append(work)
         self._promise(max(time + 1, at + self.timing.interval if caught_up else 0))
         return work
+
+    def _learn(self) -> None:
+        """Before anything is bound: what is bound would otherwise be read from whatever is there later."""
+        if self.source.learned is not None:
+            if self._keep is not None:
+                self._keep(self.source.learned)
+            self.source.learned = None
 
     def _promise(self, until: int) -> None:
         """Never beyond the lease: a successor begins where it ends."""

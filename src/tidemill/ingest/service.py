@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from tidemill.catalog.connections import Secrets, hangs_on, opened
 from tidemill.catalog.items import Connection, ItemId, Secret, Source, SourceProgress, SourceTable
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.sidecars import clock_id, stash_id, tally_id
+from tidemill.catalog.source_ops import LearnSource
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import Internal, TidemillError, UndefinedObject
@@ -100,7 +103,8 @@ class Ingestion:
         is the folder below which sources may read files."""
         self._environment = environment
         self._secrets = SecretStore(None) if secrets is None else secrets
-        self._files_root = files_root
+        self._catalog = catalog
+        self.files_root = files_root
         self._lock = threading.Lock()
         self._sources: dict[ItemId, _Source] = {}
         self._stopping = threading.Event()
@@ -196,7 +200,7 @@ class Ingestion:
             self.ticker.when_free(slot, slot.machine.source.close)
 
     def _upstream(self, wanted: _Wanted) -> Upstream:
-        return open_source(opened(wanted.state, wanted.item, self._secrets), self._files_root)
+        return open_source(opened(wanted.state, wanted.item, self._secrets), self.files_root)
 
     def _machine(self, wanted: _Wanted) -> Machine:
         item, upstream = wanted.item, self._upstream(wanted)
@@ -211,10 +215,15 @@ class Ingestion:
                 Timing(item.created, item.interval_ms),
                 home=self._environment,
                 clock=self._environment.oracle,
+                keep=partial(self._learned, item.id),
             )
         except Exception:
             upstream.close()
             raise
+
+    def _learned(self, source_id: ItemId, learned: Mapping[str, Any]) -> None:
+        """The catalog tells everybody, us too: nobody opens the source without it from here on."""
+        self._catalog.transact([LearnSource(source_id, learned)])
 
     def _feeds(self, wanted: _Wanted, upstream: Upstream) -> list[Feed]:
         item, names = wanted.item, [output.name for output in upstream.outputs]

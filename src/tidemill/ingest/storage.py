@@ -86,7 +86,8 @@ class Storage:
     def create_sources(self, sources: Sequence[SourceDescription]) -> list[ItemId]:
         """Make the sources, all or none; they are durable and begin to tick when this returns."""
         before = {s.id for s in self._catalog.state.sources()}
-        state = self._catalog.transact([_creation(source) for source in sources])
+        root = self._ingestion.files_root
+        state = self._catalog.transact([_creation(source, root) for source in sources])
         by_name = {(s.schema, s.name): s.id for s in state.sources() if s.id not in before}
         return [by_name[source.schema, source.name] for source in sources]
 
@@ -152,8 +153,9 @@ class Storage:
         return item
 
 
-def _creation(source: SourceDescription) -> ops.Op:
-    upstream = open_source(source.definition)
+def _creation(source: SourceDescription, files_root: str) -> ops.Op:
+    upstream = open_source(source.definition, files_root)
+    upstream.close()
     only = upstream.outputs[0] if len(upstream.outputs) == 1 else None
     return CreateSource(
         schema=source.schema,

@@ -30,10 +30,12 @@ from tidemill.time.oracle import Oracle
 log = logging.getLogger(__name__)
 
 # Threads, apart by what they wait for, so that one kind never waits for another's: rounds and shared jobs,
-# sources that go alone (more of them take turns), upstreams, and the store.
+# sources that go alone (more of them take turns), upstreams, and the store. An upstream that says nothing
+# keeps its thread for seconds (`sources.kafka.source.LOOK_SECONDS`): there are as many as a server may have
+# sources over one broker, so that those of another still find one.
 JOB_THREADS = 64
 ALONE_THREADS = 64
-BIND_THREADS = 32
+BIND_THREADS = 128
 COMMIT_THREADS = 16
 # What a binding may hold to go into the shared job: some 50 ms of a core.
 SHARED_RECORDS = 50_000

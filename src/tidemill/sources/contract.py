@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -164,7 +164,8 @@ class Limits:
 class Source(ABC):
     """One upstream. Obligations:
 
-    - `frontier` is cheap (no data is read) and returns within a second or raises; it never goes back.
+    - `frontier` is cheap (no data is read), is there within seconds or raises, and never goes back. (The
+      ticker has a thread for it; nobody else waits.)
     - A range [lower, upper) names its records exactly: reading it again gives the same rows, in the same
       order, on any machine, at any later time, until the upstream itself forgets them (which is an error that
       says so, never fewer rows).
@@ -180,6 +181,9 @@ class Source(ABC):
     # Those that it had when it was made, as far as is known: each has its row in the progress relation before
     # it has a record.
     partitions: frozenset[PartitionKey] = frozenset()
+    # Fields of its definition that were not known when the source was made, and that the last look found out
+    # (which of all topics of a name it reads). They are kept before anything is bound, and then taken away.
+    learned: Mapping[str, Any] | None = None
 
     @abstractmethod
     def frontier(self, now: int) -> Offsets:

@@ -24,8 +24,11 @@ from tidemill.sources.kafka.outputs import output_of
 from tidemill.sources.kafka.reader import KafkaReader
 from tidemill.sources.offsets import Offsets, PartitionKey
 
-# What a look at the brokers may take: a tick waits for it.
-LOOK_SECONDS = 0.8
+# What a look at the brokers may take. It takes milliseconds; but a broker may collect its garbage or its
+# leader be elected anew, and this process may be without a core for a while. A look that is given up too
+# early says that brokers cannot be reached which can, and has the source wait before the next; one that is
+# waited for makes this tick late, and no other source: the ticker has threads enough.
+LOOK_SECONDS = 3.0
 LEAST_SECONDS = 0.1
 
 # What the first binding after a start may cover: how large the records are is known only when some were
@@ -94,8 +97,9 @@ class KafkaSource(Source):
 
     def _check(self, identity: Identity) -> None:
         """Whether it is the topic that was read. With VALIDATE = false it is the one that was found first."""
-        if self._topic_id is None:
+        if self._topic_id is None and identity.topic_id is not None:
             self._topic_id = identity.topic_id
+            self.learned = {"topic_id": identity.topic_id}
         if self._topic_id is not None and identity.topic_id not in (None, self._topic_id):
             raise SourceError(
                 f'topic "{self._topic}" was deleted and created anew',
