@@ -26,6 +26,7 @@ from bench.report import Figure
 from support.shipped import Shipped
 from tidemill.catalog.sidecars import TALLY_DESC, stash_desc
 from tidemill.cdcv2 import Progress
+from tidemill.ingest.lanes import key_shares
 from tidemill.ingest.machine import Feed, Machine, Timing
 from tidemill.ingest.recovery.stream import StreamState
 from tidemill.ingest.spark_runner import SparkRunner
@@ -57,7 +58,8 @@ NAMES = pa.array([f"name {i}" for i in range(1000)])
 NEAR = 20
 PER_MESSAGE = 10_000
 CORES = 2
-WAYS = 8
+# A batch that takes longer hangs.
+SECONDS = 600.0
 # Batches that are compared: so many around the 10th and before the last.
 AROUND = 9
 
@@ -181,6 +183,7 @@ class Run:
             limits=Limits(10**9),
         )
         self.stream = stream
+        self._begun = False
         self._now = oracle.now()
 
     def batch(self, upper: int) -> int:
@@ -189,11 +192,18 @@ class Run:
         self._now = max(self._now + 1, self.environment.oracle.now())
         while self.machine.bind(self._now) is None:
             self._now += 1
-        unit = self.machine.unit(CORES, 600.0, WAYS)
-        (facts,) = self._runner.run([unit], lane="alone", seconds=600.0)
+        # As the ticker cuts it, for a source that goes alone.
+        rows = self.machine.pending_rows
+        shares = key_shares(rows, CORES, at_hand=self._begun)
+        unit = self.machine.unit(self.machine.pace.ways(rows, CORES), SECONDS, shares)
+        began = time.perf_counter()
+        (facts,) = self._runner.run([unit], lane="alone", seconds=SECONDS)
         if facts.failure is not None:
             raise facts.failure.error()
+        took = time.perf_counter() - began
         self.machine.commit(unit, facts)
+        self.machine.pace.learn(facts, took, self.machine.weight)
+        self._begun = True
         self.machine.retain(self._now, 0, 1)
         return facts.updates
 
