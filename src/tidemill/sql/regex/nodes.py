@@ -1,0 +1,183 @@
+"""What a pattern is made of, and which match each part prefers.
+
+`Prefer` is PostgreSQL's greediness attribute: a part without one takes what is left. A part is `messy` when
+it matters where inside it the text is divided (it has groups, back references, or both preferences); a run
+of parts that are not is matched as a whole, the longest or the shortest that fits."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Prefer(Enum):
+    NONE = 0
+    LONGER = 1
+    SHORTER = 2
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """`prefers` is the part's own preference, `mixed` whether both occur in it."""
+
+    prefers: Prefer = Prefer.NONE
+    mixed: bool = False
+    captures: bool = False
+    refers: bool = False
+
+    @property
+    def messy(self) -> bool:
+        return self.mixed or self.captures or self.refers
+
+
+@dataclass(slots=True, eq=False)
+class Empty(Node):
+    pass
+
+
+@dataclass(slots=True, eq=False)
+class Chars(Node):
+    """One character out of a set."""
+
+    plain: frozenset[str] = frozenset()
+    ranges: tuple[tuple[str, str], ...] = ()
+    classes: tuple[Callable[[str], bool], ...] = ()
+    negated: bool = False
+    insensitive: bool = False
+    # A negated set does not take a newline where newlines divide lines.
+    no_newline: bool = False
+    known: dict[str, bool] = field(default_factory=dict)
+
+    def has(self, ch: str) -> bool:
+        found = self.known.get(ch)
+        if found is None:
+            found = self.known[ch] = self._has(ch)
+        return found
+
+    def _has(self, ch: str) -> bool:
+        if self.no_newline and ch == "\n":
+            return False
+        variants = {ch, *_variants(ch)} if self.insensitive else {ch}
+        inside = any(
+            v in self.plain or any(a <= v <= b for a, b in self.ranges) or any(c(v) for c in self.classes)
+            for v in variants
+        )
+        return inside is not self.negated
+
+
+def _variants(ch: str) -> set[str]:
+    return {v for v in (ch.lower(), ch.upper(), ch.title()) if len(v) == 1}
+
+
+@dataclass(slots=True, eq=False)
+class Sequence(Node):
+    """Parts one after the other; runs of parts that are not messy are one `Sequence` of their own."""
+
+    parts: tuple[Node, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Choice(Node):
+    branches: tuple[Node, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Repeat(Node):
+    """`most` None: without end."""
+
+    inner: Node = field(default_factory=Empty)
+    least: int = 0
+    most: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Group(Node):
+    inner: Node = field(default_factory=Empty)
+    number: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Reference(Node):
+    """What a group matched, once more. `pattern` is the group's own, for what it can match at all."""
+
+    number: int = 0
+    pattern: Node = field(default_factory=Empty)
+    insensitive: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Place(Node):
+    """A condition on the place: ^ $ and the ends of words."""
+
+    test: Callable[[str, int], bool] = lambda text, at: True
+
+
+@dataclass(slots=True, eq=False)
+class Look(Node):
+    """Lookahead, or lookbehind."""
+
+    inner: Node = field(default_factory=Empty)
+    behind: bool = False
+    negated: bool = False
+
+
+def combine(first: Node | None, *others: Node) -> tuple[Prefer, bool, bool, bool]:
+    """The attributes of parts in a row: the first preference counts."""
+    parts = [p for p in (first, *others) if p is not None]
+    wishes = {p.prefers for p in parts} - {Prefer.NONE}
+    prefers = next((p.prefers for p in parts if p.prefers is not Prefer.NONE), Prefer.NONE)
+    mixed = len(wishes) > 1 or any(p.mixed for p in parts)
+    return prefers, mixed, any(p.captures for p in parts), any(p.refers for p in parts)
+
+
+def group_numbers(node: Node) -> set[int]:
+    if isinstance(node, Group):
+        return {node.number} | group_numbers(node.inner)
+    if isinstance(node, Sequence):
+        return set().union(*map(group_numbers, node.parts))
+    if isinstance(node, Choice):
+        return set().union(*map(group_numbers, node.branches))
+    return group_numbers(node.inner) if isinstance(node, Repeat) else set()
+
+
+# --- classes of characters, as PostgreSQL's C.UTF-8 has them: letters by Unicode, digits by ASCII
+
+
+def _alpha(ch: str) -> bool:
+    return ch.isalpha() or unicodedata.category(ch) == "Nl"
+
+
+def _digit(ch: str) -> bool:
+    return "0" <= ch <= "9"
+
+
+def _space(ch: str) -> bool:
+    return ch.isspace() and ch not in "\x1c\x1d\x1e\x1f"
+
+
+def _print(ch: str) -> bool:
+    return unicodedata.category(ch) not in ("Cc", "Cs", "Cn", "Zl", "Zp")
+
+
+CLASSES: dict[str, Callable[[str], bool]] = {
+    "alpha": _alpha,
+    "digit": _digit,
+    "alnum": lambda ch: _alpha(ch) or _digit(ch),
+    "word": lambda ch: _alpha(ch) or _digit(ch) or ch == "_",
+    "space": _space,
+    "blank": lambda ch: ch == "\t" or unicodedata.category(ch) == "Zs",
+    "upper": lambda ch: ch.isupper(),
+    "lower": lambda ch: ch.islower(),
+    "punct": lambda ch: unicodedata.category(ch)[0] in "PS",
+    "xdigit": lambda ch: ch in "0123456789abcdefABCDEF",
+    "cntrl": lambda ch: unicodedata.category(ch) == "Cc",
+    "print": _print,
+    "graph": lambda ch: _print(ch) and not _space(ch),
+    "ascii": lambda ch: ch < "\x80",
+}
+
+
+def is_word(ch: str) -> bool:
+    return CLASSES["word"](ch)
