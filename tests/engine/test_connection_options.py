@@ -204,3 +204,20 @@ def test_show_create_gives_it_back_under_the_names_of_today(sql: str) -> None:
     if "SECRET p" in sql:
         assert 'SECRET d.public."Odd one"' in shown
     assert isinstance(connection, Connection)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "KAFKA (BROKER 'u:hush@h:1:2')",
+        "KAFKA (BROKER 'u:hush@h')",
+        "CONFLUENT SCHEMA REGISTRY (URL 'u:hush@h:8081')",
+        "CONFLUENT SCHEMA REGISTRY (URL 'http://u:hush@h:8081')",
+        "CONFLUENT SCHEMA REGISTRY (URL 'ftp://u:hush@h:8081')",
+        "KAFKA (BROKER 'h:1', SASL PASSWORD 'hush')",
+    ],
+)
+def test_a_password_in_the_wrong_place_is_not_repeated(options: str) -> None:
+    with pytest.raises(TidemillError) as caught:
+        kept(f"CREATE CONNECTION c TO {options}")
+    assert "hush" not in f"{caught.value.primary} {caught.value.detail} {caught.value.hint}"

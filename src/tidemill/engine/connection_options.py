@@ -167,7 +167,8 @@ def check_addresses(brokers: list[str]) -> None:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[2]) < 65536:
             raise _wrong(
-                f'"{address}" is no address of a broker', "Write host:port, such as 'localhost:9092'."
+                f'"{_without_user(address)}" is no address of a broker',
+                "Write host:port, such as 'localhost:9092'.",
             )
 
 
@@ -205,10 +206,17 @@ def _url_hint(url: str, parts: SplitResult) -> str:
     """What to write instead."""
     write = "Write http://host:port or https://host:port, with the path of its interface if it has one."
     if "://" not in url:
+        url = _without_user(url)
         return f"It does not say how the registry is spoken to: http://{url} or https://{url}?"
     if parts.query or parts.fragment:
         return f"It has something behind a ? or a #. {write}"
     return write
+
+
+def _without_user(address: str) -> str:
+    """As an error may show it: people write passwords before an @."""
+    user, at, host = address.rpartition("@")
+    return host if at and user else address
 
 
 def _one_of(word: str, value: str, choices: tuple[str, ...]) -> None:

@@ -8,9 +8,10 @@ any is returned, so nothing runs of a text that has an error.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from tidemill.errors import LimitExceeded
+from tidemill.errors import LimitExceeded, SyntaxError_
 from tidemill.sql.ast import Statement
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.depth import check_nesting
@@ -39,6 +40,36 @@ class ParsedStatement:
 def parse(text: str) -> list[ParsedStatement]:
     """The statements of `text`; empty ones are dropped."""
     check_size(text)
+    try:
+        return _parse(text)
+    except SyntaxError_ as e:
+        before = text[: e.position or 0]
+        if _QUOTE.search(before) is None or _KEEPS_SECRETS.search(before) is None:
+            raise
+        raise _hushed(e) from None
+
+
+# Statements with a password or a secret in them. An error in one of these must not quote it: what clients
+# are told ends up in their logs, and a quote that is not doubled makes half a password an identifier.
+_KEEPS_SECRETS = re.compile(r"\b(?:create|alter)\s+(?:secret|role|user|group)\b", re.IGNORECASE)
+_QUOTE = re.compile("['\"$]")
+
+
+def _hushed(error: SyntaxError_) -> SyntaxError_:
+    """The same without what the text has there; the position tells where it is."""
+    primary, near, _ = error.primary.partition(" at or near ")
+    if not near:
+        return error
+    return SyntaxError_(
+        primary,
+        detail="The text at the position is not shown: it may be a password or a secret.",
+        hint=error.hint,
+        position=error.position,
+        sqlstate=error.sqlstate,
+    )
+
+
+def _parse(text: str) -> list[ParsedStatement]:
     tokens = scan(text)
     found: list[ParsedStatement] = []
     start = 0
