@@ -15,6 +15,9 @@ _EMPTY: dict[str, str] = {
     "pg_policy": """
         oid oid, polname name, polrelid oid, polcmd char, polpermissive bool, polroles oid[], polqual
         text, polwithcheck text""",
+    "pg_policies": """
+        schemaname name, tablename name, policyname name, permissive text, roles name[], cmd text, qual
+        text, with_check text""",
     "pg_publication": """
         oid oid, pubname name, pubowner oid, puballtables bool, pubinsert bool, pubupdate bool, pubdelete
         bool, pubtruncate bool, pubviaroot bool""",

@@ -20,7 +20,9 @@ from tidemill.types import model
 if TYPE_CHECKING:
     from tidemill.engine.system_relations import Situation
 
-_POLY = {Poly.ELEMENT: 2283, Poly.ARRAY: 2277, Poly.ANY: 2276}
+# What PostgreSQL has no word for is "any".
+_POLY = {Poly.ELEMENT: 2283, Poly.ARRAY: 2277}
+_ANY = 2276
 # 28 bits of the signature's checksum, above all OIDs that are given out in order.
 _FIRST = 0x30000000
 _BITS = 0x0FFFFFFF
@@ -43,7 +45,7 @@ class Proc:
 
 
 def _type_oid(d: Declared) -> int:
-    return _POLY[d] if isinstance(d, Poly) else column_oid(d)
+    return _POLY.get(d, _ANY) if isinstance(d, Poly) else column_oid(d)
 
 
 def _proc(fn: Fn) -> Proc:
