@@ -27,8 +27,13 @@ log = logging.getLogger(__name__)
 
 # Of the C library's allocator, for all threads together.
 MAX_HEAPS = 2
-# By its number in malloc.h.
-_M_ARENA_MAX = -8
+# What is larger than this (columns of a merge, of a query's result) has pages of its own, which go back to
+# the system when it is freed; and so much that is free at a heap's end is kept. Left alone, the library
+# raises both to what was used once: after a merge of parts the server kept a gigabyte.
+OWN_PAGES_BYTES = 4 << 20
+FREE_END_BYTES = 16 << 20
+# By their numbers in malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 # A second signal while stopping ends the process at once, as people expect of Ctrl-C.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -141,5 +146,8 @@ def _few_heaps() -> None:
     import pyarrow as pa
 
     with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, MAX_HEAPS)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_ARENA_MAX, MAX_HEAPS)
+        library.mallopt(_M_MMAP_THRESHOLD, OWN_PAGES_BYTES)
+        library.mallopt(_M_TRIM_THRESHOLD, FREE_END_BYTES)
         pa.set_memory_pool(pa.system_memory_pool())

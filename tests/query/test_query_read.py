@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from tidemill.errors import DataCorrupted
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.cache import PartCache
-from tidemill.persist.part import ROW_GROUP_ROWS, Part
+from tidemill.persist.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, Part
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import Snapshot
-from tidemill.query import relation, slots
+from tidemill.query import slots
 from tidemill.query.job import Job
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
 from tidemill.query.probe import Places, Probe
@@ -136,8 +136,7 @@ def test_a_partition_of_a_result_has_few_rows_however_well_they_compress(
     rows: list[Row] = [(n, "x" * 200, None, None) for n in range(5_000)]
     history.append([(1, row, 1) for row in rows])
     history.append([(2, row, -1) for row in rows[:1_000]])
-    for module in (slots, relation):
-        monkeypatch.setattr(module, "PARTITION_ROWS", 100)
+    monkeypatch.setattr("tidemill.persist.part.ROW_GROUP_ROWS", 100)
     given, wanted = Limits(small_rows=0, driver_rows=0, retractions=0), [Column("k", INT8)]
     with history.shard.snapshot(2) as snapshot:
         inputs = {"t": Input(snapshot, ["k"], limits=given)}
@@ -152,11 +151,10 @@ def test_partitions_are_sized_for_one_query_and_not_for_the_next(spark: SparkHos
 
     with spark.lease(small=False) as slot:
         usual = settings_of(slot)
-        slot.expect(10_000_000, 20_000_000_000)
-        assert settings_of(slot) == [10_000_000 // slots.PARTITION_ROWS, *usual[1:]]
-        slot.expect(10_000_000, 100_000_000)
-        small = 100_000_000 * ROW_GROUP_ROWS // 10_000_000
-        assert settings_of(slot) == [20_000_000 // slots.PARTITION_ROWS, small, small]
+        slot.expect(100 * ROW_GROUP_ROWS, 0, 20_000_000_000)
+        assert settings_of(slot) == [100, *usual[1:]]
+        slot.expect(1_000_000, 10 * ROW_GROUP_BYTES, 50_000_000)
+        assert settings_of(slot) == [110, 5_000_000, 5_000_000]
     with spark.lease(small=False) as slot:
         assert settings_of(slot) == usual
 

@@ -19,7 +19,7 @@ from tidemill import failpoints
 from tidemill.ingest.exchange import bucket_of, decode, encode, split
 from tidemill.persist.blob import Blobs
 from tidemill.persist.compact import merge, write_parts
-from tidemill.persist.part import ROW_GROUP_ROWS, Part, part_schema, read_groups, read_part
+from tidemill.persist.part import Part, group_rows, part_schema, read_groups, read_part
 from tidemill.types.identity import row_hash
 from tidemill.types.model import RelationDesc
 
@@ -28,9 +28,9 @@ FP_WRITTEN = failpoints.register(
     "compact.task.written", "a compaction's task has written parts, the driver does not know"
 )
 
-# What a task that cuts reads, but not less than a row group: some 300 ms, which is what a tick may have to
-# wait for a core.
-PIECE_BYTES = 4 << 20
+# What a task that cuts reads, by what it takes in memory, but not less than a row group: some 300 ms, which
+# is what a tick may have to wait for a core.
+PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def shares(parts: Sequence[Part]) -> list[list[Piece]]:
     shares: list[list[Piece]] = []
     room = 0
     for part in parts:
-        of = min(-(-part.weight // PIECE_BYTES), -(-part.rows // ROW_GROUP_ROWS))
+        of = min(-(-part.weight // PIECE_BYTES), -(-part.rows // group_rows(part.rows, part.weight)))
         for index in range(of):
             size = part.weight // of
             if room < size:

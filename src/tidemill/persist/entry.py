@@ -26,7 +26,7 @@ from tidemill.types.model import RelationDesc
 CLOSED = -1
 
 UPPER_APP, SINCE_APP, EPOCH_APP = "tidemill.upper", "tidemill.since", "tidemill.epoch"
-_RETRACTIONS, _CRC = "tidemill.retractions", "tidemill.crc"
+_RETRACTIONS, _CRC, _MEMORY = "tidemill.retractions", "tidemill.crc", "tidemill.memory"
 
 
 class Operation(Enum):
@@ -234,7 +234,7 @@ def _encode_add(part: Part, timestamp: int, change: bool) -> dict[str, Any]:
         "modificationTime": timestamp,
         "dataChange": change,
         "stats": _dump(stats),
-        "tags": {_RETRACTIONS: str(part.retractions), _CRC: str(part.crc)},
+        "tags": {_RETRACTIONS: str(part.retractions), _CRC: str(part.crc), _MEMORY: str(part.memory)},
     }
 
 
@@ -254,6 +254,7 @@ def _decode_add(value: Mapping[str, Any]) -> Part:
         retractions=int(tags[_RETRACTIONS]),
         errors=rows - int(stats["nullCount"][ERROR_COLUMN]),
         crc=int(tags[_CRC]),
+        memory=int(tags.get(_MEMORY, 0)),
     )
 
 

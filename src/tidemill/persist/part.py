@@ -36,12 +36,13 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 # page checksum covers and whose damage could pass for a column that was added later.
 CRC_BYTES = 1 << 20
 
-# Rows per row group: large enough to compress well, small enough that a task which reads one of wide rows
-# holds some tens of megabytes, and gives no more as its result.
+# Rows of a row group: large enough to compress well, and so many that they take about so much memory: a task
+# reads a whole one, and gives as much as its result, of which Spark holds some copies.
 ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 16 << 20
 
-# A row is taken for at least so many bytes of Parquet where memory is planned: rows that resemble each other
-# may be a few bytes there, and fifty times that in Arrow.
+# Where a part does not say what its rows take in memory, a row is taken for at least so many bytes: rows that
+# resemble each other may be a few bytes of Parquet each, and fifty times that in Arrow.
 LEAST_ROW_BYTES = 64
 
 
@@ -49,7 +50,8 @@ LEAST_ROW_BYTES = 64
 class Part:
     """What the log says of one part, whole or not at all: plain numbers, so it can be kept as JSON. `path`
     is relative to the shard's folder. Times and diffs are inclusive bounds; `retractions` counts updates
-    of negative diff, `errors` those with an error."""
+    of negative diff, `errors` those with an error; `memory` is what the rows take in Arrow's form (0: written
+    before that was said)."""
 
     path: str
     rows: int
@@ -61,6 +63,7 @@ class Part:
     retractions: int
     errors: int
     crc: int  # of the file's last CRC_BYTES
+    memory: int = 0
 
     @property
     def job(self) -> str:
@@ -68,13 +71,18 @@ class Part:
 
     @property
     def weight(self) -> int:
-        """What stands for its size in memory: some five to ten times as many bytes."""
-        return max(self.bytes, self.rows * LEAST_ROW_BYTES)
+        """What stands for its size where memory is planned: merging takes some four times as many bytes."""
+        return self.memory or max(self.bytes, self.rows * LEAST_ROW_BYTES)
 
     @property
     def all_inserts(self) -> bool:
         """Every update is +1 and no error: its rows are rows of the collection as they stand."""
         return self.min_diff == 1 == self.max_diff and self.errors == 0
+
+
+def group_rows(rows: int, memory: int) -> int:
+    """How many of the rows, which take `memory` together, make a row group."""
+    return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES * rows // max(1, memory)))
 
 
 def part_path(shard_id: str, part: Part) -> str:
@@ -249,7 +257,7 @@ def _encode(table: pa.Table) -> pa.Buffer:
         store_schema=False,
         version="2.6",
     ) as writer:
-        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        writer.write_table(table, row_group_size=group_rows(table.num_rows, table.nbytes))
     return sink.getvalue()
 
 
@@ -271,6 +279,7 @@ def _describe(path: str, table: pa.Table, data: pa.Buffer) -> Part:
         retractions=int((diffs < 0).sum()),
         errors=table.num_rows - table.column(ERROR_COLUMN).null_count,
         crc=zlib.crc32(memoryview(data)[-CRC_BYTES:]),
+        memory=table.nbytes,
     )
 
 

@@ -20,7 +20,7 @@ from tidemill.query.hide import Hidden
 from tidemill.query.local import to_jdf
 from tidemill.query.multiset import NEGATIVE_TEXT
 from tidemill.query.scan import scan
-from tidemill.query.slots import MAX_PARTITIONS, PARTITION_ROWS, Slot
+from tidemill.query.slots import MAX_PARTITIONS, Slot, pieces
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
 from tidemill.types.spark import quote_identifier
 
@@ -61,8 +61,9 @@ class Prepared:
         return not self.parts and self.count is None and not self.counted
 
     @property
-    def _part_rows(self) -> int:
-        return sum(part.rows for part in self.parts)
+    def _part_sizes(self) -> tuple[int, int]:
+        """(rows, bytes of them in memory) of the parts."""
+        return sum(part.rows for part in self.parts), sum(part.weight for part in self.parts)
 
     def dataframe(self, slot: Slot) -> Any:
         """The relation as a Dataset of the JVM (`jdf`) in the slot's session."""
@@ -74,7 +75,7 @@ class Prepared:
         if not self.parts and not self.counted:
             return held
         frames: list[DataFrame] = []
-        slot.expect(self._part_rows, sum(part.bytes for part in self.parts))
+        slot.expect(*self._part_sizes, sum(part.bytes for part in self.parts))
         if self.sum_all:
             return jdf_of(self._summed(slot, held))
         if held is not None:
@@ -98,8 +99,7 @@ class Prepared:
         if held is not None:
             updates = updates.union(frame_of(slot, held).select(*keys, DIFF_COLUMN))
         # A number that is asked for is not adapted to what the rows take when they are compressed.
-        pieces = -(-self._part_rows // PARTITION_ROWS)
-        updates = updates.repartition(max(1, min(pieces, MAX_PARTITIONS)), *keys)
+        updates = updates.repartition(min(pieces(*self._part_sizes), MAX_PARTITIONS), *keys)
         counts = (
             updates.groupBy(*keys).agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)).where(f"{DIFF_COLUMN} != 0")
         )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidemill.errors import Internal, LimitExceeded, Unavailable
+from tidemill.persist.part import ROW_GROUP_BYTES
 from tidemill.query.job import Job
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import Column, RelationDesc
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 # results of a few rows out of many partitions then take few jobs, large ones stay at two waves of some tens
 # of megabytes.
 SMALL_WAVE_BYTES = 4 << 20
-MAX_WAVE = 256
+# What the partitions of a wave may bring in all, if each brings as much as it can (`slots.pieces`), by the
+# driver's heap: two waves are there at once, and Spark holds some copies of a task's result on its way.
+WAVE_SHARE = 1 / 8
 
 # What UPDATE, DELETE and INSERT ... SELECT may read into the server's memory before they write it out as
 # parts.
@@ -123,7 +126,8 @@ class ResultStream:
         self._rdd = frame.toArrowBatchRdd().toJavaRDD()
         self._partitions = int(self._rdd.getNumPartitions())
         self._next_partition = 0
-        self._width = max(2, host.cores)
+        self._widest = max(2, int(host.heap_bytes * WAVE_SHARE) // ROW_GROUP_BYTES)
+        self._width = min(max(2, host.cores), self._widest)
         # The wave after the one that is read now; None when there is none left to start.
         self._ahead: Future[_Wave] | None = None
         self._wave: _Wave | None = None
@@ -219,7 +223,7 @@ class ResultStream:
             data = wave.read()
         if data is None:
             if wave.bytes < SMALL_WAVE_BYTES:
-                self._width = min(MAX_WAVE, self._width * 2)
+                self._width = min(self._widest, self._width * 2)
             self._wave = None
             return None
         batch = pa.ipc.read_record_batch(data, self._source)

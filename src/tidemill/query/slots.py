@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tidemill.errors import Unavailable
-from tidemill.persist.part import ROW_GROUP_ROWS
+from tidemill.persist.part import group_rows
 from tidemill.sql.functions.python import register
 
 # A lease lasts some tens of milliseconds (analysis only), so more would only be needed beyond a hundred
@@ -28,8 +28,6 @@ MAX_SLOTS = 16
 # Longer than any analysis of a statement within its size limit on a busy machine.
 LEASE_TIMEOUT = 60.0
 
-# Rows of one partition of a result: some tens of megabytes of rows of some hundred bytes.
-PARTITION_ROWS = 128 * 1024
 # Files of a shuffle grow with the square of it.
 MAX_PARTITIONS = 1_000
 # Row groups are not divided, however small they are.
@@ -46,6 +44,11 @@ _SMALL = {
 }
 
 
+def pieces(rows: int, memory: int) -> int:
+    """Into how many partitions rows that take so much memory are cut."""
+    return max(1, -(-rows // group_rows(rows, memory)))
+
+
 class Slot:
     """One session. `jsession` is its JVM side, which the hot path of small queries speaks to directly."""
 
@@ -56,16 +59,17 @@ class Slot:
         self.jvm = session._jvm
         # Settings of a session that were made for the query which has it now, and what they were.
         self._usual: dict[str, str] = {}
-        # Rows that the query reads.
-        self._rows = 0
+        # Into how many partitions what the query reads is cut.
+        self._pieces = 0
 
-    def expect(self, rows: int, size: int) -> None:
-        """The query reads so many more rows, from so many bytes of Parquet. Partitions are made small enough
-        that one of a result is one task's result: bytes alone do not tell, for rows that resemble each other
-        take fifty times the room in memory that they have in Parquet or in a shuffle."""
-        self._rows += rows
-        self._bound(_SHUFFLED, max, min(MAX_PARTITIONS, self._rows // PARTITION_ROWS))
-        split = max(MIN_SPLIT_BYTES, size * ROW_GROUP_ROWS // max(1, rows))
+    def expect(self, rows: int, memory: int, size: int) -> None:
+        """The query reads so many more rows, which take so much memory, from so many bytes of Parquet.
+        Partitions are made as large as row groups, so that one of a result is one task's result: bytes of
+        Parquet or of a shuffle do not tell, for rows that resemble each other take fifty times the room in
+        memory."""
+        self._pieces += pieces(rows, memory)
+        self._bound(_SHUFFLED, max, min(MAX_PARTITIONS, self._pieces))
+        split = max(MIN_SPLIT_BYTES, size // pieces(rows, memory))
         self._bound(_SPLIT, min, split)
         self._bound(_JOINED, min, split)
 
@@ -81,7 +85,7 @@ class Slot:
         for key, value in self._usual.items():
             self.jsession.conf().set(key, value)
         self._usual.clear()
-        self._rows = 0
+        self._pieces = 0
 
 
 class Slots:

@@ -35,6 +35,7 @@ from tidemill.query.settings import (
     LOG4J,
     Place,
     cores,
+    driver_memory_mb,
     place,
     refuse_fixed,
     spark_conf,
@@ -184,6 +185,11 @@ class SparkHost:
                     hint="try again in a few seconds; /readyz tells when it is ready",
                 )
             return self._session
+
+    @property
+    def heap_bytes(self) -> int:
+        """Of the driver's JVM, at most."""
+        return (self._driver_mb or driver_memory_mb()) << 20
 
     @property
     def cores(self) -> int:
