@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from tidemill import stepping
 from tidemill.catalog.connection_ops import AlterConnection, CreateConnection
 from tidemill.catalog.items import Sink
 from tidemill.catalog.ops import CreateTable, Drop, Op
@@ -19,7 +20,6 @@ from tidemill.catalog.sink_ops import CreateSink
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.persist.environment import Environment
-from tidemill.sinks import service
 from tidemill.sinks.machine import Machine
 from tidemill.sinks.service import Sinks
 from tidemill.sinks.status import State
@@ -117,7 +117,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_sink_is_run_from_its_creation_to_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "IDLE_SECONDS", 3600.0)
+    monkeypatch.setattr(stepping, "IDLE_SECONDS", 3600.0)
     table = world.item("t").id
     world.sink("s", table)
     assert (world.state("s"), world.sinks.unheld()) == (State.CREATED, {table})
@@ -136,7 +136,7 @@ def test_a_sink_is_run_from_its_creation_to_its_end(world: World, monkeypatch: p
 
 
 def test_one_that_fails_waits_and_hurts_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(stepping, "FIRST_RETRY_SECONDS", 0.01)
     table = world.item("t").id
     world.refused["bad"] = SinkError("no such place", detail="It is not there.", hint="Make it.")
     world.sink("bad", table)

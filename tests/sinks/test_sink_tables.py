@@ -18,6 +18,7 @@ import pytest
 from sinks_world import messages, recovered
 
 from support.shards import DESC, memory_folder
+from tidemill import stepping
 from tidemill.catalog.items import Sink, Table
 from tidemill.catalog.ops import CreateTable
 from tidemill.catalog.sink_ops import CreateSink
@@ -26,7 +27,6 @@ from tidemill.engine.engine import TidemillEngine
 from tidemill.engine.sinks import open_sink, sink_shard
 from tidemill.persist.environment import Environment
 from tidemill.query.metrics import QueryMetrics
-from tidemill.sinks import service
 from tidemill.sinks.definition import FILES, Definition
 from tidemill.sinks.files_target import FilesTarget
 from tidemill.sinks.service import Sinks
@@ -39,7 +39,7 @@ SECONDS = 60.0
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setattr(FilesTarget, "pace", Pace(0.0, 0.01))
-    monkeypatch.setattr(service, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(stepping, "IDLE_SECONDS", 0.01)
 
 
 class Life:

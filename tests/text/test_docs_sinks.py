@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tidemill import stepping
 from tidemill.engine.sink_metrics import SinksCollector
 from tidemill.engine.system_relations import SYSTEM_RELATIONS
-from tidemill.sinks import files_target, kafka_target, service, status
+from tidemill.sinks import files_target, kafka_target, status
 from tidemill.sql.parser import sinks as grammar
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sql" / "create-sink.md").read_text()
@@ -42,7 +43,7 @@ def test_every_metric_is_told() -> None:
 def test_numbers_and_words_are_those_of_the_code() -> None:
     for state in status.State:
         assert f"`{state.value}`" in section("How it is")
-    assert service.FIRST_RETRY_SECONDS == 0.5 and f"{service.LAST_RETRY_SECONDS:.0f} seconds" in PAGE
+    assert stepping.FIRST_RETRY_SECONDS == 0.5 and f"{stepping.LAST_RETRY_SECONDS:.0f} seconds" in PAGE
     assert f"At most {kafka_target.MAX_IN_FLIGHT_BYTES >> 20} MB" in PAGE
     assert f"{files_target.FILE_BYTES >> 20} MB is published" in PAGE
     assert f"every {files_target.FilesTarget.pace.idle_seconds:.0f} seconds in a folder" in PAGE
