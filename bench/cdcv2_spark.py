@@ -60,6 +60,8 @@ PER_MESSAGE = 10_000
 CORES = 2
 # A batch that takes longer hangs.
 SECONDS = 600.0
+# Batches between two rounds of maintenance, which is not counted.
+MAINTAIN_EVERY = 20
 # Batches that are compared: so many around the 10th and before the last.
 AROUND = 9
 
@@ -218,6 +220,9 @@ def _drive(plan: Plan, batches: int, host: SparkHost) -> tuple[float, list[float
             began = time.perf_counter()
             released += run.batch(plan.messages * n // batches)
             took.append(time.perf_counter() - began)
+            if n % MAINTAIN_EVERY == 0:
+                # What a server does beside its ticks: files are joined, and old ones go.
+                run.environment.maintain()
         frontier = run.stream.frontier
         run.environment.close()
     if released != plan.updates or frontier != [plan.times]:
