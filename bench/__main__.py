@@ -17,13 +17,14 @@ from typing import Any
 from bench.report import Figure, print_table
 
 CDCV2 = "cdcv2"
-NAMES = ("commit", "query", "sql", "wire", "idle", "restart", "upsert", "tick", CDCV2, "decode", "client")
+PG = "pg"
+NAMES = ("commit", "query", "sql", "wire", PG, "idle", "restart", "upsert", "tick", CDCV2, "decode", "client")
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
 # third some twenty minutes.
 SOAK = "soak"
 KAFKA = "kafka"
 SUBSCRIBE = "subscribe"
-IN_PARTS = (KAFKA, SUBSCRIBE, CDCV2)
+IN_PARTS = (KAFKA, SUBSCRIBE, CDCV2, PG)
 
 
 def main() -> None:

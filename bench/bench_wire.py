@@ -23,7 +23,7 @@ TABLE = """CREATE TABLE w (
 ROW = "{n}\tname {n}\t{f}\t2026-01-01 00:00:{s:02}.{n:06}\t{n}.25\t{b}\n"
 
 
-def _fill(c: psycopg.Connection[tuple[object, ...]], rows: int) -> None:
+def fill(c: psycopg.Connection[tuple[object, ...]], rows: int) -> None:
     c.execute(TABLE)
     cursor = c.cursor()
     step = 100_000
@@ -89,8 +89,8 @@ def measure(*, quick: bool = False) -> list[Figure]:
         psycopg.connect(server.sql_dsn, autocommit=True) as ours,
         psycopg.connect(postgres.get_uri(), autocommit=True) as theirs,
     ):
-        _fill(ours, rows)
-        _fill(theirs, rows)
+        fill(ours, rows)
+        fill(theirs, rows)
         _fetch(ours, rows)
         peak = Peak(server.pid)
         figures = [

@@ -12,6 +12,7 @@ import pwd
 import signal
 import stat
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from tidemill.dev.process import HOST, Identity, Program, answers, must_be_free, pick_ports
@@ -27,13 +28,17 @@ SMALL = {"shared_buffers": "32MB", "max_connections": "50", "max_wal_size": "256
 
 
 class Postgres(Program):
-    """`folder` is kept between starts. Anybody on this machine may log in as `postgres`."""
+    """`folder` is kept between starts. Anybody on this machine may log in as `postgres`. `settings` are more
+    of its own, or other values than the small ones here."""
 
     # It ends its clients and then itself; TERM would wait for them.
     _stop_signal = signal.SIGINT
 
-    def __init__(self, folder: Path, *, port: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__("PostgreSQL", folder, "postgres.log")
+        self._settings = dict(settings or {})
         self.port = port if port is not None else pick_ports(1)[0]
         self._binaries = _find_binaries()
 
@@ -56,6 +61,7 @@ class Postgres(Program):
             "unix_socket_directories": "",
             "wal_level": "logical",
             **SMALL,
+            **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._launch([str(binaries / "postgres"), "-D", str(data), *options], identity=identity)
