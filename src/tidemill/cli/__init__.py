@@ -1,4 +1,4 @@
-"""The command line: `tidemill serve`, `doctor`, `inspect`, `watch`, `cdcv2`, `version` and `dev`.
+"""The command line: `tidemill serve`, `doctor`, `inspect`, `watch`, `sql`, `cdcv2`, `version` and `dev`.
 
 Each command lives in a module of its own, which is imported when the command runs: `tidemill --help` and
 shell completion answer before Arrow or Spark could even be loaded. A deliberate error (`TidemillError`) is

@@ -10,6 +10,7 @@ import typer
 from tidemill import config
 from tidemill.cli.cdcv2 import cdcv2
 from tidemill.cli.dev import dev
+from tidemill.cli.sql import sql
 
 app = typer.Typer(
     name="tidemill",
@@ -171,6 +172,9 @@ def watch(
 
 def _listed(values: list[str] | None) -> tuple[str, ...]:
     return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())
+
+
+app.command("sql")(sql)
 
 
 @app.command()

@@ -1,0 +1,22 @@
+"""The backslash commands. Each group has a module; importing it registers its commands."""
+
+from __future__ import annotations
+
+from tidemill.cli.shell.commands import buffer, connection, describe, display, files, general
+from tidemill.cli.shell.commands.registry import REGISTRY, Call
+from tidemill.cli.shell.shell import Next, Shell
+from tidemill.cli.shell.splitter import Command
+from tidemill.errors import UndefinedObject
+
+__all__ = ["REGISTRY", "run"]
+_GROUPS = (buffer, connection, describe, display, files, general)
+
+
+def run(shell: Shell, command: Command) -> Next:
+    """The command; what it raises is told by the shell."""
+    handler = REGISTRY.get(command.name)
+    if handler is None:
+        handler = describe.handler_of(command.name)
+    if handler is None:
+        raise UndefinedObject(f"invalid command \\{command.name}", hint="Try \\? for help.")
+    return handler(Call(shell, command.name, command.rest)) or Next.GO_ON

@@ -1,0 +1,68 @@
+"""Which server, which database, as whom."""
+
+from __future__ import annotations
+
+import getpass
+
+from psycopg.conninfo import conninfo_to_dict
+
+from tidemill.cli.shell.commands.registry import Call, command
+from tidemill.cli.shell.shell import Shell
+from tidemill.cli.shell.variables import literal
+from tidemill.errors import InvalidValue, TidemillError
+
+
+@command("c", "connect")
+def connect(call: Call) -> None:
+    shell = call.shell
+    words = call.words
+    if words:
+        words[-1] = words[-1].rstrip(";")
+    try:
+        shell.connect(shell.place.moved([word for word in words if word]))
+    except TidemillError as e:
+        if shell.session is not None and shell.session.alive:
+            e.hint = "The connection that was is kept."
+        raise
+    if not shell.quiet:
+        shell.printer.target.write(f"You are now connected to {described(shell)}.\n")
+
+
+@command("conninfo")
+def conninfo(call: Call) -> None:
+    shell = call.shell
+    session = shell.ready()
+    shell.printer.target.write(f"You are connected to {described(shell)}.\n")
+    if session.conn.ssl_in_use:
+        shell.printer.target.write("The connection is encrypted.\n")
+
+
+def described(shell: Shell) -> str:
+    conn = shell.ready().conn
+    database, user, host, port = (
+        value.decode(errors="replace") for value in (conn.db, conn.user, conn.host, conn.port)
+    )
+    where = f'via socket in "{host}"' if host.startswith("/") else f'on host "{host}"'
+    return f'database "{database}" as user "{user}" {where} at port "{port}"'
+
+
+@command("password")
+def password(call: Call) -> None:
+    """The server gets a verifier: the password itself is in no statement, log or history."""
+    shell = call.shell
+    words = call.words
+    conn = shell.ready().conn
+    user = words[0] if words else conn.user.decode()
+    new = getpass.getpass(f'Enter new password for user "{user}": ')
+    if new != getpass.getpass("Enter it again: "):
+        raise InvalidValue("the passwords did not match")
+    verifier = conn.encrypt_password(new.encode(), user.encode(), b"scram-sha-256").decode()
+    name = '"' + user.replace('"', '""') + '"'
+    shell.query(f"ALTER ROLE {name} PASSWORD {literal(verifier)}")
+
+
+def database_of(shell: Shell) -> str:
+    """For the prompt: known also while there is no connection."""
+    if shell.session is not None and shell.session.conn.status == 0:
+        return shell.session.conn.db.decode(errors="replace")
+    return str(conninfo_to_dict(shell.place.conninfo()).get("dbname") or "")

@@ -1,0 +1,81 @@
+"""From what people say about a server to a connection; asks for the password where one is needed."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidemill.client.target import conninfo, failed
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server, a database, a user. `password` is what was typed, kept for the next connection."""
+
+    url: str = ""
+    host: str | None = None
+    port: str | None = None
+    user: str | None = None
+    dbname: str | None = None
+    password: str | None = None
+
+    def conninfo(self, application: str = "tidemill sql") -> str:
+        given = {
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "dbname": self.dbname,
+            "password": self.password,
+            "client_encoding": "UTF8",
+            "application_name": application,
+        }
+        return conninfo(self.url, given)
+
+    def moved(self, words: list[str]) -> Place:
+        """`\\c [database [user [host [port]]]]` with - for "as it is", or a URL or connection string."""
+        if words and is_conninfo(words[0]):
+            return Place(url=words[0])
+        now = conninfo_to_dict(self.conninfo())
+        names = ("dbname", "user", "host", "port")
+        changed = {name: word for name, word in zip(names, words, strict=False) if word != "-"}
+        # A password belongs to who gave it, and is not shown to another server.
+        elsewhere = any(str(now.get(n) or "") != w for n, w in changed.items() if n != "dbname")
+        base = conninfo_to_dict(self.url) if self.url else {}
+        if elsewhere:
+            base.pop("password", None)
+            base.pop("hostaddr", None)
+        url = make_conninfo("", **base)
+        return replace(self, url=url, password=None if elsewhere else self.password, **changed)
+
+
+def is_conninfo(text: str) -> bool:
+    return "://" in text or "=" in text
+
+
+def connected(
+    place: Place, *, ask: bool = False, may_ask: bool = True, question: Callable[[str], str] = getpass.getpass
+) -> tuple[psycopg.Connection[Any], Place]:
+    """A connection, and the place with the password that it took. `ask` before anything is tried; `may_ask`
+    when the server wants one and none is known."""
+    if ask:
+        place = replace(place, password=question(_prompt(place)))
+    while True:
+        text = place.conninfo()
+        try:
+            return psycopg.connect(text, autocommit=True), place
+        except psycopg.OperationalError as e:
+            needed = e.pgconn is not None and bool(e.pgconn.needs_password)
+            if not (may_ask and needed and place.password is None and sys.stdin.isatty()):
+                raise failed(text, e) from None
+        place = replace(place, password=question(_prompt(place)))
+
+
+def _prompt(place: Place) -> str:
+    user = conninfo_to_dict(place.conninfo()).get("user") or ""
+    return f"Password for user {user}: " if user else "Password: "

@@ -1,0 +1,36 @@
+"""From the settings to the class that draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from tidemill.cli.shell.format_aligned import Aligned
+from tidemill.cli.shell.format_data import Csv, Json, Markdown, Unaligned
+from tidemill.cli.shell.format_records import PlainRecords, Records
+from tidemill.cli.shell.look import Column, Look, Rows
+
+
+class Format(Protocol):
+    """Text for one result. `rows` is called at least once, with nothing where there is nothing; the first
+    call brings the head. `footer` is empty where none is wished for."""
+
+    def rows(self, rows: Rows) -> Iterator[str]: ...
+
+    def end(self, footer: str) -> Iterator[str]: ...
+
+
+_DATA = {"csv": Csv, "json": Json, "markdown": Markdown}
+
+
+def chosen(columns: Sequence[Column], look: Look, first: Rows, screen_width: int | None) -> Format:
+    """The one that draws these columns. The first rows decide whether a table fits the screen (`\\x auto`);
+    without a screen everything fits."""
+    if look.format in _DATA:
+        return _DATA[look.format](columns, look)
+    expanded = look.expanded == "on"
+    if look.format == "unaligned":
+        return PlainRecords(columns, look) if expanded else Unaligned(columns, look)
+    if look.expanded == "auto" and screen_width is not None:
+        expanded = Aligned(columns, look).total_width(first) > screen_width
+    return Records(columns, look) if expanded else Aligned(columns, look)

@@ -1,0 +1,67 @@
+"""What was typed, kept between sessions: in the user's state folder, for nobody else to read, and without
+passwords."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from prompt_toolkit.history import FileHistory
+
+# Some ten thousand statements. When the file has grown beyond this, its newer half stays.
+MOST_BYTES = 4 << 20
+# A word for a secret, and after it a literal: PASSWORD 'x', CREATE SECRET s AS 'x', SASL PASSWORD = 'x'; or a
+# password in a URL or a connection string.
+_SECRET = re.compile(
+    r"""\b(?:password|passwd|secret|token|credential\w*|\w*_key|access\s+key\w*)\b.*['$]
+      | \bpassword\s*= | ://[^\s/:@]+:[^\s@]+@""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+
+
+def history_path() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(os.environ.get("TIDEMILL_HISTORY") or os.path.join(state, "tidemill", "sql_history"))
+
+
+def has_secret(text: str) -> bool:
+    """Whether it may hold a password; such lines are not kept."""
+    return _SECRET.search(text) is not None
+
+
+class SafeHistory(FileHistory):
+    """Readable by its owner alone, bounded, without secrets. Where the file cannot be written, it lasts for
+    the session."""
+
+    def __init__(self, path: Path) -> None:
+        self.problem: str | None = None
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Before the first line is in it: a file that is made open and closed later was open.
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))
+            os.chmod(path, 0o600)
+            _shorten(path)
+        except OSError as e:
+            self.problem = f"the history is not kept: {e}"
+        super().__init__(str(path))
+
+    def store_string(self, string: str) -> None:
+        if self.problem is not None or has_secret(string):
+            return
+        try:
+            super().store_string(string)
+        except OSError as e:
+            self.problem = f"the history is not kept: {e}"
+
+
+def _shorten(path: Path) -> None:
+    if path.stat().st_size <= MOST_BYTES:
+        return
+    data = path.read_bytes()[-MOST_BYTES // 2 :]
+    # From the first whole entry on: each begins with a comment that tells its time.
+    start = data.find(b"\n# ")
+    beside = path.with_name(path.name + ".new")
+    with os.fdopen(os.open(beside, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data[start:] if start >= 0 else b"")
+    os.replace(beside, path)

@@ -1,0 +1,65 @@
+"""Where lines come from: a file, the standard input, a text. The prompt of a terminal is in `prompt`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from typing import Protocol
+
+from tidemill.cli.shell.splitter import State
+
+
+class Source(Protocol):
+    """Lines, each with its line end. `name` and `number` tell where an error was."""
+
+    name: str
+    number: int
+    interactive: bool
+
+    def line(self, state: State) -> str | None:
+        """The next line; None at the end. `state` is what the prompt tells."""
+        ...
+
+    def data_line(self) -> str | None:
+        """The next line of a COPY's data."""
+        ...
+
+
+class Lines:
+    """A script. `folder` is what names in it are relative to, for `\\ir`."""
+
+    interactive = False
+
+    def __init__(self, lines: Iterable[str], name: str, folder: str | None = None) -> None:
+        self._lines: Iterator[str] = iter(lines)
+        self.name = name
+        self.folder = folder
+        self.number = 0
+
+    def line(self, state: State) -> str | None:
+        del state
+        self.number += 1
+        line = next(self._lines, None)
+        return line.lstrip("\ufeff") if line is not None and self.number == 1 else line
+
+    def data_line(self) -> str | None:
+        return self.line(State.START)
+
+
+@contextlib.contextmanager
+def of_file(path: str) -> Generator[Lines]:
+    """The lines of a file; `-` is the standard input."""
+    if path == "-":
+        yield of_stdin("<stdin>")
+        return
+    path = os.path.expanduser(path)
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        yield Lines(file, path, os.path.dirname(os.path.abspath(path)))
+
+
+def of_stdin(name: str = "") -> Lines:
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
+    return Lines(sys.stdin, name)

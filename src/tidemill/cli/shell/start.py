@@ -1,0 +1,133 @@
+"""`tidemill sql` from the flags to the exit status: what to run, or a prompt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from tidemill.cli.shell.commands.connection import described
+from tidemill.cli.shell.commands.describe import is_tidemill
+from tidemill.cli.shell.commands.files import run_file
+from tidemill.cli.shell.connecting import Place
+from tidemill.cli.shell.look import Look, set_option
+from tidemill.cli.shell.output import opened
+from tidemill.cli.shell.shell import Next, Shell, Status
+from tidemill.cli.shell.sources import of_file, of_stdin
+from tidemill.cli.shell.variables import Variables
+from tidemill.client.errors import ConnectionLost
+from tidemill.errors import InvalidValue, TidemillError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asked for."""
+
+    place: Place
+    # Texts of -c and files of -f, in their order: ("c", text), ("f", name).
+    actions: tuple[tuple[str, str], ...] = ()
+    look: Look = field(default_factory=Look)
+    variables: tuple[str, ...] = ()
+    output: str | None = None
+    quiet: bool = False
+    single_transaction: bool = False
+    # -W and -w.
+    ask: bool = False
+    never_ask: bool = False
+    # -X: without the file of commands that an interactive shell begins with.
+    plain_start: bool = False
+
+
+def run(options: Options) -> int:
+    """Everything; the exit status."""
+    variables = Variables()
+    for text in options.variables:
+        name, _, value = text.partition("=")
+        variables.set(name, value)
+    if options.single_transaction and not options.actions:
+        raise InvalidValue("--single-transaction is for -c and -f")
+    shell = Shell(options.place, options.look, variables, quiet=options.quiet, may_ask=not options.never_ask)
+    try:
+        if options.output is not None:
+            shell.printer.target = opened(options.output)
+        shell.connect(ask=options.ask)
+        return _run(shell, options)
+    except ConnectionLost as e:
+        shell.printer.complain(str(e))
+        return Status.NO_CONNECTION
+    except BrokenPipeError:
+        # Who read has enough. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Status.OK
+    except OSError as e:
+        print(f"tidemill: {e}", file=sys.stderr)
+        return Status.FAILED
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            shell.close()
+
+
+def _run(shell: Shell, options: Options) -> int:
+    if options.actions:
+        return _actions(shell, options)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        return _interactive(shell, options)
+    return shell.run(of_stdin())
+
+
+def _actions(shell: Shell, options: Options) -> int:
+    status = Status.OK
+    if options.single_transaction:
+        shell.execute("BEGIN")
+    for kind, text in options.actions:
+        if kind == "c":
+            outcome = shell.run_text(text, of_stdin())
+            status = Status.FAILED if outcome is Next.FAILED else Status.OK
+        else:
+            outcome = Next.GO_ON
+            with of_file(text) as source:
+                status = shell.run(source)
+        stop = status != Status.OK and shell.variables.is_on("ON_ERROR_STOP")
+        if stop or shell.interrupted or outcome is Next.QUIT:
+            break
+    if options.single_transaction:
+        shell.execute("COMMIT" if status == Status.OK else "ROLLBACK")
+    return status
+
+
+def _interactive(shell: Shell, options: Options) -> int:
+    # Only here: the editor's libraries are slow to load for a script.
+    from tidemill.cli.shell.history import SafeHistory, history_path
+    from tidemill.cli.shell.names import CatalogNames
+    from tidemill.cli.shell.prompt import Terminal
+
+    if (sys.stdout.encoding or "").lower().replace("-", "") == "utf8" and options.look.linestyle == "ascii":
+        set_option(shell.look, "linestyle", "unicode")
+    names = CatalogNames(lambda: shell.place.conninfo("tidemill sql: names"))
+    shell.on_change = names.refresh
+    history = SafeHistory(history_path())
+    if not shell.quiet:
+        kind = "Tidemill" if is_tidemill(shell) else "PostgreSQL"
+        print(f"tidemill sql {version('tidemill')}, connected to {described(shell)} ({kind}).")
+        print("Type \\? for help, \\q to leave.\n")
+    if history.problem is not None:
+        shell.printer.say(history.problem)
+    _begin(shell, options)
+    names.refresh()
+    return shell.run(Terminal(shell, names, history))
+
+
+def _begin(shell: Shell, options: Options) -> None:
+    """The user's own file of commands, if there is one."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    path = os.path.join(folder, "tidemill", "sqlrc")
+    if not options.plain_start and os.path.exists(path):
+        before, shell.quiet = shell.quiet, True
+        try:
+            run_file(shell, path)
+        except (TidemillError, OSError) as e:
+            shell.printer.say(f"{path}: {e}")
+        finally:
+            shell.quiet = before

@@ -1,0 +1,70 @@
+"""The variables of `\\set`: what `:name` stands for, and the few by which the shell itself is steered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tidemill.errors import InvalidValue
+
+_NAME = re.compile(r"[A-Za-z_0-9\x80-\U0010ffff]+")
+_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
+_TRUE, _FALSE = ("on", "true", "yes", "1", "t", "y"), ("off", "false", "no", "0", "f", "n")
+
+
+def truth(text: str, name: str) -> bool:
+    """on or off, in the manners of writing it."""
+    value = text.strip().lower()
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    raise InvalidValue(f'unrecognized value "{text}" for "{name}": Boolean expected', hint="Write on or off.")
+
+
+class Variables:
+    """By name. ON_ERROR_STOP and ECHO steer the shell and take only what they understand."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(sorted(self._values.items()))
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def set(self, name: str, value: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise InvalidValue(f'invalid variable name: "{name}"')
+        if name == "ON_ERROR_STOP":
+            value = "on" if truth(value or "on", name) else "off"
+        elif name == "ECHO" and value not in ("none", "queries"):
+            raise InvalidValue(f'unrecognized value "{value}" for "ECHO"', hint="Write none or queries.")
+        self._values[name] = value
+
+    def unset(self, name: str) -> None:
+        self._values.pop(name, None)
+
+    def is_on(self, name: str) -> bool:
+        return self._values.get(name) == "on"
+
+    def lookup(self, name: str, quote: str) -> str | None:
+        """What `:name`, `:'name'` or `:"name"` becomes."""
+        value = self._values.get(name)
+        if value is None or not quote:
+            return value
+        if quote == '"':
+            return '"' + value.replace('"', '""') + '"'
+        return literal(value)
+
+
+def literal(text: str) -> str:
+    """A string literal that means this text, whatever it holds."""
+    doubled = text.replace("'", "''")
+    return " E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in text else f"'{doubled}'"
+
+
+def identifier(name: str) -> str:
+    """A name as SQL needs it: in quotes, if it would mean another without."""
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'

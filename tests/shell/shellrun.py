@@ -1,0 +1,117 @@
+"""The shell run within the test, and the shell in a terminal of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from tidemill.cli.app import app
+from tidemill.errors import TidemillError
+
+# Nothing here takes a second on an idle machine; the tests run on busy ones.
+PATIENCE = 120.0
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r")
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    out: str
+    err: str
+
+
+def ran(*args: str, stdin: str = "") -> Ran:
+    """`tidemill sql ...` without a terminal, as the console script would end."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(stdin))
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        patch.setattr(sys, "argv", ["tidemill", "sql", *args])
+        try:
+            status = app(["sql", *args], standalone_mode=False)
+        except TidemillError as e:
+            print(f"tidemill: {e}", file=err)
+            status = 2
+    return Ran(int(status or 0), out.getvalue(), err.getvalue())
+
+
+class Typed:
+    """A shell in a terminal. What it showed since the last `until` is looked at; escape sequences are not."""
+
+    def __init__(self, fd: int, process: subprocess.Popen[bytes]) -> None:
+        self._fd = fd
+        self._process = process
+        self._seen = ""
+        self._raw = b""
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def enter(self, text: str) -> None:
+        self.type(text + "\r")
+
+    def until(self, *wanted: str) -> str:
+        """Wait until the screen showed one of these; all that it showed."""
+        deadline = time.monotonic() + PATIENCE
+        while not any(text in self._seen for text in wanted):
+            assert time.monotonic() < deadline, f"no {wanted} in:\n{self._seen}"
+            if select.select([self._fd], [], [], 1.0)[0]:
+                try:
+                    self._raw += os.read(self._fd, 1 << 16)
+                except OSError:  # the other side closed
+                    self._raw += b""
+                    assert self._process.poll() is None, f"no {wanted}: the shell ended\n{self._seen}"
+                self._seen = _ESCAPES.sub("", self._raw.decode(errors="replace"))
+        seen, self._seen, self._raw = self._seen, "", b""
+        return seen
+
+    def ended(self) -> int:
+        """The exit status; what it still shows is read meanwhile."""
+        deadline = time.monotonic() + PATIENCE
+        while self._process.poll() is None:
+            assert time.monotonic() < deadline, "the shell does not end"
+            with contextlib.suppress(OSError):
+                if select.select([self._fd], [], [], 0.1)[0]:
+                    os.read(self._fd, 1 << 16)
+        return self._process.returncode
+
+
+@contextlib.contextmanager
+def typed(*args: str, env: Mapping[str, str] | None = None) -> Generator[Typed]:
+    """`tidemill sql ...` in a terminal of 100 columns and 40 lines."""
+    here, there = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    environ = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "PAGER": "cat", "LANG": "C.UTF-8"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidemill.cli", "sql", *args],
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        env={**environ, **(env or {})},
+        # A session with this terminal: Ctrl-C on it becomes a signal.
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(there)
+    try:
+        yield Typed(here, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
