@@ -84,6 +84,6 @@ def _unknown(cursor: Cursor, readers: Readers[T], of: str) -> TidemillError:
     if not name:
         return cursor.error(hint)
     shown = spell(name).upper() if name[0].kind is Kind.WORD else spell(name)
-    return SyntaxError_(
-        f"{of} has no option {shown}", hint=nearest(shown, known, hint), position=cursor.offset + 1
-    )
+    if len(known) > 1:
+        hint = nearest(shown, known, hint)
+    return SyntaxError_(f"{of} has no option {shown}", hint=hint, position=cursor.offset + 1)
