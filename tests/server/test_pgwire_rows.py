@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from decimal import Decimal
 
 import pgframes as f
 import pyarrow as pa
@@ -14,8 +15,9 @@ from tidemill.errors import InvalidValue, Notice
 from tidemill.server import limits
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.messages import ProtocolViolation
-from tidemill.server.pgwire.rows import RowEncoder, data_rows, framed, pieces, result_formats
+from tidemill.server.pgwire.rows import RowEncoder, data_rows, framed, is_light, pieces, result_formats
 from tidemill.types import model
+from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Column
 
 CELLS = st.one_of(st.none(), st.binary(max_size=12))
@@ -107,3 +109,27 @@ def test_errors_and_notices_cannot_break_the_framing() -> None:
     )
     ((tag, body),) = f.replies(replies.notice_response(Notice("n", severity="WARNING", sqlstate="01000")))
     assert (tag, f.fields(body)) == ("N", {"S": "WARNING", "V": "WARNING", "C": "01000", "M": "n"})
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_few_rows_are_the_same_bytes(choice: st.DataObject) -> None:
+    """What is sent a row at a time in passing is what whole batches are."""
+    types = [model.INT2, model.INT4, model.INT8, model.TEXT, model.BOOL, model.FLOAT8, model.NUMERIC]
+    columns = [Column(f"c{i}", t) for i, t in enumerate(types)]
+    values = [
+        st.sampled_from([None, -(2**15), 0, 2**15 - 1]),
+        st.sampled_from([None, -(2**31), 7, 2**31 - 1]),
+        st.sampled_from([None, -(2**63), 1, 2**63 - 1]),
+        st.sampled_from([None, "", "é", "x" * 300]),
+        st.sampled_from([None, True, False]),
+        st.sampled_from([None, 0.5, -1e300]),
+        st.sampled_from([None, Decimal("1.50"), Decimal(0)]),
+    ]
+    rows = [tuple(choice.draw(v) for v in values) for _ in range(choice.draw(st.sampled_from([1, 3, 16])))]
+    arrays = [pa.array([r[i] for r in rows], arrow_type(t)) for i, t in enumerate(types)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=[c.name for c in columns])
+    assert is_light(batch)
+    formats = [choice.draw(st.sampled_from([0, 1])) for _ in types]
+    encoder = RowEncoder(columns, formats)
+    assert encoder.few(batch) == bytes(encoder.encode(batch))

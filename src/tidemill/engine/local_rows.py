@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +20,33 @@ def table_rows(columns: Sequence[Column], table: pa.Table, *, tag: str = "SELECT
     return Rows(tuple(columns), stream(table), tag=tag)
 
 
-async def stream(table: pa.Table) -> AsyncIterator[pa.RecordBatch]:
-    for batch in table.to_batches(max_chunksize=BATCH_ROWS):
-        if batch.num_rows:
-            yield batch
+class AtHand:
+    """Batches that nobody has to wait for. `take` gives them without the loop's help, for those who know."""
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+
+    def take(self) -> pa.RecordBatch | None:
+        """The next; None at the end."""
+        return next(self._batches, None)
+
+    def __aiter__(self) -> AtHand:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        batch = self.take()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    async def aclose(self) -> None:
+        self._batches = iter(())
+
+
+def stream(table: pa.Table) -> AtHand:
+    return AtHand(b for b in table.to_batches(max_chunksize=BATCH_ROWS) if b.num_rows)
 
 
 def text_rows(

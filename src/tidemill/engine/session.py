@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -31,6 +32,7 @@ from tidemill.engine.api import (
 from tidemill.engine.interrupt import Interrupt
 from tidemill.engine.plan import Plan, Value, decode_params, no_parameter
 from tidemill.engine.planner import plan, verb_of
+from tidemill.engine.repeated import Repeated
 from tidemill.engine.resolver import Resolver
 from tidemill.engine.statements import Statements
 from tidemill.engine.subscribe_request import subscribe_statement
@@ -104,6 +106,7 @@ class EngineSession:
         self.transaction: Transaction | None = None
         self.cursors: dict[str, Cursor] = {}
         self.statements = Statements()  # of PREPARE and of the protocol
+        self._repeated = Repeated()
         self.interrupt = Interrupt()
         self._events: list[Notice | ParameterStatus] = []
         self._wake: Callable[[], None] | None = None
@@ -158,15 +161,48 @@ class EngineSession:
             return None
 
     async def parse(self, sql: str) -> list[Prepared]:
+        if (again := self._repeated.get(sql)) is not None:
+            return self._renewed(again)
         parsed = await self._computing(len(sql), parse, sql)
-        return [self._prepared(p, ()) for p in parsed]
+        found = [self._prepared(p, ()) for p in parsed]
+        if len(sql) <= SHORT:
+            self._repeated.seen(sql, found)
+        return found
+
+    def _renewed(self, statements: list[Prepared]) -> list[Prepared]:
+        """Statements that were run before. Nobody was told what they look like: they may look different
+        now."""
+        basis = (self.engine.catalog.state, self.variables.generation)
+        for prepared in statements:
+            statement = cast(KeptStatement, prepared.statement)
+            if statement.basis != basis:
+                statement.plan = None
+        return statements
 
     async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+        key = (sql, tuple(param_oids))
+        if (again := self._repeated.get(key)) is not None:
+            return await self._described_again(again[0])
         parsed = await self._computing(len(sql), parse, sql)
         if len(parsed) > 1:
             raise SyntaxError_("cannot insert multiple commands into a prepared statement")
         types = tuple(type_of_oid(o) if o else None for o in param_oids)
-        return await self._described(parsed[0] if parsed else None, types)
+        prepared = await self._described(parsed[0] if parsed else None, types)
+        if len(sql) <= SHORT:
+            self._repeated.seen(key, [prepared])
+        return prepared
+
+    async def _described_again(self, before: Prepared) -> Prepared:
+        """Another of the same; the plan is shared as long as it is good."""
+        known = cast(KeptStatement, before.statement)
+        statement = KeptStatement(known.parsed, known.param_types)
+        if known.basis == (self.engine.catalog.state, self.variables.generation):
+            statement.plan, statement.basis = known.plan, known.basis
+        prepared = replace(before, statement=statement)
+        if self._in_failed_block() and not prepared.allowed_when_failed:
+            raise _aborted()
+        await self._plan(prepared)
+        return prepared
 
     async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
         parsed = await self._computing(len(request.query), subscribe_statement, request)
@@ -295,6 +331,7 @@ class EngineSession:
         self.interrupt.cancel()
         self._end(committed=False)
         self.statements.clear()
+        self._repeated.clear()
         self.engine.forget_session(self)
 
     # -- for statements ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 import pyarrow as pa
 
 from tidemill.engine.interrupt import Interrupt
+from tidemill.engine.local_rows import AtHand
 
 
 class Watched:
@@ -31,12 +32,26 @@ class Watched:
     async def __anext__(self) -> pa.RecordBatch:
         if self._closed:
             raise StopAsyncIteration
+        if isinstance(self._batches, AtHand):
+            return await self._taken(self._batches)
         self._reading = asyncio.ensure_future(anext(self._batches))
         try:
             return await self._interrupt.guard(self._reading)
         except BaseException:  # the end of the rows included
             await self.aclose()
             raise
+
+    async def _taken(self, batches: AtHand) -> pa.RecordBatch:
+        """Without a task: there is nothing to wait for, and most small answers come this way."""
+        try:
+            self._interrupt.check()
+            batch = batches.take()
+            if batch is None:
+                raise StopAsyncIteration
+        except BaseException:
+            await self.aclose()
+            raise
+        return batch
 
     async def aclose(self) -> None:
         """Release what the rows hold. Idempotent."""

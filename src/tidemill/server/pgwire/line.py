@@ -169,6 +169,10 @@ class Outbox:
         for part in parts:
             self._transport.write(part)
 
+    def flush_soon(self) -> None:
+        """When the loop comes round: more that is put until then goes with it, in one packet."""
+        asyncio.get_running_loop().call_soon(self.flush)
+
     @property
     def paused(self) -> bool:
         return self._paused

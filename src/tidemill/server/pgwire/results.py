@@ -1,8 +1,9 @@
 """Sending what a statement returns: rows, and COPY data to the client.
 
-Called by `conduct` and `extended`. Promises: encoding runs in a worker thread, and once for all clients that
-are sent the same batch; the client's pace is the pace (no more than one piece is made ahead of it); the
-engine's iterator is closed whatever happens; a SELECT that sends too much is an error.
+Called by `conduct` and `extended`. Promises: encoding of more than a few rows runs in a worker thread, and
+once for all clients that are sent the same batch; the client's pace is the pace (no more than one piece is
+made ahead of it); the engine's iterator is closed whatever happens; a SELECT that sends too much is an
+error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tidemill.server import limits
 from tidemill.server.copy import CopyEncoder, copy_encoder
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.line import Line
-from tidemill.server.pgwire.rows import RowEncoder, framed, pieces, result_formats
+from tidemill.server.pgwire.rows import RowEncoder, framed, is_light, pieces, result_formats
 from tidemill.server.shared import BlockEncoder
 
 # Streams that have no end have no size either.
@@ -74,6 +75,14 @@ class RowStream:
             batch = await self._pull()
             if batch is None:
                 return sent, True
+            if not self._rows.shared and (room is None or batch.num_rows <= room) and is_light(batch):
+                few = self._encoder.few(batch)
+                self._count(len(few))
+                line.outbox.put(few)
+                line.outbox.flush_soon()
+                await line.outbox.drain()
+                sent += batch.num_rows
+                continue
             shared = self._rows.shared and (room is None or batch.num_rows <= room)
             for at, rows in pieces(batch, room):
                 line.check()

@@ -7,6 +7,7 @@ by `results`. Promise: the bytes are a whole number of DataRow messages, one per
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,11 +17,14 @@ from tidemill.server import limits
 from tidemill.server.bytecolumns import concatenated, content, fixed_width, prefixes, spans
 from tidemill.server.pgwire.messages import ProtocolViolation
 from tidemill.types import wire
-from tidemill.types.model import Column
+from tidemill.types.model import Column, SqlType
 
 TEXT = 0
 BINARY = 1
 
+_NULL = b"\xff\xff\xff\xff"
+_INT4 = struct.Struct("!i")
+_FEW_HEAD = struct.Struct("!ciH")
 _HEAD = np.dtype([("tag", "S1"), ("length", ">i4")])
 _ROW_HEAD = np.dtype([("tag", "S1"), ("length", ">i4"), ("columns", ">u2")])
 
@@ -56,6 +60,27 @@ class RowEncoder:
         ]
         return data_rows(values, batch.num_rows)
 
+    def few(self, batch: pa.RecordBatch) -> bytes:
+        """The same bytes, without what makes many rows cheap and one row dear."""
+        columns = [self._few_values(a, t, f) for a, (t, f) in zip(batch.columns, self._columns, strict=True)]
+        rows: list[bytes] = []
+        for values in zip(*columns, strict=True):
+            parts = [_NULL if v is None else _INT4.pack(len(v)) + v for v in values]
+            body = b"".join(parts)
+            rows.append(_FEW_HEAD.pack(b"D", len(body) + 6, len(parts)) + body)
+        return b"".join(rows)
+
+    def _few_values(self, array: pa.Array, t: SqlType, form: int) -> list[bytes | None]:
+        found = wire.few_to_binary(array, t) if form == BINARY else wire.few_to_text(array, t)
+        if found is not None:
+            return found
+        encoded = (
+            wire.encode_binary(array, t)
+            if form == BINARY
+            else wire.encode_text(array, t, timezone=self._timezone)
+        )
+        return encoded.to_pylist()
+
 
 def data_rows(values: Sequence[pa.Array], rows: int) -> memoryview:
     """The DataRow messages of `rows` rows with these encoded columns."""
@@ -78,6 +103,13 @@ def framed(tag: bytes, rows: pa.Array) -> memoryview:
     head["tag"] = tag
     head["length"] = np.diff(spans(rows)) + 4
     return content(concatenated([fixed_width(head, _HEAD.itemsize), rows]))
+
+
+def is_light(batch: pa.RecordBatch) -> bool:
+    """So little that it is encoded in less time than another thread takes to begin."""
+    if batch.num_rows > limits.LIGHT_ROWS or not batch.num_columns:
+        return False
+    return batch.get_total_buffer_size() <= limits.LIGHT_BYTES
 
 
 def pieces(batch: pa.RecordBatch, at_most: int | None = None) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,7 @@ raises `InvalidValue` with PostgreSQL's text and SQLSTATE (`InvalidField` where 
 
 from tidemill.types.wire.binary import decode_binary, encode_binary
 from tidemill.types.wire.columns import InvalidField
-from tidemill.types.wire.few import FEW, few_from_binary, few_from_text, utf8
+from tidemill.types.wire.few import FEW, few_from_binary, few_from_text, few_to_binary, few_to_text, utf8
 from tidemill.types.wire.oids import oid, type_of_oid, typlen, typmod
 from tidemill.types.wire.text import decode_text, encode_text
 from tidemill.types.wire.value import format_value, parse_literal
@@ -21,6 +21,8 @@ __all__ = [
     "encode_text",
     "few_from_binary",
     "few_from_text",
+    "few_to_binary",
+    "few_to_text",
     "format_value",
     "oid",
     "parse_literal",

@@ -60,3 +60,26 @@ def utf8(values: Sequence[bytes | None]) -> list[str | None] | None:
     except UnicodeDecodeError:
         return None
     return None if any(s is not None and "\0" in s for s in texts) else texts
+
+
+def few_to_text(array: pa.Array, t: SqlType) -> list[bytes | None] | None:
+    """What `encode_text` would give, for the types of most small answers; None for others."""
+    if t.kind is Kind.TEXT:
+        return [None if v is None else v.encode() for v in array.to_pylist()]
+    if t.kind in _INTEGERS:
+        return [None if v is None else b"%d" % v for v in array.to_pylist()]
+    if t.kind is Kind.BOOL:
+        return [None if v is None else b"t" if v else b"f" for v in array.to_pylist()]
+    return None
+
+
+def few_to_binary(array: pa.Array, t: SqlType) -> list[bytes | None] | None:
+    """What `encode_binary` would give, for the same types."""
+    if t.kind is Kind.TEXT:
+        return few_to_text(array, t)
+    if (integer := _INTEGERS.get(t.kind)) is not None:
+        width = integer[1]
+        return [None if v is None else v.to_bytes(width, "big", signed=True) for v in array.to_pylist()]
+    if t.kind is Kind.BOOL:
+        return [None if v is None else b"\x01" if v else b"\x00" for v in array.to_pylist()]
+    return None
