@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -48,13 +51,15 @@ def ran(*args: str, stdin: str = "") -> Ran:
 
 
 class Typed:
-    """A shell in a terminal. What it showed since the last `until` is looked at; escape sequences are not."""
+    """A shell in a terminal. Each `until` looks at what came after what the one before it found; escape
+    sequences are not looked at."""
 
     def __init__(self, fd: int, process: subprocess.Popen[bytes]) -> None:
         self._fd = fd
         self._process = process
-        self._seen = ""
+        # All that came, and how much of its text was looked at.
         self._raw = b""
+        self._at = 0
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
@@ -63,19 +68,20 @@ class Typed:
         self.type(text + "\r")
 
     def until(self, *wanted: str) -> str:
-        """Wait until the screen showed one of these; all that it showed."""
+        """Wait until the screen showed one of these; what it showed up to its end."""
         deadline = time.monotonic() + PATIENCE
-        while not any(text in self._seen for text in wanted):
-            assert time.monotonic() < deadline, f"no {wanted} in:\n{self._seen}"
+        while True:
+            seen = _ESCAPES.sub("", self._raw.decode(errors="replace"))[self._at :]
+            ends = [seen.index(text) + len(text) for text in wanted if text in seen]
+            if ends:
+                self._at += min(ends)
+                return seen[: min(ends)]
+            assert time.monotonic() < deadline, f"no {wanted} in:\n{seen}"
             if select.select([self._fd], [], [], 1.0)[0]:
                 try:
                     self._raw += os.read(self._fd, 1 << 16)
                 except OSError:  # the other side closed
-                    self._raw += b""
-                    assert self._process.poll() is None, f"no {wanted}: the shell ended\n{self._seen}"
-                self._seen = _ESCAPES.sub("", self._raw.decode(errors="replace"))
-        seen, self._seen, self._raw = self._seen, "", b""
-        return seen
+                    raise AssertionError(f"no {wanted}, and the shell ended:\n{seen}") from None
 
     def ended(self) -> int:
         """The exit status; what it still shows is read meanwhile."""
@@ -92,10 +98,6 @@ class Typed:
 def typed(*args: str, env: Mapping[str, str] | None = None) -> Generator[Typed]:
     """`tidemill sql ...` in a terminal of 100 columns and 40 lines."""
     here, there = pty.openpty()
-    import fcntl
-    import struct
-    import termios
-
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     environ = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "PAGER": "cat", "LANG": "C.UTF-8"}
     process = subprocess.Popen(

@@ -240,5 +240,6 @@ def test_a_password_is_asked_for(uri: str, tmp_path: Path) -> None:
         assert "canceling statement due to user request" in shell.until("postgres=#")
         shell.enter("SELECT 6 * 7 AS answer;")
         shell.until("42\n(1 row)")
+        shell.until("postgres=#")
         shell.type("\x04")
         assert shell.ended() == 0
