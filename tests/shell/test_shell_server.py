@@ -76,12 +76,12 @@ def test_statements_and_formats(described: str) -> None:
     SELECT * FROM items ORDER BY id;
     SELECT mz_now() AS before \\gset
     DELETE FROM items WHERE id = 3;
-    SELECT count(*) AS then FROM items AS OF :before;
+    SELECT count(*) AS past FROM items AS OF :before;
     """
     result = ran(described, stdin=script)
     assert result.status == 0, result.err
     assert "  3 | three |  NULL\n(3 rows)" in result.out and "DELETE 1\n" in result.out
-    assert " then \n------\n    3\n" in result.out
+    assert " past \n------\n    3\n" in result.out
     query = ("-c", "SELECT * FROM items ORDER BY id LIMIT 1")
     assert ran(described, "--json", *query).out == '{"id": 1, "name": "one", "price": 0.50}\n'
     assert ran(described, "--csv", *query).out == "id,name,price\n1,one,0.50\n"
