@@ -46,6 +46,7 @@ class Stream:
         self._late: list[UpdateColumns | Progress] = []
         # What has been told completely.
         self.rows: dict[tuple[int, str | None], int] = {}
+        self.history: list[tuple[int, int, str | None]] = []
         folder.mkdir(parents=True)
 
     def tell(self, times: int, *, last: bool = False) -> None:
@@ -58,6 +59,7 @@ class Stream:
             )
             for row in rows:
                 self.rows[row] = self.rows.get(row, 0) + 1
+                self.history.append((self._time, *row))
             said += [batch, batch, *[Progress([self._time], [self._time + 1], [(self._time, len(rows))])] * 2]
             self._time += 1
         self._rng.shuffle(said)
@@ -65,6 +67,9 @@ class Stream:
         now, self._late = said[:cut], said[cut:]
         for first in range(0, len(now), 3):
             self._write(now[first : first + 3])
+
+    def end(self) -> None:
+        self._write([Progress([self._time], [])])
 
     def _write(self, messages: list[UpdateColumns | Progress]) -> None:
         self._files += 1
@@ -105,6 +110,7 @@ def until(found: Callable[[], object], wanted: object) -> None:
 
 
 AVRO = "SELECT id, name, count(*) FROM a GROUP BY id, name"
+PAIRS = "FROM FILES 'p' FORMAT JSON ENVELOPE MATERIALIZE (TIME COMPONENTS 2)"
 JSON = "SELECT (data->>'id')::bigint, data->>'name', count(*) FROM j GROUP BY 1, 2"
 
 
@@ -118,7 +124,8 @@ def test_files_are_read_once_whatever_dies(lives: ServerProcess, tmp_path: Path)
     lives.start()
     ask(lives, "CREATE SOURCE j FROM FILES 'j' FORMAT JSON ENVELOPE MATERIALIZE")
     ask(lives, "CREATE SOURCE a FROM FILES 'a' FORMAT AVRO ENVELOPE MATERIALIZE")
-    for failpoint in ("tick.recovery.stashed=kill@2", "tick.recovery.tallied=kill@3"):
+    ask(lives, "CREATE SOURCE l FROM FILES 'a' FORMAT AVRO ENVELOPE MATERIALIZE WITH (TIMELINE 'theirs')")
+    for failpoint in ("tick.recovery.stashed=kill@2", "tick.recovery.lined=kill@2"):
         lives.kill9()
         lives.env["TIDEMILL_FAILPOINTS"] = failpoint
         lives.start()
@@ -143,7 +150,74 @@ def test_files_are_read_once_whatever_dies(lives: ServerProcess, tmp_path: Path)
     )
     told = ask(lives, "SELECT name, envelope_type, type FROM mz_sources WHERE name IN ('a', 'j') ORDER BY 1")
     assert told == [("a", "materialize", "files"), ("j", "materialize", "files")]
+    own_times(lives, streams["a"])
+    products(lives, tmp_path)
+    assert statuses(lives) == [("a", "running"), ("j", "running")]
+    streams["j"].end()
+    until(lambda: statuses(lives), [("a", "running"), ("j", "ceased")])
+    assert found(JSON) == streams["j"].rows
     waits_and_errors(lives, tmp_path)
+
+
+def products(lives: ServerProcess, tmp_path: Path) -> None:
+    """Times that are pairs: what is complete is there, however the plane was covered."""
+    codec = JsonCodec(SCHEMA, 2)
+    rows = pa.RecordBatch.from_pylist([{"id": n, "name": None} for n in range(3)], schema=SCHEMA)
+    said = [
+        Progress([(1, 0)], [(1, 2), (2, 0)], [((1, 1), 1)]),
+        UpdateColumns.of(rows, [(0, 1), (1, 1), (5, 5)]),
+        Progress([(0, 0)], [(0, 2), (1, 0)], [((0, 1), 1)]),
+    ]
+    (tmp_path / "files" / "p").mkdir()
+    lines = [line + b"\n" for message in said for line in codec.encode(message)]
+    (tmp_path / "files" / "p" / "1").write_bytes(b"".join(lines))
+    with pytest.raises(psycopg.Error, match="is not possible where times are products"):
+        ask(lives, f"CREATE SOURCE p {PAIRS} WITH (TIMELINE 'x')")
+    ask(lives, f"CREATE SOURCE p {PAIRS}")
+    assert ask(lives, "SELECT (data->>'id')::int FROM p ORDER BY 1") == [(0,), (1,)]
+    ask(lives, "DROP SOURCE p")
+
+
+def statuses(lives: ServerProcess) -> list[tuple[Any, ...]]:
+    return ask(lives, "SELECT name, status FROM mz_internal.mz_source_statuses ORDER BY 1")
+
+
+def own_times(lives: ServerProcess, stream: Stream) -> None:
+    """Rows that keep the stream's times: its history, update by update."""
+
+    def told() -> list[tuple[int, int, str | None]]:
+        found = ask(lives, "SUBSCRIBE l AS OF EARLIEST UP TO LATEST")
+        assert all(diff == 1 for _, diff, _, _ in found)
+        return sorted(((int(at), i, n) for at, _, i, n in found), key=str)
+
+    until(told, sorted(stream.history, key=str))
+    last = max(at for at, _, _ in stream.history)
+    for at in (0, last // 2, last):
+        expected = sum(t <= at for t, _, _ in stream.history)
+        assert ask(lives, f"SELECT count(*), mz_now()::text FROM l AS OF {at}") == [(expected, str(at))]
+    assert ask(lives, "SELECT count(*), mz_now()::text FROM l") == [(len(stream.history), str(last))]
+    with psycopg.connect(lives.sql_dsn) as c:
+        assert (
+            c.execute("SELECT count(*) FROM l AS OF 1").fetchall()
+            == c.execute("SELECT count(*) FROM l x WHERE mz_now() = '1'::mz_timestamp").fetchall()
+        )
+    ask(lives, "CREATE VIEW twice AS SELECT l.id FROM l JOIN l m ON l.id = m.id")
+    assert ask(lives, "SELECT count(*) > 0 FROM twice") == [(True,)]
+    for wrong, text in (
+        ("SELECT * FROM l JOIN a ON l.id = a.id", "relations of several timelines cannot be read"),
+        ("SUBSCRIBE (SELECT l.id FROM l UNION ALL SELECT a.id FROM a)", "relations of several timelines"),
+        ("CREATE MATERIALIZED VIEW m AS SELECT id FROM l", "cannot be made from source"),
+        (
+            "CREATE SINK o FROM l INTO FILES 'o' FORMAT JSON ENVELOPE MATERIALIZE",
+            "cannot be made from source",
+        ),
+        ("CREATE SOURCE n FROM LOAD GENERATOR COUNTER WITH (TIMELINE 'x')", "needs ENVELOPE MATERIALIZE"),
+    ):
+        with pytest.raises(psycopg.Error, match=text):
+            ask(lives, wrong)
+    assert "WITH (TIMELINE 'theirs')" in ask(lives, "SHOW CREATE SOURCE l")[0][1]
+    ask(lives, "DROP VIEW twice")
+    ask(lives, "DROP SOURCE l")
 
 
 def waits_and_errors(lives: ServerProcess, tmp_path: Path) -> None:
