@@ -134,3 +134,23 @@ def _message(text: str) -> bytes:
 
 def _name(word: str) -> str:
     return "" if word == "-" else word
+
+
+@pytest.mark.parametrize("options", [(), ("_pq_.x",), ("_pq_.x", "_pq_.y")], ids=len)
+@pytest.mark.parametrize("minor", [0, 1, 2, 3, 9999])
+def test_the_same_greeting(minor: int, options: tuple[str, ...], socket_path: str, port: int) -> None:
+    """Versions and options are negotiated alike: the version, what is not known of it, the length of the key,
+    the parameters that are reported."""
+    asked = dict.fromkeys(options, "1")
+    with Dialogue(socket_path, user="postgres", database="postgres", minor=minor, **asked) as c:
+        expected = _greeting(c.greeting)
+    with Dialogue(port, user="materialize", database="dialogues", minor=minor, **asked) as c:
+        assert _greeting(c.greeting) == expected
+
+
+def _greeting(messages: list[tuple[str, bytes]]) -> list[object]:
+    found: list[object] = [(tag, body) for tag, body in messages if tag in "vRZ"]
+    found += [len(body) for tag, body in messages if tag == "K"]
+    # How often SCRAM hashes is a setting of PostgreSQL's that concerns whoever sets a password there.
+    names = sorted(body.split(b"\0")[0] for tag, body in messages if tag == "S")
+    return [*found, [name for name in names if name != b"scram_iterations"]]
