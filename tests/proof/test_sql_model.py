@@ -11,15 +11,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from proof_model import TABLES, Anomaly, Copy, Delete, History, Insert, Op, Read, Row, Update, Write, check
-from proof_store import Store
+from proof_histories import ReadTxn, Txn, WriteTxn, play
+from proof_model import TABLES, Anomaly, Copy, Delete, History, Insert, Update, Write, check, good
 from psycopg import sql
 
 from support.server import ServerProcess
@@ -34,27 +33,6 @@ deletes = st.builds(Delete, NAMES, KEYS)
 copies = st.builds(Copy, NAMES, NAMES, KEYS, st.integers(1, 9))
 
 
-@dataclass(frozen=True)
-class WriteTxn:
-    """`block`: in BEGIN ... COMMIT, else a statement by itself. Inside a block a row of `log` names it; a
-    single statement is found by its tag."""
-
-    ops: tuple[Op, ...]
-    block: bool
-    commit: bool = True
-
-
-@dataclass(frozen=True)
-class ReadTxn:
-    """`block`: one SELECT per table in BEGIN ... COMMIT, else one for all. `as_of` picks a time that was
-    read before."""
-
-    block: bool = False
-    as_of: int | None = None
-
-
-Txn = WriteTxn | ReadTxn
-
 transactions: st.SearchStrategy[Txn] = st.one_of(
     st.builds(WriteTxn, st.tuples(st.one_of(inserts, updates, copies)), st.just(False)),
     st.builds(
@@ -67,166 +45,6 @@ transactions: st.SearchStrategy[Txn] = st.one_of(
     st.builds(ReadTxn, st.just(False), st.integers(0, 100)),
 )
 programs = st.lists(st.lists(transactions, min_size=2, max_size=5), min_size=2, max_size=4)
-
-
-@dataclass
-class World:
-    """What the sessions of one example share."""
-
-    dsn: str
-    suffix: str
-    history: History = field(default_factory=History)
-    times: list[int] = field(default_factory=list[int])
-    errors: list[BaseException] = field(default_factory=list[BaseException])
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    last: int = 0
-
-    def name(self, table: str) -> sql.Identifier:
-        return sql.Identifier(f"{table}_{self.suffix}")
-
-    def next_id(self) -> int:
-        with self.lock:
-            self.last += 1
-            return self.last
-
-
-Connection = psycopg.Connection[Any]
-
-
-def statement(world: World, op: Op, tag: int) -> tuple[sql.Composed, list[int]]:
-    match op:
-        case Insert(table, rows):
-            marks = sql.SQL(", ").join([sql.SQL("(%s, %s, %s)")] * len(rows))
-            text = sql.SQL("INSERT INTO {} VALUES {}").format(world.name(table), marks)
-            return text, [value for k, v in rows for value in (k, v, tag)]
-        case Update(table, k, d):
-            text = sql.SQL("UPDATE {} SET v = v + %s, tag = %s WHERE k = %s").format(world.name(table))
-            return text, [d, tag, k]
-        case Delete(table, k):
-            return sql.SQL("DELETE FROM {} WHERE k = %s").format(world.name(table)), [k]
-        case Copy(table, source, k, d):
-            text = sql.SQL("INSERT INTO {} SELECT k, v + %s, %s FROM {} WHERE k = %s")
-            return text.format(world.name(table), world.name(source)), [d, tag, k]
-
-
-def write(world: World, connection: Connection, txn: WriteTxn) -> None:
-    tag = world.next_id()
-    counts: list[int] = []
-    outcome = "failed"
-    began = time.monotonic()
-    try:
-        if txn.block:
-            connection.execute("BEGIN")
-        for op in txn.ops:
-            counts.append(connection.execute(*statement(world, op, tag)).rowcount)
-        if txn.block and txn.commit:
-            connection.execute(sql.SQL("INSERT INTO {} VALUES (%s)").format(world.name("log")), [tag])
-            connection.execute("COMMIT")
-        elif txn.block:
-            connection.execute("ROLLBACK")
-        outcome = "ack" if txn.commit else "failed"
-    except psycopg.errors.SerializationFailure:
-        if txn.block:
-            connection.execute("ROLLBACK")
-    ended = time.monotonic()
-    with world.lock:
-        world.history.writes.append(Write(tag, txn.ops, tuple(counts), began, ended, outcome))
-
-
-def read(world: World, connection: Connection, txn: ReadTxn) -> None:
-    at: int | None = None
-    if txn.as_of is not None:
-        with world.lock:
-            at = world.times[txn.as_of % len(world.times)] if world.times else None
-    began = time.monotonic()
-    if txn.block:
-        seen: dict[str, Counter[Row]] = {}
-        connection.execute("BEGIN")
-        row = connection.execute("SELECT mz_now()").fetchone()
-        assert row is not None
-        now = int(row[0])
-        for table in TABLES:
-            seen[table] = Counter(connection.execute(sql.SQL("SELECT * FROM {}").format(world.name(table))))
-        connection.execute("COMMIT")
-    else:
-        now, seen = read_all(world, connection, at)
-    ended = time.monotonic()
-    with world.lock:
-        world.history.reads.append(Read(now, seen, began, ended, as_of=at is not None))
-        world.times.append(now)
-
-
-def read_all(world: World, connection: Connection, at: int | None) -> tuple[int, dict[str, Counter[Row]]]:
-    """Both tables and the time in one SELECT; a row without a table tells the time where both are empty."""
-    selects: list[sql.Composable] = [
-        sql.SQL("SELECT mz_now(), {}, k, v, tag FROM {}").format(sql.Literal(table), world.name(table))
-        for table in TABLES
-    ]
-    selects.append(sql.SQL("SELECT mz_now(), NULL, NULL, NULL, NULL"))
-    text = sql.SQL(" UNION ALL ").join(selects)
-    if at is not None:
-        text = text + sql.SQL(" AS OF {}").format(sql.Literal(at))
-    rows = connection.execute(text).fetchall()
-    assert len({row[0] for row in rows}) == 1
-    seen = {t: Counter[Row](tuple(row[2:]) for row in rows if row[1] == t) for t in TABLES}
-    assert at is None or int(rows[0][0]) == at
-    return int(rows[0][0]), seen
-
-
-def session(world: World, program: list[Txn], start: threading.Barrier) -> None:
-    try:
-        with psycopg.connect(world.dsn, autocommit=True) as connection:
-            start.wait(180)
-            for txn in program:
-                if isinstance(txn, WriteTxn):
-                    write(world, connection, txn)
-                else:
-                    read(world, connection, txn)
-    except BaseException as e:
-        world.errors.append(e)
-
-
-def play(server: ServerProcess, dsn: str, programs: list[list[Txn]]) -> History:
-    """Run the programs at once; the history with the times of all writes."""
-    world = World(dsn, uuid.uuid4().hex[:12])
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for table in TABLES:
-            text = sql.SQL("CREATE TABLE {} (k int4, v int8, tag int8)")
-            connection.execute(text.format(world.name(table)))
-        connection.execute(sql.SQL("CREATE TABLE {} (id int8)").format(world.name("log")))
-        start = threading.Barrier(len(programs))
-        threads = [threading.Thread(target=session, args=(world, p, start), daemon=True) for p in programs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(500)
-            assert not thread.is_alive(), "a session hangs"
-        if world.errors:
-            raise world.errors[0]
-        read(world, connection, ReadTxn())
-        find_times(world, Store(server.data_dir))
-        for table in (*TABLES, "log"):
-            connection.execute(sql.SQL("DROP TABLE {}").format(world.name(table)))
-    return world.history
-
-
-def find_times(world: World, store: Store) -> None:
-    names = {table: f"{table}_{world.suffix}" for table in (*TABLES, "log")}
-    found = store.found(list(names.values()))
-    times: dict[int, set[int]] = {}
-    for (number,), at, _ in found.updates[names["log"]]:
-        times.setdefault(number, set()).add(at)
-    for table in TABLES:
-        for row, at, diff in found.updates[names[table]]:
-            if diff > 0:
-                times.setdefault(row[2], set()).add(at)
-    for write in world.history.writes:
-        at = times.pop(write.id, set[int]())
-        if len(at) > 1:
-            raise Anomaly(f"transaction {write.id} is spread over the times {sorted(at)}")
-        write.time = at.pop() if at else None
-    if times:
-        raise Anomaly(f"there are rows of the transactions {sorted(times)}, which nobody ran")
 
 
 def relaxed(examples: int) -> settings:
@@ -363,32 +181,6 @@ def test_a_new_table_is_never_seen_empty(dsn: str) -> None:
 
 
 # -- the checker is checked ----------------------------------------------------------------------------
-
-
-def rows(*of: Row) -> Counter[Row]:
-    return Counter(of)
-
-
-def good() -> History:
-    """Five transactions, two of them committed together, and what readers saw."""
-    none: Counter[Row] = Counter()
-    return History(
-        [
-            Write(1, (Insert("a", ((0, 5), (0, 5))), Insert("b", ((1, 1),))), (2, 1), 0.0, 1.0, "ack", 10),
-            Write(2, (Update("a", 0, 1), Update("a", 0, 1)), (2, 2), 2.0, 4.0, "ack", 20),
-            Write(3, (Insert("b", ((2, 2),)),), (1,), 2.5, 4.5, "ack", 20),
-            Write(4, (Delete("a", 0),), (2,), 3.0, 3.5, "failed", None),
-            Write(5, (Copy("b", "a", 0, 3),), (2,), 5.0, 6.0, "ack", 30),
-            Write(6, (Update("a", 2, 1),), (0,), 5.0, 6.0, "ack", None),
-        ],
-        [
-            Read(5, {"a": none, "b": none}, 0.1, 0.2),
-            Read(15, {"a": rows((0, 5, 1), (0, 5, 1)), "b": rows((1, 1, 1))}, 1.5, 1.6),
-            Read(20, {"a": rows((0, 7, 2), (0, 7, 2)), "b": rows((1, 1, 1), (2, 2, 3))}, 4.6, 4.7),
-            Read(15, {"a": rows((0, 5, 1), (0, 5, 1))}, 7.0, 7.5, as_of=True),
-            Read(40, {"b": rows((1, 1, 1), (2, 2, 3), (0, 10, 5), (0, 10, 5))}, 7.0, 7.5),
-        ],
-    )
 
 
 def _drop_row(h: History) -> None:
