@@ -8,10 +8,14 @@ in this process does, with the certificate and the address that the case needs.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
 import ssl
 import subprocess
+import sys
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +37,7 @@ from tidemill.server.auth import Gate, Method, Peer
 from tidemill.server.pgwire.auth import authentication
 from tidemill.server.tls import Tls, load
 
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "clients"
 PASSWORD = "s\u00e9same & 'co' 100%"
 
 
@@ -218,6 +223,94 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 @pytest.mark.server
 def test_let_in(guarded: Guarded, client: Client) -> None:
     assert client(Address(guarded.sql_port, guarded.certificates.ca)) == "app"
+
+
+# -- the examples of docs/clients
+
+
+def example(page: str, language: str) -> str:
+    """The one over TLS."""
+    text = (PAGES / f"{page}.md").read_text()
+    (found,) = re.findall(rf"^```{language} tls\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return found
+
+
+def here(text: str, guarded: Guarded) -> str:
+    for shown, meant in (
+        ("db.example.org", "localhost"),
+        ("6875", str(guarded.sql_port)),
+        ("ca.pem", str(guarded.certificates.ca)),
+    ):
+        assert shown in text
+        text = text.replace(shown, meant)
+    return text
+
+
+def run_example(command: Sequence[str]) -> str:
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PGPASSWORD": PASSWORD},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("page", ["psycopg", "asyncpg", "sqlalchemy"])
+def test_the_example_in_python(guarded: Guarded, page: str) -> None:
+    run_example([sys.executable, "-c", here(example(page, "python"), guarded)])
+
+
+@pytest.mark.server
+def test_the_example_of_psql(guarded: Guarded) -> None:
+    psql_with_tls()
+    command = here(example("psql", "sh"), guarded).strip()
+    assert run_example(["sh", "-c", f"{command} -X -A -t -c 'SELECT current_user'"]) == "app"
+
+
+@pytest.mark.server
+def test_the_example_of_jdbc(guarded: Guarded, tmp_path: Path) -> None:
+    jar = driver()
+    program = tmp_path / "Example.java"
+    body = here(example("jdbc", "java"), guarded)
+    program.write_text(
+        "import java.sql.*;\nimport java.util.*;\nclass Example {\n"
+        f"public static void main(String[] arguments) throws Exception {{\n{body}}}\n}}\n"
+    )
+    assert run_example(["java", "-cp", str(jar), str(program)]) == "app"
+
+
+@pytest.mark.server
+def test_the_example_of_grafana(guarded: Guarded) -> None:
+    """A data source of these settings is let in. Its driver takes them as libpq does."""
+    text = here(example("grafana", "yaml"), guarded)
+    settings = dict(re.findall(r"^ +(?:- )?(\w+): (.+)$", text, re.MULTILINE))
+    host, port = settings["url"].split(":")
+    assert settings["password"] == "$PGPASSWORD"
+    with psycopg.connect(
+        host=host,
+        port=port,
+        user=settings["user"],
+        dbname=settings["database"],
+        sslmode=settings["sslmode"],
+        sslrootcert=settings["sslRootCertFile"],
+        password=PASSWORD,
+        connect_timeout=60,
+    ) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == ("app",)
+
+
+@pytest.mark.server
+def test_the_example_of_metabase(guarded: Guarded) -> None:
+    """These settings are pgjdbc's under other names."""
+    details = json.loads(here(example("metabase", "json"), guarded))["details"]
+    assert details["ssl"] and details["host"] == "localhost" and details["password"] == "$PGPASSWORD"
+    assert (details["user"], details["dbname"], details["ssl-mode"]) == ("app", "materialize", "verify-full")
+    assert by_pgjdbc(Address(details["port"], Path(details["ssl-root-cert-path"]))) == "app"
 
 
 # -- refused
