@@ -76,12 +76,17 @@ def _read(ctx: Context, text: str | None, target: Type) -> Typed:
         return constant(_cut(text, target), target)
     if not _readable(target):
         raise NotLocal(f"no literal of {target}")
-    scalar = parse_literal(text, target, timezone=ctx.session.time_zone)
+    return constant(_value(text, target, ctx.session.time_zone), target)
+
+
+def _value(text: str, target: SqlType, zone: str) -> Any:
+    """A literal's value, where it is one of Python's: its calendar ends before PostgreSQL's, and has no
+    infinity."""
+    read = parse_literal(text, target, timezone=zone)
     try:
-        return constant(scalar.as_py(), target)
+        return read.as_py()
     except (OverflowError, ValueError):
-        # Python's calendar ends before PostgreSQL's, and has no infinity.
-        raise NotLocal(f"{target} out of range") from None
+        raise NotLocal(f"{text} has no value of Python's") from None
 
 
 def explicit(ctx: Context, value: Typed, target: Type) -> Typed:
