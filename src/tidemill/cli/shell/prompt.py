@@ -71,7 +71,7 @@ class Terminal:
             return None
 
     def forget(self) -> None:
-        """After Ctrl-C: what was pasted behind the statement that it ended is not run."""
+        """What was pasted behind the statement."""
         self._lines.clear()
 
     def prompt(self, state: State) -> str:

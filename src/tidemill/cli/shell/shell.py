@@ -267,6 +267,9 @@ class Shell:
     def _pressed(self, session: Session) -> bool:
         """Whether Ctrl-C was, during the statement that ends here. It ends a script."""
         pressed = self.interrupts.take() or session.was_cancelled
+        if pressed:
+            for frame in self.frames:
+                frame.source.forget()
         self.interrupted = self.interrupted or (pressed and not self.interactive)
         return pressed
 

@@ -26,6 +26,10 @@ class Source(Protocol):
         """The next line of a COPY's data."""
         ...
 
+    def forget(self) -> None:
+        """Ctrl-C: what was to come after the statement that it ended is not run."""
+        ...
+
 
 class Lines:
     """A script. `folder` is what names in it are relative to, for `\\ir`."""
@@ -46,6 +50,9 @@ class Lines:
 
     def data_line(self) -> str | None:
         return self.line(State.START)
+
+    def forget(self) -> None:
+        self._lines = iter(())
 
 
 @contextlib.contextmanager
