@@ -8,7 +8,7 @@ literals, else cell by cell; a cell that cannot be evaluated here makes the whol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,6 +30,8 @@ class Constants:
     columns: tuple[pa.Array | tuple[Node, ...], ...]
     types: tuple[SqlType, ...]
     rows: int
+    # The rows, once they were made of literals alone: a plan that runs again has them. One at most.
+    known: list[pa.Table] = field(default_factory=list[pa.Table], compare=False, repr=False)
 
 
 def constant_rows(
@@ -44,6 +46,22 @@ def constant_rows(
 
 
 def evaluate(constants: Constants, session: SessionInfo, params: Sequence[pa.Scalar] = ()) -> pa.Table | None:
+    if constants.known:
+        return constants.known[0]
+    table = _evaluated(constants, session, params)
+    if table is not None and constants.rows == 1 and _literal(constants):
+        constants.known.append(table)
+    return table
+
+
+def _literal(constants: Constants) -> bool:
+    """Whether its rows are the same whoever asks, and when."""
+    from tidemill.sql.bind.ir import Const
+
+    return all(isinstance(c, pa.Array) or all(isinstance(n, Const) for n in c) for c in constants.columns)
+
+
+def _evaluated(constants: Constants, session: SessionInfo, params: Sequence[pa.Scalar]) -> pa.Table | None:
     arrays: list[pa.Array] = []
     for column, t in zip(constants.columns, constants.types, strict=True):
         array = column if isinstance(column, pa.Array) else _cells(column, t, session, params)
