@@ -43,10 +43,7 @@ def parse(text: str) -> list[ParsedStatement]:
     try:
         return _parse(text)
     except SyntaxError_ as e:
-        before = text[: e.position or 0]
-        if _QUOTE.search(before) is None or _KEEPS_SECRETS.search(before) is None:
-            raise
-        raise _hushed(e) from None
+        raise hushed(e, text) from None
 
 
 # Statements with a password or a secret in them. An error in one of these must not quote it: what clients
@@ -55,10 +52,11 @@ _KEEPS_SECRETS = re.compile(r"\b(?:create|alter)\s+(?:secret|role|user|group)\b"
 _QUOTE = re.compile("['\"$]")
 
 
-def _hushed(error: SyntaxError_) -> SyntaxError_:
-    """The same without what the text has there; the position tells where it is."""
+def hushed(error: SyntaxError_, text: str) -> SyntaxError_:
+    """The error; without what the text has there if that may be a secret: the position tells where it is."""
+    before = text[: error.position or 0]
     primary, near, _ = error.primary.partition(" at or near ")
-    if not near:
+    if not near or _QUOTE.search(before) is None or _KEEPS_SECRETS.search(before) is None:
         return error
     return SyntaxError_(
         primary,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tidemill.errors import SyntaxError_, Unsupported
 from tidemill.sql.ast import Name, Query
-from tidemill.sql.parse import check_size
+from tidemill.sql.parse import check_size, hushed
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.depth import check_nesting
 from tidemill.sql.parser.query import at_query, query_alone
@@ -19,6 +19,13 @@ from tidemill.sql.tokens import Kind, scan
 def parse_relation(text: str) -> Name | Query:
     """The name or query that `text` is; a semicolon may end it."""
     check_size(text)
+    try:
+        return _relation(text)
+    except SyntaxError_ as e:
+        raise hushed(e, text) from None
+
+
+def _relation(text: str) -> Name | Query:
     tokens = scan(text)
     stop = len(tokens) - 1
     if stop and tokens[stop - 1].kind is Kind.SYMBOL and tokens[stop - 1].value == ";":
