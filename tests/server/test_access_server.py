@@ -6,13 +6,9 @@ One server for all, without Spark: what a role may not do is known before anythi
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import shutil
-import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,70 +16,66 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+from canaries import by_commands, by_http, by_relations, by_sql, by_websocket
+from guarded import ROOT, Guarded
 from websockets.asyncio.client import connect
 
-from support.server import ServerProcess
-from tidemill.dev.certificates import Certificates, make_certificates
-
-ROOT = "root of all passwords"
 PASSWORD = "canary-password-8b1f"
 NEXT_PASSWORD = "canary-next-55aa"
 SECRET = "canary-secret-07e3"
+KEY = "canary-key-91cd"
+CANARIES = (ROOT, PASSWORD, NEXT_PASSWORD, SECRET, KEY)
+# Nobody listens on port 1.
 CONNECTION = (
-    "CREATE CONNECTION k TO KAFKA (BROKER 'h:1', SASL MECHANISMS PLAIN, SASL USERNAME 'u', "
-    "SASL PASSWORD = SECRET s) WITH (VALIDATE = false)"
+    "CREATE CONNECTION k TO KAFKA (BROKER '127.0.0.1:1', SASL MECHANISMS PLAIN, SASL USERNAME 'u', "
+    "SASL PASSWORD = SECRET s) WITH (VALIDATE = {})"
 )
-CANARIES = (ROOT, PASSWORD, NEXT_PASSWORD, SECRET)
+REGISTRY = (
+    "CREATE CONNECTION r TO CONFLUENT SCHEMA REGISTRY (URL 'http://127.0.0.1:1', USERNAME 'u', "
+    "PASSWORD = SECRET s)"
+)
+# What people type.
+MISTAKES = [
+    f"CREATE SECRET s AS '{SECRET}'",
+    f"CREATE SECRET s '{SECRET}'",
+    f"CREATE SECRET s AS '{SECRET}' x",
+    f"CREATE SECRET s AS 'it's {SECRET}",
+    f"CREATE SECRET s AS '{SECRET}",
+    f"ALTER SECRET nothing AS '{SECRET}'",
+    f"PREPARE q AS CREATE SECRET s AS '{SECRET}'",
+    f"EXPLAIN CREATE SECRET s AS '{SECRET}'",
+    f"CREATE ROLE app PASSWORD '{NEXT_PASSWORD}'",
+    f"CREATE ROLE other PASSWORD '{NEXT_PASSWORD}' VALID UNTIL 'x'",
+    f"CREATE ROLE other PASSWORD '{NEXT_PASSWORD}' '{NEXT_PASSWORD}'",
+    f"CREATE ROLE other PASSWORD {NEXT_PASSWORD}",
+    f"ALTER ROLE nobody PASSWORD '{NEXT_PASSWORD}'",
+    f"CREATE CONNECTION p TO KAFKA (BROKER '127.0.0.1:1', SASL PASSWORD '{SECRET}')",
+    f"CREATE CONNECTION p TO KAFKA (BROKER 'u:{SECRET}@h:1')",
+    f"CREATE CONNECTION p TO CONFLUENT SCHEMA REGISTRY (URL 'http://u:{SECRET}@127.0.0.1:1')",
+    f"CREATE CONNECTION p TO CONFLUENT SCHEMA REGISTRY (URL 'u:{SECRET}@127.0.0.1:1')",
+]
+STATEMENTS = [
+    f"ALTER ROLE app PASSWORD '{NEXT_PASSWORD}'",
+    f"ALTER SECRET s AS '{SECRET}'",
+    CONNECTION.format("true"),
+    CONNECTION.format("false"),
+    REGISTRY,
+    "CREATE SOURCE src FROM KAFKA CONNECTION k (TOPIC 't') FORMAT TEXT WITH (VALIDATE = false)",
+    "SHOW CREATE CONNECTION k",
+    "SHOW CREATE SOURCE src",
+    "SHOW SECRETS",
+    "SHOW ALL",
+    "EXPLAIN SELECT * FROM t",
+]
 
 pytestmark = pytest.mark.server
 
 
-class Guarded(ServerProcess):
-    """A server that asks for passwords."""
-
-    def __init__(self, folder: Path) -> None:
-        self.certificates: Certificates = make_certificates(folder / "certificates")
-        super().__init__(
-            folder / "data",
-            {"TIDEMILL_SYSTEM_PASSWORD": ROOT, "TIDEMILL_LOG_LEVEL": "debug"},
-            ["--authentication", "password", "--tls-cert", str(self.certificates.server)],
-        )
-        self.spark = False
-
-    def dsn(self, user: str, password: str) -> str:
-        return (
-            f"host=localhost hostaddr=127.0.0.1 port={self.sql_port} user={user} dbname=materialize "
-            f"password='{password}' sslmode=verify-full sslrootcert={self.certificates.ca} connect_timeout=60"
-        )
-
-    @property
-    def sql_dsn(self) -> str:
-        return self.dsn("mz_system", ROOT)
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.certificates.ca))
-
-    def http(
-        self, path: str, user: str | None = None, password: str = "", body: Any = None
-    ) -> tuple[int, Any]:
-        request = urllib.request.Request(f"https://localhost:{self.http_port}{path}")
-        if user is not None:
-            token = base64.b64encode(f"{user}:{password}".encode()).decode()
-            request.add_header("Authorization", f"Basic {token}")
-        if body is not None:
-            request.data = json.dumps(body).encode()
-            request.add_header("Content-Type", "application/json")
-        try:
-            with urllib.request.urlopen(request, timeout=120, context=self.context) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.code, e.read().decode()
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    server = Guarded(tmp_path_factory.mktemp("guarded"))
+    # A fault in the second secret, and a key of a store that is not used.
+    env = {"TIDEMILL_FAILPOINTS": "secrets.written=error@2", "TIDEMILL_S3_SECRET_ACCESS_KEY": KEY}
+    server = Guarded(tmp_path_factory.mktemp("guarded"), env)
     try:
         server.start()
         with psycopg.connect(server.sql_dsn, autocommit=True) as root:
@@ -258,52 +250,28 @@ def test_what_happened_is_noted(guarded: Guarded) -> None:
     assert "login role=mz_system address=127.0.0.1" in guarded.log
 
 
-# Last, so that it sees the traces of the others too.
-def test_no_canary_sings(guarded: Guarded, tmp_path: Path) -> None:
-    """Passwords and secrets are in no log, error, plan, SHOW CREATE, system relation or file but the secret's
-    own."""
-    seen: list[str] = []
-    statements = [
-        f"CREATE SECRET s AS '{SECRET}'",
-        f"ALTER ROLE app PASSWORD '{NEXT_PASSWORD}'",
-        f"CREATE ROLE app PASSWORD '{NEXT_PASSWORD}'",
-        f"CREATE ROLE other PASSWORD '{NEXT_PASSWORD}' VALID UNTIL 'x'",
-        f"ALTER ROLE nobody PASSWORD '{NEXT_PASSWORD}'",
-        f"CREATE SECRET s AS '{SECRET}'",
-        f"PREPARE q AS CREATE SECRET s AS '{SECRET}'",
-        CONNECTION,
-        "SHOW CREATE CONNECTION k",
-        "SHOW ALL",
-        "EXPLAIN SELECT * FROM t",
-    ]
+# Almost last, so that it hears the traces of the others too.
+def test_no_canary_sings(guarded: Guarded) -> None:
+    """Passwords and secrets are in no log, error, plan, SHOW CREATE, system relation, status, metric, frame,
+    command's output or file but the secret's own."""
+    heard: list[str] = []
     with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
-        root.add_notice_handler(lambda d: seen.append(str(d.message_primary)))
-        for statement in statements:
-            try:
-                cursor = root.execute(statement.encode())
-                seen += [str(row) for row in (cursor.fetchall() if cursor.description else [])]
-            except psycopg.Error as e:
-                seen.append(f"{e.diag.message_primary} {e.diag.message_detail} {e.diag.message_hint}")
-        names = root.execute(
-            "SELECT table_schema, table_name FROM information_schema.tables "
-            "WHERE table_schema IN ('mz_catalog', 'mz_internal', 'pg_catalog', 'information_schema')"
-        ).fetchall()
-        assert len(names) > 30
-        # There is no Spark here; what would need it is not waited for.
-        root.execute("SET statement_timeout = '60s'")
-        for schema, name in names:
-            try:
-                seen += [
-                    str(row) for row in root.execute(f'SELECT * FROM {schema}."{name}"'.encode()).fetchall()
-                ]
-            except (psycopg.errors.FeatureNotSupported, psycopg.errors.QueryCanceled):
-                pass
+        # The second one fails as a bug would, with a trace in the log.
+        heard += by_sql(root, [f"CREATE SECRET s AS '{SECRET}'", f"CREATE SECRET bug AS '{SECRET}'"])
+        assert "XX000" not in heard and "FailpointError" in guarded.log
+        heard += by_sql(root, [*MISTAKES, *STATEMENTS])
+        heard += by_relations(root)
         with pytest.raises(psycopg.OperationalError) as caught:
             psycopg.connect(guarded.dsn("other", NEXT_PASSWORD))
-        seen.append(str(caught.value))
-    seen.append(guarded.http("/metrics", "mz_system", ROOT)[1])
-    seen.append(guarded.log)
-    for text in seen:
+        heard.append(str(caught.value))
+    heard += by_http(guarded, "mz_system", ROOT, MISTAKES)
+    heard.append(guarded.http("/api/sql", "app", SECRET, {"query": "SELECT 1"})[1])
+    heard += by_websocket(guarded, {"user": "mz_system", "password": ROOT}, MISTAKES)
+    heard += by_websocket(guarded, {"user": "app", "password": SECRET}, [])
+    heard += by_commands(guarded)
+    heard.append(guarded.log)
+    assert len(heard) > 500
+    for text in heard:
         for canary in CANARIES:
             assert canary not in text, text[:2000]
     for path in Path(guarded.data_dir).rglob("*"):
@@ -311,3 +279,23 @@ def test_no_canary_sings(guarded: Guarded, tmp_path: Path) -> None:
             content = path.read_bytes()
             found = [c for c in CANARIES if c.encode() in content]
             assert found == ([SECRET] if "secrets" in path.parts and found else []), path
+
+
+# After the canaries: they look at the log of the one server.
+def test_what_happened_is_still_known_after_a_restart(guarded: Guarded) -> None:
+    query = "SELECT id, event_type, role, object_name FROM mz_audit_events ORDER BY id"
+    with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
+        root.execute("CREATE ROLE remembered")
+        before = root.execute(query).fetchall()
+    guarded.kill9()
+    guarded.start()
+    with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
+        root.execute("DROP ROLE remembered")
+        after = root.execute(query).fetchall()
+    assert after[: len(before)] == before
+    assert ("create role", "mz_system", "remembered") in [row[1:] for row in before]
+    assert after[-1][1:] == ("drop role", "mz_system", "remembered")
+    assert [row[0] for row in after] == sorted({row[0] for row in after})
+    folder = Path(guarded.data_dir) / "audit"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {p.stem.split("-")[0] for p in folder.iterdir()} == {"changes", "logins"}
