@@ -7,6 +7,7 @@ hold the same values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ from tidemill.types.wire.oids import oid
 from tidemill.types.wire.text import decode_text, encode_text
 
 HERE = Path(__file__).parent / "bind"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 SESSION = SessionInfo(now=datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=UTC), mz_now=1_700_000_000_000)
 
 # A numeric keeps 18 digits behind the point; PostgreSQL's quotients have more.
@@ -63,6 +65,41 @@ def lines(name: str) -> list[str]:
     """The lines of a corpus file, without comments."""
     text = (HERE / name).read_text(encoding="utf-8")
     return [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
+
+
+def groups() -> dict[str, list[str]]:
+    """The expressions over the table v, by group: one file each."""
+    files = [*HERE.glob("expressions/*.txt"), *HERE.glob("expressions_*.txt")]
+    return {path.stem: lines(str(path.relative_to(HERE))) for path in sorted(files)}
+
+
+def expressions() -> list[str]:
+    """All of them, and what the documentation shows; one that two groups have is asked once."""
+    corpus = (text for group in groups().values() for text in group)
+    return list(dict.fromkeys([*corpus, *(text for text, _ in documented())]))
+
+
+# The pages whose tables have an example and its result in their last two columns.
+DOCUMENTED = ("math", "text", "regex", "datetime", "comparison", "casts")
+_ROW = re.compile(r"^\|.*\| `(.*)` \| (NULL|`.*`) \|$", re.MULTILINE)
+
+
+def documented() -> list[tuple[str, str | None]]:
+    """The examples of docs/functions, each with the text that the page shows as its result."""
+    found: list[tuple[str, str | None]] = []
+    for page in DOCUMENTED:
+        for example, shown in _ROW.findall((DOCS / "functions" / f"{page}.md").read_text(encoding="utf-8")):
+            found.append((example.replace("\\|", "|"), shown_text(shown)))
+    return found
+
+
+def shown_text(cell: str) -> str | None:
+    """A value as a table shows it: in code, in quotes where blanks matter."""
+    text = cell.strip("`").replace("\\|", "|")
+    if cell == "NULL":
+        return None
+    inner = text[1:-1]
+    return inner if text[:1] == text[-1:] == "'" and inner.strip() != (inner or " ") else text
 
 
 class Oracle:

@@ -16,8 +16,8 @@ from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import convert
 from tidemill.sql.bind.errors import mismatch
 from tidemill.sql.bind.ir import Const, Convert, Node, Param
+from tidemill.sql.functions.lattice import STRINGS, base, can_coerce, common_type
 from tidemill.sql.functions.lattice import Context as CastContext
-from tidemill.sql.functions.lattice import can_coerce, common_type
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import TEXT, Kind, SqlType
 from tidemill.types.wire.value import parse_literal
@@ -106,6 +106,9 @@ def unify(
         if positions is not None:
             where = next((p for n, p in zip(nodes, positions, strict=True) if n.type == pair[1]), None)
         raise mismatch(f"{what} types {pair[0]} and {pair[1]} cannot be matched", where)
+    if target.kind in STRINGS and any(n.type.kind is Kind.UNKNOWN for n in nodes):
+        # A literal has no length: nothing is filled up or cut.
+        target = base(target)
     return [to_type(ctx, n, target) for n in nodes], target
 
 

@@ -20,9 +20,11 @@ _FIXED: dict[type[exp.Expr], str] = {
     exp.Array: "array",
     exp.Extract: "extract",
     exp.AtTimeZone: "timezone",
-    exp.TimestampTrunc: "date_trunc",
+    exp.Overlay: "overlay",
+    exp.Overlaps: "overlaps",
     exp.CurrentDate: "current_date",
     exp.CurrentTimestamp: "now",
+    exp.Localtime: "localtime",
     exp.Localtimestamp: "localtimestamp",
     exp.CurrentUser: "current_user",
     exp.SessionUser: "session_user",
@@ -67,16 +69,22 @@ def _name(node: exp.Expr) -> tuple[str, int]:
     fixed = _FIXED.get(type(node))
     if fixed is not None:
         return fixed, 2
-    if isinstance(node, exp.Pow | exp.Mod) and "start" in node.meta:
-        # Written as a call; the operators ^ and % have no place of their own.
-        width = node.meta["end"] - node.meta["start"] + 1
-        return ("mod" if isinstance(node, exp.Mod) else "pow" if width == 3 else "power"), 2
+    if isinstance(node, exp.Pow) and "start" in node.meta:
+        return power_name(node), 2
+    if isinstance(node, exp.StartsWith) and "start" not in node.meta:
+        # Written as the operator ^@.
+        return UNNAMED, 0
     if type(node) in BINARY or type(node) in UNARY:
         return UNNAMED, 0
     call = call_of(node)
     if call is not None:
         return call.name, 2
     return UNNAMED, 0
+
+
+def power_name(node: exp.Expr) -> str:
+    """pow or power, written as a call; the operator ^ has no place of its own."""
+    return "pow" if node.meta["end"] - node.meta["start"] + 1 == 3 else "power"
 
 
 def _type_name(node: exp.Expr) -> str:

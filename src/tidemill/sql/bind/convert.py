@@ -56,6 +56,14 @@ def convert(
         return array.cast(pa.int32())
     if target.kind is Kind.BOOL and source.kind is Kind.INT4:
         return array.cast(pa.bool_())
+    if source.kind in (Kind.INT2, Kind.INT4) and target.kind is Kind.OID:
+        # The same 32 bits, with a sign or without.
+        wide = array.cast(pa.int64())
+        return pc.if_else(pc.less(wide, 0), pc.add(wide, 1 << 32), wide)
+    if (source.kind, target.kind) == (Kind.OID, Kind.INT4):
+        return pc.if_else(pc.greater_equal(array, 1 << 31), pc.subtract(array, 1 << 32), array).cast(
+            pa.int32()
+        )
     if source.kind in _SMALL and target.kind in _SMALL:
         return _whole(array, target)
     if source.kind in _SMALL and target.kind is Kind.NUMERIC:
@@ -69,7 +77,11 @@ def convert(
     if source.kind is Kind.NUMERIC and target.kind in FLOATS:
         return _python(array, target, float)
     if source.kind is Kind.DATE and target.kind is Kind.TIMESTAMP:
-        return array.cast(pa.timestamp("us"))
+        try:
+            return array.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid:
+            # Infinite, or too late for a timestamp.
+            return None
     return None
 
 
@@ -106,7 +118,8 @@ def _whole(array: pa.Array, target: SqlType) -> pa.Array:
     low, high = _RANGE[target.kind]
     bounds = pc.min_max(array).as_py()
     if int(bounds["min"]) < low or int(bounds["max"]) > high:
-        raise InvalidValue(f"{target} out of range", sqlstate="22003")
+        name = "OID" if target.kind is Kind.OID else str(target)
+        raise InvalidValue(f"{name} out of range", sqlstate="22003")
     return array.cast(want)
 
 

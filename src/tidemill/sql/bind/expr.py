@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import TidemillError, UndefinedObject, Unsupported
-from tidemill.sql.bind import session, special, subquery
+from tidemill.sql.bind import scalars, session, special, subquery
 from tidemill.sql.bind.aggregate import bind_aggregate
 from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
@@ -91,6 +91,8 @@ class Binder:
         position = position_of(node)
         if name in special.FUNCTIONS:
             return special.FUNCTIONS[name](self, call, position)
+        if name in scalars.FUNCTIONS:
+            return scalars.FUNCTIONS[name](self, call, position)
         if name in session.FUNCTIONS:
             return session.FUNCTIONS[name](self, call, position)
         if is_window_function(name):
@@ -113,6 +115,9 @@ class Binder:
         """A scalar function of already bound arguments."""
         found = resolve_function(name, [a.type for a in args])
         if found is None:
+            made = scalars.type_call(self, name, args, position)
+            if made is not None:
+                return made
             raise self.no_function(name, args, position)
         return self.resolved(found, args, position)
 
@@ -150,7 +155,7 @@ class Binder:
             self.ctx.uses_chance = True
             # Two calls are two values: never taken for the same expression.
             key = f"{key}#{self.ctx.alias()}"
-        return Op(found.result, key, coerced, found.fn.build)
+        return Op(found.result, key, coerced, found.fn.builder(found.args))
 
     def boolean(self, node: exp.Expr, clause: str) -> Node:
         from tidemill.sql.bind.coerce import require_bool
@@ -346,6 +351,7 @@ _HANDLERS: dict[type[exp.Expr], _Handler] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(UNARY, _unary),
     **special.HANDLERS,
+    **scalars.HANDLERS,
     **session.HANDLERS,
     **subquery.HANDLERS,
 }

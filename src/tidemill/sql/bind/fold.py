@@ -21,12 +21,17 @@ _SIGNED_NUMBERS = SIGNED | FLOATS | {Kind.NUMERIC}
 
 def fold(name: str, result: SqlType, args: Sequence[Node]) -> Const | None:
     """The value of `name(args)`; None where it is not done here."""
+    if result.kind not in _SIGNED_NUMBERS:
+        # Not every value is Python's own: there are dates that datetime has not.
+        return None
     values: list[Any] = []
     for arg in args:
+        if arg.type.kind not in _SIGNED_NUMBERS:
+            return None
         if not isinstance(arg, Const) or not isinstance(arg.value, pa.Scalar) or not arg.value.is_valid:
             return None
         values.append(arg.value.as_py())
-    if len(values) == 1 and name == "-" and result.kind in _SIGNED_NUMBERS:
+    if len(values) == 1 and name == "-":
         return _constant(-values[0], result)
     if len(values) != 2 or any(kind not in SIGNED for kind in (result.kind, *(a.type.kind for a in args))):
         return None

@@ -21,6 +21,7 @@ from tidemill.types.model import (
     MZ_TIMESTAMP,
     NAME,
     TEXT,
+    TIME,
     TIMESTAMP,
     TIMESTAMPTZ,
     SqlType,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
 
 
-def _now(b: Binder) -> Node:
+def now_value(b: Binder) -> Node:
     b.ctx.uses_now = True
     return SessionValue(TIMESTAMPTZ, Fixed.NOW)
 
@@ -104,9 +105,9 @@ def _database(b: Binder) -> Node:
 
 
 FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
-    "now": _nullary(_now),
-    "transaction_timestamp": _nullary(_now),
-    "statement_timestamp": _nullary(_now),
+    "now": _nullary(now_value),
+    "transaction_timestamp": _nullary(now_value),
+    "statement_timestamp": _nullary(now_value),
     "mz_now": _nullary(_mz_now),
     "version": _nullary(lambda b: _constant(b.ctx.session.version, TEXT)),
     "current_database": _nullary(_database),
@@ -127,9 +128,10 @@ def _handler(make: Callable[[Binder], Node]) -> Callable[[Binder, exp.Expr], Nod
 
 
 HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
-    exp.CurrentTimestamp: _handler(_now),
-    exp.CurrentDate: _handler(lambda b: Convert(DATE, _now(b))),
-    exp.Localtimestamp: _handler(lambda b: Convert(TIMESTAMP, _now(b))),
+    exp.CurrentTimestamp: _handler(now_value),
+    exp.CurrentDate: _handler(lambda b: Convert(DATE, now_value(b))),
+    exp.Localtime: _handler(lambda b: Convert(TIME, now_value(b))),
+    exp.Localtimestamp: _handler(lambda b: Convert(TIMESTAMP, now_value(b))),
     exp.CurrentUser: _handler(_user),
     exp.CurrentRole: _handler(_user),
     exp.SessionUser: _handler(_session_user),

@@ -77,6 +77,9 @@ def _known(text: str) -> TidemillError | None:
     raised = _RAISED.search(text)
     if raised is not None:
         return TidemillError(raised[2], sqlstate=raised[1])
+    if "java.lang.ArithmeticException: long overflow" in text or text.strip() == "long overflow":
+        # Spark's own arithmetic names its overflows; this one comes from its calendar.
+        return InvalidValue("timestamp out of range", sqlstate="22008")
     if "java.lang.OutOfMemoryError" in text:
         return LimitExceeded(
             "out of memory",

@@ -14,7 +14,7 @@ from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import explicit_cast, require_bool, settle, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import Const, Node, Op
-from tidemill.sql.functions import comparison, datetime
+from tidemill.sql.functions import comparison
 from tidemill.sql.functions.lattice import can_coerce
 from tidemill.sql.functions.tree import (
     Tree,
@@ -33,12 +33,8 @@ from tidemill.sql.functions.tree import (
 from tidemill.types.arrow import element_type
 from tidemill.types.model import (
     BOOL,
-    DATE,
     INT4,
-    NUMERIC,
     TEXT,
-    TIMESTAMP,
-    TIMESTAMPTZ,
     Kind,
     SqlType,
     array,
@@ -211,8 +207,9 @@ def _greatest(b: Binder, node: exp.Expr) -> Node:
     name = "greatest" if isinstance(node, exp.Greatest) else "least"
     found = _variadic(b, [node.this, *node.expressions], name.upper(), name)
     comparison.check_ordered(found.type, name.upper())
-    if found.type.kind in (Kind.INTERVAL, Kind.CHAR):
-        raise unsupported(f"{name.upper()} of type {found.type}", position_of(node))
+    if found.type.kind in (Kind.INTERVAL, Kind.CHAR) and isinstance(found, Op) and len(found.args) > 1:
+        # Spark compares the stored forms, of which some differ and are equal.
+        return Op(found.type, name, found.args, comparison.extreme(found.type, largest=name == "greatest"))
     return found
 
 
@@ -242,6 +239,10 @@ def _like(b: Binder, node: exp.Expr) -> Node:
 
 def _escape(b: Binder, node: exp.Expr) -> Node:
     """LIKE ... ESCAPE c: a constant pattern is rewritten to the default escape sign."""
+    if isinstance(node.this, exp.SimilarTo):
+        from tidemill.sql.bind.scalars import similar_escape
+
+        return similar_escape(b, node.this, node.args["expression"])
     like, sign = node.this, b.bind(node.args["expression"])
     pattern = b.bind(like.args["expression"])
     texts = [_text(sign), _text(pattern)]
@@ -280,10 +281,6 @@ def _with_backslash(pattern: str, sign: str) -> str:
         else:
             out.append("\\\\" if ch == "\\" else ch)
     return "".join(out)
-
-
-def _similar(b: Binder, node: exp.Expr) -> Node:
-    raise unsupported("SIMILAR TO", position_of(node), "Use LIKE or ~.")
 
 
 # --- arrays
@@ -333,51 +330,6 @@ def _shifted(index: exp.Expr) -> bool:
     at, so an index that it left alone has a type, and that is no integer's."""
     t = index.type
     return t is None or t.this in exp.DataType.INTEGER_TYPES
-
-
-# --- dates
-
-
-def _extract(b: Binder, node: exp.Expr) -> Node:
-    unit = node.this.name.lower()
-    value = b.bind(node.args["expression"])
-    position = position_of(node)
-    if value.type.kind is Kind.UNKNOWN:
-        raise TidemillError(
-            f"function pg_catalog.extract(unknown, {value.type}) is not unique",
-            sqlstate="42725",
-            position=position,
-        )
-    if value.type.kind not in (Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.INTERVAL):
-        raise b.no_function("pg_catalog.extract", [Const(SqlType(Kind.UNKNOWN), unit), value], position)
-    t = value.type
-    return Op(NUMERIC, f"extract {unit} {t}", (value,), lambda a: datetime.extract(unit, a[0], t))
-
-
-def _date_trunc(b: Binder, node: exp.Expr) -> Node:
-    if node.args.get("zone") is not None:
-        raise unsupported("date_trunc() with a time zone", position_of(node))
-    unit_node = node.args["unit"]
-    value = b.bind(node.this)
-    position = position_of(node)
-    if not isinstance(unit_node, exp.Var | exp.Literal):
-        raise unsupported("date_trunc() with a unit that is no constant", position)
-    unit = unit_node.name.lower()
-    if value.type.kind is Kind.INTERVAL:
-        raise unsupported("date_trunc() of an interval", position)
-    if value.type.kind in (Kind.UNKNOWN, Kind.DATE):
-        value = to_type(b.ctx, value, TIMESTAMPTZ, position=position)
-    if value.type not in (TIMESTAMP, TIMESTAMPTZ):
-        raise b.no_function("date_trunc", [Const(SqlType(Kind.UNKNOWN), unit), value], position)
-    t = value.type
-    return Op(t, f"date_trunc {unit}", (value,), lambda a: datetime.date_trunc(unit, a[0], t))
-
-
-def _at_time_zone(b: Binder, node: exp.Expr) -> Node:
-    value, zone = b.bind(node.this), b.bind(node.args["zone"])
-    if value.type == DATE:
-        value = to_type(b.ctx, value, TIMESTAMPTZ)
-    return b.apply("timezone", [zone, value], position_of(node))
 
 
 # --- functions with arguments of any type
@@ -438,11 +390,7 @@ HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
     exp.Like: _like,
     exp.ILike: _like,
     exp.Escape: _escape,
-    exp.SimilarTo: _similar,
     exp.Array: _array,
     exp.Bracket: _bracket,
-    exp.Extract: _extract,
-    exp.TimestampTrunc: _date_trunc,
-    exp.AtTimeZone: _at_time_zone,
     exp.Tuple: _row_value,
 }

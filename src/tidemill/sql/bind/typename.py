@@ -74,6 +74,11 @@ def sql_type(node: exp.Expr) -> SqlType:
     return _modified(found, modifiers, node) if modifiers else found
 
 
+def named_type(name: str) -> SqlType | None:
+    """The type of this name in pg_catalog, if there is one."""
+    return _BY_NAME.get(name)
+
+
 def _named(name: str, node: exp.Expr) -> SqlType:
     found = _BY_NAME.get(name)
     if found is None:

@@ -6,7 +6,24 @@ guess."""
 
 from __future__ import annotations
 
-from tidemill.sql.functions import aggregates, arithmetic, arrays, comparison, datetime, json, math, text
+from tidemill.sql.functions import (
+    aggregates,
+    arithmetic,
+    arrays,
+    comparison,
+    datetime,
+    extract,
+    formatting,
+    json,
+    math,
+    octets,
+    regexp,
+    spans,
+    strings,
+    text,
+    trigonometry,
+    uuids,
+)
 from tidemill.sql.functions.signature import inventory
 
 # What the trees made here rely on; the owner of the Spark session must set all of it (`query.settings` does).
@@ -20,6 +37,9 @@ SPARK_CONF: dict[str, str] = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
 
-FAMILIES = (aggregates, arithmetic, arrays, comparison, datetime, json, math, text)
+FAMILIES = (
+    *(aggregates, arithmetic, arrays, comparison, datetime, extract, formatting, json, math, octets),
+    *(regexp, spans, strings, text, trigonometry, uuids),
+)
 
 __all__ = ["FAMILIES", "SPARK_CONF", "inventory"]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from tidemill.sql.functions.casts import unsigned
-from tidemill.sql.functions.refuse import refused_operator
+from tidemill.sql.functions.rowwise import by_row_operator
 from tidemill.sql.functions.signature import Builder, operator
 from tidemill.sql.functions.tree import (
     Tree,
@@ -39,6 +39,7 @@ from tidemill.sql.functions.tree import (
     remainder,
     sub,
 )
+from tidemill.sql.scalar import numbers
 from tidemill.types.model import (
     FLOAT4,
     FLOAT8,
@@ -231,10 +232,9 @@ def _install() -> None:
     operator("/", (NUMERIC, NUMERIC), NUMERIC, _cast(divide, _DECIMAL))
     operator("%", (NUMERIC, NUMERIC), NUMERIC, _cast(remainder, _DECIMAL))
     operator("^", (FLOAT8, FLOAT8), FLOAT8, lambda a: power(list(a)))
-    refused_operator("^", (NUMERIC, NUMERIC), NUMERIC)
+    by_row_operator("^", (NUMERIC, NUMERIC), NUMERIC, numbers.power)
     for t in (INT2, INT4, INT8, FLOAT4, FLOAT8, NUMERIC):
         operator("-", (t,), t, _negative(t))
-        operator("+", (t,), t, lambda a: a[0])
     for t in (INT2, INT4, INT8):
         _bits(t)
 

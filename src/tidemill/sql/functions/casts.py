@@ -11,6 +11,8 @@ from collections.abc import Callable
 from tidemill.errors import Unsupported
 from tidemill.sql.functions import casts_text, casts_time
 from tidemill.sql.functions.lattice import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED
+from tidemill.sql.functions.rowwise import row_function
+from tidemill.sql.functions.signature import Builder
 from tidemill.sql.functions.tree import (
     Tree,
     add,
@@ -31,8 +33,9 @@ from tidemill.sql.functions.tree import (
     sub,
     variable,
 )
+from tidemill.sql.scalar import octets
 from tidemill.types.arrow import element_type
-from tidemill.types.model import INT4, INT8, NUMERIC, Kind, SqlType
+from tidemill.types.model import BYTEA, INT2, INT4, INT8, NUMERIC, Kind, SqlType
 
 # Significant digits that PostgreSQL keeps when a float becomes numeric (DBL_DIG, FLT_DIG), less the one
 # before the point.
@@ -55,10 +58,32 @@ def cast_tree(value: Tree, source: SqlType, target: SqlType, *, explicit: bool) 
         return _array(value, source, target, explicit)
     if source.kind is target.kind and source.kind is not Kind.NUMERIC:
         return value
+    if Kind.BYTEA in (source.kind, target.kind):
+        return _BYTES[source.kind, target.kind]([value])
     build = _number_cast(source, target) or casts_time.cast_between(source.kind, target.kind)
     if build is None:
         raise Unsupported(f"cast from {source} to {target} is not supported")
     return build(value)
+
+
+def _bytes_casts() -> dict[tuple[Kind, Kind], Builder]:
+    """Whole numbers and their bytes, the first the most significant."""
+    found: dict[tuple[Kind, Kind], Builder] = {}
+    for t, width in ((INT2, 2), (INT4, 4), (INT8, 8)):
+        name = t.kind.value
+
+        def read(data: bytes, width: int = width, shown: str = str(t)) -> int:
+            return octets.to_int(data, width, shown)
+
+        def write(value: int, width: int = width) -> bytes:
+            return value.to_bytes(width, signed=True)
+
+        found[Kind.BYTEA, t.kind] = row_function(f"{name}_of_bytes", (BYTEA,), t, read)
+        found[t.kind, Kind.BYTEA] = row_function(f"bytes_of_{name}", (t,), BYTEA, write)
+    return found
+
+
+_BYTES = _bytes_casts()
 
 
 def _array(value: Tree, source: SqlType, target: SqlType, explicit: bool) -> Tree:
@@ -76,6 +101,13 @@ def _number_cast(source: SqlType, target: SqlType) -> Callable[[Tree], Tree] | N
         return lambda v: unsigned_check(cast_to(_whole(v, s), INT8), "mz_timestamp")
     if s is Kind.MZ_TIMESTAMP and t in (Kind.INT8, Kind.NUMERIC):
         return lambda v: cast_to(v, target)
+    if s in (Kind.INT2, Kind.INT4) and t is Kind.OID:
+        return lambda v: call("pmod", cast(v, "BIGINT"), bigint(1 << 32))
+    if (s, t) == (Kind.OID, Kind.INT4):
+        # The same 32 bits, with a sign.
+        return lambda v: cast(
+            sub(call("pmod", add(v, bigint(1 << 31)), bigint(1 << 32)), bigint(1 << 31)), "INT"
+        )
     if s is Kind.OID or t is Kind.OID:
         return lambda v: cast_to(v, target) if s in SIGNED | {Kind.OID} else v
     if s in FLOATS and t is Kind.NUMERIC:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sqlglot import exp
+
 from tidemill.errors import Unsupported
+from tidemill.sql.functions.casts_read import read_text
+from tidemill.sql.functions.casts_time import MICROS_PER_DAY, is_endless
 from tidemill.sql.functions.markers import zone
 from tidemill.sql.functions.tree import (
     Tree,
@@ -32,15 +36,17 @@ from tidemill.sql.functions.tree import (
     raise_error,
     remainder,
     string,
+    sub,
     word,
 )
-from tidemill.types.model import Kind, SqlType
+from tidemill.types.model import DATE, TIMESTAMP, TIMESTAMPTZ, Kind, SqlType
 
 # PostgreSQL's isspace(): what may stand around a value.
 _BLANKS = " \t\n\v\f\r"
 
-_INTEGER = r"^[+-]?[0-9]+$"
-_NUMERIC = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_INTEGER = r"^[+-]?[0-9]+(_[0-9]+)*$"
+_NUMERIC = r"^[+-]?([0-9]+(_[0-9]+)*\.?([0-9]+(_[0-9]+)*)?|\.[0-9]+(_[0-9]+)*)([eE][+-]?[0-9]+)?$"
+_PLAIN_NUMERIC = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _FLOAT_WORD = r"^[+-]?(inf|infinity|nan)$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
@@ -87,11 +93,20 @@ def to_text(value: Tree, source: SqlType) -> Tree:
 
 
 def from_text(value: Tree, target: SqlType) -> Tree:
+    if not _is_variable(value):
+        read = read_text(value, target)
+        if read is not None:
+            return read
     build = _FROM_TEXT.get(target.kind)
     if build is None:
         raise Unsupported(f"cast from text to {target} is not supported for values that are no constants")
     trimmed = call("btrim", value, string(_BLANKS))
     return let(trimmed, lambda v: build(v, target))
+
+
+def _is_variable(value: Tree) -> bool:
+    """An element of an array, inside a lambda: there Spark takes no function that runs in Python."""
+    return isinstance(value, exp.Column) and not value.table
 
 
 def _plain(value: Tree) -> Tree:
@@ -104,11 +119,12 @@ def _numeric_text(value: Tree) -> Tree:
 
 def _time_text(value: Tree) -> Tree:
     """Microseconds of the day as hh:mm:ss[.ffffff]."""
-    return call(
+    clock = call(
         "substring",
         cast(cast(call("timestamp_micros", value), "TIMESTAMP_NTZ"), "STRING"),
         integer(12),
     )
+    return if_(eq(value.copy(), bigint(MICROS_PER_DAY)), string("24:00:00"), clock)
 
 
 def _uuid_text(value: Tree) -> Tree:
@@ -124,41 +140,67 @@ def _bytea_text(value: Tree) -> Tree:
     return call("concat", string("\\x"), call("lower", call("hex", value)))
 
 
-def _year_check(value: Tree, text: Callable[[Tree], Tree]) -> Tree:
-    """Spark writes years outside 1..9999 in its own way: those are refused."""
+def _with_odd_years(value: Tree, t: SqlType, text: Callable[[Tree], Tree]) -> Tree:
+    """Spark writes years outside 1..9999 in its own way (+12345, -0043), and knows no infinity."""
 
     def checked(v: Tree) -> Tree:
         year = call("year", v)
         odd = or_(gt(year, integer(9999)), gt(integer(1), year.copy()))
-        return if_(odd, raise_error("0A000", "text of a date outside the years 1 to 9999"), text(v.copy()))
+        endless = if_(gt(year.copy(), integer(0)), string("infinity"), string("-infinity"))
+        return case(
+            (is_endless(v, t), endless), (odd, _odd_text(v, text(v.copy()))), otherwise=text(v.copy())
+        )
 
     return let(value, checked)
+
+
+def _odd_text(v: Tree, text: Tree) -> Tree:
+    """What Spark writes behind the year is PostgreSQL's; BC stands at the end."""
+    year = call("year", v)
+    before = gt(integer(1), year)
+    shown = cast(if_(before, sub(integer(1), year.copy()), year.copy()), "STRING")
+    padded = call("lpad", shown, call("greatest", call("length", shown.copy()), integer(4)), string("0"))
+    rest = call("regexp_replace", text, string("^[+-]?[0-9]+"), string(""))
+    return call("concat", padded, rest, if_(before.copy(), string(" BC"), string("")))
 
 
 def _timestamptz_text(value: Tree) -> Tree:
     def text(v: Tree) -> Tree:
         local = call("from_utc_timestamp", v, zone())
-        minutes = int_divide(
-            call("timestampdiff", word("MINUTE"), v.copy(), local.copy()),
-            bigint(1),
-        )
-        return call("concat", cast(cast(local, "TIMESTAMP_NTZ"), "STRING"), _offset_text(minutes))
+        seconds = int_divide(call("timestampdiff", word("SECOND"), v.copy(), local.copy()), bigint(1))
+        return call("concat", cast(cast(local, "TIMESTAMP_NTZ"), "STRING"), _offset_text(seconds))
 
-    return _year_check(value, text)
+    # The year is the zone's, so it is looked at on its clock.
+    def whole(v: Tree) -> Tree:
+        endless = if_(gt(call("year", v), integer(0)), string("infinity"), string("-infinity"))
+        year = call("year", call("from_utc_timestamp", v, zone()))
+        odd = or_(gt(year, integer(9999)), gt(integer(1), year.copy()))
+        shown = _odd_text(call("from_utc_timestamp", v, zone()), text(v))
+        return case((is_endless(v, TIMESTAMPTZ), endless), (odd, shown), otherwise=text(v))
+
+    return let(value, whole)
 
 
-def _offset_text(minutes: Tree) -> Tree:
-    """A zone's offset as PostgreSQL writes it: +00, -05, +05:30."""
-    size = call("abs", minutes)
-    hours = call("lpad", cast(int_divide(size, bigint(60)), "STRING"), integer(2), string("0"))
+def _offset_text(seconds: Tree) -> Tree:
+    """A zone's offset as PostgreSQL writes it: +00, -05, +05:30, +00:53:28."""
+    size = call("abs", seconds)
+
+    def two(value: Tree) -> Tree:
+        return call("lpad", cast(value, "STRING"), integer(2), string("0"))
+
+    def tail(value: Tree, shown: Tree) -> Tree:
+        return if_(eq(value, bigint(0)), string(""), shown)
+
+    minutes = int_divide(remainder(size, bigint(3600)), bigint(60))
     rest = remainder(size.copy(), bigint(60))
-    tail = if_(
-        eq(rest, bigint(0)),
-        string(""),
-        call("concat", string(":"), call("lpad", cast(rest.copy(), "STRING"), integer(2), string("0"))),
+    sign = if_(gt(bigint(0), seconds.copy()), string("-"), string("+"))
+    return call(
+        "concat",
+        sign,
+        two(int_divide(size.copy(), bigint(3600))),
+        tail(remainder(size.copy(), bigint(3600)), call("concat", string(":"), two(minutes))),
+        tail(rest, call("concat", string(":"), two(rest.copy()))),
     )
-    sign = if_(gt(bigint(0), minutes.copy()), string("-"), string("+"))
-    return call("concat", sign, hours, tail)
 
 
 _TO_TEXT: dict[Kind, Callable[[Tree], Tree]] = {
@@ -172,8 +214,8 @@ _TO_TEXT: dict[Kind, Callable[[Tree], Tree]] = {
     Kind.OID: _plain,
     Kind.MZ_TIMESTAMP: _plain,
     Kind.NUMERIC: _numeric_text,
-    Kind.DATE: lambda v: _year_check(v, _plain),
-    Kind.TIMESTAMP: lambda v: _year_check(v, _plain),
+    Kind.DATE: lambda v: _with_odd_years(v, DATE, _plain),
+    Kind.TIMESTAMP: lambda v: _with_odd_years(v, TIMESTAMP, _plain),
     Kind.TIMESTAMPTZ: _timestamptz_text,
     Kind.TIME: _time_text,
     Kind.UUID: _uuid_text,
@@ -189,7 +231,8 @@ def _guard(pattern: str, sqlstate: str = "22P02") -> Callable[[Tree, SqlType], T
     """Spark's own cast for inputs of the pattern, PostgreSQL's error for the rest."""
 
     def build(v: Tree, target: SqlType) -> Tree:
-        return if_(_fits(v, pattern), cast_to(v.copy(), target), _invalid(v.copy(), target, sqlstate))
+        digits = call("replace", v.copy(), string("_"), string("")) if "_" in pattern else v.copy()
+        return if_(_fits(v, pattern), cast_to(digits, target), _invalid(v.copy(), target, sqlstate))
 
     return build
 
@@ -226,7 +269,7 @@ def _float(v: Tree, target: SqlType) -> Tree:
         (is_null(v), cast_to(null(), target)),
         (call("rlike", call("lower", v.copy()), string(_FLOAT_WORD)), number.copy()),
         (
-            call("rlike", v.copy(), string(_NUMERIC)),
+            call("rlike", v.copy(), string(_PLAIN_NUMERIC)),
             if_(infinite, raise_error("22003", text), number.copy()),
         ),
         otherwise=_invalid(v.copy(), target),

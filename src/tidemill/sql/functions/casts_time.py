@@ -17,14 +17,23 @@ from tidemill.sql.functions.tree import (
     cast,
     eq,
     field,
+    gt,
     if_,
     integer,
+    let,
     let_all,
     null,
+    or_,
     string,
     word,
 )
-from tidemill.types.model import Kind
+from tidemill.types.model import DATE, TIMESTAMP, TIMESTAMPTZ, Kind, SqlType
+from tidemill.types.wire.calendar import (
+    DATE_INFINITY,
+    DATE_MINUS_INFINITY,
+    TIMESTAMP_INFINITY,
+    TIMESTAMP_MINUS_INFINITY,
+)
 
 MICROS_PER_DAY = 86_400_000_000
 # How much of the day a clock that is set back repeats: an hour, on Lord Howe Island half of one.
@@ -54,6 +63,15 @@ def to_instant(local: Tree, where: Tree | None = None) -> Tree:
     return if_(eq(at, string("UTC")), digits, elsewhere)
 
 
+def is_endless(value: Tree, t: SqlType) -> Tree:
+    """Is a date or timestamp one of PostgreSQL's infinities? They are the ends of the storage integers."""
+    if t.kind is Kind.DATE:
+        days = call("unix_date", value)
+        return or_(eq(days, integer(DATE_INFINITY)), eq(days, integer(DATE_MINUS_INFINITY)))
+    micros = call("unix_micros", value if t.kind is Kind.TIMESTAMPTZ else cast(value, "TIMESTAMP_LTZ"))
+    return or_(eq(micros, bigint(TIMESTAMP_INFINITY)), eq(micros, bigint(TIMESTAMP_MINUS_INFINITY)))
+
+
 def micros_of(local: Tree) -> Tree:
     """Microseconds of a timestamp since 1970."""
     return call("unix_micros", cast(local, "TIMESTAMP_LTZ"))
@@ -70,19 +88,51 @@ def interval(months: Tree, days: Tree, micros: Tree) -> Tree:
     return call("named_struct", string("months"), months, string("days"), days, string("micros"), micros)
 
 
-def _time_of(local: Tree) -> Tree:
-    return call("pmod", micros_of(local), bigint(MICROS_PER_DAY))
+def _time_of(local: Tree, t: SqlType = TIMESTAMP) -> Tree:
+    """An endless time has no clock."""
+
+    def build(v: Tree) -> Tree:
+        clock = call("pmod", micros_of(v if t is TIMESTAMP else to_local(v)), bigint(MICROS_PER_DAY))
+        return if_(is_endless(v, t), cast(null(), "BIGINT"), clock)
+
+    return let(local, build)
+
+
+def endless_between(
+    source: SqlType, target: SqlType, finite: Callable[[Tree], Tree]
+) -> Callable[[Tree], Tree]:
+    """A cast of finite values, with the infinities of the source as those of the target."""
+    ends = {Kind.DATE: (DATE_MINUS_INFINITY, DATE_INFINITY)}
+    low, high = ends.get(target.kind, (TIMESTAMP_MINUS_INFINITY, TIMESTAMP_INFINITY))
+
+    def made(end: int) -> Tree:
+        if target.kind is Kind.DATE:
+            return call("date_from_unix_date", integer(end))
+        stamp = call("timestamp_micros", bigint(end))
+        return stamp if target.kind is Kind.TIMESTAMPTZ else cast(stamp, "TIMESTAMP_NTZ")
+
+    def positive(v: Tree) -> Tree:
+        if source.kind is Kind.DATE:
+            return gt(call("unix_date", v), integer(0))
+        return gt(micros_of(v) if source.kind is Kind.TIMESTAMP else call("unix_micros", v), bigint(0))
+
+    def build(v: Tree) -> Tree:
+        return if_(is_endless(v, source), if_(positive(v), made(high), made(low)), finite(v))
+
+    return lambda value: let(value, build)
 
 
 _BETWEEN: dict[tuple[Kind, Kind], Callable[[Tree], Tree]] = {
-    (Kind.DATE, Kind.TIMESTAMP): lambda v: cast(v, "TIMESTAMP_NTZ"),
-    (Kind.DATE, Kind.TIMESTAMPTZ): lambda v: to_instant(cast(v, "TIMESTAMP_NTZ")),
-    (Kind.TIMESTAMP, Kind.DATE): lambda v: cast(v, "DATE"),
+    (Kind.DATE, Kind.TIMESTAMP): endless_between(DATE, TIMESTAMP, lambda v: cast(v, "TIMESTAMP_NTZ")),
+    (Kind.DATE, Kind.TIMESTAMPTZ): endless_between(
+        DATE, TIMESTAMPTZ, lambda v: to_instant(cast(v, "TIMESTAMP_NTZ"))
+    ),
+    (Kind.TIMESTAMP, Kind.DATE): endless_between(TIMESTAMP, DATE, lambda v: cast(v, "DATE")),
     (Kind.TIMESTAMP, Kind.TIME): _time_of,
-    (Kind.TIMESTAMP, Kind.TIMESTAMPTZ): to_instant,
-    (Kind.TIMESTAMPTZ, Kind.DATE): lambda v: cast(to_local(v), "DATE"),
-    (Kind.TIMESTAMPTZ, Kind.TIME): lambda v: _time_of(to_local(v)),
-    (Kind.TIMESTAMPTZ, Kind.TIMESTAMP): to_local,
+    (Kind.TIMESTAMP, Kind.TIMESTAMPTZ): endless_between(TIMESTAMP, TIMESTAMPTZ, to_instant),
+    (Kind.TIMESTAMPTZ, Kind.DATE): endless_between(TIMESTAMPTZ, DATE, lambda v: cast(to_local(v), "DATE")),
+    (Kind.TIMESTAMPTZ, Kind.TIME): lambda v: _time_of(v, TIMESTAMPTZ),
+    (Kind.TIMESTAMPTZ, Kind.TIMESTAMP): endless_between(TIMESTAMPTZ, TIMESTAMP, to_local),
     (Kind.TIME, Kind.INTERVAL): lambda v: call(
         "if", call("isnull", v), cast(null(), _INTERVAL), interval(integer(0), integer(0), v.copy())
     ),

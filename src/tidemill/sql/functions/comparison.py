@@ -6,12 +6,26 @@ char(n) compares without its trailing blanks, intervals by their length (a month
 
 from __future__ import annotations
 
+from functools import reduce
+
 from sqlglot import exp
 
 from tidemill.errors import Unsupported
 from tidemill.sql.functions.casts_time import MICROS_PER_DAY
 from tidemill.sql.functions.signature import Builder, Poly, operator
-from tidemill.sql.functions.tree import Tree, add, binary, call, cast, decimal, field, mul, not_
+from tidemill.sql.functions.tree import (
+    Tree,
+    add,
+    binary,
+    call,
+    case,
+    cast,
+    decimal,
+    field,
+    let_all,
+    mul,
+    not_,
+)
 from tidemill.types.model import (
     BOOL,
     BYTEA,
@@ -115,6 +129,23 @@ def _install() -> None:
     for name in ("=", "<>"):
         operator(name, (JSONB, JSONB), BOOL, _compare(JSONB, _SYMBOLS[name]))
         operator(name, (Poly.ARRAY, Poly.ARRAY), BOOL, _compare(JSONB, _SYMBOLS[name]))
+
+
+def extreme(t: SqlType, *, largest: bool) -> Builder:
+    """GREATEST or LEAST by `comparable`; the first of equals."""
+    better = exp.GT if largest else exp.LT
+
+    def of_two(a: Tree, b: Tree) -> Tree:
+        return let_all(
+            [a, b],
+            lambda v: case(
+                (call("isnull", v[0]), v[1]),
+                (binary(better, comparable(v[1], t), comparable(v[0], t)), v[1]),
+                otherwise=v[0],
+            ),
+        )
+
+    return lambda a: reduce(of_two, a)
 
 
 def distinct_from(a: Tree, b: Tree, t: SqlType) -> Tree:

@@ -1,4 +1,4 @@
-"""Dates, times and intervals: arithmetic, parts, truncation.
+"""Dates, times and intervals: arithmetic and zones.
 
 An interval is struct(months, days, micros) and its three parts are added in this order: months (the day
 clipped to the month's length), days, microseconds. For timestamptz months and days are counted on the session
@@ -11,17 +11,19 @@ from zoneinfo import available_timezones
 
 from sqlglot import exp
 
-from tidemill.errors import TidemillError, Unsupported
 from tidemill.sql.functions.casts_time import (
     MICROS_PER_DAY,
+    cast_between,
+    endless_between,
     from_micros,
     interval,
+    is_endless,
     micros_of,
     to_instant,
     to_local,
 )
 from tidemill.sql.functions.markers import Fixed, fixed
-from tidemill.sql.functions.refuse import refused_function, refused_operator
+from tidemill.sql.functions.rowwise import by_row, row_function
 from tidemill.sql.functions.signature import Builder, function, not_yet, operator
 from tidemill.sql.functions.tree import (
     Tree,
@@ -31,10 +33,11 @@ from tidemill.sql.functions.tree import (
     call,
     case,
     cast,
-    decimal,
-    divide,
+    double,
+    eq,
     field,
     ge,
+    gt,
     if_,
     int_divide,
     integer,
@@ -50,9 +53,10 @@ from tidemill.sql.functions.tree import (
     remainder,
     string,
     sub,
-    word,
 )
+from tidemill.sql.scalar import making
 from tidemill.types.model import (
+    BOOL,
     DATE,
     FLOAT8,
     INT4,
@@ -64,16 +68,24 @@ from tidemill.types.model import (
     Kind,
     SqlType,
 )
+from tidemill.types.wire.calendar import (
+    FIRST_DAY,
+    LAST_DAY,
+    TIMESTAMP_INFINITY,
+    TIMESTAMP_MINUS_INFINITY,
+)
 
 _INTERVAL = "STRUCT<months: INT, days: INT, micros: BIGINT>"
 
 
 def add_to_timestamp(stamp: Tree, span: Tree) -> Tree:
     """timestamp + interval."""
-    return let(
-        span,
-        lambda s: from_micros(add(micros_of(_calendar(stamp, s)), field(s, "micros"))),
-    )
+
+    def build(v: list[Tree]) -> Tree:
+        moved = from_micros(add(micros_of(_calendar(v[0], v[1])), field(v[1], "micros")))
+        return if_(is_endless(v[0], TIMESTAMP), v[0], moved)
+
+    return let_all([stamp, span], build)
 
 
 def _calendar(local: Tree, span: Tree) -> Tree:
@@ -84,11 +96,12 @@ def _calendar(local: Tree, span: Tree) -> Tree:
 def _add_to_instant(stamp: Tree, span: Tree) -> Tree:
     """timestamptz + interval."""
 
-    def build(s: Tree) -> Tree:
-        moved = to_instant(_calendar(to_local(stamp), s))
-        return call("timestamp_micros", add(call("unix_micros", moved), field(s, "micros")))
+    def build(v: list[Tree]) -> Tree:
+        moved = to_instant(_calendar(to_local(v[0]), v[1]))
+        later = call("timestamp_micros", add(call("unix_micros", moved), field(v[1], "micros")))
+        return if_(is_endless(v[0], TIMESTAMPTZ), v[0], later)
 
-    return let(span, build)
+    return let_all([stamp, span], build)
 
 
 def negated(span: Tree) -> Tree:
@@ -102,35 +115,21 @@ def negated(span: Tree) -> Tree:
 _ZEROS = (("months", integer(0)), ("days", integer(0)), ("micros", bigint(0)))
 
 
-def _combined(op: Callable[[Tree, Tree], Tree]) -> Builder:
-    def build(v: list[Tree]) -> Tree:
-        a, b = v
-        parts = [op(field(a, part), field(b, part)) for part, _ in _ZEROS]
-        return if_(or_(is_null(a), is_null(b)), cast(null(), _INTERVAL), interval(*parts))
-
-    return lambda a: let_all(list(a), build)
-
-
-def _times(args: Sequence[Tree]) -> Tree:
-    def build(v: list[Tree]) -> Tree:
-        span, n = v
-        months = cast(mul(cast(field(span, "months"), "BIGINT"), n), "INT")
-        days = cast(mul(cast(field(span, "days"), "BIGINT"), n), "INT")
-        product = interval(months, days, mul(field(span, "micros"), cast(n, "BIGINT")))
-        return if_(or_(is_null(span), is_null(n)), cast(null(), _INTERVAL), product)
-
-    return let_all(list(args), build)
-
-
-def _difference(micros: Callable[[Tree], Tree]) -> Builder:
+def _difference(micros: Callable[[Tree], Tree], t: SqlType) -> Builder:
     """Between two timestamps: whole days and the rest."""
 
-    def build(v: Tree) -> Tree:
+    def parts(v: Tree) -> Tree:
         days = cast(int_divide(v, bigint(MICROS_PER_DAY)), "INT")
         rest = remainder(v, bigint(MICROS_PER_DAY))
         return if_(is_null(v), cast(null(), _INTERVAL), interval(integer(0), days, rest))
 
-    return lambda a: let(sub(micros(a[0]), micros(a[1])), build)
+    def build(v: list[Tree]) -> Tree:
+        endless = or_(is_endless(v[0], t), is_endless(v[1], t))
+        refused = raise_error("0A000", "the difference of infinite timestamps is not supported")
+        between = if_(endless, refused, sub(micros(v[0]), micros(v[1])))
+        return let(between, parts)
+
+    return lambda a: let_all(list(a), build)
 
 
 def _instant_micros(v: Tree) -> Tree:
@@ -148,216 +147,132 @@ def _time_shift(op: Callable[[Tree, Tree], Tree]) -> Builder:
     return lambda a: call("pmod", op(a[0], field(a[1], "micros")), bigint(MICROS_PER_DAY))
 
 
-# --- extract
-
-
-def _spark_part(unit: str) -> Callable[[Tree], Tree]:
-    return lambda v: exp.Extract(this=word(unit), expression=v)
-
-
-def _of_seconds(scale: str) -> Callable[[Tree], Tree]:
-    return lambda v: cast(
-        mul(cast(exp.Extract(this=word("SECOND"), expression=v), "DECIMAL(8,6)"), decimal(scale, 8, 0)),
-        "DECIMAL(38,18)",
-    )
-
-
-def _epoch(v: Tree) -> Tree:
-    return divide(cast(micros_of(v), "DECIMAL(38,18)"), decimal("1000000"))
-
-
-_PARTS: dict[str, Callable[[Tree], Tree]] = {
-    "year": _spark_part("YEAR"),
-    "isoyear": _spark_part("YEAROFWEEK"),
-    "quarter": _spark_part("QUARTER"),
-    "month": _spark_part("MONTH"),
-    "week": _spark_part("WEEK"),
-    "day": _spark_part("DAY"),
-    "dow": lambda v: sub(call("dayofweek", v), integer(1)),
-    "isodow": lambda v: add(call("weekday", v), integer(1)),
-    "doy": _spark_part("DOY"),
-    "hour": _spark_part("HOUR"),
-    "minute": _spark_part("MINUTE"),
-    "second": _spark_part("SECOND"),
-    "milliseconds": _of_seconds("1000"),
-    "microseconds": _of_seconds("1000000"),
-    "epoch": _epoch,
-}
-_PLURALS = {
-    "years": "year",
-    "months": "month",
-    "days": "day",
-    "hours": "hour",
-    "minutes": "minute",
-    "seconds": "second",
-    "weeks": "week",
-    "millisecond": "milliseconds",
-    "microsecond": "microseconds",
-}
-# Units that PostgreSQL has and we do not.
-_OTHER_UNITS = frozenset(
-    {"decade", "century", "millennium", "julian", "timezone", "timezone_hour", "timezone_minute"}
-)
-_TIME_PARTS = frozenset({"hour", "minute", "second", "milliseconds", "microseconds", "epoch"})
-_YEARS = frozenset({"year", "isoyear"})
-
-
-def extract(part: str, value: Tree, t: SqlType) -> Tree:
-    """EXTRACT(part FROM value) as numeric."""
-    unit = _PLURALS.get(part, part)
-    build = _PARTS.get(unit)
-    if unit not in _PARTS and unit not in _OTHER_UNITS:
-        raise TidemillError(f'unit "{part}" not recognized for type {t}', sqlstate="22023")
-    if build is None or t.kind is Kind.INTERVAL:
-        raise Unsupported(f"EXTRACT of {part} from {t} is not supported")
-    if t.kind is Kind.DATE and unit in _TIME_PARTS - {"epoch"}:
-        raise TidemillError(f'unit "{unit}" not supported for type date', sqlstate="0A000")
-    if t.kind is Kind.TIME:
-        if unit not in _TIME_PARTS:
-            raise TidemillError(f'unit "{unit}" not supported for type {t}', sqlstate="0A000")
-        value = from_micros(value)
-    elif t.kind is Kind.TIMESTAMPTZ:
-        if unit == "epoch":
-            micros = cast(call("unix_micros", value), "DECIMAL(38,18)")
-            return cast(divide(micros, decimal("1000000")), "DECIMAL(38,18)")
-        value = to_local(value)
-    if unit in _YEARS:
-        return let(value, lambda v: _years(build, v))
-    return cast(build(value), "DECIMAL(38,18)")
-
-
-def _years(build: Callable[[Tree], Tree], v: Tree) -> Tree:
-    """There is no year 0: before year 1 PostgreSQL counts -1, -2, ...; Spark 0, -1, ..."""
-    year = cast(build(v), "DECIMAL(38,18)")
-    return if_(le(year, decimal("0")), sub(year, decimal("1")), year)
-
-
-# --- date_trunc
-
-_TRUNC = {
-    "microseconds": "MICROSECOND",
-    "milliseconds": "MILLISECOND",
-    "second": "SECOND",
-    "minute": "MINUTE",
-    "hour": "HOUR",
-    "day": "DAY",
-    "week": "WEEK",
-    "month": "MONTH",
-    "quarter": "QUARTER",
-    "year": "YEAR",
-}
-
-
-def date_trunc(unit: str, value: Tree, t: SqlType) -> Tree:
-    """date_trunc(unit, value) for a timestamp or timestamptz."""
-    singular = _PLURALS.get(unit, unit)
-    name = _TRUNC.get(singular)
-    if singular not in _TRUNC and singular not in _OTHER_UNITS:
-        raise TidemillError(f'unit "{unit}" not recognized for type {t}', sqlstate="22023")
-    if name is None:
-        raise Unsupported(f"date_trunc() to {unit} is not supported")
-    if t.kind is Kind.TIMESTAMPTZ:
-        local = cast(
-            call("date_trunc", string(name), cast(to_local(value), "TIMESTAMP_LTZ")), "TIMESTAMP_NTZ"
-        )
-        return to_instant(local)
-    return cast(call("date_trunc", string(name), cast(value, "TIMESTAMP_LTZ")), "TIMESTAMP_NTZ")
-
-
 # --- zones
 
 
-def check_zone(name: str) -> str:
-    """A zone that Java, PostgreSQL and Python mean alike: a name of the tz database. (In PostgreSQL 'UTC+3'
-    is west of Greenwich, in Java east.)"""
+def check_zone(name: str) -> str | None:
+    """The tz database's own spelling of a zone that Spark knows by that name too; None for the others, such
+    as UTC+3 (in PostgreSQL west of Greenwich, in Java east) or EST."""
     known = {z.lower(): z for z in available_timezones() if "/" in z or z in ("UTC", "GMT")}
-    if name.lower() in known:
-        return known[name.lower()]
-    raise Unsupported(f'time zone "{name}" is not supported', hint="Use a name such as Europe/Berlin or UTC.")
+    return known.get(name.lower())
+
+
+_AT = {
+    TIMESTAMP: row_function("timezone", (TIMESTAMP, TEXT), TIMESTAMPTZ, making.at_zone),
+    TIMESTAMPTZ: row_function("timezone", (TIMESTAMPTZ, TEXT), TIMESTAMP, making.in_zone),
+}
 
 
 def at_time_zone(args: Sequence[Tree], t: SqlType) -> Tree:
     where = args[1]
-    if not (isinstance(where, exp.Literal) and where.is_string):
-        raise Unsupported("AT TIME ZONE with a zone that is no constant is not supported")
-    zone = string(check_zone(str(where.this)))
-    return to_instant(args[0], zone) if t.kind is Kind.TIMESTAMP else to_local(args[0], zone)
+    zone = check_zone(str(where.this)) if isinstance(where, exp.Literal) and where.is_string else None
+    if zone is None:
+        if isinstance(where, exp.Literal):
+            making.read_zone(str(where.this))
+        return _AT[t](args)
+    target = TIMESTAMPTZ if t is TIMESTAMP else TIMESTAMP
+    return endless_between(t, target, lambda v: _by_clock(v, t, string(zone)))(args[0])
 
 
-def _make_date(args: Sequence[Tree]) -> Tree:
-    def build(v: list[Tree]) -> Tree:
-        year, month, day = v
-        made = call("make_date", year, month, day)
-        plain = call("format_string", string("date field value out of range: %d-%02d-%02d"), *v)
-        month_fits = and_(ge(month, integer(1)), le(month, integer(12)))
-        last = call("day", call("last_day", call("make_date", year, month, integer(1))))
-        return case(
-            (or_(is_null(year), is_null(month), is_null(day)), cast(null(), "DATE")),
-            (
-                not_(and_(ge(year, integer(1)), le(year, integer(9999)), month_fits)),
-                raise_error("22008", plain),
-            ),
-            (not_(and_(ge(day, integer(1)), le(day, last))), raise_error("22008", plain)),
-            otherwise=made,
+def _by_clock(value: Tree, t: SqlType, zone: Tree) -> Tree:
+    return to_instant(value, zone) if t.kind is Kind.TIMESTAMP else to_local(value, zone)
+
+
+def _to_timestamp(args: Sequence[Tree]) -> Tree:
+    def build(v: Tree) -> Tree:
+        micros = cast(call("rint", mul(v, cast(integer(1_000_000), "DOUBLE"))), "BIGINT")
+        first, last = (
+            call("timestamp_micros", bigint(end)) for end in (TIMESTAMP_MINUS_INFINITY, TIMESTAMP_INFINITY)
         )
+        # The limits of what can be counted in microseconds, in seconds.
+        outside = gt(call("abs", v), double("9.2e12"))
+        return case(
+            (call("isnan", v), raise_error("22008", "timestamp cannot be NaN")),
+            (eq(v, double("Infinity")), last),
+            (eq(v, double("-Infinity")), first),
+            (outside, raise_error("22008", "timestamp out of range")),
+            otherwise=call("timestamp_micros", micros),
+        )
+
+    return let(args[0], build)
+
+
+def _midnight(date: Tree) -> Tree:
+    build = cast_between(Kind.DATE, Kind.TIMESTAMP)
+    assert build is not None
+    return build(date)
+
+
+def _days_later(date: Tree, days: Tree, op: Callable[[Tree, Tree], Tree]) -> Tree:
+    """Dates end where PostgreSQL's do; an endless one stays."""
+
+    def build(v: list[Tree]) -> Tree:
+        moved = op(cast(call("unix_date", v[0]), "BIGINT"), cast(v[1], "BIGINT"))
+        inside = and_(ge(moved, bigint(FIRST_DAY)), le(moved, bigint(LAST_DAY)))
+        found = call("date_from_unix_date", cast(moved, "INT"))
+        return case(
+            (is_endless(v[0], DATE), v[0]),
+            (inside, found),
+            (is_null(moved), found),
+            otherwise=raise_error("22008", "date out of range"),
+        )
+
+    return let_all([date, days], build)
+
+
+def _days_between(args: Sequence[Tree]) -> Tree:
+    def build(v: list[Tree]) -> Tree:
+        endless = or_(is_endless(v[0], DATE), is_endless(v[1], DATE))
+        refused = raise_error("22008", "cannot subtract infinite dates")
+        return if_(endless, refused, call("datediff", v[0], v[1]))
 
     return let_all(list(args), build)
 
 
-def _to_timestamp(args: Sequence[Tree]) -> Tree:
-    micros = cast(call("rint", mul(args[0], cast(integer(1_000_000), "DOUBLE"))), "BIGINT")
-    return call("timestamp_micros", micros)
-
-
 def _install() -> None:
-    operator("+", (DATE, INT4), DATE, lambda a: call("date_add", a[0], a[1]))
-    operator("+", (INT4, DATE), DATE, lambda a: call("date_add", a[1], a[0]))
-    operator("-", (DATE, INT4), DATE, lambda a: call("date_sub", a[0], a[1]))
-    operator("-", (DATE, DATE), INT4, lambda a: call("datediff", a[0], a[1]))
+    operator("+", (DATE, INT4), DATE, lambda a: _days_later(a[0], a[1], add))
+    operator("+", (INT4, DATE), DATE, lambda a: _days_later(a[1], a[0], add))
+    operator("-", (DATE, INT4), DATE, lambda a: _days_later(a[0], a[1], sub))
+    operator("-", (DATE, DATE), INT4, _days_between)
     for name, turn in (("+", lambda s: s), ("-", negated)):
         operator(
             name,
             (DATE, INTERVAL),
             TIMESTAMP,
-            lambda a, f=turn: add_to_timestamp(cast(a[0], "TIMESTAMP_NTZ"), f(a[1])),
+            lambda a, f=turn: add_to_timestamp(_midnight(a[0]), f(a[1])),
         )
         operator(name, (TIMESTAMP, INTERVAL), TIMESTAMP, lambda a, f=turn: add_to_timestamp(a[0], f(a[1])))
         operator(name, (TIMESTAMPTZ, INTERVAL), TIMESTAMPTZ, lambda a, f=turn: _add_to_instant(a[0], f(a[1])))
-    operator("+", (INTERVAL, DATE), TIMESTAMP, lambda a: add_to_timestamp(cast(a[1], "TIMESTAMP_NTZ"), a[0]))
+    operator("+", (INTERVAL, DATE), TIMESTAMP, lambda a: add_to_timestamp(_midnight(a[1]), a[0]))
     operator("+", (INTERVAL, TIMESTAMP), TIMESTAMP, lambda a: add_to_timestamp(a[1], a[0]))
     operator("+", (INTERVAL, TIMESTAMPTZ), TIMESTAMPTZ, lambda a: _add_to_instant(a[1], a[0]))
     operator("+", (INTERVAL, TIME), TIME, lambda a: _time_shift(add)([a[1], a[0]]))
-    operator("-", (TIMESTAMP, TIMESTAMP), INTERVAL, _difference(micros_of))
-    operator("-", (TIMESTAMPTZ, TIMESTAMPTZ), INTERVAL, _difference(_instant_micros))
+    operator("-", (TIMESTAMP, TIMESTAMP), INTERVAL, _difference(micros_of, TIMESTAMP))
+    operator("-", (TIMESTAMPTZ, TIMESTAMPTZ), INTERVAL, _difference(_instant_micros, TIMESTAMPTZ))
     operator("+", (DATE, TIME), TIMESTAMP, lambda a: _date_and_time(a[0], a[1]))
     operator("+", (TIME, DATE), TIMESTAMP, lambda a: _date_and_time(a[1], a[0]))
     operator("+", (TIME, INTERVAL), TIME, _time_shift(add))
     operator("-", (TIME, INTERVAL), TIME, _time_shift(sub))
     operator("-", (TIME, TIME), INTERVAL, _time_difference)
-    operator("+", (INTERVAL, INTERVAL), INTERVAL, _combined(add))
-    operator("-", (INTERVAL, INTERVAL), INTERVAL, _combined(sub))
-    operator("-", (INTERVAL,), INTERVAL, lambda a: negated(a[0]))
-    operator("*", (INTERVAL, INT4), INTERVAL, _times)
-    operator("*", (INT4, INTERVAL), INTERVAL, lambda a: _times([a[1], a[0]]))
-    refused_operator("*", (INTERVAL, FLOAT8), INTERVAL)
-    refused_operator("*", (FLOAT8, INTERVAL), INTERVAL)
-    refused_operator("/", (INTERVAL, FLOAT8), INTERVAL)
-    function("make_date", (INT4, INT4, INT4), DATE, _make_date)
     function("to_timestamp", (FLOAT8,), TIMESTAMPTZ, _to_timestamp)
-    refused_function("to_timestamp", (TEXT, TEXT), TIMESTAMPTZ)
     for name in ("now", "transaction_timestamp", "statement_timestamp"):
         function(name, (), TIMESTAMPTZ, lambda a: fixed(Fixed.NOW))
     for t in (TIMESTAMP, TIMESTAMPTZ):
         other = TIMESTAMPTZ if t is TIMESTAMP else TIMESTAMP
         function("timezone", (TEXT, t), other, lambda a, t=t: at_time_zone([a[1], a[0]], t))
-    refused_function("timezone", (INTERVAL, TIMESTAMP), TIMESTAMPTZ)
-    refused_function("timezone", (INTERVAL, TIMESTAMPTZ), TIMESTAMP)
-    not_yet(
-        """
-        age clock_timestamp timeofday date_bin isfinite justify_days justify_hours justify_interval
-        make_interval make_time make_timestamp make_timestamptz date_add date_subtract current_time
-        localtime pg_sleep
-        """
+    by_offset = ("timezone", (INTERVAL, TIMESTAMP), TIMESTAMPTZ)
+    by_row(*by_offset, lambda span, local: making.at_offset(local, span))
+    from_offset = ("timezone", (INTERVAL, TIMESTAMPTZ), TIMESTAMP)
+    by_row(*from_offset, lambda span, stamp: making.in_offset(stamp, span))
+    for t in (DATE, TIMESTAMP, TIMESTAMPTZ):
+        function("isfinite", (t,), BOOL, lambda a, t=t: not_(is_endless(a[0], t)))
+    function("isfinite", (INTERVAL,), BOOL, lambda a: not_(_is_endless_span(a[0])))
+    not_yet("clock_timestamp timeofday current_time pg_sleep")
+
+
+def _is_endless_span(span: Tree) -> Tree:
+    return let(
+        span, lambda s: or_(*(eq(field(s, "micros"), bigint(end)) for end in (-(1 << 63), (1 << 63) - 1)))
     )
 
 

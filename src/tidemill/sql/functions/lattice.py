@@ -103,9 +103,13 @@ _CASTS: dict[Kind, dict[Kind, Context]] = {
     Kind.CHAR: {Kind.TEXT: _I, Kind.VARCHAR: _I, Kind.NAME: _I},
     Kind.QCHAR: {Kind.TEXT: _I},
     Kind.NAME: {Kind.TEXT: _I, Kind.VARCHAR: _A, Kind.CHAR: _A},
+    Kind.BYTEA: {Kind.INT2: _E, Kind.INT4: _E, Kind.INT8: _E},
     Kind.JSONB: {Kind.BOOL: _E, Kind.INT2: _E, Kind.INT4: _E, Kind.INT8: _E, Kind.FLOAT4: _E, Kind.FLOAT8: _E}
     | {Kind.NUMERIC: _E},
 }
+
+for _kind in SIGNED:
+    _CASTS[_kind][Kind.BYTEA] = _E
 
 
 def category(t: SqlType) -> str:

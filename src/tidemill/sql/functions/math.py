@@ -1,6 +1,6 @@
 """Mathematical functions. float8 follows IEEE in both systems; where PostgreSQL raises on NaN or infinity out
-of finite arguments, so do these. numeric has only what decimal(38,18) can answer exactly; the transcendental
-ones are refused for numeric (PostgreSQL computes them to more digits than Spark's double has)."""
+of finite arguments, so do these. What numeric has beyond rounding is computed in Python with PostgreSQL's
+digits (`scalar.numbers`): Spark's double has fewer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from tidemill.errors import Unsupported
 from tidemill.sql.functions.arithmetic import power
 from tidemill.sql.functions.refuse import refused_function
+from tidemill.sql.functions.rowwise import by_row, row_function
 from tidemill.sql.functions.signature import Builder, function, not_yet
 from tidemill.sql.functions.tree import (
     Tree,
@@ -36,6 +36,7 @@ from tidemill.sql.functions.tree import (
     remainder,
     sub,
 )
+from tidemill.sql.scalar import numbers
 from tidemill.types.model import FLOAT4, FLOAT8, INT2, INT4, INT8, NUMERIC, SqlType
 
 _DECIMAL = "DECIMAL(38,18)"
@@ -43,20 +44,23 @@ _WIDER = {INT2: "INT", INT4: "BIGINT", INT8: "BIGINT"}
 # From here on every double is whole, and Spark's ceil and floor (which give BIGINT) would soon overflow.
 _ALL_WHOLE = str(2**52)
 
-_NUMERIC_HINT = "Cast the argument to double precision."
-
 
 def _whole_double(name: str) -> Builder:
     def build(v: Tree) -> Tree:
-        return if_(ge(call("abs", v), double(_ALL_WHOLE)), v, cast(call(name, v), "DOUBLE"))
+        return _if_small(v, cast(call(name, v), "DOUBLE"))
 
     return lambda a: let(a[0], build)
 
 
+def _if_small(v: Tree, whole: Tree) -> Tree:
+    """`whole`, which went by way of an integer, with the sign that a negative zero keeps."""
+    zero = and_(eq(whole, double("0")), lt(v, double("0")))
+    return case((ge(call("abs", v), double(_ALL_WHOLE)), v), (zero, double("-0.0")), otherwise=whole)
+
+
 def _trunc_double(args: Sequence[Tree]) -> Tree:
     def build(v: Tree) -> Tree:
-        cut = cast(if_(lt(v, double("0")), call("ceil", v), call("floor", v)), "DOUBLE")
-        return if_(ge(call("abs", v), double(_ALL_WHOLE)), v, cut)
+        return _if_small(v, cast(if_(lt(v, double("0")), call("ceil", v), call("floor", v)), "DOUBLE"))
 
     return let(args[0], build)
 
@@ -65,18 +69,27 @@ def _decimal_call(name: str) -> Builder:
     return lambda a: cast(call(name, *a), _DECIMAL)
 
 
-def _needs_constant(scale: Tree, name: str) -> Tree:
-    if any(isinstance(n, exp.Column) for n in scale.walk()):
-        raise Unsupported(f"{name}() with a scale that is no constant is not supported")
-    return scale
+def _is_small_constant(scale: Tree) -> bool:
+    """A scale that Spark takes: a literal, of digits that numeric has."""
+    text = scale.this if isinstance(scale, exp.Cast) else None
+    number = text.this if isinstance(text, exp.Neg) else text
+    return isinstance(number, exp.Literal) and str(number.this).isdigit() and int(str(number.this)) <= 18
+
+
+_ROUND = row_function("round", (NUMERIC, INT4), NUMERIC, numbers.round_to)
+_TRUNC = row_function("trunc", (NUMERIC, INT4), NUMERIC, numbers.trunc_to)
 
 
 def _round_to(args: Sequence[Tree]) -> Tree:
-    return cast(call("round", args[0], _needs_constant(args[1], "round")), _DECIMAL)
+    if not _is_small_constant(args[1]):
+        return _ROUND(args)
+    return cast(call("round", args[0], args[1]), _DECIMAL)
 
 
 def _trunc_to(args: Sequence[Tree]) -> Tree:
-    scale = _needs_constant(args[1], "trunc")
+    scale = args[1]
+    if not _is_small_constant(scale):
+        return _TRUNC(args)
 
     def build(v: Tree) -> Tree:
         return cast(if_(lt(v, decimal("0")), call("ceil", v, scale), call("floor", v, scale)), _DECIMAL)
@@ -145,6 +158,7 @@ def _sign(t: SqlType) -> Builder:
         zero = cast_to(integer(0), t)
         return case(
             (call("isnull", v), v),
+            *([(call("isnan", v), zero)] if t is FLOAT8 else []),
             (gt(v, zero), cast_to(integer(1), t)),
             (lt(v, zero), cast_to(integer(-1), t)),
             otherwise=zero,
@@ -180,18 +194,18 @@ def _install() -> None:
     function("sign", (NUMERIC,), NUMERIC, _sign(NUMERIC))
     for name in ("power", "pow"):
         function(name, (FLOAT8, FLOAT8), FLOAT8, lambda a: power(list(a)))
-        refused_function(name, (NUMERIC, NUMERIC), NUMERIC, _NUMERIC_HINT)
+        by_row(name, (NUMERIC, NUMERIC), NUMERIC, numbers.power)
     root = _domain("sqrt", None, "cannot take square root of a negative number", "2201F")
     function("sqrt", (FLOAT8,), FLOAT8, root)
     zero, negative = "cannot take logarithm of zero", "cannot take logarithm of a negative number"
     function("ln", (FLOAT8,), FLOAT8, _domain("ln", zero, negative, "2201E"))
     for name in ("log", "log10"):
         function(name, (FLOAT8,), FLOAT8, _domain("log10", zero, negative, "2201E"))
-        refused_function(name, (NUMERIC,), NUMERIC, _NUMERIC_HINT)
-    refused_function("log", (NUMERIC, NUMERIC), NUMERIC, _NUMERIC_HINT)
+        by_row(name, (NUMERIC,), NUMERIC, numbers.log10)
+    by_row("log", (NUMERIC, NUMERIC), NUMERIC, numbers.log)
     function("exp", (FLOAT8,), FLOAT8, _exp)
-    for name in ("sqrt", "ln", "exp"):
-        refused_function(name, (NUMERIC,), NUMERIC, _NUMERIC_HINT)
+    for name, run in (("sqrt", numbers.sqrt), ("ln", numbers.ln), ("exp", numbers.exp)):
+        by_row(name, (NUMERIC,), NUMERIC, run)
     function("cbrt", (FLOAT8,), FLOAT8, "cbrt")
     function("degrees", (FLOAT8,), FLOAT8, "degrees")
     function("radians", (FLOAT8,), FLOAT8, "radians")
@@ -203,11 +217,25 @@ def _install() -> None:
     function("atan", (FLOAT8,), FLOAT8, "atan")
     function("atan2", (FLOAT8, FLOAT8), FLOAT8, "atan2")
     function("random", (), FLOAT8, "rand", volatile=True)
-    not_yet(
-        """
-        gcd lcm factorial width_bucket scale min_scale trim_scale sinh cosh tanh erf erfc setseed
-        """
-    )
+    _install_whole()
+    not_yet("setseed random_normal")
+
+
+def _install_whole() -> None:
+    for t, gcd, lcm in (
+        (INT4, numbers.gcd4, numbers.lcm4),
+        (INT8, numbers.gcd8, numbers.lcm8),
+        (NUMERIC, numbers.gcd_numeric, numbers.lcm_numeric),
+    ):
+        by_row("gcd", (t, t), t, gcd)
+        by_row("lcm", (t, t), t, lcm)
+    by_row("factorial", (INT8,), NUMERIC, numbers.factorial)
+    by_row("min_scale", (NUMERIC,), INT4, numbers.min_scale)
+    function("trim_scale", (NUMERIC,), NUMERIC, lambda a: a[0])
+    hint = "A numeric keeps no zeros at its end here; min_scale() tells how many digits it needs."
+    refused_function("scale", (NUMERIC,), INT4, hint)
+    by_row("width_bucket", (FLOAT8, FLOAT8, FLOAT8, INT4), INT4, numbers.width_bucket_float)
+    by_row("width_bucket", (NUMERIC, NUMERIC, NUMERIC, INT4), INT4, numbers.width_bucket_numeric)
 
 
 _install()

@@ -15,8 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.sql.functions.rowwise import carrier_type, carriers, evaluate
 from tidemill.types.json import canonical_json
-from tidemill.types.model import FLOAT4, FLOAT8, INTERVAL
+from tidemill.types.model import FLOAT4, FLOAT8, INTERVAL, SqlType
 from tidemill.types.wire.text import encode_text
 
 
@@ -118,12 +119,22 @@ def _jsonb_get_text(documents: pa.Array, keys: pa.Array) -> pa.Array:
     return _by_row(_element_text)(documents, keys)
 
 
+def _by_key(result: SqlType) -> Callable[..., pa.Array]:
+    """All the functions of one row (`rowwise`) with this result."""
+
+    def run(keys: pa.Array, *columns: pa.Array) -> pa.Array:
+        return evaluate(result, keys, columns)
+
+    return run
+
+
 FUNCTIONS: Sequence[PythonFunction] = (
     PythonFunction("tm_float4_text", "string", _float4_text),
     PythonFunction("tm_float8_text", "string", _float8_text),
     PythonFunction("tm_interval_text", "string", _interval_text),
     PythonFunction("tm_jsonb_get", "string", _jsonb_get),
     PythonFunction("tm_jsonb_get_text", "string", _jsonb_get_text),
+    *(PythonFunction(name, carrier_type(t), _by_key(t)) for name, t in carriers().items()),
 )
 
 

@@ -1,9 +1,9 @@
 """PostgreSQL's regular expressions in Java's language, for matching only.
 
 Whether a string matches does not depend on which match is found, so PostgreSQL's longest and Java's first
-alternative agree there; for extraction and replacement they do not, and those functions are refused. Patterns
-must be constants: they are translated when the query is bound, and any construct outside the common core is
-refused by name."""
+alternative agree there; for extraction and replacement they do not. Patterns must be constants: they are
+translated when the query is bound. What is outside the common core raises `Unsupported`, and `regexp` takes
+`sql.regex` instead."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tidemill.sql.functions.tree import Tree
 _CLASS_ESCAPES = {
     "d": "[0-9]",
     "D": "[^0-9]",
-    "s": r"[ \t\n\x0B\f\r]",
-    "S": r"[^ \t\n\x0B\f\r]",
-    "w": r"[\p{L}\p{N}_]",
+    # Letters and blanks are Unicode's, digits ASCII's, as in PostgreSQL's C.UTF-8.
+    "s": r"[\p{IsWhite_Space}]",
+    "S": r"[^\p{IsWhite_Space}]",
+    "w": r"[\p{IsAlphabetic}0-9_]",
+    "W": r"[^\p{IsAlphabetic}0-9_]",
 }
-_CLASS_ESCAPES["W"] = r"[^\p{L}\p{N}_]"
 _CHARACTER_ESCAPES = {"n": "\\n", "t": "\\t", "r": "\\r", "f": "\\f"}
 _PLAIN_ESCAPED = frozenset(".*+?()[]{}|^$\\/-&~#@!%=:;,<>'\"` _")
 

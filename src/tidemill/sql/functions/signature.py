@@ -46,6 +46,11 @@ class Fn:
     typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None
     volatile: bool = False
 
+    def builder(self, types: Sequence[SqlType]) -> Builder:
+        """What makes the Spark tree for arguments of these types."""
+        typed = self.typed
+        return self.build if typed is None else lambda args: typed(args, types)
+
 
 _functions: dict[str, list[Fn]] = {}
 _operators: dict[str, list[Fn]] = {}

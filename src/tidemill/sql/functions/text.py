@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from tidemill.sql.functions.refuse import refused_function
-from tidemill.sql.functions.regex import java_regex
-from tidemill.sql.functions.signature import Builder, function, not_yet, operator
+from tidemill.sql.functions.rowwise import row_function
+from tidemill.sql.functions.signature import function, operator
 from tidemill.sql.functions.tree import (
     Tree,
     add,
@@ -19,7 +18,6 @@ from tidemill.sql.functions.tree import (
     case,
     cast,
     eq,
-    gt,
     if_,
     integer,
     let_all,
@@ -30,7 +28,8 @@ from tidemill.sql.functions.tree import (
     string,
     sub,
 )
-from tidemill.types.model import BOOL, BYTEA, INT4, INT8, TEXT, UUID, Kind, SqlType
+from tidemill.sql.scalar import octets
+from tidemill.types.model import BOOL, BYTEA, INT4, INT8, TEXT, Kind, SqlType
 
 _MAX_INT = 2147483647
 
@@ -80,19 +79,6 @@ def _right(args: Sequence[Tree]) -> Tree:
     return let_all(list(args), cut)
 
 
-def _chr(args: Sequence[Tree]) -> Tree:
-    def one(v: list[Tree]) -> Tree:
-        n = v[0]
-        return case(
-            (eq(n, integer(0)), raise_error("54000", "null character not permitted")),
-            (lt(n, integer(0)), raise_error("22023", "character number must be positive")),
-            (gt(n, integer(127)), raise_error("0A000", "chr() of a character beyond ASCII is not supported")),
-            otherwise=call("char", n),
-        )
-
-    return let_all(list(args), one)
-
-
 def _pad(name: str) -> None:
     def three(args: Sequence[Tree]) -> Tree:
         def padded(v: list[Tree]) -> Tree:
@@ -128,49 +114,6 @@ def _repeat(args: Sequence[Tree]) -> Tree:
     return call("repeat", args[0], call("greatest", args[1], integer(0)))
 
 
-def _encode(args: Sequence[Tree]) -> Tree:
-    def encoded(v: list[Tree]) -> Tree:
-        data, form = v[0], call("lower", v[1])
-        unknown = call("concat", string('unrecognized encoding: "'), v[1], string('"'))
-        return case(
-            (eq(form, string("hex")), call("lower", call("hex", data))),
-            (eq(form, string("base64")), _wrapped(call("base64", data))),
-            otherwise=raise_error("22023", unknown),
-        )
-
-    return let_all(list(args), encoded)
-
-
-def _wrapped(text: Tree) -> Tree:
-    """PostgreSQL breaks base64 after 76 characters with a newline, Spark with CR LF."""
-    return call("replace", text, string("\r\n"), string("\n"))
-
-
-def _decode(args: Sequence[Tree]) -> Tree:
-    def decoded(v: list[Tree]) -> Tree:
-        text, form = v[0], call("lower", v[1])
-        odd = raise_error("22023", "invalid hexadecimal data: odd number of digits")
-        fits = call("rlike", text, string("^([0-9a-fA-F]{2})*$"))
-        invalid = raise_error("22023", "invalid hexadecimal data")
-        even = eq(call("mod", call("length", text), integer(2)), integer(0))
-        unknown = call("concat", string('unrecognized encoding: "'), v[1], string('"'))
-        return case(
-            (
-                eq(form, string("hex")),
-                case(
-                    (call("isnull", text), call("unhex", text)),
-                    (fits, call("unhex", text)),
-                    (even, invalid),
-                    otherwise=odd,
-                ),
-            ),
-            (eq(form, string("base64")), call("unbase64", text)),
-            otherwise=raise_error("22023", unknown),
-        )
-
-    return let_all(list(args), decoded)
-
-
 def like(args: Sequence[Tree]) -> Tree:
     return call("like", args[0], _pattern(args[1]))
 
@@ -199,12 +142,10 @@ def _pattern(pattern: Tree) -> Tree:
     return string("".join(out))
 
 
-def _regex(*, insensitive: bool, negate: bool) -> Builder:
-    def build(args: Sequence[Tree]) -> Tree:
-        found = call("rlike", args[0], string(java_regex(args[1], insensitive=insensitive)))
-        return not_(found) if negate else found
-
-    return build
+# Spark's locate() takes no bytes.
+_position_of_bytes = row_function(
+    "position", (BYTEA, BYTEA), INT4, lambda data, part: octets.position(part, data)
+)
 
 
 def _install() -> None:
@@ -213,6 +154,7 @@ def _install() -> None:
     function("length", (BYTEA,), INT4, "octet_length")
     for t in (TEXT, BYTEA, SqlType(Kind.CHAR)):
         function("octet_length", (t,), INT4, "octet_length")
+    for t in (TEXT, BYTEA):
         function("bit_length", (t,), INT4, "bit_length")
     function("lower", (TEXT,), TEXT, "lower")
     function("upper", (TEXT,), TEXT, "upper")
@@ -221,8 +163,6 @@ def _install() -> None:
         function(name, (TEXT, INT4), TEXT, _substring_from)
         function(name, (BYTEA, INT4, INT4), BYTEA, _substring)
         function(name, (BYTEA, INT4), BYTEA, _substring_from)
-    refused_function("substring", (TEXT, TEXT), TEXT)
-    refused_function("substring", (TEXT, TEXT, TEXT), TEXT)
     for name in ("btrim", "ltrim", "rtrim"):
         function(name, (TEXT,), TEXT, name)
         spark = {"btrim": "btrim", "ltrim": "ltrim", "rtrim": "rtrim"}[name]
@@ -231,10 +171,9 @@ def _install() -> None:
         else:
             # Spark's two-argument forms take the characters first.
             function(name, (TEXT, TEXT), TEXT, lambda a, f=spark: call(f, a[1], a[0]))
-        refused_function(name, (BYTEA, BYTEA), BYTEA)
     for name in ("strpos", "position"):
         function(name, (TEXT, TEXT), INT4, lambda a: call("instr", a[0], a[1]))
-    refused_function("position", (BYTEA, BYTEA), INT4)
+    function("position", (BYTEA, BYTEA), INT4, _position_of_bytes)
     function("replace", (TEXT, TEXT, TEXT), TEXT, "replace")
     function("left", (TEXT, INT4), TEXT, _left)
     function("right", (TEXT, INT4), TEXT, _right)
@@ -244,10 +183,8 @@ def _install() -> None:
     function("repeat", (TEXT, INT4), TEXT, _repeat)
     function("reverse", (TEXT,), TEXT, "reverse")
     function("starts_with", (TEXT, TEXT), BOOL, "startswith")
-    operator("^@", (TEXT, TEXT), BOOL, lambda a: call("startswith", a[0], a[1]))
     function("translate", (TEXT, TEXT, TEXT), TEXT, "translate")
     function("ascii", (TEXT,), INT4, "ascii")
-    function("chr", (INT4,), TEXT, _chr)
     function("md5", (TEXT,), TEXT, "md5")
     function("md5", (BYTEA,), TEXT, "md5")
     for bits in (224, 256, 384, 512):
@@ -256,8 +193,6 @@ def _install() -> None:
         )
     function("to_hex", (INT4,), TEXT, _hex32)
     function("to_hex", (INT8,), TEXT, lambda a: call("lower", call("hex", a[0])))
-    function("encode", (BYTEA, TEXT), TEXT, _encode)
-    function("decode", (TEXT, TEXT), BYTEA, _decode)
     operator("||", (TEXT, TEXT), TEXT, lambda a: call("concat", a[0], a[1]))
     operator("||", (BYTEA, BYTEA), BYTEA, lambda a: call("concat", a[0], a[1]))
     for symbol, build in (("~~", like), ("~~*", ilike)):
@@ -265,28 +200,11 @@ def _install() -> None:
             # Of char(n) the padding counts here.
             operator(symbol, (t, TEXT), BOOL, build)
             operator(f"!{symbol}", (t, TEXT), BOOL, lambda a, b=build: not_(b(a)))
-    for symbol, insensitive in (("~", False), ("~*", True)):
-        for t in (TEXT, SqlType(Kind.CHAR)):
-            operator(symbol, (t, TEXT), BOOL, _regex(insensitive=insensitive, negate=False))
-            operator(f"!{symbol}", (t, TEXT), BOOL, _regex(insensitive=insensitive, negate=True))
-    function("gen_random_uuid", (), UUID, _random_uuid, volatile=True)
-    not_yet(
-        """
-        initcap regexp_replace regexp_match regexp_matches regexp_split_to_array regexp_split_to_table
-        regexp_count regexp_instr regexp_like regexp_substr format quote_literal quote_ident quote_nullable
-        overlay to_char to_number to_date convert convert_from convert_to get_byte set_byte get_bit set_bit
-        string_to_array string_to_table normalize unistr to_ascii parse_ident casefold
-        """
-    )
 
 
 def _hex32(args: Sequence[Tree]) -> Tree:
     bits = binary(exp.BitwiseAnd, cast(args[0], "BIGINT"), bigint(0xFFFFFFFF))
     return call("lower", call("hex", bits))
-
-
-def _random_uuid(_args: Sequence[Tree]) -> Tree:
-    return call("unhex", call("replace", call("uuid"), string("-")))
 
 
 _install()

@@ -203,18 +203,35 @@ def let(value: Tree, body: Callable[[Tree], Tree]) -> Tree:
 
 
 def let_all(values: list[Tree], body: Callable[[list[Tree]], Tree]) -> Tree:
-    """`let` for several values."""
+    """`let` for several values: all in one lambda, so that none of them stands in another's (where Spark
+    takes no function that runs in Python)."""
+    large = [i for i, v in enumerate(values) if not is_small(v)]
+    if len(large) < 2:
+        rest = list(values)
 
-    def bind(rest: list[Tree], bound: list[Tree]) -> Tree:
-        if not rest:
-            return body(bound)
-        return let(rest[0], lambda v: bind(rest[1:], [*bound, v]))
+        def one(v: Tree) -> Tree:
+            rest[large[0]] = v
+            return body(rest)
 
-    return bind(values, [])
+        return let(values[large[0]], one) if large else body(rest)
+    name = f"v{next(_fresh)}"
+    bound = list(values)
+    fields: list[Tree] = []
+    for i in large:
+        fields += [string(f"a{i}"), values[i]]
+        bound[i] = field(variable(name), f"a{i}")
+    made = call("transform", call("array", call("named_struct", *fields)), lambda_(name, body(bound)))
+    return call("element_at", made, integer(1))
 
 
 def is_small(value: Tree) -> bool:
-    return all(i < REPEAT_NODES for i, _ in enumerate(value.walk()))
+    """May it be written several times? Not what runs in Python: its text would double with each level, and
+    in a lambda it may not stand."""
+    return all(i < REPEAT_NODES and not _in_python(n) for i, n in enumerate(value.walk()))
+
+
+def _in_python(node: Tree) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).startswith("tm_")
 
 
 def sql_text(tree: Tree) -> str:

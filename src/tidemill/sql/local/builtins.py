@@ -11,8 +11,8 @@ from typing import Any
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql.functions.signature import Poly
 from tidemill.sql.local.functions import Declared, Function
-from tidemill.sql.local.operators import python_regex
-from tidemill.sql.names import quote_ident, quote_literal
+from tidemill.sql.names import quote_ident
+from tidemill.sql.scalar import regexes, strings
 from tidemill.types import model
 from tidemill.types.model import BOOL, INT4, INT8, JSONB, NUMERIC, TEXT, Column
 
@@ -41,8 +41,9 @@ def _substring(text: str, start: int, length: int | None = None) -> str:
 
 
 def _letters(text: str, change: Callable[[str], str]) -> str:
-    """Letter by letter: one that would become two stays."""
-    return "".join(c if len(new := change(c)) != 1 else new for c in text)
+    """Letter by letter: one that would become two stays, but for the dotted I, which has a plain one."""
+    plain = {"İ": "i"} if change is str.lower else {}
+    return "".join(plain.get(c, c) if len(new := change(c)) != 1 else new for c in text)
 
 
 def _array_cat(a: list[Any] | None, b: list[Any] | None) -> list[Any] | None:
@@ -125,47 +126,10 @@ def _string_to_array(text: str, separator: str | None) -> list[str]:
     return text.split(separator) if separator else [text]
 
 
-def _regexp_replace(text: str, pattern: str, replacement: str, flags: str | None = None) -> str:
-    options = flags or ""
-    if set(options) - {"g", "i"}:
-        raise Unsupported("regexp_replace() with these flags is not supported")
-    made = replacement.replace("\\&", "\\g<0>")
-    return python_regex(pattern, "i" in options).sub(made, text, count=0 if "g" in options else 1)
-
-
-def _regexp_match(text: str, pattern: str) -> list[str | None] | None:
-    found = python_regex(pattern, False).search(text)
-    if found is None:
+def _format(template: str | None, *args: Any) -> str | None:
+    if template is None:
         return None
-    return list(found.groups()) if found.re.groups else [found[0]]
-
-
-def _format(template: str, *args: Any) -> str:
-    """format() with %s, %I, %L and %%."""
-    out: list[str] = []
-    values = iter(args)
-    at = 0
-    while at < len(template):
-        ch = template[at]
-        at += 1
-        if ch != "%":
-            out.append(ch)
-            continue
-        what = template[at : at + 1]
-        at += 1
-        if what == "%":
-            out.append("%")
-        elif what in ("s", "I", "L") and what:
-            value = next(values, None)
-            if what == "s":
-                out.append("" if value is None else _shown(value))
-            elif what == "I":
-                out.append(quote_ident(_shown(value)))
-            else:
-                out.append("NULL" if value is None else quote_literal(_shown(value)))
-        else:
-            raise Unsupported(f"format() with %{what} is not supported")
-    return "".join(out)
+    return strings.format_text(template, [None if v is None else _shown(v) for v in args])
 
 
 def _json_object(*pairs: Any) -> str:
@@ -215,7 +179,7 @@ _FUNCTIONS: list[Function] = [
             "lower": lambda s: _letters(s, str.lower),
             "upper": lambda s: _letters(s, str.upper),
             "quote_ident": quote_ident,
-            "quote_literal": quote_literal,
+            "quote_literal": strings.quote_literal,
             "btrim": lambda s: s.strip(" "),
             "ltrim": lambda s: s.lstrip(" "),
             "rtrim": lambda s: s.rstrip(" "),
@@ -228,6 +192,9 @@ _FUNCTIONS: list[Function] = [
     _f("btrim", (TEXT, TEXT), TEXT, lambda s, c: s.strip(c)),
     _f("ltrim", (TEXT, TEXT), TEXT, lambda s, c: s.lstrip(c)),
     _f("rtrim", (TEXT, TEXT), TEXT, lambda s, c: s.rstrip(c)),
+    # Before those with numbers: a literal is a pattern.
+    _f("substring", (TEXT, TEXT), TEXT, regexes.extract),
+    _f("substring", (TEXT, TEXT, TEXT), TEXT, regexes.similar_extract),
     *(_f(name, (TEXT, INT4, INT4), TEXT, _substring, optional=1) for name in ("substring", "substr")),
     _f("left", (TEXT, INT4), TEXT, _left),
     _f("right", (TEXT, INT4), TEXT, _right),
@@ -239,9 +206,14 @@ _FUNCTIONS: list[Function] = [
     _f("concat", (_ANY,), TEXT, _concat, variadic=True, lenient=True),
     _f("concat_ws", (TEXT, _ANY), TEXT, _concat_ws, variadic=True, lenient=True),
     _f("format", (TEXT, _ANY), TEXT, _format, variadic=True, lenient=True),
-    _f("quote_nullable", (TEXT,), TEXT, lambda s: "NULL" if s is None else quote_literal(s), lenient=True),
-    _f("regexp_replace", (TEXT, TEXT, TEXT, TEXT), TEXT, _regexp_replace, optional=1),
-    _f("regexp_match", (TEXT, TEXT), model.array(TEXT), _regexp_match),
+    _f("quote_nullable", (TEXT,), TEXT, strings.quote_nullable, lenient=True),
+    _f("regexp_replace", (TEXT, TEXT, TEXT), TEXT, regexes.replace),
+    _f("regexp_replace", (TEXT, TEXT, TEXT, TEXT), TEXT, regexes.replace),
+    _f("regexp_match", (TEXT, TEXT), model.array(TEXT), regexes.match),
+    _f("regexp_match", (TEXT, TEXT, TEXT), model.array(TEXT), regexes.match),
+    _f("regexp_like", (TEXT, TEXT), BOOL, regexes.like),
+    _f("regexp_split_to_array", (TEXT, TEXT), model.array(TEXT), regexes.split),
+    _f("initcap", (TEXT,), TEXT, strings.initcap),
     _f("string_to_array", (TEXT, TEXT), model.array(TEXT), _string_to_array),
     _f("array_to_string", (model.array(TEXT), TEXT, TEXT), TEXT, _array_to_string, optional=1),
     _f("array_length", (_A, INT4), INT4, _length),

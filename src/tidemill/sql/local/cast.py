@@ -120,8 +120,6 @@ def converter(ctx: Context, source: Type, target: Type) -> Convert | None:
             return text
         return lambda v, rt: _cut(v if text is None else text(v, rt), target)
     elif category(source) is Category.STRING:
-        if target.kind is Kind.BYTEA:
-            return lambda v, rt: v.encode()
         if not _readable(target):
             raise NotLocal(f"no cast from text to {target}")
         zone = ctx.session.time_zone
@@ -133,6 +131,8 @@ def converter(ctx: Context, source: Type, target: Type) -> Convert | None:
     elif target.kind is Kind.NUMERIC and target.precision is None and kind(source) in INTEGERS:
         return lambda v, rt: Decimal(v)
     elif target.kind in FLOATS and kind(source) in NUMBERS | FLOATS:
+        if target.kind is Kind.FLOAT4 and kind(source) is not Kind.FLOAT4:
+            raise NotLocal("a narrower float")
         return lambda v, rt: float(v)
     elif target.kind is Kind.ARRAY and isinstance(source, SqlType) and source.kind is Kind.ARRAY:
         inner = converter(ctx, element_type(source), element_type(target))
@@ -166,6 +166,8 @@ def _integer(target: SqlType, source: Kind) -> Convert | None:
         number = int(v.to_integral_value(ROUND_HALF_UP)) if isinstance(v, Decimal) else v
         if target.kind is Kind.OID and -(1 << 31) <= number < 0:
             number += 1 << 32
+        if source is Kind.OID and target.kind is Kind.INT4 and number > high:
+            number -= 1 << 32
         if not low <= number <= high:
             raise InvalidValue(f"{name} out of range", sqlstate="22003")
         return number
@@ -255,7 +257,8 @@ def common(a: Type, b: Type) -> Type:
             return SqlType(wide)
         raise NotLocal(f"no common type of {a} and {b}")
     if category(a) is Category.STRING:
-        return model.TEXT
+        # Both become each other by themselves: the first counts.
+        return SqlType(kind(a)) if {kind(a), kind(b)} == {Kind.TEXT, Kind.VARCHAR} else model.TEXT
     if category(a) is Category.ARRAY and isinstance(a, SqlType) and isinstance(b, SqlType):
         return model.array(_plain(common(element_type(a), element_type(b))))
     raise NotLocal(f"no common type of {a} and {b}")

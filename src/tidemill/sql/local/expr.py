@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from tidemill.sql.bind.calls import row_of
+from tidemill.sql.bind.calls import call_of, row_of
 from tidemill.sql.local import operators
 from tidemill.sql.local.cast import to_type
 from tidemill.sql.local.context import Context
-from tidemill.sql.local.forms import HANDLERS, first_column, written_call
+from tidemill.sql.local.forms import HANDLERS, first_column
 from tidemill.sql.local.kinds import Reg, Type
 from tidemill.sql.local.logic import conjunction
 from tidemill.sql.local.model import Ctes, Env, Level, NotLocal, Refs, Run, Runtime, Scope, Typed
@@ -48,7 +48,7 @@ class Expressions:
             return self._binary(name, node)
         from tidemill.sql.local import functions
 
-        call = written_call(node)
+        call = call_of(node)
         if call is None:
             raise NotLocal(f"{type(node).__name__} is not known")
         return functions.compile_call(self, call)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
+from tidemill.sql.bind.calls import call_of, row_of
 from tidemill.sql.local import operators
 from tidemill.sql.local.cast import common, comparable, constant, explicit, to_type, unify, unknown
 from tidemill.sql.local.context import Context
@@ -22,20 +22,6 @@ from tidemill.types.model import BOOL, INT4, INT8, NUMERIC, TEXT, Kind, SqlType
 
 if TYPE_CHECKING:
     from tidemill.sql.local.expr import Expressions
-
-
-_MORE_CALLS: dict[type[exp.Expr], tuple[str, tuple[str, ...]]] = {
-    exp.StringToArray: ("string_to_array", ("this", "expression")),
-    exp.RegexpReplace: ("regexp_replace", ("this", "expression", "replacement", "modifiers")),
-}
-
-
-def written_call(node: exp.Expr) -> FunctionCall | None:
-    """The call as it was written, also of functions that the binder does not know."""
-    known = _MORE_CALLS.get(type(node))
-    if known is None:
-        return call_of(node)
-    return FunctionCall(known[0], tuple(node.args[k] for k in known[1] if node.args.get(k) is not None))
 
 
 def first_column(level: Level) -> Run:
@@ -52,6 +38,8 @@ def _literal(x: Expressions, node: exp.Expr) -> Typed:
 
 
 def _number(value: int) -> Typed:
+    if not -(1 << 63) <= value < 1 << 63:
+        return constant(Decimal(value), NUMERIC)
     return constant(value, INT4 if -(1 << 31) <= value < 1 << 31 else INT8)
 
 
@@ -199,10 +187,11 @@ def _case(x: Expressions, node: exp.Expr) -> Typed:
             conditions.append(operators.binary(x.ctx, "=", x.compile(subject), x.compile(branch.this)))
         values.append(x.compile(branch.args["true"]))
     default = node.args.get("default")
-    values.append(unknown(None) if default is None else x.compile(default))
+    # PostgreSQL looks at ELSE first when it settles the type.
+    values.insert(0, unknown(None) if default is None else x.compile(default))
     results, t = unify(x.ctx, values)
-    branches = [(c.run, r.run) for c, r in zip(conditions, results, strict=False)]
-    otherwise = results[-1].run
+    branches = [(c.run, r.run) for c, r in zip(conditions, results[1:], strict=True)]
+    otherwise = results[0].run
 
     def choose(e: Env, rt: Runtime) -> Any:
         for condition, value in branches:

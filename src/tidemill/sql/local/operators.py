@@ -8,17 +8,18 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from tidemill.errors import InvalidValue, TidemillError, Unsupported
+from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.bind.operators import BINARY
 from tidemill.sql.local.cast import common, comparable, explicit, hashable, to_type
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.kinds import Category, Type, category
 from tidemill.sql.local.model import Env, NotLocal, Runtime, Typed
+from tidemill.sql.scalar import regexes
 from tidemill.types import model
 from tidemill.types.arrow import element_type
 from tidemill.types.model import BOOL, TEXT, Kind, SqlType
 
-__all__ = ["BINARY", "binary", "like", "like_regex", "python_regex"]
+__all__ = ["BINARY", "binary", "like", "like_regex"]
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -179,64 +180,7 @@ def _texts(ctx: Context, a: Typed, b: Typed) -> tuple[Typed, Typed]:
 
 def _regex(ctx: Context, a: Typed, b: Typed, *, insensitive: bool) -> Typed:
     a, b = _texts(ctx, a, b)
-    return strict(BOOL, lambda v, p: python_regex(p, insensitive).search(v) is not None, a, b)
-
-
-_NAMED = {
-    "alpha": "a-zA-Z",
-    "digit": "0-9",
-    "alnum": "a-zA-Z0-9",
-    "space": r"\s",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "punct": r"!-/:-@\[-`{-~",
-    "xdigit": "0-9A-Fa-f",
-}
-
-
-@lru_cache(maxsize=512)
-def python_regex(pattern: str, insensitive: bool) -> re.Pattern[str]:
-    """A PostgreSQL pattern in Python's language: the ends are the text's, a dot is any character."""
-    if pattern.startswith("***"):
-        raise Unsupported("embedded options in a regular expression are not supported")
-    out: list[str] = []
-    at, inside = 0, False
-    while at < len(pattern):
-        ch = pattern[at]
-        if ch == "\\":
-            following = pattern[at + 1 : at + 2]
-            out.append(
-                {"m": r"\b(?=\w)", "M": r"\b(?<=\w)", "y": r"\b", "Y": r"\B"}.get(following, ch + following)
-            )
-            at += 2
-            continue
-        if inside and pattern.startswith("[:", at):
-            end = pattern.find(":]", at)
-            named = _NAMED.get(pattern[at + 2 : end])
-            if end < 0 or named is None:
-                raise Unsupported("a character class name in a regular expression is not supported")
-            out.append(named)
-            at = end + 2
-            continue
-        if inside:
-            inside = ch != "]"
-            out.append("\\[" if ch == "[" else ch)
-        elif ch == "[":
-            inside = True
-            head = 2 if pattern.startswith("[^", at) else 1
-            out.append(pattern[at : at + head])
-            at += head
-            if pattern.startswith("]", at):
-                out.append("\\]")
-                at += 1
-            continue
-        else:
-            out.append({"$": r"\Z", "^": r"\A"}.get(ch, ch))
-        at += 1
-    try:
-        return re.compile("".join(out), re.DOTALL | (re.IGNORECASE if insensitive else 0))
-    except re.error as e:
-        raise TidemillError(f"invalid regular expression: {e}", sqlstate="2201B") from None
+    return strict(BOOL, regexes.matches_any_case if insensitive else regexes.matches, a, b)
 
 
 def like(ctx: Context, a: Typed, b: Typed, insensitive: bool, escape: str) -> Typed:

@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlglot import exp
 
+from tidemill.sql.bind.calls import call_of
 from tidemill.sql.local import functions
 from tidemill.sql.local.cast import comparable
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.expr import Expressions
-from tidemill.sql.local.forms import written_call
 from tidemill.sql.local.kinds import Type
 from tidemill.sql.local.logic import conjuncts
 from tidemill.sql.local.model import (
@@ -374,7 +374,7 @@ class From:
 
     def _function(self, node: exp.Expr, function: exp.Expr) -> tuple[Node, list[Visible]]:
         x = Expressions(self.ctx, self.scope, self.ctes)
-        call = written_call(function)
+        call = call_of(function)
         if isinstance(function, exp.Unnest):
             name, args = "unnest", list(function.expressions)
         elif call is not None:

@@ -59,24 +59,20 @@ PLAIN_CALL = "\x00"
 # stay plain calls, for the binder to refuse by name.
 _FUNCTIONS = words(
     """
-    abs acos acosh any any_value array array_agg array_append array_cat array_length array_position
-    array_prepend array_remove array_reverse array_sort array_to_string ascii asin asinh atan atan2
-    atanh avg bit_and bit_length bit_or bit_xor bool_and bool_or btrim case cast cbrt ceil ceiling
-    char_length character_length chr coalesce concat concat_ws corr cos cosh cot count covar_pop
-    covar_samp cume_dist current_database current_date current_schema current_schemas current_time
-    current_timestamp current_user date_add date_bin date_part date_trunc decode degrees dense_rank div
-    encode exists exp extract factorial first_value floor format gen_random_uuid generate_series get_bit
-    greatest grouping host initcap json_agg json_extract_path json_extract_path_text json_object
-    json_object_agg json_strip_nulls jsonb_contains jsonb_exists jsonb_object_agg justify_days
-    justify_hours justify_interval lag last_value lead least left length ln localtime localtimestamp log
-    log10 lower lpad ltrim make_interval make_time make_timestamp max md5 min mod mode normalize now
-    nth_value ntile nullif overlay percent_rank percentile_cont percentile_disc pi position pow power
-    radians random rank regexp_count regexp_instr regexp_like regexp_replace regexp_substr regr_avgx
-    regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy repeat replace
-    reverse right round row_number rpad rtrim session_user sha256 sha384 sha512 sign sin sinh split_part
-    sqrt starts_with stddev stddev_pop stddev_samp string_agg string_to_array strpos substr substring
-    sum tan tanh to_char to_date to_hex to_number to_timestamp translate trim trunc unnest upper var_pop
-    var_samp variadic variance version width_bucket
+    abs acos any any_value array array_agg array_append array_cat array_length array_position
+    array_prepend array_remove array_reverse array_sort array_to_string ascii asin atan atan2 avg
+    bit_and bit_length bit_or bit_xor bool_and bool_or btrim case cast cbrt ceil ceiling chr coalesce
+    concat concat_ws corr cos count covar_pop covar_samp cume_dist current_database current_date
+    current_schema current_schemas current_time current_timestamp current_user degrees dense_rank div
+    exists exp extract first_value floor gen_random_uuid generate_series greatest grouping host json_agg
+    json_extract_path json_extract_path_text json_object json_object_agg json_strip_nulls jsonb_contains
+    jsonb_exists jsonb_object_agg lag last_value lead least left ln localtime localtimestamp lower lpad
+    ltrim max md5 min mode now nth_value ntile nullif overlay percent_rank percentile_cont
+    percentile_disc pi position pow power radians rank regr_avgx regr_avgy regr_count regr_intercept
+    regr_r2 regr_slope regr_sxx regr_sxy regr_syy repeat replace reverse right round row_number rpad
+    rtrim session_user sha256 sha384 sha512 sign sin split_part sqrt starts_with stddev stddev_pop
+    stddev_samp string_agg strpos substr substring sum tan to_hex translate trim trunc unnest upper
+    var_pop var_samp variadic variance version
     """
 )
 _FOREIGN_FUNCTIONS = (
@@ -106,6 +102,7 @@ _TYPE_PAIRS = {
 _OPERATORS: dict[str, tuple[TokenType, ...]] = {
     **{op: (_SINGLE[op],) for op in words("( ) [ ] , . : + - * / % ^ < > = & | #")},
     **{op: (_KEYWORDS[op],) for op in words(":: <= >= <> != || -> ->> #> #>> @> <@ && ?| ?& ~ ~* ~~ ~~* =>")},
+    "^@": (_KEYWORDS["^@"],),
     "?": (TokenType.PLACEHOLDER,),
     ":=": (_KEYWORDS["=>"],),  # the old spelling of a named argument
     "<<": (TokenType.LT, TokenType.LT),

@@ -10,6 +10,7 @@ from zoneinfo import available_timezones
 from tidemill.errors import InvalidValue
 from tidemill.sql.scalar.calendar import to_instant, to_local
 from tidemill.sql.scalar.spans import Interval, is_endless
+from tidemill.types.model import INTERVAL
 from tidemill.types.wire.calendar import (
     FIRST_TIMESTAMP,
     LAST_TIMESTAMP,
@@ -18,6 +19,7 @@ from tidemill.types.wire.calendar import (
     days_from_civil,
     days_in_month,
 )
+from tidemill.types.wire.value import format_value
 
 # Abbreviations of PostgreSQL's default set that mean one offset, in hours.
 _ABBREVIATIONS = {
@@ -134,7 +136,8 @@ def in_zone(stamp: int, name: str) -> int:
 
 def _offset(span: Interval) -> int:
     if span[0] or span[1]:
-        raise InvalidValue("interval time zone must not include months or days", sqlstate="22023")
+        shown = format_value(dict(zip(("months", "days", "micros"), span, strict=True)), INTERVAL)
+        raise InvalidValue(f'interval time zone "{shown}" must not include months or days', sqlstate="22023")
     return span[2]
 
 

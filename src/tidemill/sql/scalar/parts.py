@@ -286,7 +286,8 @@ def trunc_timestamptz(name: str, stamp: int, zone: str) -> int:
 
 def _truncated(unit: str, stamp: int, type_name: str) -> int:
     small = {"microseconds": 1, "milliseconds": 1000, "second": 1_000_000, "minute": 60_000_000}
-    if unit not in UNITS - {"dow", "isodow", "doy", "isoyear", "julian", "epoch"} - _ZONE:
+    _check_truncated(unit, type_name)
+    if unit in _ZONE:
         raise unsupported_unit(unit, type_name)
     if is_endless(stamp):
         return stamp
@@ -311,9 +312,16 @@ def _truncated(unit: str, stamp: int, type_name: str) -> int:
     return days_from_civil(*first.get(unit, (year, 1, 1))) * MICROS_PER_DAY
 
 
+def _check_truncated(unit: str, type_name: str) -> None:
+    """Some parts are no lengths."""
+    if unit in ("dow", "isodow", "doy", "isoyear", "julian", "epoch"):
+        raise InvalidValue(f'unit "{unit}" not recognized for type {type_name}', sqlstate="22023")
+
+
 def trunc_interval(name: str, span: Interval) -> Interval:
     unit = unit_of(name, "interval")
-    if unit not in _SPAN - {"epoch"}:
+    _check_truncated(unit, "interval")
+    if unit in _ZONE:
         raise unsupported_unit(unit, "interval")
     if unit == "week":
         raise InvalidValue(

@@ -52,9 +52,10 @@ def single(value: float, template: str) -> str:
 def _float(value: float, template: str, digits: int) -> str:
     picture = read_number_picture(template)
     if not math.isfinite(value):
-        if picture.science:
-            return " " + "#." + "#" * (picture.behind + 4)
-        raise Unsupported("to_char() of NaN or infinity is not supported")
+        if picture.science or picture.roman:
+            raise Unsupported("to_char() of NaN or infinity with EEEE or RN is not supported")
+        text = "NaN" if math.isnan(value) else "Infinity"
+        return _Walk(picture, text, "-" if value < 0 else "+", picture.before, picture.behind).run()
     if picture.roman:
         return _roman(round(value), picture)
     if picture.science:

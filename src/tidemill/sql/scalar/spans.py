@@ -113,6 +113,18 @@ def negative(span: Interval) -> Interval:
     return checked(-span[0], -span[1], -span[2])
 
 
+def add(a: Interval, b: Interval) -> Interval:
+    if is_infinite(a) or is_infinite(b):
+        if is_infinite(a) and is_infinite(b) and a != b:
+            raise out_of_range()
+        return a if is_infinite(a) else b
+    return checked(a[0] + b[0], a[1] + b[1], a[2] + b[2])
+
+
+def subtract(a: Interval, b: Interval) -> Interval:
+    return add(a, negative(b))
+
+
 # --- justify
 
 

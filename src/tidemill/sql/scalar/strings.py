@@ -69,10 +69,6 @@ def normalize(text: str, form: str = "NFC") -> str:
     return unicodedata.normalize(_form(form), text)
 
 
-def is_normalized(text: str, form: str = "NFC") -> bool:
-    return unicodedata.is_normalized(_form(form), text)
-
-
 _UNICODE = re.compile(
     r"\\(?:([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(\\)|(.)|($))"
 )

@@ -1,0 +1,76 @@
+"""Regular expressions: ~ and its kin, regexp_* and SIMILAR TO.
+
+Whether a constant pattern matches is Spark's to say where Java's language has the pattern (`regex`); which
+match is found never is: PostgreSQL takes the longest, Java the first alternative. All of that, and patterns
+that are no constants, is Python's (`sql.regex`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from tidemill.errors import TidemillError
+from tidemill.sql.functions.regex import java_regex
+from tidemill.sql.functions.rowwise import by_row, row_function
+from tidemill.sql.functions.signature import Builder, not_yet, operator
+from tidemill.sql.functions.tree import Tree, call, string
+from tidemill.sql.regex import compile_regex
+from tidemill.sql.scalar import regexes
+from tidemill.types.model import BOOL, INT4, TEXT, Kind, SqlType, array
+
+_TEXTS = array(TEXT)
+
+
+def _matches(build: Builder, *, insensitive: bool) -> Builder:
+    def made(args: Sequence[Tree]) -> Tree:
+        if not (isinstance(args[1], exp.Literal) and args[1].is_string):
+            return build(args)
+        # What is no pattern is refused in PostgreSQL's words, when the query is bound.
+        compile_regex(str(args[1].this))
+        try:
+            pattern = java_regex(args[1], insensitive=insensitive)
+        except TidemillError:
+            return build(args)
+        return call("rlike", args[0], string(pattern))
+
+    return made
+
+
+def _install_operators() -> None:
+    """The parser makes NOT ... ~ of !~."""
+    for symbol, run in (("~", regexes.matches), ("~*", regexes.matches_any_case)):
+        for t in (TEXT, SqlType(Kind.CHAR)):
+            build = row_function(symbol, (t, TEXT), BOOL, run)
+            operator(symbol, (t, TEXT), BOOL, _matches(build, insensitive=symbol == "~*"))
+
+
+def _overloads(name: str, result: SqlType, run: Callable[..., object], *lists: tuple[SqlType, ...]) -> None:
+    for types in lists:
+        by_row(name, types, result, run)
+
+
+def _install() -> None:
+    two, three = (TEXT, TEXT), (TEXT, TEXT, TEXT)
+    _overloads("regexp_like", BOOL, regexes.like, two, three)
+    _overloads("regexp_count", INT4, regexes.count, two, (*two, INT4), (*two, INT4, TEXT))
+    instr = (TEXT, TEXT, INT4, INT4, INT4, TEXT, INT4)
+    _overloads("regexp_instr", INT4, regexes.instr, *(instr[:n] for n in range(2, 8)))
+    substr = (TEXT, TEXT, INT4, INT4, TEXT, INT4)
+    _overloads("regexp_substr", TEXT, regexes.substr, *(substr[:n] for n in range(2, 7)))
+    _overloads("regexp_match", _TEXTS, regexes.match, two, three)
+    _overloads("regexp_split_to_array", _TEXTS, regexes.split, two, three)
+    _overloads("regexp_replace", TEXT, regexes.replace, three, (*three, TEXT))
+    started = (*three, INT4, INT4, TEXT)
+    _overloads("regexp_replace", TEXT, regexes.replace_from, *(started[:n] for n in range(4, 7)))
+    by_row("substring", two, TEXT, regexes.extract)
+    by_row("substring", three, TEXT, regexes.similar_extract)
+    not_yet("regexp_matches regexp_split_to_table")
+
+
+# x SIMILAR TO pattern [ESCAPE sign], a form of the grammar's.
+similar = row_function("SIMILAR TO", (TEXT, TEXT), BOOL, regexes.similar)
+similar_escape = row_function("SIMILAR TO", (TEXT, TEXT, TEXT), BOOL, regexes.similar_escape)
+
+_install_operators()
+_install()
