@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from tidemill import failpoints
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state import StateStore, bucket, merge, shared, sweep
 from tidemill.ingest.state.merge import MERGE_SHARE, plan
+from tidemill.ingest.state.run import REST_BYTES, write_run
 
 
 def files(folder: Path, suffix: str = "") -> list[Path]:
@@ -172,6 +174,7 @@ def test_a_merge_that_is_left_for_later_is_named_until_it_is_done(batches: list[
 _VICTIM = """
 import sys
 import numpy as np
+import pyarrow as pa
 from tidemill.ingest.state import StateStore, bucket, merge
 from upsert_world import World, random_records
 
@@ -254,3 +257,33 @@ def test_any_damage_to_a_file_makes_it_a_miss(tmp_path: Path, monkeypatch: pytes
         assert StateStore(str(tmp_path)).open("s", name, SHAPE, world.upper) is None
         path.write_bytes(whole)
         assert StateStore(str(tmp_path)).open("s", name, SHAPE, world.upper) is not None
+
+
+def _resident(path: Path) -> int:
+    """kB of the mapped file that are in this process's memory."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            found += int(line.split()[1])
+    return found
+
+
+def test_a_run_that_rests_is_not_in_memory_and_still_there(tmp_path: Path) -> None:
+    count = 2 * REST_BYTES // 16
+    schema = pa.schema([("mz_key_hash", pa.uint64()), ("k", pa.int64()), ("mz_tombstone", pa.bool_())])
+    columns = [
+        pa.array(np.arange(count, dtype=np.uint64)),
+        pa.array(np.arange(count)),
+        pa.array([False] * count),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    run = write_run(str(tmp_path), "1", schema, [batch])
+    assert run is not None and run.facts is not None
+    path = tmp_path / run.facts.name
+    assert _resident(path) >= 2 * REST_BYTES >> 10
+    run.rest()
+    assert _resident(path) == 0
+    assert run.batches[0].equals(batch)
+    assert run.take(np.array([5, count - 1])).column(1).to_pylist() == [5, count - 1]

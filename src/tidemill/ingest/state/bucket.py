@@ -30,6 +30,11 @@ log = logging.getLogger(__name__)
 # microseconds, where a file of their own costs a hundred or more.
 HEAD_BYTES = 64 << 10
 
+# After so many new rows in one commit, which looked at nearly every page of a bucket, the runs rest: in a
+# catch-up a process has in its memory what it works at, not all buckets' files. Pages that a small tick looks
+# at stay.
+REST_ROWS = 16_384
+
 _NOWHERE = np.zeros(0, dtype=np.int64)
 
 
@@ -180,6 +185,7 @@ class BucketState:
             if self._dirty:
                 raise Internal(f"the state at {upper} is there already")
             return
+        much = sum(run.rows for run in self._fresh) >= REST_ROWS
         head, runs = self._settled(str(upper))
         facts = tuple(_facts(run) for run in runs)
         names = {f.name for f in facts}
@@ -195,6 +201,9 @@ class BucketState:
         if later is not None:
             oldest = later[1] == len(runs)
             self._keeper.merge_later(self._folder, self.shape, runs[slice(*later)], oldest=oldest)
+        if much:
+            for run in runs:
+                run.rest()
 
     def _settled(self, label: str) -> tuple[Run | None, list[Run]]:
         """Head and runs of the next state: what is fresh stays in the head while it is small, and else
@@ -241,7 +250,10 @@ def write_merged(folder: str, label: str, shape: Shape, group: list[Run], *, old
         batches = iter(group[0].batches)
     else:
         batches = merged(group, shape, oldest=oldest)
-    return write_run(folder, label, shape.kept_schema, batches)
+    written = write_run(folder, label, shape.kept_schema, batches)
+    for run in (*group, *(() if written is None else (written,))):
+        run.rest()
+    return written
 
 
 def _facts(run: Run) -> RunFacts:

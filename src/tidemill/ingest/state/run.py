@@ -7,7 +7,9 @@ their size and checksum, so that a name never stands for two contents.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
 import os
 import uuid
 import zlib
@@ -31,6 +33,9 @@ TEMPORARY_SUFFIX = ".tmp"
 # what a merge holds in memory a few times over.
 BATCH_BYTES = 64 << 20
 
+# Smaller files are not worth a call to let go of.
+REST_BYTES = 1 << 20
+
 # Of temporary names: forked processes have the first in common, but not their ids.
 _PROCESS = uuid.uuid4().hex
 _count = itertools.count()
@@ -51,11 +56,13 @@ class RunFacts:
 class Run:
     """In memory or mapped; its rows never change. `facts` is None while it has no file of its own."""
 
-    __slots__ = ("_hashes", "_starts", "batches", "facts")
+    __slots__ = ("_hashes", "_mapped", "_starts", "batches", "facts")
 
     def __init__(self, batches: Sequence[pa.RecordBatch], facts: RunFacts | None = None) -> None:
         self.batches = batches
         self.facts = facts
+        # The file's bytes; None while it has none.
+        self._mapped: pa.Buffer | None = None
         # Where each batch begins, and the end of the last.
         self._starts = list(itertools.accumulate((b.num_rows for b in batches), initial=0))
         # One array; a copy only where there are several batches.
@@ -83,6 +90,12 @@ class Run:
     @property
     def tombstones(self) -> int:
         return sum(batch.column(batch.num_columns - 1).true_count for batch in self.batches)
+
+    def rest(self) -> None:
+        """It is not needed soon: its pages stay in the system's cache, but are no longer this process's.
+        Whoever looks at them again gets them back from there: this changes nothing but memory and time."""
+        if self._mapped is not None and self._mapped.size >= REST_BYTES:
+            _give_up(self._mapped)
 
     def take(self, positions: np.ndarray) -> pa.RecordBatch:
         """The rows at ascending positions."""
@@ -232,7 +245,15 @@ def open_run(folder: str, facts: RunFacts, schema: pa.Schema) -> Run | None:
     if run is None or run.rows != facts.rows:
         return None
     run.facts = facts
+    run._mapped = buffer  # pyright: ignore[reportPrivateUsage]
     return run
+
+
+def _give_up(mapped: pa.Buffer) -> None:
+    """Of a mapping that is only read. The address is that of its first page."""
+    advise = getattr(ctypes.CDLL(None), "madvise", None)
+    if advise is not None:
+        advise(ctypes.c_void_p(mapped.address), ctypes.c_size_t(mapped.size), mmap.MADV_DONTNEED)
 
 
 def temporary_path(folder: str) -> str:
