@@ -167,7 +167,7 @@ def _figures(race: Race, parts: Collection[str], rounds: int, batch: int) -> lis
             aim, met = "runs, with the right result", False
         figures.append(Figure(f"{what}: {names[name]}", runs.told, aim, met))
         if runs.memory:
-            most = max(runs.memory, key=lambda m: m.resident)
+            most = max(runs.memory, key=lambda m: m.share)
             figures.append(Figure("... memory at most", most.told(), ""))
     mine = race.runs.get(OURS, Runs())
     if mine.parts:

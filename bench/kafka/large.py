@@ -190,13 +190,13 @@ def _memory(held: Held) -> list[Figure]:
             other.create("twice", held.topic)
             other.caught_up("twice", held.topic)
         held.fold.check(other.rows("twice"))
-    ratio = watch.peak.resident / held.peak.resident
+    ratio = watch.peak.share / held.peak.share
     return [
         Figure(
             f"memory while catching up with {held.keys:,} keys",
             held.peak.told(),
             "<= 6 GB (3 GB)",
-            held.peak.resident <= 6e9,
+            held.peak.share <= 6e9,
         ),
         Figure(
             f"... with a topic of {total:,} messages over the same keys",

@@ -14,16 +14,21 @@ SAMPLE_SECONDS = 0.5
 
 @dataclass(slots=True)
 class Memory:
-    """Bytes. `resident` counts a page of a mapped file once for every process that has it; `share` counts it
-    once altogether."""
+    """Bytes. `share` counts a page that several processes have once, `resident` in each of them; `own` is
+    what is no page of a file, which the system could take back at any moment."""
 
-    resident: int = 0
     share: int = 0
+    resident: int = 0
+    own: int = 0
+    # Of the share.
     kinds: Counter[str] = field(default_factory=Counter[str])
 
     def told(self) -> str:
         by_kind = ", ".join(f"{kind} {size / 1e9:.2f}" for kind, size in sorted(self.kinds.items()))
-        return f"{self.resident / 1e9:.2f} GB ({by_kind}); mapped files once: {self.share / 1e9:.2f} GB"
+        return (
+            f"{self.share / 1e9:.2f} GB ({by_kind}), {self.own / 1e9:.2f} without pages of files; "
+            f"shared pages in each process: {self.resident / 1e9:.2f}"
+        )
 
 
 class Watch:
@@ -48,9 +53,9 @@ class Watch:
     def _run(self) -> None:
         while True:
             now = measure(self._root)
-            share = max(now.share, self.peak.share)
-            self.peak = now if now.resident > self.peak.resident else self.peak
-            self.peak.share = share
+            own, resident = max(now.own, self.peak.own), max(now.resident, self.peak.resident)
+            self.peak = now if now.share > self.peak.share else self.peak
+            self.peak.own, self.peak.resident = own, resident
             if self._done.wait(SAMPLE_SECONDS):
                 return
 
@@ -65,20 +70,22 @@ def measure(root: psutil.Process) -> Memory:
     for process in processes:
         try:
             kind = "driver" if process == root else "JVM" if "java" in process.name() else "workers"
-            resident, share = _rollup(process.pid)
+            resident, share, own = _rollup(process.pid)
         except (psutil.NoSuchProcess, OSError):
             continue  # it has ended
         found.resident += resident
         found.share += share
-        found.kinds[kind] += resident
+        found.own += own
+        found.kinds[kind] += share
     return found
 
 
-def _rollup(pid: int) -> tuple[int, int]:
+def _rollup(pid: int) -> tuple[int, int, int]:
     sizes: dict[str, int] = {}
     with open(f"/proc/{pid}/smaps_rollup") as lines:
         for line in lines:
             name, _, rest = line.partition(":")
-            if name in ("Rss", "Pss"):
+            if name in ("Rss", "Pss", "Pss_File"):
                 sizes[name] = int(rest.split()[0]) * 1024
-    return sizes.get("Rss", 0), sizes.get("Pss", 0)
+    share = sizes.get("Pss", 0)
+    return sizes.get("Rss", 0), share, share - sizes.get("Pss_File", 0)
