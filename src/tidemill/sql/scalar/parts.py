@@ -65,36 +65,7 @@ PLURALS = {
     "timezone_h": "timezone_hour",
     "timezone_m": "timezone_minute",
 }
-UNITS = frozenset(
-    [
-        "microseconds",
-        "milliseconds",
-        "second",
-        "minute",
-        "hour",
-        "day",
-        "week",
-        "month",
-        "quarter",
-        "year",
-        "decade",
-        "century",
-        "millennium",
-        "dow",
-        "isodow",
-        "doy",
-        "isoyear",
-        "julian",
-        "epoch",
-        "timezone",
-        "timezone_hour",
-        "timezone_minute",
-    ]
-)
-_CLOCK = frozenset({"hour", "minute", "second", "milliseconds", "microseconds"})
-_ZONE = frozenset({"timezone", "timezone_hour", "timezone_minute"})
-# Units that grow with time: of infinity they are infinite, the others NULL.
-GROWING = frozenset({"year", "isoyear", "decade", "century", "millennium", "julian", "epoch"})
+# Those that an interval has too, and those of a moment alone.
 _SPAN = frozenset(
     [
         "microseconds",
@@ -113,6 +84,11 @@ _SPAN = frozenset(
         "epoch",
     ]
 )
+_ZONE = frozenset({"timezone", "timezone_hour", "timezone_minute"})
+UNITS = _SPAN | _ZONE | {"dow", "isodow", "doy", "isoyear", "julian"}
+_CLOCK = frozenset({"hour", "minute", "second", "milliseconds", "microseconds"})
+# Units that grow with time: of infinity they are infinite, the others NULL.
+GROWING = frozenset({"year", "isoyear", "decade", "century", "millennium", "julian", "epoch"})
 
 
 def unit_of(name: str, type_name: str) -> str:

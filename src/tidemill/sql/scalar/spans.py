@@ -134,29 +134,29 @@ def _cut(value: int, by: int) -> tuple[int, int]:
     return quotient, value - quotient * by
 
 
+def _carried(large: int, small: int, by: int) -> tuple[int, int]:
+    """As many whole `by` of the small unit as there are become large ones; both then have one sign."""
+    more, small = _cut(small, by)
+    large += more
+    if large > 0 > small:
+        return large - 1, small + by
+    if large < 0 < small:
+        return large + 1, small - by
+    return large, small
+
+
 def justify_hours(span: Interval) -> Interval:
     if is_infinite(span):
         return span
     months, days, micros = span
-    more, micros = _cut(micros, MICROS_PER_DAY)
-    days += more
-    if days > 0 > micros:
-        days, micros = days - 1, micros + MICROS_PER_DAY
-    elif days < 0 < micros:
-        days, micros = days + 1, micros - MICROS_PER_DAY
-    return checked(months, days, micros)
+    return checked(months, *_carried(days, micros, MICROS_PER_DAY))
 
 
 def justify_days(span: Interval) -> Interval:
     if is_infinite(span):
         return span
     months, days, micros = span
-    more, days = _cut(days, _DAYS_PER_MONTH)
-    months += more
-    if months > 0 > days:
-        months, days = months - 1, days + _DAYS_PER_MONTH
-    elif months < 0 < days:
-        months, days = months + 1, days - _DAYS_PER_MONTH
+    months, days = _carried(months, days, _DAYS_PER_MONTH)
     return checked(months, days, micros)
 
 
