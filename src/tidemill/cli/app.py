@@ -10,6 +10,7 @@ import typer
 from tidemill import config
 from tidemill.cli.cdcv2 import cdcv2
 from tidemill.cli.dev import dev
+from tidemill.cli.server_options import Host, Port, User
 from tidemill.cli.sql import sql
 
 app = typer.Typer(
@@ -149,13 +150,9 @@ def watch(
     url: Annotated[
         str, typer.Option("--url", metavar="URL", help="postgresql://user@host:port/database.")
     ] = "",
-    host: Annotated[
-        str | None, typer.Option("--host", "-h", metavar="HOST", help="[PGHOST, localhost]")
-    ] = None,
-    port: Annotated[str | None, typer.Option("--port", "-p", metavar="PORT", help="[PGPORT, 6875]")] = None,
-    user: Annotated[
-        str | None, typer.Option("--username", "-U", metavar="NAME", help="[PGUSER, materialize]")
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    user: User = None,
     dbname: Annotated[
         str | None, typer.Option("--dbname", "-d", metavar="NAME", help="[PGDATABASE, materialize]")
     ] = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tidemill.cli.server_options import Host, Port, User
 from tidemill.errors import InvalidValue
 
 
@@ -25,13 +26,9 @@ def sql(
             "--file", "-f", metavar="FILE", help="Run a file (- is the standard input); repeatable."
         ),
     ] = None,
-    host: Annotated[
-        str | None, typer.Option("--host", "-h", metavar="HOST", help="[PGHOST, localhost]")
-    ] = None,
-    port: Annotated[str | None, typer.Option("--port", "-p", metavar="PORT", help="[PGPORT, 6875]")] = None,
-    user: Annotated[
-        str | None, typer.Option("--username", "-U", metavar="NAME", help="[PGUSER, materialize]")
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    user: User = None,
     dbname: Annotated[
         str | None,
         typer.Option("--dbname", "-d", metavar="NAME", help="[PGDATABASE, materialize]; or a URL."),
