@@ -36,6 +36,8 @@ NAMES = Names(
         ("SELECT a FROM t ORDER BY b", ["t"]),
         ("VALUES (1), (2)", []),
         ("SELECT * FROM generate_series(1, 3)", []),
+        ("SELECT a, unnest(ARRAY[a, b]) FROM t", ["t"]),
+        ("SELECT generate_series(1, a), unnest(ARRAY[s]) FROM t WHERE b > 1", ["t"]),
     ],
 )
 def test_linear(query: str, relations: list[str]) -> None:
@@ -51,6 +53,18 @@ def test_linear(query: str, relations: list[str]) -> None:
         ("SELECT t.a FROM t JOIN u ON t.a = u.a", "a join"),
         ("SELECT t.a FROM t, u", "a join"),
         ("SELECT t.a FROM (t JOIN u ON t.a = u.a)", "a join"),
+        ("SELECT DISTINCT ON (a) a, b FROM t ORDER BY a, b", "a window function"),
+        ("SELECT a FROM t ORDER BY a FETCH FIRST 1 ROW WITH TIES", "a window function"),
+        ("SELECT a, array_agg(b) FROM t GROUP BY ROLLUP (a)", "GROUP BY"),
+        ("SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY a) FROM t", "an aggregate function"),
+        ("SELECT corr(a, b), jsonb_agg(s) FROM t", "an aggregate function"),
+        ("SELECT a, sum(b) OVER (ORDER BY a GROUPS 1 PRECEDING) FROM t", "a window function"),
+        ("SELECT ARRAY(SELECT a FROM u) FROM t", "a subquery in an expression"),
+        ("SELECT a IN (SELECT a FROM u) FROM t", "a subquery in an expression"),
+        (
+            "WITH RECURSIVE r (n) AS (SELECT a FROM t UNION ALL SELECT n + 1 FROM r) SELECT n FROM r",
+            "WITH RECURSIVE",
+        ),
         ("SELECT g FROM t, LATERAL unnest(ARRAY[a, b]) AS g", "a join"),
         ("SELECT a FROM t GROUP BY a", "GROUP BY"),
         ("SELECT * FROM counts WHERE n > 1", "GROUP BY"),
@@ -155,3 +169,19 @@ def test_the_relation_of_a_branch_can_be_another() -> None:
         "`t1`.`mz_row` AS `mz_row` FROM `x` AS `t1` WHERE (`t1`.`b` > CAST(1 AS INT))) AS `t2` "
         "WHERE (`t2`.`c0` > CAST(1 AS INT))"
     )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT a, unnest(ARRAY[a, b]) FROM t",
+        # What makes the rows is needed, though nobody asks for its values; and once, though two do.
+        "SELECT a FROM (SELECT a, unnest(ARRAY[a, b]) FROM t) x",
+        "SELECT e AS x, e AS y FROM (SELECT unnest(ARRAY[a, b]) AS e FROM t) x",
+        "SELECT e FROM (SELECT unnest(ARRAY[a, b]) AS e FROM t) x WHERE e > 1",
+    ],
+)
+def test_rows_of_one_row_are_made_once(query: str) -> None:
+    (branch,) = linearity(NAMES.bind(query)).branches
+    assert sql_text(branch.query).count("explode(") == 1
+    assert branch.flat is None

@@ -1,7 +1,9 @@
-"""Aggregate calls: DISTINCT, FILTER, ORDER BY inside the parentheses."""
+"""Aggregate calls: DISTINCT, FILTER, ORDER BY inside the parentheses, WITHIN GROUP."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -9,18 +11,30 @@ from sqlglot import exp
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.bind.coerce import settle, to_type
-from tidemill.sql.bind.errors import GroupingError, unsupported
+from tidemill.sql.bind.errors import GroupingError, InvalidColumnReference
 from tidemill.sql.bind.ir import Aggregate, Node, SortKey, Window, lower, walk
-from tidemill.sql.functions.comparison import check_grouped, check_ordered, comparable
+from tidemill.sql.bind.json_calls import aggregate_arguments
+from tidemill.sql.functions.collected import FINISHERS, Finisher
+from tidemill.sql.functions.comparison import check_grouped, check_sorted, sortable
 from tidemill.sql.functions.resolve import resolve_function
-from tidemill.sql.functions.tree import Tree, call, field, lambda_, string, variable
+from tidemill.sql.functions.tree import (
+    Tree,
+    call,
+    case,
+    field,
+    gt,
+    if_,
+    integer,
+    lambda_pair,
+    lt,
+    string,
+    variable,
+)
 from tidemill.sql.names import words
+from tidemill.types.model import Kind
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
-
-# Aggregates whose answer depends on the order of their input.
-_ORDER_MATTERS = frozenset({"array_agg", "string_agg"})
 
 
 def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, position: int | None) -> Node:
@@ -30,9 +44,10 @@ def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, posit
         raise GroupingError("aggregate function calls cannot be nested", position=position)
     b.in_aggregate = True
     try:
-        args = b.bind_all(call_.args)
+        documents = aggregate_arguments(b, call_.name, call_.args)
+        args = documents if documents is not None else b.bind_all(call_.args)
         condition = b.boolean(where, "FILTER") if where is not None else None
-        order = tuple(sort_key(b, o) for o in call_.order) if call_.name in _ORDER_MATTERS else ()
+        order = tuple(sort_key(b, o) for o in call_.order)
     finally:
         b.in_aggregate = False
     if call_.star and call_.name != "count":
@@ -47,22 +62,29 @@ def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, posit
     if found is None or not found.fn.aggregate:
         raise b.no_function(call_.name, args, position)
     coerced = tuple(to_type(b.ctx, a, t, position=position) for a, t in zip(args, found.args, strict=True))
-    if any(isinstance(n, Window) for a in coerced for n in walk(a)):
-        raise GroupingError(
-            "aggregate function calls cannot contain window function calls", position=position
-        )
+    check_no_windows([*coerced, *(k.node for k in order)], position)
     if call_.distinct:
         for arg in coerced:
             check_grouped(arg.type, "DISTINCT")
-        if call_.name == "array_agg" or (order and order[0].node != coerced[0]):
-            raise unsupported(f"{call_.name}(DISTINCT ...) with this ORDER BY", position)
+        if any(k.node not in (*args, *coerced) for k in order):
+            raise InvalidColumnReference(
+                "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
+                position=position,
+            )
     return Aggregate(found.result, found.fn, coerced, call_.distinct, condition, order)
+
+
+def check_no_windows(nodes: Sequence[Node], position: int | None) -> None:
+    if any(isinstance(n, Window) for node in nodes for n in walk(node)):
+        raise GroupingError(
+            "aggregate function calls cannot contain window function calls", position=position
+        )
 
 
 def sort_key(b: Binder, node: exp.Ordered) -> SortKey:
     """One item of an ORDER BY inside an aggregate or window (no output names or ordinals there)."""
     value = settle(b.ctx, b.bind(node.this))
-    check_ordered(value.type, "ORDER BY")
+    check_sorted(value.type, "ORDER BY")
     return SortKey(value, *sort_direction(node))
 
 
@@ -75,19 +97,122 @@ def sort_direction(node: exp.Ordered) -> tuple[bool, bool]:
 def ordered(key: SortKey, value: Tree | None = None) -> exp.Ordered:
     """A Spark ORDER BY item."""
     tree = value if value is not None else lower(key.node)
-    return exp.Ordered(this=comparable(tree, key.node.type), desc=key.descending, nulls_first=key.nulls_first)
+    return exp.Ordered(this=sortable(tree, key.node.type), desc=key.descending, nulls_first=key.nulls_first)
+
+
+# --- the Spark form
 
 
 def lower_aggregate(node: Aggregate) -> Tree:
     args = [lower(a) for a in node.args]
-    if node.order and node.fn.name == "array_agg":
-        return _filtered(node, _sorted_array(node, args[0]))
-    if node.fn.name == "string_agg":
-        return _filtered_listagg(node, args)
-    tree = node.fn.build(args)
+    types = [a.type for a in node.args]
+    if node.direct is not None or node.fn.name == "mode":
+        from tidemill.sql.bind.ordered_sets import lower_ordered_set
+
+        return lower_ordered_set(node, args)
+    finisher = finisher_of(node.fn.name, types[0].kind if types else None)
+    if finisher is not None:
+        rows = sorted_rows(node, args)
+        return finisher(rows, types)
+    tree = node.fn.builder(types)(args)
     if node.distinct:
         tree = _distinct_inside(tree)
-    return tree if node.where is None else _filter_inside(tree, lower(node.where))
+    return tree if node.where is None else filter_inside(tree, lower(node.where))
+
+
+_EXACT = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.NUMERIC})
+
+
+def finisher_of(name: str, kind: Kind | None) -> Finisher | None:
+    """What makes an aggregate's answer of all its rows; None for those that Spark computes as it goes."""
+    if kind is Kind.BYTEA and name == "string_agg":
+        return FINISHERS["string_agg bytea"]
+    if kind in _EXACT and f"{name} numeric" in FINISHERS:
+        return FINISHERS[f"{name} numeric"]
+    return FINISHERS.get(name)
+
+
+def rows_of(fields: Sequence[tuple[str, Tree]]) -> Tree:
+    """An aggregate that collects all rows of the group, as structs."""
+    parts = [part for name, tree in fields for part in (string(name), tree)]
+    return call("collect_list", call("named_struct", *parts))
+
+
+def argument_fields(args: Sequence[Tree], types: Sequence[Kind]) -> list[tuple[str, Tree]]:
+    """The arguments as a finisher names them; exact numbers in one form."""
+    from tidemill.sql.functions.tree import cast
+
+    return [
+        (f"a{i}", cast(tree, "DECIMAL(38,18)") if kind in _EXACT and len(args) == 1 else tree)
+        for i, (tree, kind) in enumerate(zip(args, types, strict=True))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeKey:
+    """A key to sort rows by, as Spark has it."""
+
+    tree: Tree
+    descending: bool
+    nulls_first: bool
+
+
+def sorted_rows(node: Aggregate, args: Sequence[Tree]) -> Tree:
+    """The rows in the order that was asked for. DISTINCT puts them in the order of the arguments, behind
+    what was asked for, as PostgreSQL's sort does."""
+    keys = list(node.order)
+    if node.distinct:
+        named = {k.node for k in keys}
+        keys += [SortKey(a, False, False) for a in node.args if a not in named and _is_sorted(a)]
+    finished = f"{node.fn.name} numeric" in FINISHERS
+    kinds = [a.type.kind if finished else Kind.TEXT for a in node.args]
+    trees = [TreeKey(sortable(lower(k.node), k.node.type), k.descending, k.nulls_first) for k in keys]
+    rows = ordered_rows(trees, argument_fields(args, kinds), node.where)
+    return call("array_distinct", rows) if node.distinct else rows
+
+
+def ordered_rows(
+    keys: Sequence[TreeKey], fields: Sequence[tuple[str, Tree]], where: Node | None = None
+) -> Tree:
+    """All rows of the group, as structs of the fields (and of the keys), in order."""
+    rows = rows_of([*_key_fields(keys), *fields])
+    if where is not None:
+        rows = filter_inside(rows, lower(where))
+    return _in_order(rows, [k.descending for k in keys]) if keys else rows
+
+
+def _is_sorted(node: Node) -> bool:
+    return node.type.kind not in (Kind.MAP, Kind.RECORD)
+
+
+def _key_fields(keys: Sequence[TreeKey]) -> list[tuple[str, Tree]]:
+    """Two fields for each key: whether it is NULL, in a number that sorts as it should, and the key."""
+    fields: list[tuple[str, Tree]] = []
+    for i, key in enumerate(keys):
+        # In the sort order, NULLs come first where the flag is the smaller (or, descending, the larger) one.
+        first = key.nulls_first != key.descending
+        flag = call("if", call("isnull", key.tree), _flag(0 if first else 1), _flag(1 if first else 0))
+        fields += [(f"n{i}", flag), (f"k{i}", key.tree.copy())]
+    return fields
+
+
+def _in_order(rows: Tree, descending: Sequence[bool]) -> Tree:
+    if len(set(descending)) == 1:
+        return call("sort_array", rows, exp.Boolean(this=not descending[0]))
+    left, right = variable("l"), variable("r")
+    branches: list[tuple[Tree, Tree]] = []
+    for i, down in enumerate(descending):
+        for name in (f"n{i}", f"k{i}"):
+            a, b = field(left.copy(), name), field(right.copy(), name)
+            before, after = (gt, lt) if down else (lt, gt)
+            branches += [(before(a, b), integer(-1)), (after(a.copy(), b.copy()), integer(1))]
+    return call("array_sort", rows, lambda_pair("l", "r", case(*branches, otherwise=integer(0))))
+
+
+def _flag(value: int) -> Tree:
+    return exp.Cast(
+        this=exp.Literal.number(value), to=exp.DataType(this=exp.DType.USERDEFINED, kind="TINYINT")
+    )
 
 
 def _distinct_inside(tree: Tree) -> Tree:
@@ -100,20 +225,35 @@ def _distinct_inside(tree: Tree) -> Tree:
     return copy
 
 
-def _filter_inside(tree: Tree, condition: Tree) -> Tree:
+def filter_inside(tree: Tree, condition: Tree) -> Tree:
     """FILTER belongs to Spark's aggregate calls, which may stand inside casts and quotients."""
-    copy = tree.copy()
-    holder = exp.Paren(this=copy)
+    holder = exp.Paren(this=tree.copy())
     for found in list(holder.walk()):
         if is_spark_aggregate(found):
             found.replace(exp.Filter(this=found.copy(), expression=exp.Where(this=condition.copy())))
     return holder.this
 
 
+def filter_arguments(tree: Tree, condition: Tree) -> Tree:
+    """FILTER in a window, where Spark has none: the others' arguments are NULL, which all aggregates leave
+    out."""
+    holder = exp.Paren(this=tree.copy())
+    for found in list(holder.walk()):
+        if isinstance(found, exp.Count) and isinstance(found.this, exp.Star):
+            found.set("this", if_(condition.copy(), integer(1), exp.null()))
+        elif is_spark_aggregate(found):
+            args: list[Tree] = [a.copy() for a in found.expressions]
+            at = 1 if str(found.this).endswith("_by") else 0
+            args[at] = if_(condition.copy(), args[at], exp.null())
+            found.set("expressions", args)
+    return holder.this
+
+
 _SPARK_AGGREGATES = words(
     """
     sum avg count min max every some bit_and bit_or bit_xor stddev stddev_samp stddev_pop variance
-    var_samp var_pop collect_list listagg any_value min_by max_by
+    var_samp var_pop collect_list any_value min_by max_by corr covar_pop covar_samp regr_slope regr_intercept
+    regr_r2 regr_avgx regr_avgy regr_sxx regr_sxy regr_syy regr_count
     """
 )
 
@@ -122,45 +262,3 @@ def is_spark_aggregate(node: exp.Expr) -> bool:
     if isinstance(node, exp.Count):
         return True
     return isinstance(node, exp.Anonymous) and str(node.this) in _SPARK_AGGREGATES
-
-
-def _filtered(node: Aggregate, tree: Tree) -> Tree:
-    return tree if node.where is None else _filter_inside(tree, lower(node.where))
-
-
-def _filtered_listagg(node: Aggregate, args: list[Tree]) -> Tree:
-    value: Tree = exp.Distinct(expressions=[args[0]]) if node.distinct else args[0]
-    tree: Tree = call("listagg", value, args[1])
-    if node.order:
-        tree = exp.WithinGroup(this=tree, expression=exp.Order(expressions=[ordered(k) for k in node.order]))
-    if node.where is not None:
-        tree = exp.Filter(this=tree, expression=exp.Where(this=lower(node.where)))
-    return tree
-
-
-def _sorted_array(node: Aggregate, value: Tree) -> Tree:
-    """Collect (keys, value) structs, sort them by the keys, keep the values. Each key becomes two fields,
-    so that one ascending sort does all directions: whether it is NULL, and the key itself. Descending needs
-    a key that can be negated or compared backwards, which Spark has for none but by sorting twice: so all
-    keys must go the same way."""
-    directions = {k.descending for k in node.order}
-    if len(directions) > 1:
-        raise unsupported("array_agg with ORDER BY items of both directions")
-    descending = directions.pop()
-    parts: list[Tree] = []
-    for i, key in enumerate(node.order):
-        tree = comparable(lower(key.node), key.node.type)
-        # In the sort order, NULLs come first where the flag is the smaller (or, descending, the larger) one.
-        null_first = key.nulls_first != descending
-        flag = call("if", call("isnull", tree), _flag(0 if null_first else 1), _flag(1 if null_first else 0))
-        parts += [string(f"n{i}"), flag, string(f"k{i}"), tree]
-    rows = call("collect_list", call("named_struct", *parts, string("v"), value))
-    ordered_rows = call("sort_array", rows, exp.Boolean(this=not descending))
-    values = call("transform", ordered_rows, lambda_("r", field(variable("r"), "v")))
-    return call("nullif", values, call("array"))
-
-
-def _flag(value: int) -> Tree:
-    return exp.Cast(
-        this=exp.Literal.number(value), to=exp.DataType(this=exp.DType.USERDEFINED, kind="TINYINT")
-    )

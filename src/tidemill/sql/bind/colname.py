@@ -18,6 +18,8 @@ _FIXED: dict[type[exp.Expr], str] = {
     exp.Least: "least",
     exp.Exists: "exists",
     exp.Array: "array",
+    exp.List: "list",
+    exp.Grouping: "grouping",
     exp.Extract: "extract",
     exp.AtTimeZone: "timezone",
     exp.Overlay: "overlay",

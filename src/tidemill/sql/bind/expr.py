@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import TidemillError, UndefinedObject, Unsupported
-from tidemill.sql.bind import scalars, session, special, subquery
+from tidemill.sql.bind import arrays, json_calls, ordered_sets, scalars, session, special, subquery
 from tidemill.sql.bind.aggregate import bind_aggregate
 from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
@@ -27,10 +27,11 @@ from tidemill.sql.bind.fold import fold
 from tidemill.sql.bind.ir import Const, Node, Op, Param
 from tidemill.sql.bind.operators import BINARY, UNARY
 from tidemill.sql.bind.scope import Scope
+from tidemill.sql.bind.table_functions import SET_RETURNING, bind_rows
 from tidemill.sql.bind.typename import sql_type
 from tidemill.sql.bind.window import bind_window, is_window_function
 from tidemill.sql.functions import signature
-from tidemill.sql.functions.lattice import FLOATS, STRINGS
+from tidemill.sql.functions.lattice import FLOATS, STRINGS, base
 from tidemill.sql.functions.resolve import Resolved, resolve_function, resolve_operator
 from tidemill.types.model import BOOL, NUMERIC, TEXT, UNKNOWN, Kind
 
@@ -68,6 +69,9 @@ class Binder:
         self.aggregates = aggregates
         # Inside an aggregate's arguments no further aggregate may stand.
         self.in_aggregate = False
+        self.in_window = False
+        # A set-returning function may stand in a select list, and not in another's arguments.
+        self.rows_allowed = False
         self.windows: Mapping[str, exp.Window] = {}
 
     def bind(self, node: exp.Expr) -> Node:
@@ -95,6 +99,12 @@ class Binder:
             return scalars.FUNCTIONS[name](self, call, position)
         if name in session.FUNCTIONS:
             return session.FUNCTIONS[name](self, call, position)
+        if name in json_calls.FUNCTIONS:
+            return json_calls.FUNCTIONS[name](self, call, position)
+        if name in SET_RETURNING:
+            return bind_rows(self, call, position)
+        if name in ordered_sets.NAMES:
+            raise self.no_function(name, self.bind_all(call.args), position)
         if is_window_function(name):
             raise TidemillError(
                 f"window function {name} requires an OVER clause", sqlstate="42809", position=position
@@ -124,7 +134,7 @@ class Binder:
     def no_function(self, name: str, args: Sequence[Node], position: int | None) -> TidemillError:
         if signature.is_not_yet(name):
             return Unsupported(f"function {name}() is not supported yet", position=position)
-        shown = ", ".join(str(a.type) for a in args)
+        shown = ", ".join(str(base(a.type)) for a in args)
         return UndefinedObject(
             f"function {name}({shown}) does not exist", sqlstate="42883", position=position, hint=_NO_FUNCTION
         )
@@ -136,7 +146,9 @@ class Binder:
         found = resolve_operator(name, [a.type for a in args])
         if found is None:
             shown = (
-                f" {name} ".join(str(a.type) for a in args) if len(args) == 2 else f"{name} {args[0].type}"
+                f" {name} ".join(str(base(a.type)) for a in args)
+                if len(args) == 2
+                else f"{name} {base(args[0].type)}"
             )
             raise UndefinedObject(
                 f"operator does not exist: {shown}", sqlstate="42883", position=position, hint=_NO_OPERATOR
@@ -285,8 +297,9 @@ def _cast(b: Binder, node: exp.Expr) -> Node:
         args = b.bind_all([node.this.this, node.this.expression])
         return b.apply("div", args, position_of(node))
     target = sql_type(node.to)
-    if isinstance(node.this, exp.Array) and target.kind is Kind.ARRAY and not node.this.expressions:
-        return special.empty_array(target)
+    empty = {exp.Array: Kind.ARRAY, exp.List: Kind.LIST}.get(type(node.this))
+    if empty is target.kind and not node.this.expressions:
+        return arrays.empty_array(target)
     if target.kind in FLOATS and isinstance(node.this, exp.Literal) and not node.this.is_string:
         # 1e300::float8: as a numeric, which it is at first, it would not fit ours.
         return explicit_cast(b.ctx, Const(UNKNOWN, str(node.this.this), position_of(node)), target, None)
@@ -315,8 +328,10 @@ def _window(b: Binder, node: exp.Expr) -> Node:
 
 
 def _filter(b: Binder, node: exp.Expr) -> Node:
-    call = call_of(node.this)
     position = position_of(node)
+    if isinstance(node.this, exp.WithinGroup):
+        return ordered_sets.bind_ordered_set(b, node.this, node.args["expression"].this)
+    call = call_of(node.this)
     if call is None or not signature.is_aggregate_name(call.name):
         raise TidemillError(
             "FILTER specified, but this is not an aggregate function", sqlstate="42809", position=position
@@ -347,11 +362,13 @@ _HANDLERS: dict[type[exp.Expr], _Handler] = {
     exp.Dot: _dot,
     exp.Window: _window,
     exp.Filter: _filter,
+    exp.WithinGroup: ordered_sets.bind_ordered_set,
     exp.Collate: _collate,
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(UNARY, _unary),
     **special.HANDLERS,
     **scalars.HANDLERS,
+    **arrays.HANDLERS,
     **session.HANDLERS,
     **subquery.HANDLERS,
 }

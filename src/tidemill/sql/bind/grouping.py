@@ -2,28 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
+from tidemill.errors import LimitExceeded
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.errors import GroupingError, unsupported
-from tidemill.sql.bind.ir import Aggregate, Node, Ref, lower, lower_filter, rewrite, walk
+from tidemill.sql.bind.ir import GROUPING, Aggregate, Node, Op, Ref, lower, lower_filter, rewrite, walk
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import aliased, subquery_as
-from tidemill.types.model import Kind
+from tidemill.sql.functions.tree import Tree, add, call, cast, cast_to, integer, mul, null
+from tidemill.types.model import INT4, Kind
+
+# Sets of one GROUP BY, as PostgreSQL has it (CUBE over twelve expressions makes as many).
+MAX_SETS = 4096
+
+Sets = list[list[Node]]
 
 
 def is_grouped(node: Node) -> bool:
-    return any(isinstance(n, Aggregate) for n in walk(node))
+    return any(isinstance(n, Aggregate) or _is_grouping(n) for n in walk(node))
+
+
+def _is_grouping(node: Node) -> bool:
+    return isinstance(node, Op) and node.key == GROUPING
+
+
+def group_sets(items: Sequence[exp.Expr], key: Callable[[exp.Expr], Node]) -> Sets:
+    """The sets that the items of GROUP BY stand for: every combination of theirs. Without GROUPING SETS,
+    ROLLUP and CUBE there is one."""
+    made: Sets = [[]]
+    for item in items:
+        own = _item_sets(item, key)
+        if len(made) * len(own) > MAX_SETS:
+            raise LimitExceeded(f"too many grouping sets present (maximum {MAX_SETS})", sqlstate="54001")
+        made = [[*a, *b] for a, b in itertools.product(made, own)]
+    return [list(dict.fromkeys(s)) for s in made]
+
+
+def _item_sets(item: exp.Expr, key: Callable[[exp.Expr], Node]) -> Sets:
+    if isinstance(item, exp.GroupingSets):
+        return [s for part in item.expressions for s in _item_sets(part, key)]
+    if isinstance(item, exp.Rollup):
+        parts = [_together(part, key) for part in item.expressions]
+        return [_joined(parts[:n]) for n in range(len(parts), -1, -1)]
+    if isinstance(item, exp.Cube):
+        parts = [_together(part, key) for part in item.expressions]
+        if len(parts) > 12:
+            raise LimitExceeded("CUBE is limited to 12 elements", sqlstate="54001")
+        sizes = range(len(parts), -1, -1)
+        return [_joined(chosen) for n in sizes for chosen in itertools.combinations(parts, n)]
+    return [_together(item, key)]
+
+
+def _together(item: exp.Expr, key: Callable[[exp.Expr], Node]) -> list[Node]:
+    """(a, b) is one element of two."""
+    while isinstance(item, exp.Paren):
+        item = item.this
+    if isinstance(item, exp.Tuple):
+        return [key(part) for part in item.expressions]
+    return [key(item)]
+
+
+def _joined(parts: Sequence[list[Node]]) -> list[Node]:
+    return [node for part in parts for node in part]
 
 
 class Grouping:
-    """One grouped SELECT. Keys become columns g0, g1, ... of the inner query, aggregates a0, a1, ..."""
+    """One grouped SELECT. Keys become columns g0, g1, ... of the inner query, aggregates a0, a1, ..., and
+    whether a key is left out of a row's set b0, b1, ..."""
 
-    def __init__(self, ctx: Context, scope: Scope, keys: Sequence[Node]) -> None:
+    def __init__(self, ctx: Context, scope: Scope, sets: Sets) -> None:
         self._alias = ctx.alias()
+        self._ctx = ctx
+        keys = list(dict.fromkeys(node for s in sets for node in s))
+        self._sets = sets
         self._keys = {key: Ref(key.type, self._alias, f"g{i}") for i, key in enumerate(keys)}
+        self._bits = {key: Ref(INT4, self._alias, f"b{i}") for i, key in enumerate(keys)}
         self._aggregates: dict[Aggregate, Ref] = {}
         visible = [v.node for item in scope.items for v in item.columns] + [v.node for v in scope.columns]
         # Spark aliases of this query's own FROM items; other references are an enclosing query's.
@@ -41,27 +98,57 @@ class Grouping:
 
     def source(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: Node | None) -> exp.Expr:
         """The inner query, as the outer one's FROM item."""
-        columns = [aliased(lower(key), ref.name) for key, ref in self._keys.items()]
+        full = [s for s in self._sets if s]
+        empty = len(self._sets) - len(full)
+        parts: list[exp.Expr] = []
+        if full:
+            parts.append(self._select(full, tree, joins, where))
+        # The set of no key has a row even where there is nothing to group: a query of its own.
+        parts += [self._select([[]], tree, joins, where) for _ in range(empty)]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = exp.Union(this=whole, expression=part, distinct=False)
+        return subquery_as(whole, self._alias)
+
+    def _select(
+        self, sets: Sets, tree: exp.Expr | None, joins: Sequence[exp.Join], where: Node | None
+    ) -> exp.Select:
+        named = {key for s in sets for key in s}
+        columns: list[exp.Expr] = []
+        for key, ref in self._keys.items():
+            columns.append(aliased(_key_tree(key) if key in named else cast_to(null(), key.type), ref.name))
         columns += [aliased(lower(agg), ref.name) for agg, ref in self._aggregates.items()]
+        if len(self._sets) > 1:
+            for key, ref in self._bits.items():
+                columns.append(aliased(self._bit(key, sets, named), ref.name))
         if not columns:
             # HAVING alone: one row if there is no key.
             columns = [aliased(exp.Count(this=exp.Star()), "n")]
         select = exp.Select(expressions=columns)
         if tree is not None:
-            select.set("from_", exp.From(this=tree))
+            select.set("from_", exp.From(this=tree.copy()))
         if joins:
             select.set("joins", [j.copy() for j in joins])
         if where is not None:
             select.set("where", exp.Where(this=lower_filter(where)))
-        if self._keys:
-            keys = [_group_tree(key) for key in self._keys]
-            select.set("group", exp.Group(expressions=keys))
-        return subquery_as(select, self._alias)
+        if len(sets) > 1:
+            tuples = [exp.Tuple(expressions=[_key_tree(k) for k in s]) for s in sets]
+            select.set("group", exp.Group(expressions=[exp.GroupingSets(expressions=tuples)]))
+        elif sets[0]:
+            select.set("group", exp.Group(expressions=[_key_tree(key) for key in sets[0]]))
+        return select
+
+    def _bit(self, key: Node, sets: Sets, named: set[Node]) -> Tree:
+        if key not in named:
+            return integer(1)
+        return integer(0) if len(sets) == 1 else cast(call("grouping", _key_tree(key)), "INT")
 
     def finish(self, node: Node) -> Node:
         """The expression over the inner query's columns; 42803 where it names what grouping has lost."""
 
         def change(part: Node) -> Node | None:
+            if isinstance(part, Op) and part.key == GROUPING:
+                return self._grouping(part)
             key = self._keys.get(part)
             if key is not None:
                 return key
@@ -76,8 +163,26 @@ class Grouping:
 
         return rewrite(node, change)
 
+    def _grouping(self, call_: Op) -> Node:
+        """GROUPING(a, b): a bit for each, the last the lowest."""
+        if any(arg not in self._keys for arg in call_.args):
+            raise GroupingError(
+                "arguments to GROUPING must be grouping expressions of the associated query level"
+            )
+        if len(self._sets) == 1:
+            return Op(INT4, "no grouping", (), lambda a: integer(0))
+        bits = tuple(self._bits[arg] for arg in call_.args)
 
-def _group_tree(key: Node) -> exp.Expr:
+        def build(a: Sequence[Tree]) -> Tree:
+            number = a[0]
+            for bit in a[1:]:
+                number = add(mul(number, integer(2)), bit)
+            return number
+
+        return Op(INT4, "grouping bits", bits, build)
+
+
+def _key_tree(key: Node) -> exp.Expr:
     if key.type.kind is Kind.CHAR and key.type.length is None:
         raise unsupported("GROUP BY of type character without a length")
     return lower(key)

@@ -12,13 +12,17 @@ from typing import Any
 
 from sqlglot import exp
 
-from tidemill.errors import Internal, Unsupported
+from tidemill.errors import Internal
 from tidemill.sql.bind.literal import literal_tree
 from tidemill.sql.functions.casts import cast_tree
 from tidemill.sql.functions.markers import Fixed, fixed, parameter
 from tidemill.sql.functions.signature import Fn
-from tidemill.sql.functions.tree import Tree, column
+from tidemill.sql.functions.tree import Tree, and_, call, column, eq, lambda_, let_all, string, variable
+from tidemill.sql.functions.tree import field as field_of
 from tidemill.types.model import Kind, SqlType
+
+# The key of the Op that is GROUPING(...): what it is, the grouping knows (`grouping`).
+GROUPING = "grouping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +92,39 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(Node):
-    """An aggregate call; `where` is its FILTER."""
+    """An aggregate call; `where` is its FILTER. `direct` is an ordered set's argument in parentheses."""
 
     fn: Fn
     args: tuple[Node, ...]
     distinct: bool = False
     where: Node | None = None
     order: tuple[SortKey, ...] = ()
+    direct: Node | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Window(Node):
-    """A window function call. `call` makes its Spark tree from the lowered args; the frame is already
-    Spark's."""
+    """A window function call. `build` makes its Spark tree from the lowered args; the frame is already
+    Spark's. `where` is an aggregate's FILTER. `groups`: the frame counts groups of peers, and is one over
+    their numbers once those are known (`stages`)."""
 
     key: str
     args: tuple[Node, ...]
     partition: tuple[Node, ...]
     order: tuple[SortKey, ...]
     frame: exp.Expr | None
+    build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
+    where: Node | None = None
+    groups: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Node):
+    """A set-returning function in a select list: a row for each of its values (`stages` takes care).
+    `build` makes the array of them."""
+
+    key: str
+    args: tuple[Node, ...]
     build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
 
 
@@ -122,7 +140,7 @@ class Subquery(Node):
 
 
 def children(node: Node) -> Sequence[Node]:
-    if isinstance(node, Op):
+    if isinstance(node, Op | Rows):
         return node.args
     if isinstance(node, Convert):
         return (node.arg,)
@@ -130,7 +148,8 @@ def children(node: Node) -> Sequence[Node]:
         where = () if node.where is None else (node.where,)
         return (*node.args, *where, *(k.node for k in node.order))
     if isinstance(node, Window):
-        return (*node.args, *node.partition, *(k.node for k in node.order))
+        where = () if node.where is None else (node.where,)
+        return (*node.args, *where, *node.partition, *(k.node for k in node.order))
     if isinstance(node, Subquery):
         return (*node.operands, *node.outer)
     return ()
@@ -154,7 +173,7 @@ def rewrite(node: Node, change: Callable[[Node], Node | None]) -> Node:
     def keys(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
         return tuple(replace(k, node=rewrite(k.node, change)) for k in order)
 
-    if isinstance(node, Op):
+    if isinstance(node, Op | Rows):
         return replace(node, args=all_(node.args))
     if isinstance(node, Convert):
         return replace(node, arg=rewrite(node.arg, change))
@@ -162,7 +181,10 @@ def rewrite(node: Node, change: Callable[[Node], Node | None]) -> Node:
         where = None if node.where is None else rewrite(node.where, change)
         return replace(node, args=all_(node.args), where=where, order=keys(node.order))
     if isinstance(node, Window):
-        return replace(node, args=all_(node.args), partition=all_(node.partition), order=keys(node.order))
+        where = None if node.where is None else rewrite(node.where, change)
+        return replace(
+            node, args=all_(node.args), where=where, partition=all_(node.partition), order=keys(node.order)
+        )
     if isinstance(node, Subquery):
         return _rewrite_subquery(node, change)
     return node
@@ -225,11 +247,24 @@ def _lower_subquery(node: Subquery) -> Tree:
         return query
     if node.kind == "exists":
         return exp.Exists(this=node.tree.copy())
-    raise Unsupported(
-        "IN (subquery) cannot be used as a value here",
-        detail="Spark would answer false where SQL says NULL.",
-        hint="In WHERE it may stand alone or be joined by AND and OR; elsewhere use EXISTS.",
-    )
+    return _membership_value(node)
+
+
+def _membership_value(node: Subquery) -> Tree:
+    """IN (subquery) as a value. Spark's own would be false where SQL says NULL, so the subquery's rows are
+    looked through as an array, which knows the difference."""
+    count = len(node.operands)
+    fields = [part for i in range(count) for part in (string(f"c{i}"), exp.column(f"c{i}", quoted=True))]
+    rows = exp.Select(expressions=[call("collect_list", call("named_struct", *fields))])
+    alias = exp.TableAlias(this=exp.to_identifier("tm_in", quoted=True))
+    rows.set("from_", exp.From(this=exp.Subquery(this=node.tree.copy(), alias=alias)))
+    array = call("coalesce", exp.Subquery(this=rows), call("array"))
+
+    def among(values: list[Tree]) -> Tree:
+        pairs = [eq(v.copy(), field_of(variable("m"), f"c{i}")) for i, v in enumerate(values[:count])]
+        return call("exists", values[count], lambda_("m", and_(*pairs)))
+
+    return let_all([*(lower(o) for o in node.operands), array], among)
 
 
 def lower_filter(node: Node, *, conjunct: bool = True) -> Tree:
@@ -259,4 +294,4 @@ def _lower_membership(node: Node) -> Tree:
 
 def is_constant(node: Node) -> bool:
     """Made of literals, parameters and session values alone."""
-    return not any(isinstance(n, Ref | Aggregate | Window | Subquery) for n in walk(node))
+    return not any(isinstance(n, Ref | Aggregate | Window | Subquery | Rows) for n in walk(node))

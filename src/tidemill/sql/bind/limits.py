@@ -7,6 +7,7 @@ that `substitute` resolves: NULL means no limit, a negative value is an error.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -57,11 +58,41 @@ def apply_limits(env: Env, tree: exp.Expr, query: exp.Expr, *, ordered: bool) ->
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """FETCH FIRST count ROWS WITH TIES, behind OFFSET."""
+
+    count: exp.Expr
+    offset: exp.Expr | None
+
+
+def ties(query: exp.Expr) -> Ties | None:
+    """The query's WITH TIES, if it has one."""
+    limit, offset = query.args.get("limit"), query.args.get("offset")
+    options = limit.args.get("limit_options") if isinstance(limit, exp.Fetch) else None
+    if options is None or not options.args.get("with_ties"):
+        return None
+    return Ties(_limit_value(limit), offset.args["expression"] if offset is not None else None)
+
+
+def known_limit(env: Env, clause: str, value: exp.Expr | None) -> int | None:
+    """The number of rows, where it must be known when the query is bound; None for no limit."""
+    holder = exp.Select()
+    if value is not None:
+        _set(env, holder, clause, value)
+    found = holder.args.get(clause)
+    if found is None:
+        return None
+    if META in found.meta:
+        raise unsupported(f"a parameter in {clause.upper()} of WITH TIES", position_of(value))
+    return int(found.args["expression"].name)
+
+
 def _limit_value(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Fetch):
         options = node.args.get("limit_options")
-        if options is not None and (options.args.get("with_ties") or options.args.get("percent")):
-            raise unsupported("FETCH FIRST ... WITH TIES", position_of(node))
+        if options is not None and options.args.get("percent"):
+            raise unsupported("FETCH FIRST ... PERCENT", position_of(node))
         count = node.args.get("count")
         return count if count is not None else exp.Literal.number(1)
     return node.args["expression"]

@@ -49,7 +49,11 @@ _CLAUSES = {
     "distinct": "DISTINCT",
     "limit": "LIMIT",
     "offset": "OFFSET",
+    "with_": "WITH RECURSIVE",
 }
+# What makes several rows of one. The rows are the row's own, so it is linear, but not a projection: it may
+# neither be left out nor written twice.
+_GENERATORS = frozenset({"explode", "inline"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +159,24 @@ def _check_scalar(tree: exp.Expr) -> None:
 
 
 def _over(select: exp.Select, inner: exp.Select, alias: str) -> exp.Select:
-    if select.args.get("where") is None and all(isinstance(e.this, exp.Column) for e in select.expressions):
+    picks = select.args.get("where") is None and all(
+        isinstance(e.this, exp.Column) for e in select.expressions
+    )
+    if picks and not _generates(inner):
         # Only picks columns: every level of UNION ALL does.
         given = {e.alias: e for e in inner.expressions}
         picked = [aliased(given[e.this.name].this.copy(), e.alias) for e in select.expressions]
         inner.set("expressions", [*picked, given[ROW]])
         return inner
     return _carrying(select, subquery_as(inner, alias))
+
+
+def _generates(select: exp.Select) -> bool:
+    return any(
+        isinstance(n, exp.Anonymous) and str(n.this) in _GENERATORS
+        for e in select.expressions
+        for n in e.walk()
+    )
 
 
 def _carrying(select: exp.Select, source: exp.Expr) -> exp.Select:
@@ -215,7 +230,9 @@ def _steps(conditions: Sequence[Tree]) -> list[Tree]:
 
 def _merged(select: exp.Select) -> tuple[list[Tree], list[Tree]] | None:
     """The conditions and outputs (without the carried number) over the relation's own columns; None where
-    an expression would have to be written in another's place."""
+    an expression would have to be written in another's place, or makes several rows of one."""
+    if _generates(select):
+        return None
     source = select.args["from_"].this
     where = select.args.get("where")
     own = [where.this] if where is not None else []

@@ -33,5 +33,8 @@ BINARY: dict[type[exp.Expr], str] = {
     exp.ArrayContainedBy: "<@",
     exp.ArrayOverlaps: "&&",
     exp.JSONBContainsTopKey: "?",
+    exp.JSONBContainsAnyTopKeys: "?|",
+    exp.JSONBContainsAllTopKeys: "?&",
+    exp.JSONBDeleteAtPath: "#-",
 }
 UNARY: dict[type[exp.Expr], str] = {exp.Neg: "-", exp.BitwiseNot: "~"}

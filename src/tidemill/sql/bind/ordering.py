@@ -11,7 +11,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind.aggregate import sort_direction
 from tidemill.sql.bind.errors import AmbiguousColumn, InvalidColumnReference, position_of, unsupported
 from tidemill.sql.bind.ir import Node
-from tidemill.sql.functions.comparison import check_ordered, comparable
+from tidemill.sql.functions.comparison import check_sorted, sortable
 from tidemill.sql.functions.tree import Tree
 from tidemill.types.model import SqlType
 
@@ -65,9 +65,9 @@ def order_output(
 
 
 def _ordered(item: exp.Ordered, name: str, t: SqlType) -> exp.Ordered:
-    check_ordered(t, "ORDER BY")
+    check_sorted(t, "ORDER BY")
     descending, nulls_first = sort_direction(item)
-    value: Tree = comparable(exp.column(name, quoted=True), t)
+    value: Tree = sortable(exp.column(name, quoted=True), t)
     return exp.Ordered(this=value, desc=descending, nulls_first=nulls_first)
 
 

@@ -19,7 +19,7 @@ from tidemill.sql.bind.constant import Constants
 from tidemill.sql.bind.errors import mismatch, position_of, unsupported
 from tidemill.sql.bind.expr import Env
 from tidemill.sql.bind.ir import Node, Ref, is_constant, lower
-from tidemill.sql.bind.limits import apply_limits
+from tidemill.sql.bind.limits import apply_limits, ties
 from tidemill.sql.bind.ordering import Output, order_output
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import select_from, subquery_as
@@ -71,8 +71,6 @@ def bind_level(env: Env, query: exp.Expr, parent: Scope | None) -> Bound:
 
 
 def _with(env: Env, with_: exp.With, parent: Scope | None) -> Env:
-    if with_.args.get("recursive"):
-        raise unsupported("WITH RECURSIVE", position_of(with_))
     ctes = dict(env.ctes)
     own: set[str] = set()
     for item in with_.expressions:
@@ -84,8 +82,14 @@ def _with(env: Env, with_: exp.With, parent: Scope | None) -> Env:
                 position=position_of(item),
             )
         own.add(name)
-        bound = bind_level(replace(env, ctes=ctes), item.this, parent)
         names = [c.name for c in (item.args["alias"].args.get("columns") or ())]
+        here = replace(env, ctes=ctes)
+        if with_.args.get("recursive") and names_itself(item):
+            from tidemill.sql.bind.recursive import bind_recursive
+
+            bound = bind_recursive(here, item, names, parent)
+        else:
+            bound = bind_level(here, item.this, parent)
         if len(names) > len(bound.columns):
             raise TidemillError(
                 f'WITH query "{name}" has {len(bound.columns)} columns available '
@@ -98,6 +102,10 @@ def _with(env: Env, with_: exp.With, parent: Scope | None) -> Env:
         )
         ctes[name] = replace(bound, columns=columns)
     return replace(env, ctes=ctes)
+
+
+def names_itself(item: exp.CTE) -> bool:
+    return any(t.name == item.alias and not t.args.get("db") for t in item.this.find_all(exp.Table))
 
 
 def _parenthesised(env: Env, query: exp.Subquery, parent: Scope | None) -> Bound:
@@ -162,6 +170,8 @@ def _finish(env: Env, bound: Bound, query: exp.Expr, parent: Scope | None) -> Bo
     """ORDER BY, LIMIT and OFFSET of a set operation, VALUES or a query in parentheses: they see output
     columns alone."""
     order = query.args.get("order")
+    if ties(query) is not None:
+        return _finish_ties(env, bound, query)
     if order is None and not query.args.get("limit") and not query.args.get("offset"):
         return bound
     tree = bound.tree
@@ -169,16 +179,40 @@ def _finish(env: Env, bound: Bound, query: exp.Expr, parent: Scope | None) -> Bo
     constants = bound.constants
     if order is not None:
         alias = env.ctx.alias()
-        refs = [Ref(c.type, alias, f"c{i}", c.name) for i, c in enumerate(bound.columns)]
-        outputs = [Output(c.name, r) for c, r in zip(bound.columns, refs, strict=True)]
-        keys = order_output(order, outputs, None, "this query's ORDER BY")
+        refs, keys = _order_keys(bound, alias, order)
         select = select_from(subquery_as(tree, alias), [lower(r) for r in refs])
-        select.set("order", exp.Order(expressions=[k.tree for k in keys]))
+        select.set("order", exp.Order(expressions=keys))
         tree, ordered, constants = select, True, None
     limited = apply_limits(env, tree, query, ordered=ordered)
     if limited is not tree:
         constants = None
     return replace(bound, source=limited, ordered=ordered, constants=constants)
+
+
+def _finish_ties(env: Env, bound: Bound, query: exp.Expr) -> Bound:
+    """... and FETCH FIRST n ROWS WITH TIES: a SELECT of its own does it."""
+    from tidemill.sql.bind.distinct import with_ties
+
+    limit = ties(query)
+    assert limit is not None
+    keys = _order_keys(bound, env.ctx.alias(), query.args.get("order"))[1]
+    alias = env.ctx.alias()
+    columns = [exp.column(f"c{i}", table=alias, quoted=True) for i in range(len(bound.columns))]
+    kept = with_ties(env, select_from(subquery_as(bound.tree, alias), columns), keys, query, limit)
+    outer = env.ctx.alias()
+    names = [exp.column(f"c{i}", table=outer, quoted=True) for i in range(len(bound.columns))]
+    select = select_from(subquery_as(kept, outer), names)
+    select.set("order", exp.Order(expressions=[k.copy() for k in keys]))
+    return replace(bound, source=select, ordered=True, constants=None)
+
+
+def _order_keys(bound: Bound, alias: str, order: exp.Order | None) -> tuple[list[Ref], list[exp.Ordered]]:
+    """The outputs as columns of `alias`, and the items of ORDER BY over them."""
+    refs = [Ref(c.type, alias, f"c{i}", c.name) for i, c in enumerate(bound.columns)]
+    outputs = [Output(c.name, r) for c, r in zip(bound.columns, refs, strict=True)]
+    if order is None:
+        return refs, []
+    return refs, [k.tree for k in order_output(order, outputs, None, "this query's ORDER BY")]
 
 
 def constants_of(nodes: Sequence[Node]) -> Constants | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from tidemill.errors import LimitExceeded, SyntaxError_
 from tidemill.sql.bind.coerce import settle
 from tidemill.sql.bind.colname import column_name
+from tidemill.sql.bind.distinct import first_of_each, with_ties
 from tidemill.sql.bind.errors import (
     GroupingError,
     InvalidColumnReference,
@@ -18,12 +19,13 @@ from tidemill.sql.bind.errors import (
     unsupported,
 )
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.grouping import Grouping, is_grouped
-from tidemill.sql.bind.ir import Aggregate, Node, Window, lower, lower_filter, walk
-from tidemill.sql.bind.limits import apply_limits
+from tidemill.sql.bind.grouping import Grouping, group_sets, is_grouped
+from tidemill.sql.bind.ir import GROUPING, Aggregate, Node, Op, Window, lower, lower_filter, walk
+from tidemill.sql.bind.limits import apply_limits, ties
 from tidemill.sql.bind.ordering import Key, Output, find_output, order_output
 from tidemill.sql.bind.query import Bound, constants_of
 from tidemill.sql.bind.scope import Scope
+from tidemill.sql.bind.stages import expand, has_groups, has_rows, number_groups
 from tidemill.sql.bind.tables import aliased, bind_from, select_from, star_columns, subquery_as
 from tidemill.sql.functions.comparison import check_grouped
 from tidemill.types.model import Column
@@ -39,19 +41,24 @@ def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> Bound:
     where = _condition(env, scope, query.args.get("where"), "WHERE")
     binder = Binder(env, scope, "SELECT", aggregates=True)
     binder.windows = {w.name: w for w in query.args.get("windows") or ()}
+    binder.rows_allowed = True
     raw = _select_list(binder, query)
     if not raw:
         raise unsupported("a SELECT without columns", position_of(query))
     outputs = [Output(name, settle(env.ctx, node)) for name, node in raw]
     group = query.args.get("group")
-    keys = _group_keys(env, scope, group, outputs) if group is not None else []
+    sets = (
+        group_sets(group.expressions, _group_key(env, scope, group, outputs)) if group is not None else [[]]
+    )
     having_node = query.args.get("having")
     having_binder = Binder(env, scope, "HAVING", aggregates=True)
     having = having_binder.boolean(having_node.this, "HAVING") if having_node is not None else None
     order_nodes = _order_nodes(binder, query, outputs)
+    on = _distinct_on(binder, query, outputs)
     everything = [
         *(o.node for o in outputs),
         *order_nodes.values(),
+        *on,
         *([having] if having is not None else []),
     ]
     finish: _Finish = _unchanged
@@ -62,26 +69,45 @@ def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> Bound:
         tree_source, joins = source.tree, source.joins
     condition = where
     grouped = group is not None or having is not None or any(is_grouped(n) for n in everything)
+    if on:
+        _check_distinct_on(query, outputs, order_nodes, on)
     if grouped:
-        grouping = Grouping(env.ctx, scope, keys)
+        grouping = Grouping(env.ctx, scope, sets)
         for node in everything:
             grouping.collect(node)
         tree_source, joins = grouping.source(tree_source, joins, where), []
         finish = grouping.finish
         condition = finish(having) if having is not None else None
         outputs = [replace(o, node=finish(o.node)) for o in outputs]
-    select = _assemble(env, query, tree_source, joins, condition, outputs, order_nodes, finish)
+        on = [finish(n) for n in on]
+    parts = _Parts(tree_source, joins, condition, outputs, on)
+    select = _assemble(env, scope, query, parts, order_nodes, finish)
     plain = source is None and not grouped and condition is None
     tail = any(query.args.get(k) for k in ("order", "limit", "offset", "distinct"))
     constants = constants_of([o.node for o in outputs]) if plain and not tail else None
+    limited = select
+    if ties(query) is None:
+        limited = apply_limits(env, select, query, ordered=query.args.get("order") is not None)
     return Bound(
-        apply_limits(env, select, query, ordered=query.args.get("order") is not None),
+        limited,
         tuple(Column(o.name, o.node.type) for o in outputs),
         tuple(scope.outer),
         query.args.get("order") is not None,
         constants,
         tuple(node for _, node in raw) if not grouped else tuple(o.node for o in outputs),
     )
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What a SELECT is made of: a FROM item with its joins, a condition, the outputs and what DISTINCT ON
+    compares."""
+
+    source: exp.Expr | None
+    joins: Sequence[exp.Join]
+    condition: Node | None
+    outputs: Sequence[Output]
+    on: Sequence[Node]
 
 
 def _unchanged(node: Node) -> Node:
@@ -124,17 +150,18 @@ def _check_width(outputs: int) -> None:
         raise LimitExceeded(f"target lists can have at most {MAX_OUTPUTS} entries", sqlstate="54011")
 
 
-def _group_keys(env: Env, scope: Scope, group: exp.Group, outputs: Sequence[Output]) -> list[Node]:
+def _group_key(
+    env: Env, scope: Scope, group: exp.Group, outputs: Sequence[Output]
+) -> Callable[[exp.Expr], Node]:
+    """What an expression of GROUP BY means: an output by its number or name, or an expression."""
     if any(group.args.get(k) for k in ("grouping_sets", "cube", "rollup", "all", "totals")):
-        raise unsupported("GROUPING SETS, CUBE or ROLLUP", position_of(group))
+        raise unsupported("this form of GROUP BY", position_of(group))
     binder = Binder(env, scope, "GROUP BY")
-    keys: list[Node] = []
-    for item in group.expressions:
+
+    def key_of(item: exp.Expr) -> Node:
         inner = item
         while isinstance(inner, exp.Paren):
             inner = inner.this
-        if isinstance(inner, exp.GroupingSets | exp.Cube | exp.Rollup | exp.Tuple):
-            raise unsupported("GROUPING SETS, CUBE or ROLLUP", position_of(group))
         index = find_output(inner, outputs, "GROUP BY") if isinstance(inner, exp.Literal) else None
         if (
             index is None
@@ -155,10 +182,16 @@ def _group_keys(env: Env, scope: Scope, group: exp.Group, outputs: Sequence[Outp
                 raise GroupingError(
                     "window functions are not allowed in GROUP BY", position=position_of(item)
                 )
+            if isinstance(part, Op) and part.key == GROUPING:
+                raise GroupingError(
+                    "grouping operations are not allowed in GROUP BY", position=position_of(item)
+                )
+        if has_rows(key):
+            raise unsupported("a set-returning function in GROUP BY", position_of(item))
         check_grouped(key.type, "GROUP BY")
-        if key not in keys:
-            keys.append(key)
-    return keys
+        return key
+
+    return key_of
 
 
 def _is_input(scope: Scope, node: exp.Column) -> bool:
@@ -177,31 +210,83 @@ def _order_nodes(binder: Binder, query: exp.Select, outputs: Sequence[Output]) -
     return found
 
 
+# --- DISTINCT ON
+
+
+def _distinct_on(binder: Binder, query: exp.Select, outputs: Sequence[Output]) -> list[Node]:
+    """The expressions of DISTINCT ON, which name outputs as ORDER BY's do."""
+    distinct = query.args.get("distinct")
+    on = distinct.args.get("on") if distinct is not None else None
+    if on is None:
+        return []
+    items = list(on.expressions) if isinstance(on, exp.Tuple) else [on]
+    nodes: list[Node] = []
+    for item in items:
+        inner = item.this if isinstance(item, exp.Paren) else item
+        clause = "DISTINCT ON" if isinstance(inner, exp.Literal) else "ORDER BY"
+        index = find_output(inner, outputs, clause)
+        binder.clause = "DISTINCT ON"
+        node = outputs[index].node if index is not None else settle(binder.ctx, binder.bind(inner))
+        check_grouped(node.type, "DISTINCT ON")
+        if node not in nodes:
+            nodes.append(node)
+    return nodes
+
+
+def _check_distinct_on(
+    query: exp.Select, outputs: Sequence[Output], order_nodes: dict[int, Node], on: Sequence[Node]
+) -> None:
+    """ORDER BY must begin with them, in any order."""
+    order = query.args.get("order")
+    left = set(on)
+    for item in order.expressions if order is not None else ():
+        index = find_output(item.this, outputs, "ORDER BY")
+        node = outputs[index].node if index is not None else order_nodes[id(item.this)]
+        if node in on:
+            left.discard(node)
+        elif left:
+            raise InvalidColumnReference(
+                "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
+                position=position_of(item),
+            )
+
+
+# --- the Spark query
+
+
 def _assemble(
     env: Env,
+    scope: Scope,
     query: exp.Select,
-    source: exp.Expr | None,
-    joins: Sequence[exp.Join],
-    condition: Node | None,
-    outputs: Sequence[Output],
+    parts: _Parts,
     order_nodes: dict[int, Node],
     finish: _Finish,
 ) -> exp.Select:
     order = query.args.get("order")
     keys: list[Key] = []
     if order is not None:
-        keys = order_output(order, outputs, lambda n: finish(order_nodes[id(n)]), "ORDER BY")
+        keys = order_output(order, parts.outputs, lambda n: finish(order_nodes[id(n)]), "ORDER BY")
     hidden = [k.hidden for k in keys if k.hidden is not None]
-    select = select_from(source, [lower(o.node) for o in outputs])
+    nodes = [*(o.node for o in parts.outputs), *hidden, *parts.on]
+    source, joins, condition = parts.source, parts.joins, parts.condition
+    if any(map(has_groups, nodes)):
+        source, numbered = number_groups(env.ctx, scope, nodes, source, joins, condition)
+        joins, condition = [], None
+        nodes = [numbered(n) for n in nodes]
+    if any(map(has_rows, nodes)):
+        source, expanded = expand(env.ctx, scope, nodes, source, joins, condition)
+        joins, condition = [], None
+        nodes = [expanded(n) for n in nodes]
+    count = len(parts.outputs)
+    values, extra, on = nodes[:count], nodes[count : count + len(hidden)], nodes[count + len(hidden) :]
+    select = select_from(source, [lower(n) for n in values])
     if joins:
         select.set("joins", [j.copy() for j in joins])
     if condition is not None:
         select.set("where", exp.Where(this=lower_filter(condition)))
     distinct = query.args.get("distinct")
-    if distinct is not None:
-        if distinct.args.get("on") is not None:
-            raise unsupported("DISTINCT ON", position_of(query))
-        for output in outputs:
+    if distinct is not None and not on:
+        for output in parts.outputs:
             check_grouped(output.node.type, "DISTINCT")
         if hidden:
             raise InvalidColumnReference(
@@ -209,11 +294,17 @@ def _assemble(
                 position=position_of(order),
             )
         select.set("distinct", exp.Distinct())
-    if hidden:
-        extra = [aliased(lower(node), f"h{i}") for i, node in enumerate(hidden)]
-        select.set("expressions", [*select.expressions, *extra])
+    limit = ties(query)
+    if extra or on or limit is not None:
+        behind = [aliased(lower(node), f"h{i}") for i, node in enumerate(extra)]
+        select.set("expressions", [*select.expressions, *behind])
+        items = [k.tree for k in keys]
+        if on:
+            select = first_of_each(env.ctx, select, on, items)
+        if limit is not None:
+            select = with_ties(env, select, items, query, limit)
         alias = env.ctx.alias()
-        columns = [exp.column(f"c{i}", table=alias, quoted=True) for i in range(len(outputs))]
+        columns = [exp.column(f"c{i}", table=alias, quoted=True) for i in range(count)]
         select = select_from(subquery_as(select, alias), columns)
     if keys:
         select.set("order", exp.Order(expressions=[k.tree for k in keys]))

@@ -100,6 +100,13 @@ def _known(text: str) -> TidemillError | None:
                 hint="Split the statement: nest less, join fewer queries by UNION.",
                 sqlstate="54001",
             )
+        if root in ("RECURSION_LEVEL_LIMIT_EXCEEDED", "RECURSION_ROW_LIMIT_EXCEEDED"):
+            return LimitExceeded(
+                "recursive query does not end",
+                detail=_first_line(message),
+                hint="Give it a condition that comes to an end, or fewer rounds.",
+                sqlstate="54001",
+            )
         if root == "SCALAR_SUBQUERY_TOO_MANY_ROWS":
             return CardinalityViolation("more than one row returned by a subquery used as an expression")
         if root in ("CAST_OVERFLOW", "CAST_INVALID_INPUT"):

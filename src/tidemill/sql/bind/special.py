@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.errors import Internal, SyntaxError_, TidemillError
 from tidemill.sql.bind import subquery
 from tidemill.sql.bind.calls import FunctionCall, row_of
-from tidemill.sql.bind.coerce import explicit_cast, require_bool, settle, to_type, unify
+from tidemill.sql.bind.coerce import require_bool, settle, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import Const, Node, Op
+from tidemill.sql.bind.ir import GROUPING, Const, Node, Op
 from tidemill.sql.functions import comparison
 from tidemill.sql.functions.lattice import can_coerce
 from tidemill.sql.functions.tree import (
@@ -28,20 +28,21 @@ from tidemill.sql.functions.tree import (
     not_,
     or_,
     string,
-    sub,
 )
-from tidemill.types.arrow import element_type
 from tidemill.types.model import (
     BOOL,
     INT4,
     TEXT,
     Kind,
     SqlType,
-    array,
 )
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
+
+
+# GROUPING() of more expressions than an integer has bits.
+MAX_GROUPING = 31
 
 
 def conjunction(nodes: Sequence[Node]) -> Node:
@@ -87,8 +88,11 @@ def _not(b: Binder, node: exp.Expr) -> Node:
 
 
 def _is(b: Binder, node: exp.Expr) -> Node:
-    inner = b.bind(node.this)
     what = node.args["expression"]
+    fields = row_of(node.this)
+    if fields is not None and isinstance(what, exp.Null):
+        return _row_is_null(b, fields, negate=bool(node.args.get("negate")))
+    inner = b.bind(node.this)
     if isinstance(what, exp.Null):
         value = settle(b.ctx, inner)
         found: Node = Op(BOOL, "isnull", (value,), lambda a: is_null(a[0]))
@@ -105,7 +109,23 @@ def _is(b: Binder, node: exp.Expr) -> Node:
     return negation(found) if node.args.get("negate") else found
 
 
+def _row_is_null(b: Binder, fields: Sequence[exp.Expr], *, negate: bool) -> Node:
+    """A row is NULL if all its fields are, and not NULL if none is."""
+    nulls = [Op(BOOL, "isnull", (settle(b.ctx, n),), lambda a: is_null(a[0])) for n in b.bind_all(fields)]
+    return conjunction([negation(n) for n in nulls] if negate else list(nulls))
+
+
 def _distinct_from(b: Binder, node: exp.Expr) -> Node:
+    rows = [row_of(node.this), row_of(node.args["expression"])]
+    if rows[0] is not None and rows[1] is not None:
+        if len(rows[0]) != len(rows[1]):
+            raise SyntaxError_("unequal number of entries in row expressions", position=position_of(node))
+        pairs = [
+            _distinct_from(b, exp.NullSafeNEQ(this=x.copy(), expression=y.copy()))
+            for x, y in zip(rows[0], rows[1], strict=True)
+        ]
+        found = disjunction(pairs)
+        return negation(found) if isinstance(node, exp.NullSafeEQ) else found
     left, right = b.bind(node.this), b.bind(node.args["expression"])
     equal = b.operator("=", [left, right], position_of(node))
     assert isinstance(equal, Op)
@@ -162,15 +182,24 @@ def _in(b: Binder, node: exp.Expr) -> Node:
 
 
 def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position: int | None) -> Node:
-    """(a, b) = (c, d), column by column."""
+    """(a, b) = (c, d), column by column; (a, b) < (c, d) by the first that is not equal."""
     rows = [row_of(side) for side in (left, right)]
-    if rows[0] is None or rows[1] is None or name not in ("=", "<>"):
+    if rows[0] is None or rows[1] is None or name not in ("=", "<>", "<", "<=", ">", ">="):
         raise unsupported("this comparison of rows", position)
     if len(rows[0]) != len(rows[1]):
         raise SyntaxError_("unequal number of entries in row expressions", position=position)
-    pairs = [b.operator("=", [b.bind(x), b.bind(y)], position) for x, y in zip(rows[0], rows[1], strict=True)]
-    equal = conjunction(pairs)
-    return equal if name == "=" else negation(equal)
+    sides = [(b.bind(x), b.bind(y)) for x, y in zip(rows[0], rows[1], strict=True)]
+    pairs = [b.operator("=", list(pair), position) for pair in sides]
+    if name == "=":
+        return conjunction(pairs)
+    if name == "<>":
+        return disjunction([negation(p) for p in pairs])
+    result = b.operator(name, list(sides[-1]), position)
+    for pair, equal in zip(sides[-2::-1], pairs[-2::-1], strict=True):
+        # Where it is not known whether they are equal, it is not known which is smaller.
+        smaller = b.operator(name[0], list(pair), position)
+        result = Op(BOOL, "case", (equal, result, smaller), lambda a: case((a[0], a[1]), otherwise=a[2]))
+    return result
 
 
 def _case(b: Binder, node: exp.Expr) -> Node:
@@ -229,11 +258,11 @@ def _nullif(b: Binder, node: exp.Expr) -> Node:
 
 
 def _like(b: Binder, node: exp.Expr) -> Node:
-    if isinstance(node.args["expression"], exp.Any | exp.All):
-        raise unsupported("LIKE ANY", position_of(node))
     name = "~~" if isinstance(node, exp.Like) else "~~*"
     if node.args.get("negate"):
         name = f"!{name}"
+    if isinstance(node.args["expression"], exp.Any | exp.All):
+        return subquery.bind_quantified(b, name, node.this, node.args["expression"])
     return b.operator(name, b.bind_all([node.this, node.args["expression"]]), position_of(node))
 
 
@@ -283,55 +312,6 @@ def _with_backslash(pattern: str, sign: str) -> str:
     return "".join(out)
 
 
-# --- arrays
-
-
-def empty_array(t: SqlType) -> Node:
-    return Op(t, "array", (), lambda a: cast_to(call("array"), t))
-
-
-def _array(b: Binder, node: exp.Expr) -> Node:
-    items = list(node.expressions)
-    if len(items) == 1 and isinstance(items[0], exp.Query):
-        raise unsupported("ARRAY(subquery)", position_of(node))
-    if not items:
-        raise TidemillError(
-            "cannot determine type of empty array",
-            hint="Explicitly cast to the desired type, for example ARRAY[]::integer[].",
-            sqlstate="42P18",
-            position=position_of(node),
-        )
-    nodes, t = unify(b.ctx, b.bind_all(items), "ARRAY", [position_of(i) for i in items])
-    if t.kind is Kind.ARRAY:
-        raise unsupported("an array of arrays", position_of(node))
-    return Op(array(t), "array", tuple(nodes), lambda a: call("array", *a))
-
-
-def _bracket(b: Binder, node: exp.Expr) -> Node:
-    value = b.bind(node.this)
-    if value.type.kind is not Kind.ARRAY:
-        raise TidemillError(
-            f"cannot subscript type {value.type} because it does not support subscripting",
-            sqlstate="42804",
-            position=position_of(node),
-        )
-    items = list(node.expressions)
-    if len(items) != 1 or isinstance(items[0], exp.Slice):
-        raise unsupported("an array slice", position_of(node))
-    index = explicit_cast(b.ctx, b.bind(items[0]), INT4, position_of(items[0]))
-    t = element_type(value.type)
-    if _shifted(items[0]):
-        return Op(t, "element", (value, index), lambda a: call("get", a[0], a[1]))
-    return Op(t, "element", (value, index), lambda a: call("get", a[0], sub(a[1], integer(1))))
-
-
-def _shifted(index: exp.Expr) -> bool:
-    """sqlglot counts elements from 0 and takes 1 off where it sees an integer; it annotates what it looked
-    at, so an index that it left alone has a type, and that is no integer's."""
-    t = index.type
-    return t is None or t.this in exp.DataType.INTEGER_TYPES
-
-
 # --- functions with arguments of any type
 
 
@@ -367,6 +347,22 @@ def _no_row_value(position: int | None) -> TidemillError:
     )
 
 
+def _grouping(b: Binder, node: exp.Expr) -> Node:
+    """GROUPING(a, ...): what it is, the grouping knows."""
+    if not b.aggregates:
+        raise TidemillError(
+            f"grouping operations are not allowed in {b.clause}", sqlstate="42803", position=position_of(node)
+        )
+    args = tuple(settle(b.ctx, n) for n in b.bind_all(node.expressions))
+    if len(args) > MAX_GROUPING:
+        raise TidemillError("GROUPING must have fewer than 32 arguments", sqlstate="54023")
+
+    def build(_args: Sequence[Tree]) -> Tree:
+        raise Internal("GROUPING() outside of a grouped query")
+
+    return Op(INT4, GROUPING, args, build)
+
+
 FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
     "concat": _concat,
     "concat_ws": _concat,
@@ -390,7 +386,6 @@ HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
     exp.Like: _like,
     exp.ILike: _like,
     exp.Escape: _escape,
-    exp.Array: _array,
-    exp.Bracket: _bracket,
+    exp.Grouping: _grouping,
     exp.Tuple: _row_value,
 }

@@ -1,4 +1,4 @@
-"""Subqueries inside expressions: as a value, EXISTS, IN, = ANY and <> ALL; and ANY / ALL over arrays."""
+"""Subqueries inside expressions: as a value, as an array, EXISTS, IN, ANY and ALL; and these over arrays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.sql.bind.aggregate import TreeKey, ordered_rows
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import Node, Op, Ref, Subquery, lower
-from tidemill.sql.functions.tree import Tree, call, lambda_
+from tidemill.sql.functions.tree import (
+    Tree,
+    call,
+    cast_to,
+    column,
+    field,
+    lambda_,
+    let_all,
+    variable,
+)
 from tidemill.types.arrow import element_type
 from tidemill.types.model import BOOL, UNKNOWN, Kind, array
 
@@ -65,11 +75,11 @@ def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> Node:
         raise SyntaxError_(f"subquery has too {few} columns", position=position_of(left))
     operands: list[Node] = []
     casts: list[Node] = []
-    for item, column, i in zip(lefts, bound.columns, range(len(lefts)), strict=True):
-        right = Ref(column.type, "q", f"c{i}")
+    for item, output, i in zip(lefts, bound.columns, range(len(lefts)), strict=True):
+        right = Ref(output.type, "q", f"c{i}")
         equal = b.operator("=", [b.bind(item), right], position_of(item))
         if not isinstance(equal, Op) or equal.args[0].type.kind in (Kind.CHAR, Kind.INTERVAL):
-            raise unsupported(f"IN over a subquery of type {column.type}", position_of(item))
+            raise unsupported(f"IN over a subquery of type {output.type}", position_of(item))
         operands.append(equal.args[0])
         casts.append(equal.args[1])
     tree = bound.tree
@@ -88,6 +98,61 @@ def _requalified(node: Node, alias: str) -> Node:
     return rewrite(node, lambda n: Ref(n.type, alias, n.name) if isinstance(n, Ref) else None)
 
 
+def bind_array(b: Binder, query: exp.Expr) -> Node:
+    """ARRAY(query)."""
+    found = _rows_as_array(b, query)
+    if element_type(found.type).kind is Kind.ARRAY:
+        raise unsupported("an array of arrays", position_of(query))
+    return found
+
+
+def _rows_as_array(b: Binder, query: exp.Expr) -> Node:
+    """The rows of a query of one column, in its order; an empty array where there is none."""
+    bound = _bind(b, query)
+    if len(bound.columns) != 1:
+        raise SyntaxError_("subquery must return only one column", position=position_of(query))
+    t = array(bound.columns[0].type)
+    from tidemill.sql.bind.tables import subquery_as
+
+    alias = b.ctx.alias()
+    tree, keys = _with_keys(bound.tree, alias) if bound.ordered else (bound.tree, [])
+    rows = ordered_rows(keys, [("v", column(alias, "c0"))])
+    values = call("transform", rows, lambda_("r", field(variable("r"), "v")))
+    select = exp.Select(expressions=[exp.Alias(this=values, alias=exp.to_identifier("c0", quoted=True))])
+    select.set("from_", exp.From(this=subquery_as(tree, alias)))
+    whole = Subquery(t, "scalar", select, tuple(bound.outer))
+    return Op(t, "rows as array", (whole,), lambda a: call("coalesce", a[0], cast_to(call("array"), t)))
+
+
+def _with_keys(tree: exp.Expr, alias: str) -> tuple[exp.Expr, list[TreeKey]]:
+    """An ordered query with what it is ordered by among its columns, and the keys over them as `alias`:
+    what Spark's aggregates collect is in no order."""
+    assert isinstance(tree, exp.Select)
+    made = tree.copy()
+    items: list[exp.Ordered] = list(made.args["order"].expressions)
+    # What it is ordered by is an output column, or one of the subquery that it is made of.
+    own = {e.alias for e in made.expressions}
+    hidden = {c.name for item in items for c in item.find_all(exp.Column) if c.name not in own and _is_key(c)}
+    source = made.args["from_"].this.alias if made.args.get("from_") is not None else ""
+    extra = [exp.Alias(this=column(source, name), alias=exp.to_identifier(name)) for name in sorted(hidden)]
+    made.set("expressions", [*made.expressions, *extra])
+    if not made.args.get("limit") and not made.args.get("offset"):
+        made.set("order", None)
+    keys: list[TreeKey] = []
+    for item in items:
+        holder = exp.Paren(this=item.this.copy())
+        for found in list(holder.find_all(exp.Column)):
+            if _is_key(found):
+                found.replace(column(alias, found.name))
+        keys.append(TreeKey(holder.this, bool(item.args.get("desc")), bool(item.args.get("nulls_first"))))
+    return made, keys
+
+
+def _is_key(node: exp.Column) -> bool:
+    """An output or hidden column (c0, h0), not a lambda's parameter."""
+    return not node.table and node.name[:1] in ("c", "h") and node.name[1:].isdigit()
+
+
 def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Node:
     """left op ANY/ALL (array or subquery)."""
     every = isinstance(right, exp.All)
@@ -103,14 +168,23 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> No
             from tidemill.sql.bind.special import negation
 
             return negation(bind_in(b, left, inner))
-        raise unsupported(f"{name} {'ALL' if every else 'ANY'} over a subquery", position)
-    value, items = b.bind(left), b.bind(source)
+        if row_of(left) is not None:
+            raise unsupported(f"{name} {'ALL' if every else 'ANY'} of rows over a subquery", position)
+        value, items = b.bind(left), _rows_as_array(b, inner)
+    elif isinstance(source, exp.Array) and name in _IN_PYTHON and not _is_query(source):
+        # A lambda cannot have what runs in Python: one comparison for each element.
+        from tidemill.sql.bind.special import conjunction, disjunction
+
+        tests = [b.operator(name, [b.bind(left), b.bind(e)], position) for e in source.expressions]
+        return conjunction(tests) if every else disjunction(tests)
+    else:
+        value, items = b.bind(left), b.bind(source)
     if items.type.kind is Kind.UNKNOWN:
         wanted = value.type if value.type is not UNKNOWN and value.type.kind is not Kind.UNKNOWN else None
         if wanted is None:
             raise unsupported("ANY over values of unknown type", position)
         items = to_type(b.ctx, items, array(wanted), position=position)
-    if items.type.kind is not Kind.ARRAY:
+    if items.type.kind not in (Kind.ARRAY, Kind.LIST):
         raise TidemillError(
             "op ANY/ALL (array) requires array on right side", sqlstate="42809", position=position
         )
@@ -127,9 +201,21 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> No
 
     def build(a: Sequence[Tree]) -> Tree:
         element_tree = _on_variable(lower(cast_element))
-        return call(spark, a[1], lambda_("e", test.build([a[0], element_tree])))
+        # Both are computed outside of the lambda, where they may run in Python.
+        return let_all(
+            list(a), lambda v: call(spark, v[1], lambda_("e", test.build([v[0], element_tree.copy()])))
+        )
 
     return Op(BOOL, f"{spark} {compared.key}", (operands[0], items), build)
+
+
+# Operators whose Spark form may be a function in Python.
+_IN_PYTHON = frozenset({"~", "~*", "!~", "!~*"})
+
+
+def _is_query(node: exp.Array) -> bool:
+    items = node.expressions
+    return not items or (len(items) == 1 and isinstance(items[0], exp.Query | exp.Values))
 
 
 def _on_variable(tree: Tree) -> Tree:

@@ -1,4 +1,7 @@
-"""Functions in FROM: generate_series and unnest."""
+"""Functions that give rows: in FROM (with several columns and WITH ORDINALITY too), and in a select list.
+
+Each makes an array of its values, or, where it has several columns, of structs with the fields c0, c1, ...;
+the array is then taken apart into rows. The functions themselves are in `row_sources`."""
 
 from __future__ import annotations
 
@@ -6,84 +9,94 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from tidemill.sql.bind.calls import call_of
-from tidemill.sql.bind.coerce import unify
+from tidemill.errors import TidemillError
+from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Node, Ref, lower, walk
+from tidemill.sql.bind.ir import Node, Ref, Rows, lower, walk
+from tidemill.sql.bind.row_sources import SOURCES, RowSource
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.functions.tree import (
-    Tree,
-    and_,
-    bigint,
-    call,
-    case,
-    cast_to,
-    eq,
-    ge,
-    gt,
-    le,
-    let_all,
-    lt,
-    or_,
-    raise_error,
-)
-from tidemill.types.arrow import element_type
-from tidemill.types.model import INT4, INT8, Column, Kind, SqlType
+from tidemill.sql.functions.tree import Tree, add, bigint, call, cast, field, lambda_pair, string, variable
+from tidemill.types.model import INT8, Column
 
 if TYPE_CHECKING:
+    from tidemill.sql.bind.expr import Binder, Env
     from tidemill.sql.bind.query import Bound
+
+SET_RETURNING = frozenset(SOURCES)
+# What PostgreSQL calls the column of functions whose result has a name; others' is called as the alias.
+NAMED_COLUMN = "value"
 
 
 def bind_table_function(env: Env, scope: Scope, node: exp.Expr, function: exp.Expr) -> tuple[Bound, bool]:
     """The function's rows as a query, and whether it names columns of items to its left."""
+    from tidemill.sql.bind.expr import Binder
     from tidemill.sql.bind.query import Bound
 
     position = position_of(node)
-    if node.args.get("ordinality") or node.args.get("offset"):
-        raise unsupported("WITH ORDINALITY", position)
-    if isinstance(function, exp.Unnest):
-        name, args = "unnest", list(function.expressions)
-    else:
-        call_ = call_of(function)
-        if call_ is None:
-            raise unsupported("this function in FROM", position)
-        name, args = call_.name, list(call_.args)
     binder = Binder(env, scope, "functions in FROM")
-    nodes = binder.bind_all(args)
-    if name == "generate_series" and len(nodes) in (2, 3):
-        rows, t = _series(binder, nodes, position)
-    elif name == "unnest" and len(nodes) == 1 and nodes[0].type.kind is Kind.ARRAY:
-        rows, t = lower(nodes[0]), element_type(nodes[0].type)
-    elif name in ("generate_series", "unnest"):
-        raise binder.no_function(name, nodes, position)
+    if isinstance(function, exp.Unnest):
+        call_ = FunctionCall("unnest", tuple(function.expressions))
     else:
-        raise unsupported(f"function {name}() in FROM", position)
-    tree = exp.Select(
-        expressions=[exp.Alias(this=call("explode", rows), alias=exp.to_identifier("c0", quoted=True))]
-    )
-    outer = [n for arg in nodes for n in walk(arg) if isinstance(n, Ref)]
-    return Bound(tree, (Column(name, t),), outer), bool(outer)
+        found = call_of(function)
+        if found is None:
+            raise unsupported("this function in FROM", position)
+        call_ = found
+    nodes = binder.bind_all(call_.args)
+    if call_.name not in SOURCES:
+        # Any function may stand in FROM; those that give one value we leave to the select list.
+        binder.apply(call_.name, nodes, position)
+        raise unsupported(f"function {call_.name}() in FROM", position, "Use it in a select list.")
+    source = SOURCES[call_.name](binder, nodes, position)
+    ordinality = bool(node.args.get("ordinality") or node.args.get("offset") or function.args.get("offset"))
+    columns = tuple(Column(name, t) for name, t in source.columns)
+    tree = exp.Select(expressions=[_rows(source, ordinality=ordinality)])
+    if ordinality:
+        columns = (*columns, Column("ordinality", INT8))
+    outer = [n for arg in source.args for n in walk(arg) if isinstance(n, Ref)]
+    return Bound(tree, columns, outer), bool(outer)
 
 
-def _series(b: Binder, nodes: list[Node], position: int | None) -> tuple[Tree, SqlType]:
-    """generate_series over integers. Spark's sequence counts down by itself and refuses a step of the wrong
-    sign; ours is then empty."""
-    typed, t = unify(b.ctx, nodes, "generate_series")
-    if t not in (INT4, INT8):
-        raise unsupported(f"generate_series() of type {t}", position)
-    trees = [cast_to(lower(n), INT8) for n in typed]
-    if len(trees) == 2:
-        trees.append(bigint(1))
+def _rows(source: RowSource, *, ordinality: bool) -> exp.Expr:
+    """The generator of the source's columns c0, c1, ..., with the row's number behind them if wanted."""
+    values = source.build([lower(a) for a in source.args])
+    if not ordinality:
+        if len(source.columns) > 1:
+            return call("inline", values)
+        return exp.Alias(this=call("explode", values), alias=exp.to_identifier("c0", quoted=True))
+    item, number = variable("e"), add(cast(variable("i"), "BIGINT"), bigint(1))
+    several = len(source.columns) > 1
+    parts: list[Tree] = []
+    for i in range(len(source.columns)):
+        parts += [string(f"c{i}"), field(item.copy(), f"c{i}") if several else item.copy()]
+    row = call("named_struct", *parts, string(f"c{len(source.columns)}"), number)
+    return call("inline", call("transform", values, lambda_pair("e", "i", row)))
 
-    def build(v: list[Tree]) -> Tree:
-        start, stop, step = v
-        up = and_(gt(step, bigint(0)), le(start, stop))
-        down = and_(lt(step, bigint(0)), ge(start, stop))
-        return case(
-            (eq(step, bigint(0)), raise_error("22023", "step size cannot equal zero")),
-            (or_(up, down), call("sequence", start, stop, step)),
-            otherwise=cast_to(call("array"), SqlType(Kind.ARRAY, element=INT8)),
+
+def bind_rows(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+    """A set-returning function in an expression."""
+    if call_.star or call_.distinct or call_.order:
+        raise b.no_function(call_.name, b.bind_all(call_.args), position)
+    if b.in_aggregate:
+        raise TidemillError(
+            "aggregate function calls cannot contain set-returning function calls",
+            hint="You might be able to move the set-returning function into a LATERAL FROM item.",
+            sqlstate="0A000",
+            position=position,
         )
-
-    return cast_to(let_all(trees, build), SqlType(Kind.ARRAY, element=t)), t
+    if not b.rows_allowed:
+        raise TidemillError(
+            f"set-returning functions are not allowed in {b.clause}", sqlstate="0A000", position=position
+        )
+    b.rows_allowed = False
+    try:
+        nodes = b.bind_all(call_.args)
+    finally:
+        b.rows_allowed = True
+    source = SOURCES[call_.name](b, nodes, position)
+    if len(source.columns) > 1:
+        raise unsupported(
+            f"{call_.name}() of several columns in a select list",
+            position,
+            "Use it in FROM: it gives columns there.",
+        )
+    return Rows(source.columns[0][1], call_.name, source.args, source.build)

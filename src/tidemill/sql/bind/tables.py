@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject
+from tidemill.sql.bind.calls import call_of
 from tidemill.sql.bind.coerce import unify
 from tidemill.sql.bind.context import MAX_VIEW_DEPTH
 from tidemill.sql.bind.errors import AmbiguousColumn, position_of, unsupported
@@ -20,7 +21,7 @@ from tidemill.sql.bind.expr import Binder, Env
 from tidemill.sql.bind.ir import Node, Op, Ref, lower_filter, walk
 from tidemill.sql.bind.scope import Item, Scope, Visible, columns_of
 from tidemill.sql.bind.special import conjunction
-from tidemill.sql.bind.table_functions import bind_table_function
+from tidemill.sql.bind.table_functions import NAMED_COLUMN, bind_table_function
 from tidemill.sql.functions.tree import Tree, call
 
 if TYPE_CHECKING:
@@ -285,11 +286,39 @@ def _function(
 ) -> From:
     scope = _left_scope(env, left, parent)
     bound, uses_left = bind_table_function(env, scope, node, function)
+    name = bound.columns[0].name if isinstance(function, exp.Unnest) else _called(function)
+    alias = _function_alias(node, function)
+    own = [c for c in bound.columns if c.name != "ordinality"]
+    single = alias is not None and len(own) == 1 and not alias.args.get("columns")
+    if alias is None or not single or own[0].name == NAMED_COLUMN:
+        made = _bound_item(env, bound, alias, name, node, lateral=uses_left)
+        if alias is not None and len(bound.columns) == 1:
+            # FROM jsonb_array_elements(j) AS e: the column has a name, and e is the value too.
+            made.columns.append(Visible(alias.name, made.columns[0].node, hidden=True))
+        return made
+    # FROM generate_series(1, 3) AS g: the column is called g too.
+    bound = replace(bound, columns=(replace(own[0], name=alias.name), *bound.columns[1:]))
+    return _bound_item(env, bound, alias, name, node, lateral=uses_left)
+
+
+def _called(function: exp.Expr) -> str:
+    found = call_of(function)
+    return found.name if found is not None else ""
+
+
+# How sqlglot calls the column of WITH ORDINALITY behind UNNEST that has no name; no column can be so called.
+_UNNAMED_OFFSET = "offset"
+
+
+def _function_alias(node: exp.Expr, function: exp.Expr) -> exp.TableAlias | None:
+    """The alias, with all of its column names: behind UNNEST ... WITH ORDINALITY sqlglot takes the last for
+    the number's."""
     alias = _alias(node)
-    if alias is not None and not alias.args.get("columns") and len(bound.columns) == 1:
-        # FROM generate_series(1, 3) AS g: the column is called g too.
-        bound = replace(bound, columns=(replace(bound.columns[0], name=alias.name),))
-    return _bound_item(env, bound, alias, bound.columns[0].name, node, lateral=uses_left)
+    offset = node.args.get("offset") or function.args.get("offset")
+    if alias is None or not isinstance(offset, exp.Identifier) or offset.name == _UNNAMED_OFFSET:
+        return alias
+    names = [*(alias.args.get("columns") or ()), offset]
+    return exp.TableAlias(this=alias.this.copy(), columns=[n.copy() for n in names])
 
 
 # --- joins

@@ -1,23 +1,37 @@
-"""Window functions: OVER (PARTITION BY ... ORDER BY ... frame)."""
+"""Window functions: OVER (PARTITION BY ... ORDER BY ... frame), named windows.
+
+The frame is worked out in `frames`. Spark's own functions and aggregates are used where they mean what
+PostgreSQL's mean; those that need all rows of the frame collect them (`functions.collected`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.errors import TidemillError
-from tidemill.sql.bind.aggregate import ordered, sort_key
+from tidemill.errors import InvalidValue, TidemillError, Unsupported
+from tidemill.sql.bind.aggregate import (
+    argument_fields,
+    filter_arguments,
+    finisher_of,
+    is_spark_aggregate,
+    ordered,
+    rows_of,
+    sort_key,
+)
 from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.bind.coerce import settle, to_type, unify
 from tidemill.sql.bind.errors import WindowingError, position_of, unsupported
-from tidemill.sql.bind.ir import Node, Window, lower
+from tidemill.sql.bind.frames import Framed, framed
+from tidemill.sql.bind.ir import Const, Node, SortKey, Window, lower
+from tidemill.sql.bind.json_calls import aggregate_arguments
 from tidemill.sql.functions import signature
 from tidemill.sql.functions.comparison import check_grouped, comparable
 from tidemill.sql.functions.resolve import resolve_function
-from tidemill.sql.functions.tree import Tree, call, cast
-from tidemill.types.model import FLOAT8, INT4, INT8, SqlType
+from tidemill.sql.functions.tree import Tree, call, cast, cast_to, null
+from tidemill.types.model import FLOAT8, INT4, INT8, Kind, SqlType
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
@@ -31,6 +45,8 @@ _RANKS: dict[str, SqlType] = {
     "cume_dist": FLOAT8,
 }
 _VALUES = frozenset({"lag", "lead", "first_value", "last_value", "nth_value", "ntile"})
+# Windows that are defined by another, one on the other.
+MAX_WINDOW_CHAIN = 32
 
 
 def is_window_function(name: str) -> bool:
@@ -41,51 +57,96 @@ def bind_window(b: Binder, node: exp.Window) -> Node:
     position = position_of(node)
     if not b.aggregates:
         raise WindowingError(f"window functions are not allowed in {b.clause}", position=position)
+    if b.in_aggregate:
+        raise TidemillError(
+            "aggregate function calls cannot contain window function calls",
+            sqlstate="42803",
+            position=position,
+        )
+    if b.in_window:
+        raise WindowingError("window function calls cannot be nested", position=position)
+    b.in_window = True
+    try:
+        return _bound(b, node, position)
+    finally:
+        b.in_window = False
+
+
+def _bound(b: Binder, node: exp.Window, position: int | None) -> Node:
     inner = node.this
-    where: exp.Expr | None = None
+    where: Node | None = None
     if isinstance(inner, exp.Filter):
-        raise unsupported("FILTER of a window function", position)
+        where = b.boolean(inner.args["expression"].this, "FILTER")
+        inner = inner.this
+    if isinstance(inner, exp.IgnoreNulls | exp.RespectNulls):
+        raise Unsupported("IGNORE NULLS is not supported", position=position)
+    if isinstance(inner, exp.WithinGroup):
+        raise Unsupported("OVER is not supported for ordered-set aggregates", position=position)
     found = call_of(inner)
     if found is None:
         raise unsupported("this window function", position)
-    if found.distinct or found.order:
-        raise unsupported("DISTINCT or ORDER BY in a window function", position)
-    del where
+    if found.distinct:
+        raise Unsupported("DISTINCT is not implemented for window functions", position=position)
+    if found.order:
+        raise Unsupported("aggregate ORDER BY is not implemented for window functions", position=position)
+    if where is not None and is_window_function(found.name):
+        raise Unsupported("FILTER is not implemented for non-aggregate window functions", position=position)
     key, t, args, build = _call(b, found, position)
     spec = _resolved_spec(b, node, position)
-    partition = tuple(settle(b.ctx, b.bind(p)) for p in spec.args.get("partition_by") or ())
+    partition = tuple(settle(b.ctx, b.bind(p)) for p in spec.partition)
     for p in partition:
         check_grouped(p.type, "PARTITION BY")
-    order_node = spec.args.get("order")
-    order = tuple(sort_key(b, o) for o in order_node.expressions) if order_node is not None else ()
-    frame = spec.args.get("spec")
-    return Window(t, key, tuple(args), partition, order, _frame(frame, position), build)
+    order = tuple(sort_key(b, o) for o in spec.order)
+    # Ranks look at the whole partition, whatever the frame.
+    plain = found.name in _RANKS or found.name in ("lag", "lead", "ntile")
+    frame = framed(b, spec.frame, order, position)
+    if plain:
+        frame = Framed(order, None)
+    return Window(t, key, tuple(args), partition, frame.order, frame.spec, build, where, frame.groups)
 
 
-def _resolved_spec(b: Binder, node: exp.Window, position: int | None) -> exp.Expr:
-    """OVER w and OVER (w ORDER BY ...): only the plain name is supported."""
-    alias = node.args.get("alias")
+class _Spec:
+    """A window's parts, its own and those of the windows that it is based on."""
+
+    def __init__(self, partition: list[exp.Expr], order: list[exp.Ordered], frame: exp.Expr | None) -> None:
+        self.partition = partition
+        self.order = order
+        self.frame = frame
+
+
+def _parts(node: exp.Expr) -> _Spec:
+    order = node.args.get("order")
+    return _Spec(
+        list(node.args.get("partition_by") or ()),
+        list(order.expressions) if order is not None else [],
+        node.args.get("spec"),
+    )
+
+
+def _resolved_spec(b: Binder, node: exp.Window, position: int | None, depth: int = 0) -> _Spec:
+    """OVER w, OVER (w ORDER BY ...): a window takes the partition of the one it is based on, and its order
+    if that has one."""
+    own, alias = _parts(node), node.args.get("alias")
     if alias is None:
-        return node
-    if node.args.get("partition_by") or node.args.get("order") or node.args.get("spec"):
-        raise unsupported("a window that extends another", position)
+        return own
     named = b.windows.get(alias.name)
-    if named is None:
+    if named is None or depth > MAX_WINDOW_CHAIN:
         raise TidemillError(f'window "{alias.name}" does not exist', sqlstate="42704", position=position)
-    return named
-
-
-def _frame(spec: exp.Expr | None, position: int | None) -> exp.Expr | None:
-    """ROWS frames with literal bounds mean the same in Spark; the default frame too."""
-    if spec is None:
-        return None
-    if str(spec.args.get("kind")).upper() != "ROWS" or spec.args.get("exclude"):
-        raise unsupported("a RANGE or GROUPS frame", position)
-    for side in ("start", "end"):
-        bound = spec.args.get(side)
-        if isinstance(bound, exp.Expr) and not (isinstance(bound, exp.Literal) and not bound.is_string):
-            raise unsupported("a window frame whose bound is no number", position)
-    return spec.copy()
+    based = _resolved_spec(b, named, position, depth + 1)
+    if not own.partition and not own.order and own.frame is None:
+        # OVER w; OVER (w), which sqlglot reads alike, is refused by PostgreSQL where w has a frame.
+        return based
+    if own.partition:
+        raise WindowingError(
+            f'cannot override PARTITION BY clause of window "{alias.name}"', position=position
+        )
+    if own.order and based.order:
+        raise WindowingError(f'cannot override ORDER BY clause of window "{alias.name}"', position=position)
+    if based.frame is not None:
+        raise WindowingError(
+            f'cannot copy window "{alias.name}" because it has a frame clause', position=position
+        )
+    return _Spec(based.partition, own.order or based.order, own.frame)
 
 
 _Bound = tuple[str, SqlType, list[Node], Callable[[Sequence[Tree]], Tree]]
@@ -97,27 +158,75 @@ def _call(b: Binder, found: FunctionCall, position: int | None) -> _Bound:
         t = _RANKS[name]
         ddl = "BIGINT" if t is INT8 else "DOUBLE"
         return name, t, [], lambda a: cast(_over(call(name)), ddl)
-    args = b.bind_all(found.args)
+    documents = aggregate_arguments(b, name, found.args)
+    args = documents if documents is not None else b.bind_all(found.args)
     if name in ("first_value", "last_value") and len(args) == 1:
         value = settle(b.ctx, args[0])
         return name, value.type, [value], lambda a: _over(call(name, a[0]))
     if name in ("lag", "lead") and 1 <= len(args) <= 3:
         return _shift(b, name, args, position)
-    if name in ("ntile", "nth_value"):
-        raise unsupported(f"window function {name}", position)
+    if name == "ntile" and len(args) == 1:
+        return _counted(b, name, INT4, [], args[0], position)
+    if name == "nth_value" and len(args) == 2:
+        value = settle(b.ctx, args[0])
+        return _counted(b, name, value.type, [value], args[1], position)
     resolved = resolve_function(name, [a.type for a in args])
-    if resolved is None or not signature.is_aggregate_name(name):
-        raise b.no_function(name, args, position)
-    if not resolved.fn.aggregate or not resolved.fn.windowed:
+    if resolved is None or not resolved.fn.aggregate:
+        if name in _VALUES or resolved is None:
+            raise b.no_function(name, args, position)
+        raise TidemillError(
+            f"OVER specified, but {name} is not a window function nor an aggregate function",
+            sqlstate="42809",
+            position=position,
+        )
+    if not resolved.fn.windowed or (found.star and name != "count"):
         raise unsupported(f"{name}() as a window function", position)
     coerced = [to_type(b.ctx, a, t) for a, t in zip(args, resolved.args, strict=True)]
-    fn = resolved.fn
-    return f"{name}({resolved.args})", resolved.result, coerced, lambda a: _over_inside(fn.build(a))
+    return f"{name}({resolved.args})", resolved.result, coerced, _aggregate(resolved.fn, resolved.args)
+
+
+def _aggregate(fn: signature.Fn, types: Sequence[SqlType]) -> Callable[[Sequence[Tree]], Tree]:
+    finisher = finisher_of(fn.name, types[0].kind if types else None)
+    if finisher is None:
+        return lambda a: _over_inside(fn.builder(types)(a))
+    numeric = types[0].kind in (Kind.INT2, Kind.INT4, Kind.INT8, Kind.NUMERIC) and fn.name not in (
+        "array_agg",
+        "list_agg",
+    )
+    kinds = [t.kind if numeric else Kind.TEXT for t in types]
+    return lambda a: _over_inside(finisher(rows_of(argument_fields(a, kinds)), types))
+
+
+def _counted(
+    b: Binder, name: str, t: SqlType, nodes: list[Node], count: Node, position: int | None
+) -> _Bound:
+    """ntile(n) and nth_value(x, n): Spark wants a number that it knows."""
+    state = "22014" if name == "ntile" else "22016"
+    number = to_type(b.ctx, count, INT4, position=position)
+    if not isinstance(number, Const):
+        raise unsupported(f"{name}() with a number that is no constant", position)
+    known = number.value.as_py() if isinstance(number.value, pa.Scalar) else None
+    if known is None:
+        return name, t, nodes, lambda a: cast_to(null(), t)
+    if known <= 0:
+        raise InvalidValue(f"argument of {name} must be greater than zero", sqlstate=state)
+    return f"{name} {known}", t, nodes, lambda a: _over(call(name, *a, exp.Literal.number(known)))
+
+
+def group_numbers(window: Window) -> Window:
+    """The number of each row's group of peers in the window's order."""
+    return Window(
+        INT8,
+        "group",
+        (),
+        window.partition,
+        window.order,
+        None,
+        lambda a: cast(_over(call("dense_rank")), "BIGINT"),
+    )
 
 
 def _shift(b: Binder, name: str, args: list[Node], position: int | None) -> _Bound:
-    from tidemill.sql.bind.ir import Const
-
     value = settle(b.ctx, args[0])
     offset = to_type(b.ctx, args[1], INT4) if len(args) > 1 else None
     if offset is not None and not isinstance(offset, Const):
@@ -140,8 +249,6 @@ def _over(tree: Tree) -> Tree:
 
 
 def _over_inside(tree: Tree) -> Tree:
-    from tidemill.sql.bind.aggregate import is_spark_aggregate
-
     for found in tree.walk():
         if is_spark_aggregate(found):
             found.meta[_PENDING] = True
@@ -150,19 +257,22 @@ def _over_inside(tree: Tree) -> Tree:
 
 def lower_window(node: Window) -> Tree:
     tree = node.build([lower(a) for a in node.args])
+    if node.where is not None:
+        tree = filter_arguments(tree, lower(node.where))
     holder = exp.Paren(this=tree.copy())
     for found in list(holder.walk()):
         if found.meta.pop(_PENDING, False):
-            found.replace(_window(found.copy(), node))
+            found.replace(over(found.copy(), node.partition, node.order, node.frame))
     return holder.this
 
 
-def _window(function: Tree, node: Window) -> Tree:
-    order = exp.Order(expressions=[ordered(k) for k in node.order]) if node.order else None
+def over(function: Tree, partition: Sequence[Node], order: Sequence[SortKey], frame: exp.Expr | None) -> Tree:
+    """function OVER (...)."""
+    keys = exp.Order(expressions=[ordered(k) for k in order]) if order else None
     return exp.Window(
         this=function,
-        partition_by=[comparable(lower(p), p.type) for p in node.partition],
-        order=order,
-        spec=node.frame.copy() if node.frame is not None else None,
+        partition_by=[comparable(lower(p), p.type) for p in partition],
+        order=keys,
+        spec=frame.copy() if frame is not None else None,
         over="OVER",
     )

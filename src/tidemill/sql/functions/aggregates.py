@@ -1,5 +1,6 @@
 """Aggregates. Over no rows all but count give NULL. Sums have PostgreSQL's types: int2 and int4 sum to int8,
-int8 and numeric to numeric, averages of whole numbers are numeric."""
+int8 and numeric to numeric, averages of whole numbers are numeric. Those that need all rows of a group at
+once have their answers from `collected`; ordered sets (percentile_cont, mode) are the binder's."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from tidemill.sql.functions.tree import (
     cast,
     divide,
     field,
+    if_,
     integer,
-    lambda_,
+    null,
     string,
-    variable,
 )
 from tidemill.types.model import (
     BOOL,
@@ -30,8 +31,11 @@ from tidemill.types.model import (
     INT2,
     INT4,
     INT8,
+    INTERVAL,
+    JSONB,
     MZ_TIMESTAMP,
     NUMERIC,
+    OID,
     TEXT,
     TIME,
     TIMESTAMP,
@@ -45,9 +49,10 @@ from tidemill.types.model import (
 
 _DECIMAL = "DECIMAL(38,18)"
 _ORDERED = (
-    *(INT2, INT4, INT8, UINT2, UINT4, UINT8, FLOAT4, FLOAT8, NUMERIC, TEXT, BYTEA),
+    *(INT2, INT4, INT8, UINT2, UINT4, UINT8, FLOAT4, FLOAT8, NUMERIC, OID, TEXT, BYTEA),
     *(DATE, TIME, TIMESTAMP, TIMESTAMPTZ, MZ_TIMESTAMP),
 )
+_JSON_HINT = "Use the function of jsonb: json is read as jsonb."
 
 
 def _sum(wide: str, ddl: str) -> Builder:
@@ -69,24 +74,32 @@ def _zero() -> Tree:
     return cast(integer(0), "BIGINT")
 
 
-def collected(value: Tree) -> Tree:
-    """All values, NULLs too (collect_list alone drops them); NULL instead of an empty array."""
-    rows = call("collect_list", call("named_struct", string("v"), value))
-    return _filled(call("transform", rows, lambda_("r", field(variable("r"), "v"))))
+def _interval_sum(args: Sequence[Tree]) -> Tree:
+    parts = (("months", "INT"), ("days", "INT"), ("micros", "BIGINT"))
+    fields: list[Tree] = []
+    for name, ddl in parts:
+        fields += [string(name), cast(call("sum", cast(field(args[0].copy(), name), "BIGINT")), ddl)]
+    none = exp.Paren(this=exp.EQ(this=call("count", args[0]), expression=_zero()))
+    return if_(none, null(), call("named_struct", *fields))
 
 
-def _filled(array: Tree) -> Tree:
-    return call("nullif", array, call("array"))
+def _extreme(name: str, t: SqlType) -> Builder:
+    """min or max of values that Spark orders otherwise: by a key."""
+    return lambda a: call(f"{name}_by", a[0], comparable(a[0].copy(), t))
 
 
-def _min_char(name: str) -> Builder:
-    t = SqlType(Kind.CHAR)
-    return lambda a: call(f"{name}_by", a[0], comparable(a[0], t))
+def _extreme_array(name: str) -> None:
+    def build(args: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
+        return _extreme(name, types[0])(args)
+
+    aggregate(name, (Poly.ARRAY,), Poly.ARRAY, _collected, typed=build)
 
 
-def _install() -> None:
-    aggregate("count", (), INT8, lambda a: exp.Count(this=exp.Star()))
-    aggregate("count", (Poly.ANY,), INT8, "count")
+def _collected(_args: Sequence[Tree]) -> Tree:
+    raise AssertionError("this aggregate is made of all its rows")
+
+
+def _sums() -> None:
     for t in (INT2, INT4):
         aggregate("sum", (t,), INT8, _sum("BIGINT", "BIGINT"))
         aggregate("avg", (t,), NUMERIC, _average("DECIMAL(20,0)"))
@@ -97,37 +110,63 @@ def _install() -> None:
     aggregate("avg", (NUMERIC,), NUMERIC, _average(_DECIMAL))
     aggregate("sum", (FLOAT4,), FLOAT4, _sum("DOUBLE", "FLOAT"))
     aggregate("sum", (FLOAT8,), FLOAT8, "sum")
+    aggregate("sum", (INTERVAL,), INTERVAL, _interval_sum)
+    refused_aggregate("avg", (INTERVAL,), INTERVAL, "Divide sum(x) by count(x).")
     for t in (FLOAT4, FLOAT8):
         aggregate("avg", (t,), FLOAT8, lambda a: call("avg", cast(a[0], "DOUBLE")))
-    for t in _ORDERED:
-        for name in ("min", "max"):
-            aggregate(name, (t,), t, name)
+
+
+def _extremes() -> None:
     for name in ("min", "max"):
-        aggregate(name, (SqlType(Kind.CHAR),), SqlType(Kind.CHAR), _min_char(name))
+        for t in _ORDERED:
+            aggregate(name, (t,), t, name)
+        for t in (SqlType(Kind.CHAR), INTERVAL):
+            aggregate(name, (t,), t, _extreme(name, t))
+        _extreme_array(name)
+
+
+def _statistics() -> None:
+    for name in ("stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"):
+        for t in (FLOAT4, FLOAT8):
+            aggregate(name, (t,), FLOAT8, _of_double(name))
+        for t in (INT2, INT4, INT8, NUMERIC):
+            aggregate(name, (t,), NUMERIC, _collected)
+    for name in ("corr", "covar_pop", "covar_samp", "regr_slope", "regr_intercept", "regr_r2"):
+        aggregate(name, (FLOAT8, FLOAT8), FLOAT8, name)
+    for name in ("regr_avgx", "regr_avgy", "regr_sxx", "regr_sxy", "regr_syy"):
+        aggregate(name, (FLOAT8, FLOAT8), FLOAT8, name)
+    aggregate("regr_count", (FLOAT8, FLOAT8), INT8, "regr_count")
+
+
+def _of_double(name: str) -> Builder:
+    return lambda a: call(name, cast(a[0], "DOUBLE"))
+
+
+def _install() -> None:
+    aggregate("count", (), INT8, lambda a: exp.Count(this=exp.Star()))
+    aggregate("count", (Poly.ANY,), INT8, "count")
+    _sums()
+    _extremes()
     for name, spark in (("bool_and", "every"), ("every", "every"), ("bool_or", "some")):
         aggregate(name, (BOOL,), BOOL, spark)
     for name in ("bit_and", "bit_or", "bit_xor"):
         for t in (INT2, INT4, INT8):
             aggregate(name, (t,), t, name)
-    for name in ("stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"):
-        aggregate(name, (FLOAT8,), FLOAT8, name)
-        for t in (INT2, INT4, INT8, NUMERIC):
-            refused_aggregate(name, (t,), NUMERIC, "Cast the argument to double precision.")
-    aggregate("array_agg", (Poly.ELEMENT,), Poly.ARRAY, lambda a: collected(a[0]), windowed=False)
-    aggregate("string_agg", (TEXT, TEXT), TEXT, _string_agg, windowed=False)
-    refused_aggregate("string_agg", (BYTEA, BYTEA), BYTEA)
+    _statistics()
+    aggregate("array_agg", (Poly.ELEMENT,), Poly.ARRAY, _collected)
+    aggregate("list_agg", (Poly.ELEMENT,), Poly.LIST, _collected)
+    aggregate("string_agg", (TEXT, TEXT), TEXT, _collected)
+    aggregate("string_agg", (BYTEA, BYTEA), BYTEA, _collected)
+    for name in ("jsonb_agg", "jsonb_agg_strict"):
+        aggregate(name, (JSONB,), JSONB, _collected)
+    for name in ("jsonb_object_agg", "jsonb_object_agg_strict"):
+        aggregate(name, (TEXT, JSONB), JSONB, _collected)
+    for name in ("json_agg", "json_agg_strict"):
+        refused_aggregate(name, (Poly.ANY,), JSONB, _JSON_HINT)
+    for name in ("json_object_agg", "json_object_agg_strict"):
+        refused_aggregate(name, (Poly.ANY, Poly.ANY), JSONB, _JSON_HINT)
     aggregate("any_value", (Poly.ELEMENT,), Poly.ELEMENT, lambda a: call("any_value", a[0], exp.true()))
-    not_yet(
-        """
-        json_agg jsonb_agg json_object_agg jsonb_object_agg corr covar_pop covar_samp regr_slope
-        regr_intercept regr_count regr_r2 regr_avgx regr_avgy regr_sxx regr_syy regr_sxy percentile_cont
-        percentile_disc mode range_agg xmlagg grouping range_intersect_agg
-        """
-    )
-
-
-def _string_agg(args: Sequence[Tree]) -> Tree:
-    return call("listagg", *args)
+    not_yet("range_agg xmlagg range_intersect_agg jsonb_object_agg_unique jsonb_object_agg_unique_strict")
 
 
 _install()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.errors import Unsupported
-from tidemill.sql.functions import casts_text, casts_time
+from tidemill.sql.functions import casts_text, casts_time, json
 from tidemill.sql.functions.lattice import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED
 from tidemill.sql.functions.rowwise import row_function
 from tidemill.sql.functions.signature import Builder
@@ -52,6 +52,10 @@ def cast_tree(value: Tree, source: SqlType, target: SqlType, *, explicit: bool) 
     if target.kind in STRINGS:
         text = value if source.kind in STRINGS else casts_text.to_text(value, source)
         return casts_text.fit(text, source, target, explicit=explicit)
+    if source.kind is Kind.JSONB or target.kind is Kind.JSONB:
+        found = json.cast_tree(value, source, target)
+        if found is not None:
+            return found
     if source.kind in STRINGS:
         return casts_text.from_text(value, target)
     if source.kind is Kind.ARRAY and target.kind is Kind.ARRAY:

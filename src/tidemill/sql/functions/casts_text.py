@@ -12,6 +12,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from tidemill.errors import Unsupported
+from tidemill.sql.functions.any_texts import text_tree
 from tidemill.sql.functions.casts_read import read_text
 from tidemill.sql.functions.casts_time import MICROS_PER_DAY, is_endless
 from tidemill.sql.functions.markers import zone
@@ -88,7 +89,7 @@ def to_text(value: Tree, source: SqlType) -> Tree:
     if source.kind is Kind.NUMERIC and source.precision is not None:
         return cast(value, "STRING")
     if build is None:
-        raise Unsupported(f"cast from {source} to text is not supported for values that are no constants")
+        return text_tree(value, source)
     return build(value)
 
 

@@ -6,6 +6,7 @@ char(n) compares without its trailing blanks, intervals by their length (a month
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 from sqlglot import exp
@@ -22,9 +23,12 @@ from tidemill.sql.functions.tree import (
     cast,
     decimal,
     field,
+    lambda_,
     let_all,
     mul,
     not_,
+    string,
+    variable,
 )
 from tidemill.types.model import (
     BOOL,
@@ -103,12 +107,42 @@ def comparable(value: Tree, t: SqlType) -> Tree:
         return call("rtrim", value)
     if t.kind is Kind.INTERVAL:
         return interval_length(value)
+    if t.kind in (Kind.ARRAY, Kind.LIST) and t.element is not None:
+        return _elements(value, t.element)
     return value
+
+
+def _elements(value: Tree, t: SqlType) -> Tree:
+    """An array's key: of its elements' keys, a NULL above all."""
+    # Depth in the name: an array's element may be a list.
+    name = f"k{str(t).count('list') + str(t).count('[]')}"
+    item = variable(name)
+    key = call("named_struct", string("n"), call("isnull", item), string("k"), comparable(item.copy(), t))
+    return call("transform", value, lambda_(name, key))
+
+
+def sortable(value: Tree, t: SqlType) -> Tree:
+    """A key that Spark sorts as PostgreSQL does the value; `comparable` where equal is enough."""
+    if t.kind is Kind.JSONB:
+        from tidemill.sql.functions.json import sort_key
+
+        return sort_key(value)
+    return comparable(value, t)
 
 
 def check_ordered(t: SqlType, what: str) -> None:
     """Refuse an order that Spark would make up (`what` is "ORDER BY", "min", ...)."""
     if t.kind in (Kind.JSONB, Kind.ARRAY, Kind.LIST, Kind.MAP, Kind.RECORD):
+        raise Unsupported(f"{what} of type {t} is not supported")
+
+
+def check_sorted(t: SqlType, what: str) -> None:
+    """Refuse what `sortable` has no key for."""
+    inner = t
+    while inner.kind in (Kind.ARRAY, Kind.LIST) and inner.element is not None:
+        inner = inner.element
+    # The order of documents comes from Python, which cannot be asked for each element of an array.
+    if inner.kind in (Kind.MAP, Kind.RECORD) or (inner.kind is Kind.JSONB and inner is not t):
         raise Unsupported(f"{what} of type {t} is not supported")
 
 
@@ -122,13 +156,28 @@ def _compare(t: SqlType, kind: type[exp.Binary]) -> Builder:
     return lambda a: binary(kind, comparable(a[0], t), comparable(a[1], t))
 
 
+def _compare_documents(kind: type[exp.Binary]) -> Builder:
+    return lambda a: binary(kind, sortable(a[0], JSONB), sortable(a[1], JSONB))
+
+
+def _compare_nested(kind: type[exp.Binary]) -> Callable[[Sequence[Tree], Sequence[SqlType]], Tree]:
+    def build(a: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
+        if kind not in (exp.EQ, exp.NEQ):
+            check_sorted(types[0], "the order")
+        return binary(kind, comparable(a[0], types[0]), comparable(a[1], types[0]))
+
+    return build
+
+
 def _install() -> None:
     for t in _ORDERED:
         for name, kind in _SYMBOLS.items():
             operator(name, (t, t), BOOL, _compare(t, kind))
-    for name in ("=", "<>"):
-        operator(name, (JSONB, JSONB), BOOL, _compare(JSONB, _SYMBOLS[name]))
-        operator(name, (Poly.ARRAY, Poly.ARRAY), BOOL, _compare(JSONB, _SYMBOLS[name]))
+    for name, kind in _SYMBOLS.items():
+        equality = name in ("=", "<>")
+        operator(name, (JSONB, JSONB), BOOL, _compare(JSONB, kind) if equality else _compare_documents(kind))
+        for nested in (Poly.ARRAY, Poly.LIST):
+            operator(name, (nested, nested), BOOL, _compare(BOOL, kind), typed=_compare_nested(kind))
 
 
 def extreme(t: SqlType, *, largest: bool) -> Builder:

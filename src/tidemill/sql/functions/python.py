@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.sql.functions import any_texts
 from tidemill.sql.functions.rowwise import carrier_type, carriers, evaluate
 from tidemill.types.json import canonical_json
 from tidemill.types.model import FLOAT4, FLOAT8, INTERVAL, SqlType
@@ -134,6 +135,9 @@ FUNCTIONS: Sequence[PythonFunction] = (
     PythonFunction("tm_interval_text", "string", _interval_text),
     PythonFunction("tm_jsonb_get", "string", _jsonb_get),
     PythonFunction("tm_jsonb_get_text", "string", _jsonb_get_text),
+    PythonFunction("tm_text", "string", any_texts.text),
+    PythonFunction("tm_texts", "array<string>", any_texts.texts),
+    PythonFunction("tm_to_jsonb", "string", any_texts.to_jsonb),
     *(PythonFunction(name, carrier_type(t), _by_key(t)) for name, t in carriers().items()),
 )
 

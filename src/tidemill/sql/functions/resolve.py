@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidemill.sql.functions.lattice import base, can_coerce, category, common_type, is_preferred
 from tidemill.sql.functions.signature import Declared, Fn, Poly, functions_named, operators_named
-from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array
+from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array, list_
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> Resolved | None:
         # A literal beside a typed operand is first tried as of that operand's type.
         known = types[0] if types[1].kind is Kind.UNKNOWN else types[1]
         for fn, declared in candidates:
-            if all(_exact(d, known) or (d is Poly.ARRAY and known.kind is Kind.ARRAY) for d in declared):
+            if all(_exact(d, known) or _CONTAINERS.get(d) is known.kind for d in declared):
                 return _fill(fn, declared, [known, known])
     return _choose(candidates, _signed(types))
 
@@ -50,6 +50,9 @@ def _signed(types: Sequence[SqlType]) -> Sequence[SqlType]:
         return types
     return [_HOLDS.get(t.kind, t) for t in types]
 
+
+# Declared types that are arrays or lists of the call's element.
+_CONTAINERS: dict[Declared, Kind] = {Poly.ARRAY: Kind.ARRAY, Poly.LIST: Kind.LIST}
 
 _Candidate = tuple[Fn, tuple[Declared, ...]]
 _Score = Callable[[Declared, SqlType], bool]
@@ -71,7 +74,7 @@ def _exact(declared: Declared, actual: SqlType) -> bool:
 
 def _accepts(declared: Declared, actual: SqlType) -> bool:
     if isinstance(declared, Poly):
-        return declared is not Poly.ARRAY or actual.kind in (Kind.ARRAY, Kind.UNKNOWN)
+        return declared not in _CONTAINERS or actual.kind in (_CONTAINERS[declared], Kind.UNKNOWN)
     return can_coerce(actual, declared)
 
 
@@ -161,7 +164,7 @@ def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Res
     for d, t in zip(declared, types, strict=True):
         if d is Poly.ELEMENT:
             elements.append(t)
-        elif d is Poly.ARRAY and t.kind is Kind.ARRAY and t.element is not None:
+        elif _CONTAINERS.get(d) is t.kind and t.element is not None:
             elements.append(t.element)
     element: SqlType | None = None
     if elements:
@@ -171,10 +174,10 @@ def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Res
         element = base(element)
     filled: list[SqlType] = []
     for d, t in zip(declared, types, strict=True):
-        if d is Poly.ELEMENT or d is Poly.ARRAY:
+        if d is Poly.ELEMENT or d in _CONTAINERS:
             if element is None:
                 return None
-            filled.append(element if d is Poly.ELEMENT else array(element))
+            filled.append(_made(d, element))
         elif d is Poly.ANY:
             filled.append(TEXT if t.kind is Kind.UNKNOWN else t)
         else:
@@ -184,5 +187,11 @@ def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Res
     if isinstance(result, Poly):
         if result is Poly.ANY or element is None:
             return None
-        result = element if result is Poly.ELEMENT else array(element)
+        result = _made(result, element)
     return Resolved(fn, tuple(filled), result)
+
+
+def _made(declared: Declared, element: SqlType) -> SqlType:
+    if declared is Poly.ELEMENT:
+        return element
+    return array(element) if declared is Poly.ARRAY else list_(element)

@@ -18,10 +18,11 @@ Builder = Callable[[Sequence[Tree]], Tree]
 
 class Poly(Enum):
     """Declared types that stand for others. All `ELEMENT`s of a call are one type, all `ARRAY`s are arrays of
-    it; `ANY` is each its own."""
+    it, all `LIST`s lists; `ANY` is each its own."""
 
     ELEMENT = "anyelement"
     ARRAY = "anyarray"
+    LIST = "anylist"
     ANY = '"any"'
 
 
@@ -78,8 +79,15 @@ def function(
     _functions.setdefault(name, []).append(row)
 
 
-def operator(name: str, args: Sequence[Declared], result: Declared, build: Builder) -> None:
-    _operators.setdefault(name, []).append(Fn(name, tuple(args), result, build))
+def operator(
+    name: str,
+    args: Sequence[Declared],
+    result: Declared,
+    build: Builder,
+    *,
+    typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None,
+) -> None:
+    _operators.setdefault(name, []).append(Fn(name, tuple(args), result, build, typed=typed))
 
 
 def aggregate(

@@ -184,6 +184,11 @@ def lambda_(parameter: str, body: Tree) -> Tree:
     return exp.Lambda(this=body, expressions=[exp.to_identifier(parameter)])
 
 
+def lambda_pair(first: str, second: str, body: Tree) -> Tree:
+    """A lambda of two parameters, such as an element and its index."""
+    return exp.Lambda(this=body, expressions=[exp.to_identifier(first), exp.to_identifier(second)])
+
+
 def variable(name: str) -> Tree:
     """A lambda's parameter."""
     return exp.column(name)

@@ -215,6 +215,8 @@ _FUNCTIONS: list[Function] = [
     _f("regexp_split_to_array", (TEXT, TEXT), model.array(TEXT), regexes.split),
     _f("initcap", (TEXT,), TEXT, strings.initcap),
     _f("string_to_array", (TEXT, TEXT), model.array(TEXT), _string_to_array),
+    _f("parse_ident", (TEXT,), model.array(TEXT), strings.parse_ident),
+    _f("parse_ident", (TEXT, BOOL), model.array(TEXT), strings.parse_ident),
     _f("array_to_string", (model.array(TEXT), TEXT, TEXT), TEXT, _array_to_string, optional=1),
     _f("array_length", (_A, INT4), INT4, _length),
     _f("array_upper", (_A, INT4), INT4, _length),

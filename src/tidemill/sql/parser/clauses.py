@@ -266,6 +266,12 @@ class _Check:
             raise self._error(at)
         elif value in ("from", "for", "placing") and not frame.select and previous.key != "distinct":
             self._arguments(at, frame, comma=False)
+        elif value == "from" and previous.key == "rows" and following == "(" and frame.select:
+            raise Unsupported(
+                "ROWS FROM is not supported",
+                hint="unnest() takes several arrays; other functions can be joined by WITH ORDINALITY.",
+                position=self._tokens[at].start + 1,
+            )
         elif value in _CLAUSES and frame.select:
             self._clause(at, value, previous, following)
         elif value == "into" and frame.select and not frame.clause:

@@ -59,20 +59,16 @@ PLAIN_CALL = "\x00"
 # stay plain calls, for the binder to refuse by name.
 _FUNCTIONS = words(
     """
-    abs acos any any_value array array_agg array_append array_cat array_length array_position
-    array_prepend array_remove array_reverse array_sort array_to_string ascii asin atan atan2 avg
-    bit_and bit_length bit_or bit_xor bool_and bool_or btrim case cast cbrt ceil ceiling chr coalesce
-    concat concat_ws corr cos count covar_pop covar_samp cume_dist current_database current_date
-    current_schema current_schemas current_time current_timestamp current_user degrees dense_rank div
-    exists exp extract first_value floor gen_random_uuid generate_series greatest grouping host json_agg
-    json_extract_path json_extract_path_text json_object json_object_agg json_strip_nulls jsonb_contains
-    jsonb_exists jsonb_object_agg lag last_value lead least left ln localtime localtimestamp lower lpad
-    ltrim max md5 min mode now nth_value ntile nullif overlay percent_rank percentile_cont
-    percentile_disc pi position pow power radians rank regr_avgx regr_avgy regr_count regr_intercept
-    regr_r2 regr_slope regr_sxx regr_sxy regr_syy repeat replace reverse right round row_number rpad
-    rtrim session_user sha256 sha384 sha512 sign sin split_part sqrt starts_with stddev stddev_pop
-    stddev_samp string_agg strpos substr substring sum tan to_hex translate trim trunc unnest upper
-    var_pop var_samp variadic variance version
+    abs acos any any_value array array_agg array_append array_cat array_length array_prepend
+    array_to_string ascii asin atan atan2 avg bit_and bit_length bit_or bit_xor bool_and bool_or btrim
+    case cast cbrt ceil ceiling chr coalesce concat concat_ws cos count cume_dist current_database
+    current_date current_schema current_schemas current_time current_timestamp current_user degrees
+    dense_rank div exists exp extract first_value floor gen_random_uuid greatest grouping host lag
+    last_value lead least left ln localtime localtimestamp lower lpad ltrim max md5 min now nth_value
+    ntile nullif overlay percent_rank pi position pow power radians rank repeat replace reverse right
+    round row_number rpad rtrim session_user sha256 sha384 sha512 sign sin split_part sqrt starts_with
+    stddev stddev_pop stddev_samp string_agg strpos substr substring sum tan to_hex translate trim trunc
+    unnest upper var_pop variadic version
     """
 )
 _FOREIGN_FUNCTIONS = (
@@ -101,7 +97,10 @@ _TYPE_PAIRS = {
 }
 _OPERATORS: dict[str, tuple[TokenType, ...]] = {
     **{op: (_SINGLE[op],) for op in words("( ) [ ] , . : + - * / % ^ < > = & | #")},
-    **{op: (_KEYWORDS[op],) for op in words(":: <= >= <> != || -> ->> #> #>> @> <@ && ?| ?& ~ ~* ~~ ~~* =>")},
+    **{
+        op: (_KEYWORDS[op],)
+        for op in words(":: <= >= <> != || -> ->> #> #>> #- @> <@ && ?| ?& ~ ~* ~~ ~~* =>")
+    },
     "^@": (_KEYWORDS["^@"],),
     "?": (TokenType.PLACEHOLDER,),
     ":=": (_KEYWORDS["=>"],),  # the old spelling of a named argument

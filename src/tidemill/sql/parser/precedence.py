@@ -37,6 +37,7 @@ _LEVELS: dict[type[exp.Expr], int] = {
             exp.JSONExtractScalar,
             exp.JSONBExtract,
             exp.JSONBExtractScalar,
+            exp.JSONBDeleteAtPath,
             exp.JSONBContainsTopKey,
             exp.JSONBContainsAnyTopKeys,
             exp.JSONBContainsAllTopKeys,

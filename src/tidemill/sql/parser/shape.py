@@ -137,6 +137,8 @@ def _bracket(node: exp.Bracket) -> None:
 
 
 def _table_alias(node: exp.TableAlias) -> None:
+    if any(isinstance(name, exp.ColumnDef) for name in node.columns):
+        raise Unsupported("column definitions after a function are not supported")
     if not all(isinstance(name, exp.Identifier) for name in (node.this, *node.columns)):
         raise _foreign("alias")
 

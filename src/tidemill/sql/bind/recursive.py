@@ -1,0 +1,129 @@
+"""WITH RECURSIVE: a query that names itself, as Spark's own recursive query.
+
+The first side gives the columns and their types; the other, which names the query, is run over what the
+round before gave, until there is nothing. Spark stops it after a number of rounds and of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from tidemill.errors import DatatypeMismatch, SyntaxError_, TidemillError
+from tidemill.sql.bind.coerce import to_type
+from tidemill.sql.bind.errors import position_of, unsupported
+from tidemill.sql.bind.expr import Env
+from tidemill.sql.bind.ir import Node, Ref, lower
+from tidemill.sql.bind.query import Bound, bind_level
+from tidemill.sql.bind.scope import Scope
+from tidemill.sql.bind.tables import select_from, subquery_as
+from tidemill.sql.functions.lattice import base, can_coerce, common_type
+from tidemill.types.model import SqlType
+
+
+class InvalidRecursion(TidemillError):
+    sqlstate = "42P19"
+
+
+def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope | None) -> Bound:
+    name, query = item.alias, item.this
+    _check(name, query)
+    first = bind_level(env, query.this, parent)
+    if len(names) > len(first.columns):
+        raise TidemillError(
+            f'WITH query "{name}" has {len(first.columns)} columns available '
+            f"but {len(names)} columns specified",
+            sqlstate="42P10",
+            position=position_of(item),
+        )
+    columns = tuple(replace(c, name=names[i]) if i < len(names) else c for i, c in enumerate(first.columns))
+    table = f"tm_rec_{env.ctx.alias()}"
+    itself = replace(first, source=_picked(table, len(columns)), columns=columns, constants=None, nodes=())
+    again = bind_level(replace(env, ctes={**env.ctes, name: itself}), query.expression, parent)
+    if len(again.columns) != len(columns):
+        raise SyntaxError_(
+            "each UNION query must have the same number of columns", position=position_of(query.expression)
+        )
+    if first.outer or again.outer:
+        raise unsupported("a recursive query that names columns of the query around it", position_of(item))
+    alias = env.ctx.alias()
+    typed = [
+        _as_first(env, name, i, columns[i].type, Ref(c.type, alias, f"c{i}"))
+        for i, c in enumerate(again.columns)
+    ]
+    rest = select_from(subquery_as(again.tree, alias), [lower(n) for n in typed])
+    idents = [exp.to_identifier(f"c{i}", quoted=True) for i in range(len(columns))]
+    cte = exp.CTE(
+        this=exp.Union(this=first.tree.copy(), expression=rest, distinct=False),
+        alias=exp.TableAlias(this=exp.to_identifier(table, quoted=True), columns=idents),
+    )
+    whole = _picked(table, len(columns))
+    whole.set("with_", exp.With(expressions=[cte], recursive=True))
+    return Bound(whole, columns)
+
+
+def _picked(table: str, count: int) -> exp.Select:
+    source = exp.Table(this=exp.to_identifier(table, quoted=True))
+    return select_from(source, [exp.column(f"c{i}", table=table, quoted=True) for i in range(count)])
+
+
+def _as_first(env: Env, name: str, index: int, want: SqlType, found: Ref) -> Node:
+    """The recursive side's column as the first side has it; PostgreSQL asks that they agree."""
+    overall, _ = common_type([want, found.type])
+    if overall is None or base(overall) != base(want) or not can_coerce(found.type, want):
+        shown = overall if overall is not None else found.type
+        raise DatatypeMismatch(
+            f'recursive query "{name}" column {index + 1} has type {want} in non-recursive term '
+            f"but type {shown} overall",
+            hint="Cast the output of the non-recursive term to the correct type.",
+        )
+    return to_type(env.ctx, found, want)
+
+
+def _check(name: str, query: exp.Expr) -> None:
+    """PostgreSQL's rules for where a query may name itself."""
+    position = position_of(query)
+    if not isinstance(query, exp.Union):
+        raise InvalidRecursion(
+            f'recursive query "{name}" does not have the form non-recursive-term UNION [ALL] recursive-term',
+            position=position,
+        )
+    if query.args.get("distinct"):
+        raise unsupported(
+            "WITH RECURSIVE with UNION", position, "Use UNION ALL, and a condition that comes to an end."
+        )
+    if any(query.args.get(k) for k in ("order", "limit", "offset")):
+        raise unsupported(
+            "ORDER BY or LIMIT in a recursive query", position, "Put it where the query is used."
+        )
+    if _uses(query.this, name):
+        raise InvalidRecursion(
+            f'recursive reference to query "{name}" must not appear within its non-recursive term',
+            position=position,
+        )
+    if len(_uses(query.expression, name)) > 1:
+        raise InvalidRecursion(
+            f'recursive reference to query "{name}" must not appear more than once', position=position
+        )
+    use = _uses(query.expression, name)[0]
+    inside = use.find_ancestor(exp.Subquery, exp.Exists, exp.In)
+    if inside is not None and inside.find_ancestor(exp.Union) is not None and not _is_from(inside):
+        raise InvalidRecursion(
+            f'recursive reference to query "{name}" must not appear within a subquery', position=position
+        )
+    for join in query.expression.find_all(exp.Join):
+        if join.args.get("side"):
+            raise unsupported("an outer join in a recursive query", position)
+    if query.expression.find(exp.AggFunc, exp.Group, exp.Window) is not None:
+        raise InvalidRecursion(
+            "aggregate functions are not allowed in a recursive query's recursive term", position=position
+        )
+
+
+def _uses(query: exp.Expr, name: str) -> list[exp.Table]:
+    return [t for t in query.find_all(exp.Table) if t.name == name and not t.args.get("db")]
+
+
+def _is_from(node: exp.Expr) -> bool:
+    return isinstance(node.parent, exp.From | exp.Join)

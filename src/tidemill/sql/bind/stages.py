@@ -1,0 +1,217 @@
+"""A SELECT in stages: what must be computed before the rest may be.
+
+Set-returning functions of a select list are taken apart into rows after everything else of it is computed
+(windows too) and before DISTINCT, ORDER BY and LIMIT. Windows that look at ranks of rows need the ranks
+first. In both cases an inner query computes columns x0, x1, ..., and the outer one names those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from tidemill.errors import TidemillError
+from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.errors import unsupported
+from tidemill.sql.bind.ir import (
+    Node,
+    Op,
+    Ref,
+    Rows,
+    SortKey,
+    Window,
+    children,
+    lower,
+    lower_filter,
+    rewrite,
+    walk,
+)
+from tidemill.sql.bind.scope import Scope
+from tidemill.sql.bind.tables import aliased, subquery_as
+from tidemill.sql.bind.window import group_numbers
+from tidemill.sql.functions.tree import Tree, call, cast_to, column, field
+from tidemill.types.model import array
+
+# Forms that evaluate only some of their arguments: PostgreSQL has no set-returning functions in them.
+_LAZY = frozenset({"case", "coalesce"})
+
+
+class Stage:
+    """One inner query: `needs` notes what it must compute, `source` makes it, `finish` rewrites what the
+    outer query computes."""
+
+    def __init__(self, ctx: Context, scope: Scope) -> None:
+        self._alias = ctx.alias()
+        self._outer = set(scope.outer)
+        self._columns: dict[Node, Ref] = {}
+
+    def needs(self, node: Node) -> Ref:
+        """Compute the node inside; the column that has it."""
+        found = self._columns.get(node)
+        if found is None:
+            found = Ref(node.type, self._alias, f"x{len(self._columns)}", _label(node))
+            self._columns[node] = found
+        return found
+
+    def collect(self, node: Node, inside: tuple[type[Node], ...], apart: tuple[type[Node], ...] = ()) -> None:
+        """Note the columns that an expression names, and what of it is computed `inside`; what is `apart`
+        is passed over."""
+        if isinstance(node, inside) or (isinstance(node, Ref) and node not in self._outer):
+            self.needs(node)
+        elif not isinstance(node, apart):
+            for child in children(node):
+                self.collect(child, inside, apart)
+
+    def refs(self) -> list[Ref]:
+        return list(self._columns.values())
+
+    def column_of(self, node: Node) -> Ref | None:
+        return self._columns.get(node)
+
+    def select(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: Node | None) -> exp.Select:
+        columns = [aliased(lower(node), ref.name) for node, ref in self._columns.items()]
+        # A query of constants has none; a row is a row all the same.
+        select = exp.Select(expressions=columns or [aliased(exp.null(), "x")])
+        if tree is not None:
+            select.set("from_", exp.From(this=tree))
+        if joins:
+            select.set("joins", [j.copy() for j in joins])
+        if where is not None:
+            select.set("where", exp.Where(this=lower_filter(where)))
+        return select
+
+    def source(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: Node | None) -> exp.Expr:
+        return subquery_as(self.select(tree, joins, where), self._alias)
+
+    def finish(self, node: Node) -> Node:
+        return rewrite(node, lambda part: self._columns.get(part))
+
+
+def _label(node: Node) -> str:
+    return node.label if isinstance(node, Ref) else ""
+
+
+def has_groups(node: Node) -> bool:
+    return any(isinstance(n, Window) and n.groups for n in walk(node))
+
+
+def number_groups(
+    ctx: Context,
+    scope: Scope,
+    nodes: Sequence[Node],
+    tree: exp.Expr | None,
+    joins: Sequence[exp.Join],
+    where: Node | None,
+) -> tuple[exp.Expr, Callable[[Node], Node]]:
+    """GROUPS frames: the numbers of groups as columns of a FROM item, and what the nodes become over it."""
+    stage = Stage(ctx, scope)
+    numbers: dict[Window, Ref] = {}
+    for node in nodes:
+        for part in walk(node):
+            if isinstance(part, Window) and part.groups:
+                numbers[part] = stage.needs(group_numbers(part))
+        stage.collect(node, ())
+
+    def finish(node: Node) -> Node:
+        def change(part: Node) -> Node | None:
+            if isinstance(part, Window) and part in numbers:
+                key = SortKey(numbers[part], False, False)
+                return stage.finish(replace(part, order=(key,), groups=False))
+            return stage.column_of(part)
+
+        return rewrite(node, change)
+
+    return stage.source(tree, joins, where), finish
+
+
+def has_rows(node: Node) -> bool:
+    return any(isinstance(n, Rows) for n in walk(node))
+
+
+def check_rows(node: Node) -> None:
+    """Refuse set-returning functions where PostgreSQL does."""
+    for part in walk(node):
+        if isinstance(part, Op) and part.key in _LAZY and has_rows(part):
+            raise TidemillError(
+                f"set-returning functions are not allowed in {part.key.upper()}",
+                hint="You might be able to move the set-returning function into a LATERAL FROM item.",
+                sqlstate="0A000",
+            )
+        if isinstance(part, Window) and any(has_rows(n) for n in (*part.args, *part.partition)):
+            raise unsupported("a set-returning function in a window function")
+
+
+def expand(
+    ctx: Context,
+    scope: Scope,
+    nodes: Sequence[Node],
+    tree: exp.Expr | None,
+    joins: Sequence[exp.Join],
+    where: Node | None,
+) -> tuple[exp.Expr, Callable[[Node], Node]]:
+    """The rows of the set-returning functions in `nodes` as a FROM item, and what the nodes become over it.
+    Several functions go side by side; the shorter ones end in NULLs."""
+    for node in nodes:
+        check_rows(node)
+    stage = Stage(ctx, scope)
+    rows: dict[Rows, Ref] = {}
+    for node in nodes:
+        for part in walk(node):
+            if isinstance(part, Rows) and part not in rows:
+                rows[part] = stage.needs(_values(part))
+        # What a function that gives rows needs is its array.
+        stage.collect(node, (Window,), (Rows,))
+    inner = stage.source(tree, joins, where)
+    return _exploded(ctx, stage, inner, rows)
+
+
+def _values(rows: Rows) -> Node:
+    """All values of a call, an empty array for NULL."""
+    t = array(rows.type)
+    build = rows.build
+    return Op(
+        t, f"rows {rows.key}", rows.args, lambda a: call("coalesce", build(a), cast_to(call("array"), t))
+    )
+
+
+def _exploded(
+    ctx: Context, stage: Stage, inner: exp.Expr, rows: dict[Rows, Ref]
+) -> tuple[exp.Expr, Callable[[Node], Node]]:
+    alias = ctx.alias()
+    kept = [ref for ref in stage.refs() if ref not in rows.values()]
+    columns = [aliased(lower(ref), ref.name) for ref in kept]
+    arrays = list(rows.values())
+    if len(arrays) == 1:
+        columns.append(aliased(call("explode", lower(arrays[0])), "e0"))
+        made = subquery_as(_select(columns, inner), alias)
+    else:
+        columns.append(aliased(call("explode", call("arrays_zip", *map(lower, arrays))), "z"))
+        middle = ctx.alias()
+        outer = [aliased(column(middle, ref.name), ref.name) for ref in kept]
+        zipped = column(middle, "z")
+        outer += [aliased(_zipped(zipped, ref), f"e{i}") for i, ref in enumerate(arrays)]
+        made = subquery_as(_select(outer, subquery_as(_select(columns, inner), middle)), alias)
+    places = {part: Ref(part.type, alias, f"e{i}") for i, part in enumerate(rows)}
+
+    def finish(node: Node) -> Node:
+        def change(part: Node) -> Node | None:
+            if isinstance(part, Rows):
+                return places[part]
+            ref = stage.column_of(part)
+            return None if ref is None else Ref(ref.type, alias, ref.name, ref.label)
+
+        return rewrite(node, change)
+
+    return made, finish
+
+
+def _zipped(row: Tree, ref: Ref) -> Tree:
+    return field(row.copy(), ref.name)
+
+
+def _select(columns: Sequence[exp.Expr], source: exp.Expr) -> exp.Select:
+    select = exp.Select(expressions=list(columns))
+    select.set("from_", exp.From(this=source))
+    return select
