@@ -31,6 +31,7 @@ from tidemill.sql.bind import (
 from tidemill.sql.functions.python import register
 from tidemill.sql.parse import parse
 from tidemill.types.arrow import arrow_schema, storage_schema
+from tidemill.types.json import canonical_json
 from tidemill.types.model import Column, RelationDesc
 from tidemill.types.names import physical_names
 from tidemill.types.parse_name import parse_type
@@ -226,13 +227,16 @@ def answer_of(columns: Sequence[Column], table: pa.Table, zone: str) -> Answer:
 
 
 def same_text(mine: str | None, theirs: str | None, t: int) -> bool:
-    """Equal answers. A numeric is compared by value, to 18 digits behind the point."""
+    """Equal answers. A numeric is compared by value, to 18 digits behind the point; jsonb as we write it, for
+    its numbers lose the zeros at their end."""
     if mine == theirs:
         return True
     if mine is None or theirs is None:
         return False
     if t in (1700, 1231):
         return _rounded(mine) == _rounded(theirs)
+    if t == 3802:
+        return mine == canonical_json(theirs)
     return False
 
 

@@ -55,33 +55,36 @@ def _constructed(b: Binder, node: exp.Expr, what: str, word: str, of: Callable[[
 
 
 def _bracket(b: Binder, node: exp.Expr) -> Node:
-    source, items = node.this, [node.expressions[0]]
+    steps: list[exp.Bracket] = []
+    source = node
     while isinstance(source, exp.Bracket):
-        items.insert(0, source.expressions[0])
+        steps.insert(0, source)
         source = source.this
     value = b.bind(source)
     if value.type.kind is Kind.JSONB:
-        return json_calls.subscripts(value, [_json_step(b, i) for i in items])
-    if value.type.kind is Kind.ARRAY and len(items) > 1 and not any(isinstance(i, exp.Slice) for i in items):
+        return json_calls.subscripts(value, [_json_step(b, s) for s in steps])
+    slices = any(isinstance(s.expressions[0], exp.Slice) for s in steps)
+    if value.type.kind is Kind.ARRAY and len(steps) > 1 and not slices:
         # Arrays have one dimension: there is nothing in a second.
         return Const(element_type(value.type), None)
-    for item in items:
-        value = _element(b, value, item, position_of(node))
+    for step in steps:
+        value = _element(b, value, step, position_of(node))
     return value
 
 
-def _element(b: Binder, value: Node, item: exp.Expr, position: int | None) -> Node:
+def _element(b: Binder, value: Node, step: exp.Bracket, position: int | None) -> Node:
     if value.type.kind not in (Kind.ARRAY, Kind.LIST):
         raise TidemillError(
             f"cannot subscript type {value.type} because it does not support subscripting",
             sqlstate="42804",
             position=position,
         )
+    item = step.expressions[0]
     if isinstance(item, exp.Slice):
         return _slice(b, value, item)
     t = element_type(value.type)
     index = _index(b, item)
-    if _shifted(item):
+    if shifted(step):
         return Op(t, "element", (value, index), lambda a: call("get", a[0], a[1]))
     return Op(t, "element", (value, index), lambda a: call("get", a[0], sub(a[1], integer(1))))
 
@@ -107,8 +110,9 @@ def _slice(b: Binder, value: Node, item: exp.Slice) -> Node:
     return Op(t, f"slice {shape}", nodes, build)
 
 
-def _json_step(b: Binder, item: exp.Expr) -> Node:
+def _json_step(b: Binder, step: exp.Bracket) -> Node:
     """A key or a position, as text."""
+    item = step.expressions[0]
     if isinstance(item, exp.Slice):
         raise TidemillError(
             "jsonb subscript does not support slices", sqlstate="42804", position=position_of(item)
@@ -117,15 +121,18 @@ def _json_step(b: Binder, item: exp.Expr) -> Node:
     if node.type.kind not in INTEGERS:
         return to_type(b.ctx, node, TEXT, position=position_of(item))
     index = to_type(b.ctx, node, INT4, position=position_of(item))
-    if _shifted(item):
+    if shifted(step):
         index = Op(INT4, "unshifted", (index,), lambda a: add(a[0], integer(1)))
     return Op(TEXT, "step", (index,), lambda a: cast_to(a[0], TEXT))
 
 
-def _shifted(index: exp.Expr) -> bool:
-    """sqlglot counts elements from 0 and takes 1 off where it sees an integer; it annotates what it looked
-    at, so an index that it left alone has a type, and that is no integer's."""
-    t = index.type
+def shifted(node: exp.Bracket) -> bool:
+    """sqlglot counts elements from 0 and takes 1 off where it sees an integer under what it takes for an
+    array or does not know; it annotates what it looked at, so an index that it left alone has a type, and
+    that is no integer's."""
+    base, t = node.this.type, node.expressions[0].type
+    if base is None or base.this not in (exp.DType.UNKNOWN, exp.DType.ARRAY):
+        return False
     return t is None or t.this in exp.DataType.INTEGER_TYPES
 
 

@@ -256,22 +256,9 @@ def _binary(b: Binder, node: exp.Expr) -> Node:
     if isinstance(right, exp.Anonymous) and str(right.this).upper() == "ALL":
         # How sqlglot reads ALL (array).
         return subquery.bind_quantified(b, name, left, exp.All(this=right.expressions[0]))
-    if isinstance(right, exp.JSONPath):
-        return b.operator(name, [b.bind(left), _json_key(right)], position_of(node))
     if row_of(left) is not None or row_of(right) is not None:
         return special.compare_rows(b, name, left, right, position_of(node))
     return b.operator(name, [b.bind(left), b.bind(right)], position_of(node))
-
-
-def _json_key(path: exp.JSONPath) -> Node:
-    """sqlglot makes a path of the literal after -> and ->>: one key or one index."""
-    step = path.expressions[-1]
-    if len(path.expressions) == 2 and isinstance(step, exp.JSONPathKey):
-        return Const(UNKNOWN, str(step.this))
-    if len(path.expressions) == 2 and isinstance(step, exp.JSONPathSubscript):
-        value, t = integer_scalar(int(step.this))
-        return Const(t, value)
-    raise unsupported("this path into jsonb", position_of(path))
 
 
 def _unary(b: Binder, node: exp.Expr) -> Node:

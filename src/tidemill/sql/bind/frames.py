@@ -18,7 +18,7 @@ from tidemill.sql.bind.constant import evaluate_node
 from tidemill.sql.bind.errors import WindowingError, position_of, unsupported
 from tidemill.sql.bind.ir import Node, Op, SortKey, is_constant
 from tidemill.sql.functions.lattice import FLOATS, SIGNED, can_coerce
-from tidemill.sql.functions.tree import call, cast, decimal, double
+from tidemill.sql.functions.tree import cast, decimal, double
 from tidemill.types.model import FLOAT8, INT8, INTERVAL, NUMERIC, TIMESTAMPTZ, Kind, SqlType
 from tidemill.types.wire.calendar import MICROS_PER_DAY
 
@@ -197,8 +197,11 @@ def _interval(value: dict[str, int], position: int | None) -> exp.Expr:
         raise InvalidValue("invalid preceding or following size in window function", sqlstate="22013")
     if months and (days or micros):
         raise unsupported("a RANGE frame over months and days", position, "Use months or days alone.")
+    # Spark wants a literal here, not a call that makes one.
     if months:
-        return call("make_ym_interval", exp.Literal.number(0), exp.Literal.number(months))
-    seconds, rest = divmod(days * MICROS_PER_DAY + micros, 1_000_000)
-    text = decimal(f"{seconds}.{rest:06d}", 18, 6)
-    return call("make_dt_interval", *(exp.Literal.number(0) for _ in range(3)), text)
+        return exp.Interval(this=exp.Literal.string(str(months)), unit=exp.Var(this="MONTH"))
+    whole, rest = divmod(days * MICROS_PER_DAY + micros, MICROS_PER_DAY)
+    seconds, fraction = divmod(rest, 1_000_000)
+    text = f"{whole} {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:06d}"
+    span = exp.IntervalSpan(this=exp.Var(this="DAY"), expression=exp.Var(this="SECOND"))
+    return exp.Interval(this=exp.Literal.string(text), unit=span)

@@ -69,7 +69,9 @@ class Ties:
 def ties(query: exp.Expr) -> Ties | None:
     """The query's WITH TIES, if it has one."""
     limit, offset = query.args.get("limit"), query.args.get("offset")
-    options = limit.args.get("limit_options") if isinstance(limit, exp.Fetch) else None
+    if not isinstance(limit, exp.Fetch):
+        return None
+    options = limit.args.get("limit_options")
     if options is None or not options.args.get("with_ties"):
         return None
     return Ties(_limit_value(limit), offset.args["expression"] if offset is not None else None)

@@ -93,10 +93,11 @@ def bind_rows(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     finally:
         b.rows_allowed = True
     source = SOURCES[call_.name](b, nodes, position)
-    if len(source.columns) > 1:
+    (_, t), *more = source.columns
+    if more:
         raise unsupported(
             f"{call_.name}() of several columns in a select list",
             position,
             "Use it in FROM: it gives columns there.",
         )
-    return Rows(source.columns[0][1], call_.name, source.args, source.build)
+    return Rows(t, call_.name, source.args, source.build)

@@ -2,7 +2,7 @@
 
 Called by `sql.bind` alone. One module per family adds its rows to the tables of `signature` on import; a new
 function costs one row there. What is in no table does not exist for a query: an error that names it, never a
-guess."""
+guess. Spark's Python tasks know what this package imports: all that runs there is imported here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tidemill.sql.functions import (
     aggregates,
     arithmetic,
     arrays,
+    collected,
     comparison,
     datetime,
     extract,
@@ -18,6 +19,7 @@ from tidemill.sql.functions import (
     math,
     octets,
     regexp,
+    series,
     spans,
     strings,
     text,
@@ -38,8 +40,8 @@ SPARK_CONF: dict[str, str] = {
 }
 
 FAMILIES = (
-    *(aggregates, arithmetic, arrays, comparison, datetime, extract, formatting, json, math, octets),
-    *(regexp, spans, strings, text, trigonometry, uuids),
+    *(aggregates, arithmetic, arrays, collected, comparison, datetime, extract, formatting, json, math),
+    *(octets, regexp, series, spans, strings, text, trigonometry, uuids),
 )
 
 __all__ = ["FAMILIES", "SPARK_CONF", "inventory"]

@@ -24,7 +24,7 @@ def _signature(name: str, args: Sequence[Declared]) -> str:
 def refused_function(
     name: str, args: Sequence[Declared], result: Declared, hint: str | None = None, *, variadic: bool = False
 ) -> None:
-    function(name, args, result, _refusal(_signature(name, args), hint), variadic=variadic)
+    function(name, args, result, _refusal(_signature(name, args), hint), variadic=variadic, refused=True)
 
 
 def refused_aggregate(name: str, args: Sequence[Declared], result: Declared, hint: str | None = None) -> None:

@@ -28,6 +28,10 @@ def resolve_function(name: str, types: Sequence[SqlType]) -> Resolved | None:
 
 
 def resolve_operator(name: str, types: Sequence[SqlType]) -> Resolved | None:
+    elements = {base(t.element) for t in types if t.kind in _CONTAINERS.values() and t.element is not None}
+    if len(elements) > 1 and name != "||":
+        # Two arrays are compared if they are of one type; only || finds a common one.
+        return None
     candidates = _candidates(operators_named(name), len(types))
     if len(types) == 2 and (types[0].kind is Kind.UNKNOWN) != (types[1].kind is Kind.UNKNOWN):
         # A literal beside a typed operand is first tried as of that operand's type.

@@ -62,8 +62,10 @@ def number_series(t: SqlType) -> Builder:
             trees.append(bigint(1))
 
         def made(v: list[Tree]) -> Tree:
+            start, stop, step = v
             none = cast_to(call("array"), array(INT8))
-            return _counted(*v, call("sequence", *(x.copy() for x in v)), bigint(0), none)
+            rows = call("sequence", start.copy(), stop.copy(), step.copy())
+            return _counted(start, stop, step, rows, bigint(0), none)
 
         return cast_to(let_all(trees, made), array(t))
 

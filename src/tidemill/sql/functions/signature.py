@@ -46,6 +46,8 @@ class Fn:
     windowed: bool = True
     typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None
     volatile: bool = False
+    # PostgreSQL has it and we do not: `build` raises the error that names it.
+    refused: bool = False
 
     def builder(self, types: Sequence[SqlType]) -> Builder:
         """What makes the Spark tree for arguments of these types."""
@@ -72,10 +74,20 @@ def function(
     variadic: bool = False,
     typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None,
     volatile: bool = False,
+    refused: bool = False,
 ) -> None:
     """Add a scalar function; a string for `build` names a Spark function."""
     builder = spark(build) if isinstance(build, str) else build
-    row = Fn(name, tuple(args), result, builder, variadic=variadic, typed=typed, volatile=volatile)
+    row = Fn(
+        name,
+        tuple(args),
+        result,
+        builder,
+        variadic=variadic,
+        typed=typed,
+        volatile=volatile,
+        refused=refused,
+    )
     _functions.setdefault(name, []).append(row)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql.functions.signature import Poly
 from tidemill.sql.local.functions import Declared, Function
+from tidemill.sql.local.jsons import json_object, json_text
 from tidemill.sql.names import quote_ident
 from tidemill.sql.scalar import regexes, strings
 from tidemill.types import model
@@ -60,7 +60,11 @@ def _right(text: str, n: int) -> str:
     return text[-n:] if n > 0 else text[-n:] if n < 0 else ""
 
 
-def _array_to_string(items: Sequence[Any], separator: str, null: str | None = None) -> str:
+def _array_to_string(
+    items: Sequence[Any] | None, separator: str | None, null: str | None = None
+) -> str | None:
+    if items is None or separator is None:
+        return None
     texts = [null if v is None else _shown(v) for v in items]
     return separator.join(t for t in texts if t is not None)
 
@@ -87,8 +91,17 @@ def _lower_bound(items: Sequence[Any], dimension: int) -> int | None:
     return 1 if dimension == 1 and items else None
 
 
-def _position(items: Sequence[Any], value: Any) -> int | None:
-    return items.index(value) + 1 if value in items else None
+def _same(a: Any, b: Any) -> bool:
+    """Not distinct: NULL from NULL, NaN from NaN."""
+    return a == b or (a is not None and b is not None and a != a and b != b)
+
+
+def _position(items: Sequence[Any] | None, value: Any) -> int | None:
+    return next((n for n, v in enumerate(items or (), 1) if _same(v, value)), None)
+
+
+def _without(items: Sequence[Any] | None, value: Any) -> list[Any] | None:
+    return None if items is None else [v for v in items if not _same(v, value)]
 
 
 def _series(start: int, stop: int, step: int | None = None) -> list[int]:
@@ -118,7 +131,9 @@ def _split_part(text: str, separator: str, at: int) -> str:
     return parts[at] if -len(parts) <= at < len(parts) else ""
 
 
-def _string_to_array(text: str, separator: str | None) -> list[str]:
+def _string_to_array(text: str | None, separator: str | None) -> list[str] | None:
+    if text is None:
+        return None
     if separator is None:
         return list(text)
     if not text:
@@ -130,29 +145,6 @@ def _format(template: str | None, *args: Any) -> str | None:
     if template is None:
         return None
     return strings.format_text(template, [None if v is None else _shown(v) for v in args])
-
-
-def _json_object(*pairs: Any) -> str:
-    if len(pairs) % 2:
-        raise Unsupported("argument list must have even number of elements", sqlstate="22023")
-    names = [_shown(v) for v in pairs[::2]]
-    return json_text(dict(zip(names, pairs[1::2], strict=True)))
-
-
-class JsonText(str):
-    """The text of a JSON value, to tell it from a text that becomes a JSON string."""
-
-
-def json_text(value: Any) -> JsonText:
-    return JsonText(json.dumps(_jsonable(value), ensure_ascii=False, default=str))
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, JsonText):
-        return json.loads(value)
-    if isinstance(value, dict):
-        return {k: _jsonable(v) for k, v in value.items()}
-    return [_jsonable(v) for v in value] if isinstance(value, list) else value
 
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
@@ -214,33 +206,37 @@ _FUNCTIONS: list[Function] = [
     _f("regexp_like", (TEXT, TEXT), BOOL, regexes.like),
     _f("regexp_split_to_array", (TEXT, TEXT), model.array(TEXT), regexes.split),
     _f("initcap", (TEXT,), TEXT, strings.initcap),
-    _f("string_to_array", (TEXT, TEXT), model.array(TEXT), _string_to_array),
+    _f("string_to_array", (TEXT, TEXT), model.array(TEXT), _string_to_array, lenient=True),
     _f("parse_ident", (TEXT,), model.array(TEXT), strings.parse_ident),
     _f("parse_ident", (TEXT, BOOL), model.array(TEXT), strings.parse_ident),
-    _f("array_to_string", (model.array(TEXT), TEXT, TEXT), TEXT, _array_to_string, optional=1),
+    *(
+        # Of booleans apart: they are written t and f, and true and false as texts.
+        _f("array_to_string", (model.array(t), TEXT, TEXT), TEXT, _array_to_string, optional=1, lenient=True)
+        for t in (BOOL, TEXT)
+    ),
     _f("array_length", (_A, INT4), INT4, _length),
     _f("array_upper", (_A, INT4), INT4, _length),
     _f("array_lower", (_A, INT4), INT4, _lower_bound),
     _f("array_ndims", (_A,), INT4, lambda a: 1 if a else None),
     _f("cardinality", (_A,), INT4, len),
-    _f("array_position", (_A, _E), INT4, _position),
+    _f("array_position", (_A, _E), INT4, _position, lenient=True),
     _f("array_append", (_A, _E), _A, lambda a, v: [*(a or []), v], lenient=True),
     _f("array_prepend", (_E, _A), _A, lambda v, a: [v, *(a or [])], lenient=True),
     _f("array_cat", (_A, _A), _A, _array_cat, lenient=True),
-    _f("array_remove", (_A, _E), _A, lambda a, v: [x for x in a if x != v], lenient=False),
+    _f("array_remove", (_A, _E), _A, _without, lenient=True),
     _f("unnest", (_A,), _E, list, rows=True),
     _f("generate_subscripts", (_A, INT4, BOOL), INT4, _subscripts, rows=True, optional=1),
-    _f("generate_series", (INT4, INT4, INT4), INT4, _series, rows=True, optional=1),
+    _f("generate_series", (INT4, INT4, INT4), INT4, _series, rows=True, optional=1, typed=True),
     _f("generate_series", (INT8, INT8, INT8), INT8, _series, rows=True, optional=1),
     _f("_pg_expandarray", (_A,), _EXPANDED, _expand, rows=True),
     _f("pg_size_pretty", (INT8,), TEXT, _size_pretty),
     _f("pg_size_pretty", (NUMERIC,), TEXT, _size_pretty),
     _f("pg_encoding_to_char", (INT4,), model.NAME, lambda n: _ENCODINGS.get(n, "")),
     *(
-        _f(name, (_ANY,), JSONB, _json_object, variadic=True, lenient=True)
+        _f(name, (_ANY,), JSONB, json_object, variadic=True, lenient=True, json=True)
         for name in ("json_build_object", "jsonb_build_object")
     ),
-    *(_f(name, (_ANY,), JSONB, json_text) for name in ("to_json", "to_jsonb")),
+    *(_f(name, (_ANY,), JSONB, json_text, typed=True, json=True) for name in ("to_json", "to_jsonb")),
 ]
 
 

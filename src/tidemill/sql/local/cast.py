@@ -283,10 +283,6 @@ def comparable(ctx: Context, a: Typed, b: Typed) -> tuple[Typed, Typed]:
         return a, b
     if a.type == b.type and isinstance(a.type, SqlType) and _compares(a.type):
         return a, b
-    if pair == (Category.ARRAY, Category.ARRAY):
-        t = common(a.type, b.type)
-        if isinstance(t, SqlType) and _compares(t):
-            return to_type(ctx, a, t), to_type(ctx, b, t)
     raise NotLocal(f"no comparison of {a.type} and {b.type}")
 
 

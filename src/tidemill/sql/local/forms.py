@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
+from tidemill.sql.bind.arrays import shifted
 from tidemill.sql.bind.calls import call_of, row_of
 from tidemill.sql.local import operators
 from tidemill.sql.local.cast import common, comparable, constant, explicit, to_type, unify, unknown
@@ -22,6 +23,9 @@ from tidemill.types.model import BOOL, INT4, INT8, NUMERIC, TEXT, Kind, SqlType
 
 if TYPE_CHECKING:
     from tidemill.sql.local.expr import Expressions
+
+
+Handler = Callable[["Expressions", exp.Expr], Typed]
 
 
 def first_column(level: Level) -> Run:
@@ -273,15 +277,14 @@ def _array(x: Expressions, node: exp.Expr) -> Typed:
 
 
 def _bracket(x: Expressions, node: exp.Expr) -> Typed:
+    assert isinstance(node, exp.Bracket)
     value = x.compile(node.this)
     items = list(node.expressions)
     if category(value.type) is not Category.ARRAY or len(items) != 1 or isinstance(items[0], exp.Slice):
         raise NotLocal("this subscript")
     assert isinstance(value.type, SqlType)
     index = to_type(x.ctx, x.compile(items[0]), INT4)
-    # sqlglot takes 1 off where it sees an integer.
-    t = items[0].type
-    shift = 0 if t is None or t.this in exp.DataType.INTEGER_TYPES else 1
+    shift = 0 if shifted(node) else 1
     array_run, index_run = value.run, index.run
 
     def element(e: Env, rt: Runtime) -> Any:
@@ -364,7 +367,20 @@ def _aggregate_filter(x: Expressions, node: exp.Expr) -> Typed:
     return functions.compile_call(x, call, node.args["expression"].this)
 
 
-HANDLERS: dict[type[exp.Expr], Callable[[Expressions, exp.Expr], Typed]] = {
+def _single(handler: Handler) -> Handler:
+    """A form that must not hold a set-returning call: its rows would depend on what is chosen."""
+
+    def compiled(x: Expressions, node: exp.Expr) -> Typed:
+        before, x.may_series = x.may_series, False
+        try:
+            return handler(x, node)
+        finally:
+            x.may_series = before
+
+    return compiled
+
+
+HANDLERS: dict[type[exp.Expr], Handler] = {
     exp.Literal: _literal,
     exp.RawString: lambda x, n: unknown(str(n.this)),
     exp.Null: lambda x, n: unknown(None),
@@ -383,8 +399,8 @@ HANDLERS: dict[type[exp.Expr], Callable[[Expressions, exp.Expr], Typed]] = {
     exp.NullSafeNEQ: _distinct_from,
     exp.Between: _between,
     exp.In: _in,
-    exp.Case: _case,
-    exp.Coalesce: _coalesce,
+    exp.Case: _single(_case),
+    exp.Coalesce: _single(_coalesce),
     exp.Greatest: _extreme,
     exp.Least: _extreme,
     exp.Nullif: _nullif,

@@ -14,9 +14,10 @@ from sqlglot import exp
 
 from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.functions.signature import Poly
-from tidemill.sql.local.cast import explicit, to_type, unify
+from tidemill.sql.local.cast import common, explicit, to_type, unify
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.expr import Expressions
+from tidemill.sql.local.jsons import json_operand
 from tidemill.sql.local.kinds import INTEGERS, STRINGS, Category, Reg, Type, category, kind
 from tidemill.sql.local.logic import all_refs
 from tidemill.sql.local.model import Env, NotLocal, Runtime, Typed
@@ -41,6 +42,10 @@ class Function:
     variadic: bool = False
     rows: bool = False
     optional: int = 0
+    # Its arguments have types of their own: a literal alone does not say what it is.
+    typed: bool = False
+    # It makes JSON of its arguments.
+    json: bool = False
 
 
 def compile_call(x: Expressions, call: FunctionCall, where: exp.Expr | None = None) -> Typed:
@@ -61,6 +66,8 @@ def apply(ctx: Context, name: str, args: Sequence[Typed]) -> tuple[Function, Typ
     for exact in (True, False):
         for fn in ctx.functions.get(name, ()):
             declared = _arity(fn, len(args))
+            if fn.typed and all(a.untyped for a in args):
+                raise NotLocal(f"{name}() of literals")
             if declared is not None and all(
                 _takes(d, a, exact=exact) for d, a in zip(declared, args, strict=False)
             ):
@@ -107,6 +114,8 @@ def _takes(declared: Declared, arg: Typed, *, exact: bool) -> bool:
 
 def _applied(ctx: Context, fn: Function, declared: Sequence[Declared], args: Sequence[Typed]) -> Typed:
     values, element = _coerced(ctx, declared, args)
+    if fn.json:
+        values = [json_operand(v) for v in values]
     runs = [v.run for v in values]
     missing = [None] * (len(declared) - len(args))
     result = _result(fn, element)
@@ -131,7 +140,12 @@ def _coerced(
     element: SqlType | None = None
     for d, a in zip(declared, args, strict=False):
         if d is Poly.ARRAY and isinstance(a.type, SqlType) and a.type.kind is Kind.ARRAY:
-            element = element_type(a.type)
+            one = element_type(a.type)
+            met = one if element is None else common(element, one)
+            element = one if isinstance(met, Reg) else met
+        elif d is Poly.ELEMENT and element is not None and not a.untyped:
+            met = common(element, a.type)
+            element = element if isinstance(met, Reg) else met
     if element is None and Poly.ELEMENT in declared:
         pairs = zip(declared, args, strict=False)
         _, t = unify(ctx, [a for d, a in pairs if d is Poly.ELEMENT])

@@ -12,6 +12,7 @@ from sqlglot import exp
 from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.local.cast import to_type, writer
 from tidemill.sql.local.expr import Expressions
+from tidemill.sql.local.jsons import json_operand, json_text
 from tidemill.sql.local.kinds import Category, Reg, Type, category, kind
 from tidemill.sql.local.logic import all_refs
 from tidemill.sql.local.model import Env, NotLocal, Refs, Runtime, Typed
@@ -80,13 +81,17 @@ class Aggregates:
     calls: list[_Call] = field(default_factory=list)
 
     def add(self, x: Expressions, call: FunctionCall, where: exp.Expr | None) -> Typed:
-        x.aggregates = None  # no aggregate stands within another
+        # No aggregate stands within another, and no call over a window or of several rows within one.
+        x.aggregates, before = None, (x.may_window, x.may_series)
+        x.may_window = x.may_series = False
         try:
             args = x.all(call.args)
             keys = compile_keys(x, call.order)
             condition = None if where is None else x.boolean(where)
         finally:
-            x.aggregates = self
+            x.aggregates, (x.may_window, x.may_series) = self, before
+        if call.distinct and any(o.this.sql() != call.args[0].sql() for o in call.order):
+            raise NotLocal("DISTINCT values in another order")
         t, fold, nulls = _meaning(x, call, args)
         if call.distinct and args and category(args[0].type) is Category.ARRAY:
             raise NotLocal("DISTINCT over arrays")
@@ -104,7 +109,7 @@ def _meaning(x: Expressions, call: FunctionCall, args: list[Typed]) -> tuple[Typ
     name = call.name
     if name == "count" and call.star and not args:
         return INT8, len, True
-    if not args or (len(args) > 1 and name != "string_agg"):
+    if len(args) != (2 if name == "string_agg" else 1):
         raise NotLocal(f"this form of {name}()")
     if args[0].untyped or args[0].type == model.UNKNOWN:
         args[0] = to_type(x.ctx, args[0], TEXT)
@@ -130,8 +135,7 @@ def _meaning(x: Expressions, call: FunctionCall, args: list[Typed]) -> tuple[Typ
         raise NotLocal(f"{name}() of {t}")
     if name == "array_agg":
         return model.array(t), lambda v: v or None, True
-    from tidemill.sql.local.builtins import json_text
-
+    args[0] = json_operand(args[0])
     return model.JSONB, lambda v: json_text(v) if v else None, True
 
 

@@ -88,6 +88,13 @@ def _appended(ctx: Context, a: Typed, b: Typed) -> Typed:
     whole = a.type if category(a.type) is Category.ARRAY else b.type
     assert isinstance(whole, SqlType)
     element = element_type(whole)
+    for v in (a, b):
+        if not v.untyped:
+            one = (
+                element_type(v.type) if isinstance(v.type, SqlType) and v.type.kind is Kind.ARRAY else v.type
+            )
+            if common(element, one) != element:
+                raise NotLocal(f"|| of {a.type} and {b.type}")
     parts: list[Callable[[Env, Runtime], Any]] = []
     for v in (a, b):
         if category(v.type) is Category.ARRAY or v.untyped:
@@ -107,6 +114,8 @@ def _appended(ctx: Context, a: Typed, b: Typed) -> Typed:
 
 
 def _arithmetic(ctx: Context, name: str, a: Typed, b: Typed) -> Typed:
+    if Category.NUMBER not in (category(a.type), category(b.type)):
+        raise NotLocal(f"{name} of {a.type} and {b.type}")
     if a.untyped or _open(a):
         a = to_type(ctx, a, b.type)
     if b.untyped or _open(b):

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tidemill.sql.local.cast import comparable
 from tidemill.sql.local.kinds import Category, category
-from tidemill.sql.local.model import Env, Runtime, Typed
+from tidemill.sql.local.model import Env, NotLocal, Runtime, Typed
 
 if TYPE_CHECKING:
     from tidemill.sql.local.expr import Expressions
@@ -30,6 +30,8 @@ def sort_key(node: exp.Ordered, value: Typed, x: Expressions) -> SortKey:
         value = Typed(
             value.type, lambda e, rt: None if (v := run(e, rt)) is None else (v != v, v), value.refs
         )
+    elif category(value.type) is Category.ARRAY:
+        raise NotLocal("the order of arrays")
     else:
         comparable(x.ctx, value, value)
     descending = bool(node.args.get("desc"))

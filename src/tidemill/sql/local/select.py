@@ -184,7 +184,9 @@ class Select:
             return None
         on = distinct.args.get("on")
         if on is not None:
-            keys = [self._named(n) for n in (on.expressions if isinstance(on, exp.Tuple) else [on])]
+            nodes = list(on.expressions if isinstance(on, exp.Tuple) else [on])
+            keys = [self._named(n) for n in nodes]
+            self._check_initial(nodes)
 
             def first(pairs: list[tuple[Env, Row]], rt: Runtime) -> list[tuple[Env, Row]]:
                 found: dict[Any, tuple[Env, Row]] = {}
@@ -200,6 +202,14 @@ class Select:
             return list({hashable_row(row): (e, row) for e, row in reversed(pairs)}.values())[::-1]
 
         return once
+
+    def _check_initial(self, nodes: list[exp.Expr]) -> None:
+        """DISTINCT ON takes the first of each in the order given, so its values come first in that order."""
+        order = self.query.args.get("order")
+        first = [o.this for o in order.expressions][: len(nodes)] if order is not None else []
+        meant = [_meant(n, self.names) for n in first]
+        if len(set(meant)) < len(meant) or not set(meant) <= {_meant(n, self.names) for n in nodes}:
+            raise NotLocal("DISTINCT ON in another order")
 
     def _named(self, node: exp.Expr) -> Typed:
         at = output_column(node, self.names)
@@ -278,6 +288,11 @@ class Select:
                 found.append(new)
         rt.spend(len(found))
         return found
+
+
+def _meant(node: exp.Expr, names: list[str]) -> int | str:
+    at = output_column(node, names)
+    return node.sql() if at is None else at
 
 
 def _label(node: exp.Expr) -> str:

@@ -395,6 +395,9 @@ class From:
             names = [alias.name]
         numbered = function.args.get("offset") or node.args.get("ordinality") or node.args.get("offset")
         if numbered:
+            # sqlglot takes the last name of the alias for the number's.
+            if isinstance(numbered, exp.Identifier) and alias is not None and len(alias.columns) > len(names):
+                raise NotLocal("more names than columns")
             names = [*names, numbered.name if isinstance(numbered, exp.Identifier) else "ordinality"]
             types = [*types, INT8]
         run = made.run

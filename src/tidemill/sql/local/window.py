@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tidemill.sql.bind.calls import call_of
+from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.grouping import Aggregates, is_aggregate
 from tidemill.sql.local.logic import all_refs
@@ -23,8 +23,16 @@ def compile_window(x: Expressions, node: exp.Expr) -> Typed:
     if not x.may_window or node.args.get("spec") is not None or node.args.get("alias") is not None:
         raise NotLocal("this window")
     call = call_of(node.this)
-    if call is None:
+    if call is None or call.distinct or call.order:
         raise NotLocal("this window function")
+    x.may_window = False  # no window within another
+    try:
+        return _compiled(x, call, node)
+    finally:
+        x.may_window = True
+
+
+def _compiled(x: Expressions, call: FunctionCall, node: exp.Expr) -> Typed:
     partition = x.all(node.args.get("partition_by") or [])
     order = node.args.get("order")
     keys = compile_keys(x, [] if order is None else order.expressions)

@@ -234,6 +234,12 @@ class _Lowering:
             self._emit(kind, value, at)
         if value == "::":
             return self._type(at + 1)
+        if value in ("->", "->>") and self._tokens[at + 1].kind in (Kind.STRING, Kind.NUMBER):
+            # sqlglot would make a path of a literal: blanks around a key would be lost, and 1.5 be a key.
+            self._emit(TokenType.L_PAREN, "(", at + 1)
+            self._value(at + 1)
+            self._emit(TokenType.R_PAREN, ")", at + 1)
+            return at + 2
         if value == ".":
             after = self._tokens[at + 1]
             if after.kind is Kind.WORD and self._is_named(at - 1):

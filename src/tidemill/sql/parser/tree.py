@@ -84,13 +84,17 @@ def _call(node: exp.Anonymous) -> None:
 
 
 def _arrow(node: exp.JSONExtract | exp.JSONExtractScalar) -> None:
-    """Take away the parentheses that `lower` wrote around a column before `->`, and write those that the
-    generator would write around an operator after it: then the tree is the one that its text gives."""
+    """Take away the parentheses that `lower` wrote around a column before `->` and a literal after it, and
+    write those that the generator would write around an operator after it: then the tree is the one that its
+    text gives."""
     inner = node.this
     while isinstance(inner, exp.Paren):
         inner = inner.this
     if isinstance(inner, exp.Column):
         node.set("this", inner)
+    key = node.expression
+    if isinstance(key, exp.Paren) and isinstance(key.this, exp.Literal):
+        node.set("expression", key.this)
     if isinstance(node.expression, exp.Binary) and not isinstance(node.expression, exp.Func):
         node.set("expression", exp.Paren(this=node.expression))
 
