@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal, localcontext
@@ -19,6 +20,7 @@ import psycopg
 import pyarrow as pa
 
 from tidemill.errors import TidemillError, UndefinedObject
+from tidemill.query.slots import Slots
 from tidemill.sql.ast import Query
 from tidemill.sql.bind import (
     BoundQuery,
@@ -28,7 +30,6 @@ from tidemill.sql.bind import (
     constant_rows,
     map_spark_error,
 )
-from tidemill.sql.functions.python import register
 from tidemill.sql.parse import parse
 from tidemill.types.arrow import arrow_schema, storage_schema
 from tidemill.types.json import canonical_json
@@ -153,20 +154,32 @@ class Oracle:
         return desc, pa.Table.from_arrays(columns, schema=pa.schema([f.with_nullable(True) for f in schema]))
 
 
+# Questions at a time. A question is mostly the driver's work, so more than the cores of a small machine only
+# hide where it waits.
+ASKERS = 3
+
+
 class Subject:
-    """The binder and Spark over the same tables."""
+    """The binder and Spark over the same tables, in sessions as the server has them for small queries."""
 
     def __init__(self, session: Any, oracle: Oracle, tables: Sequence[str]) -> None:
-        self.session = session
         self.info = SESSION
-        register(session)
+        self._session = session
+        self._slots = Slots(session)
+        # The columns of a table that a query reads, by the session it reads them in: made once.
+        self._frames: dict[tuple[int, str, tuple[str, ...]], Any] = {}
         self.relations: dict[str, Relation] = {}
         for name in tables:
             desc, rows = oracle.relation(name)
             names = physical_names(desc)
             frame = session.createDataFrame(rows, schema=spark_schema(desc, names))
-            frame.createOrReplaceTempView(f"corpus_{name}")
+            # For all sessions.
+            frame.createOrReplaceGlobalTempView(f"corpus_{name}")
             self.relations[name] = Relation(name, f"public.{name}", desc, tuple(names))
+
+    def close(self) -> None:
+        for name in self.relations:
+            self._session.catalog.dropGlobalTempView(f"corpus_{name}")
 
     def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
         found = self.relations.get(parts[-1])
@@ -190,13 +203,19 @@ class Subject:
         except TidemillError as error:
             return Failure(error.sqlstate, error.primary)
 
+    def ask_all(self, questions: Sequence[str]) -> list[Answer | Failure]:
+        """Some at a time; the answers are in order."""
+        with ThreadPoolExecutor(ASKERS) as pool:
+            return list(pool.map(self.ask, questions))
+
     def run(self, bound: BoundQuery) -> pa.Table:
-        for placeholder, name in bound.inputs.items():
-            used = sorted(bound.used[placeholder])
-            view = self.session.table(f"corpus_{name}").select(*(f"`{c}`" for c in used))
-            view.createOrReplaceTempView(placeholder)
         try:
-            table: pa.Table = self.session.sql(bound.sql()).toArrow()
+            with self._slots.lease(small=True) as slot:
+                for placeholder, name in bound.inputs.items():
+                    columns = tuple(sorted(bound.used[placeholder]))
+                    self._frame(slot.session, name, columns).createOrReplaceTempView(placeholder)
+                found = slot.session.sql(bound.sql())
+            table: pa.Table = found.toArrow()
         except TidemillError:
             raise
         except Exception as error:
@@ -206,6 +225,13 @@ class Subject:
             if not same_storage(field.type, expected.type):
                 raise AssertionError(f"{field.name} is {field.type}, not {expected.type}")
         return table
+
+    def _frame(self, session: Any, name: str, columns: tuple[str, ...]) -> Any:
+        key = (id(session), name, columns)
+        if key not in self._frames:
+            table = session.table(f"global_temp.corpus_{name}")
+            self._frames[key] = table.select(*(f"`{c}`" for c in columns))
+        return self._frames[key]
 
 
 def same_storage(a: pa.DataType, b: pa.DataType) -> bool:

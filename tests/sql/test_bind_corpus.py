@@ -6,13 +6,14 @@ differs is an error too."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from bind_corpus import Answer, Failure, Oracle, Subject, expressions, lines, same_text
+from bind_corpus import ASKERS, Answer, Failure, Oracle, Subject, expressions, lines, same_text
 
 from tidemill.errors import TidemillError
 from tidemill.query.spark import SparkHost
@@ -46,11 +47,10 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
 
 
 @pytest.fixture(scope="module")
-def subject(spark: SparkHost, oracle: Oracle) -> Subject:
-    # A session of its own, for its views and for this: the tables are tiny, one partition is enough.
-    session = spark.session.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "1")
-    return Subject(session, oracle, TABLES)
+def subject(spark: SparkHost, oracle: Oracle) -> Iterator[Subject]:
+    made = Subject(spark.session, oracle, TABLES)
+    yield made
+    made.close()
 
 
 def differences() -> dict[str, str]:
@@ -110,11 +110,11 @@ def test_expressions(oracle: Oracle, subject: Subject) -> None:
         expected[text] = theirs
     # What should fail is asked by itself: among others it would cost a search for who it was.
     failing = [(t, q) for t, q in bound if isinstance(expected[t], Failure) or t in known]
-    for one in failing:
-        answers |= ask_together(subject, [one])
-    rest = [(t, q) for t, q in bound if t not in answers]
-    for start in range(0, len(rest), BATCH):
-        answers |= ask_together(subject, rest[start : start + BATCH])
+    rest = [(t, q) for t, q in bound if t not in {f for f, _ in failing}]
+    batches = [[one] for one in failing] + [rest[at : at + BATCH] for at in range(0, len(rest), BATCH)]
+    with ThreadPoolExecutor(ASKERS) as pool:
+        for found in pool.map(lambda batch: ask_together(subject, batch), batches):
+            answers |= found
     for text, theirs in expected.items():
         problem = compare(answers[text], theirs)
         if problem is not None and text not in known:
@@ -168,9 +168,9 @@ def test_queries(oracle: Oracle, subject: Subject) -> None:
     known = differences()
     assert len(texts) >= 60
     problems: list[str] = []
-    for text in texts:
+    for text, mine in zip(texts, subject.ask_all(texts), strict=True):
         ordered = "order by" in text.lower().rsplit(")", 1)[-1]
-        problem = compare(subject.ask(text), oracle.ask(text), ordered=ordered)
+        problem = compare(mine, oracle.ask(text), ordered=ordered)
         if problem is not None and text not in known:
             problems.append(f"{text}: {problem}")
         elif problem is None and text in known:
@@ -183,10 +183,10 @@ def test_errors(oracle: Oracle, subject: Subject) -> None:
     texts = lines("errors.txt")
     known = differences()
     problems: list[str] = []
-    for text in texts:
+    for text, mine in zip(texts, subject.ask_all(texts), strict=True):
         theirs = oracle.ask(text)
         assert isinstance(theirs, Failure), text
-        problem = compare(subject.ask(text), theirs)
+        problem = compare(mine, theirs)
         if problem is not None and text not in known:
             problems.append(f"{text}: {problem}")
         elif problem is None and text in known:

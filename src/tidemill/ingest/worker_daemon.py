@@ -25,6 +25,7 @@ LOADED = (
     "tidemill.ingest.task",
     "tidemill.sources.generators",
     "tidemill.sources.kafka.reader",
+    "tidemill.sql.functions.python",
 )
 
 

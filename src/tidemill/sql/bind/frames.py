@@ -159,6 +159,9 @@ def _range(b: Binder, spec: exp.Expr, order: tuple[SortKey, ...], position: int 
         bound = spec.args.get(side)
         if isinstance(bound, exp.Expr):
             made.set(side, _range_bound(b, bound, key.node.type, distance, word))
+    units = {bound.sql() for bound in made.find_all(exp.Var) if bound.name in ("MONTH", "DAY")}
+    if len(units) > 1:
+        raise _mixed(position)
     return Framed((wide,), made)
 
 
@@ -191,12 +194,16 @@ def _range_bound(b: Binder, bound: exp.Expr, key: SqlType, t: SqlType, word: str
     return double(repr(value)) if t is FLOAT8 else decimal(str(value))
 
 
+def _mixed(position: int | None) -> TidemillError:
+    return unsupported("a RANGE frame over months and days", position, "Use months or days alone.")
+
+
 def _interval(value: dict[str, int], position: int | None) -> exp.Expr:
     months, days, micros = (int(value[name]) for name in ("months", "days", "micros"))
     if min(months, days, micros) < 0:
         raise InvalidValue("invalid preceding or following size in window function", sqlstate="22013")
     if months and (days or micros):
-        raise unsupported("a RANGE frame over months and days", position, "Use months or days alone.")
+        raise _mixed(position)
     # Spark wants a literal here, not a call that makes one.
     if months:
         return exp.Interval(this=exp.Literal.string(str(months)), unit=exp.Var(this="MONTH"))

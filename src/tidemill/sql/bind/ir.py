@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlglot import exp
 
-from tidemill.errors import Internal
+from tidemill.errors import Internal, Unsupported
 from tidemill.sql.bind.literal import literal_tree
 from tidemill.sql.functions.casts import cast_tree
 from tidemill.sql.functions.markers import Fixed, fixed, parameter
 from tidemill.sql.functions.signature import Fn
-from tidemill.sql.functions.tree import Tree, and_, call, column, eq, lambda_, let_all, string, variable
+from tidemill.sql.functions.tree import Tree, boolean, call, case, column, eq, integer, string
 from tidemill.sql.functions.tree import field as field_of
 from tidemill.types.model import Kind, SqlType
 
@@ -253,18 +253,22 @@ def _lower_subquery(node: Subquery) -> Tree:
 def _membership_value(node: Subquery) -> Tree:
     """IN (subquery) as a value. Spark's own would be false where SQL says NULL, so the subquery's rows are
     looked through as an array, which knows the difference."""
-    count = len(node.operands)
-    fields = [part for i in range(count) for part in (string(f"c{i}"), exp.column(f"c{i}", quoted=True))]
-    rows = exp.Select(expressions=[call("collect_list", call("named_struct", *fields))])
+    if len(node.operands) > 1:
+        raise Unsupported(
+            "IN (subquery) of rows as a value is not supported",
+            detail="Spark would answer false where SQL says NULL.",
+            hint="In WHERE it may stand alone or be joined by AND and OR; elsewhere use EXISTS.",
+        )
+    # In structs, for collect_list leaves out NULLs.
+    row = call("named_struct", string("v"), exp.column("c0", quoted=True))
+    rows = exp.Select(expressions=[call("collect_list", row)])
     alias = exp.TableAlias(this=exp.to_identifier("tm_in", quoted=True))
     rows.set("from_", exp.From(this=exp.Subquery(this=node.tree.copy(), alias=alias)))
-    array = call("coalesce", exp.Subquery(this=rows), call("array"))
-
-    def among(values: list[Tree]) -> Tree:
-        pairs = [eq(v.copy(), field_of(variable("m"), f"c{i}")) for i, v in enumerate(values[:count])]
-        return call("exists", values[count], lambda_("m", and_(*pairs)))
-
-    return let_all([*(lower(o) for o in node.operands), array], among)
+    array = exp.Subquery(this=rows)
+    found = call("array_contains", field_of(array, "v"), lower(node.operands[0]))
+    # Nothing is in an empty array, not even NULL; a correlated subquery without rows gives NULL.
+    empty = eq(call("coalesce", call("size", array.copy()), integer(0)), integer(0))
+    return case((empty, boolean(False)), otherwise=found)
 
 
 def lower_filter(node: Node, *, conjunct: bool = True) -> Tree:

@@ -112,7 +112,11 @@ def _known(text: str) -> TidemillError | None:
         if root in ("CAST_OVERFLOW", "CAST_INVALID_INPUT"):
             return _cast_error(root, message)
         if root in ("UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY", "INVALID_SUBQUERY_EXPRESSION"):
-            return Unsupported("this use of a subquery is not supported", detail=_first_line(message))
+            return Unsupported(
+                "this use of a subquery is not supported",
+                detail=_first_line(message),
+                hint="Put the subquery in FROM and use its column.",
+            )
         if root == "UNSUPPORTED_FEATURE":
             return Unsupported(
                 "this combination of expressions is not supported", detail=_first_line(message)

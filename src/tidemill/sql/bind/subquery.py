@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.sql.bind import bounds
 from tidemill.sql.bind.aggregate import TreeKey, ordered_rows
+from tidemill.sql.bind.bounds import COMPARISONS
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
@@ -160,6 +162,9 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> No
     while isinstance(source, exp.Paren):
         source = source.this
     position = position_of(left)
+    if isinstance(source, exp.Array) and _is_query(source) and source.expressions and name in COMPARISONS:
+        # ANY (ARRAY(query)) is ANY (query); Spark's functions over arrays take no subquery.
+        source = source.expressions[0]
     if isinstance(source, exp.Subquery | exp.Select | exp.SetOperation | exp.Values):
         inner = source.this if isinstance(source, exp.Subquery) else source
         if name == "=" and not every:
@@ -168,17 +173,14 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> No
             from tidemill.sql.bind.special import negation
 
             return negation(bind_in(b, left, inner))
-        if row_of(left) is not None:
-            raise unsupported(f"{name} {'ALL' if every else 'ANY'} of rows over a subquery", position)
-        value, items = b.bind(left), _rows_as_array(b, inner)
-    elif isinstance(source, exp.Array) and name in _IN_PYTHON and not _is_query(source):
+        return bounds.compared(b, name, left, _bind(b, inner), every=every)
+    if isinstance(source, exp.Array) and name in _IN_PYTHON and not _is_query(source):
         # A lambda cannot have what runs in Python: one comparison for each element.
         from tidemill.sql.bind.special import conjunction, disjunction
 
         tests = [b.operator(name, [b.bind(left), b.bind(e)], position) for e in source.expressions]
         return conjunction(tests) if every else disjunction(tests)
-    else:
-        value, items = b.bind(left), b.bind(source)
+    value, items = b.bind(left), b.bind(source)
     if items.type.kind is Kind.UNKNOWN:
         wanted = value.type if value.type is not UNKNOWN and value.type.kind is not Kind.UNKNOWN else None
         if wanted is None:

@@ -21,6 +21,8 @@ Tree = Expr
 # operand is bound once by a lambda. Repeating keeps Spark's code generation, but nested guards would grow as
 # 3^depth.
 REPEAT_NODES = 12
+# As REPEAT_NODES, for what holds a subquery. Beyond, Spark refuses the lambda with the subquery in it.
+QUERY_NODES = 1_000
 
 # Errors raised inside a Spark job travel as the text of raise_error: prefix, SQLSTATE and primary text.
 RAISED = "tidemill:"
@@ -231,7 +233,10 @@ def let_all(values: list[Tree], body: Callable[[list[Tree]], Tree]) -> Tree:
 
 def is_small(value: Tree) -> bool:
     """May it be written several times? Not what runs in Python: its text would double with each level, and
-    in a lambda it may not stand."""
+    in a lambda it may not stand. A subquery must: Spark takes none inside a lambda's call, and evaluates
+    equal ones once."""
+    if value.find(exp.Query) is not None:
+        return sum(1 for _ in value.walk()) < QUERY_NODES
     return all(i < REPEAT_NODES and not _in_python(n) for i, n in enumerate(value.walk()))
 
 

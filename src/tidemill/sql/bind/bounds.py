@@ -1,0 +1,109 @@
+"""x < ANY (query) and x >= ALL (query): a comparison with the rows of a subquery by their bounds.
+
+Called by `subquery`. Spark has neither, and its functions over arrays take no subquery. But the largest, the
+smallest and the number of the rows tell the answer, also where some of them are NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_
+from tidemill.sql.bind.calls import row_of
+from tidemill.sql.bind.errors import position_of, unsupported
+from tidemill.sql.bind.ir import Node, Op, Ref, Subquery, lower
+from tidemill.sql.functions.tree import (
+    Tree,
+    and_,
+    boolean,
+    call,
+    case,
+    cast_to,
+    eq,
+    field,
+    integer,
+    is_null,
+    lt,
+    not_,
+    null,
+    string,
+)
+from tidemill.types.model import BOOL, INT8, Column, Kind, record
+
+if TYPE_CHECKING:
+    from tidemill.sql.bind.expr import Binder
+    from tidemill.sql.bind.query import Bound
+
+# Which bound decides: x < ANY if it is less than the largest, x < ALL if less than the smallest.
+_BOUND = {
+    ("<", False): "hi",
+    ("<=", False): "hi",
+    (">", False): "lo",
+    (">=", False): "lo",
+    ("<", True): "lo",
+    ("<=", True): "lo",
+    (">", True): "hi",
+    (">=", True): "hi",
+}
+COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
+# Types whose values Spark does not put in PostgreSQL's order by itself.
+_OTHER_ORDER = frozenset({Kind.CHAR, Kind.INTERVAL, Kind.JSONB, Kind.ARRAY, Kind.LIST, Kind.RECORD, Kind.MAP})
+
+
+def compared(b: Binder, name: str, left: exp.Expr, bound: Bound, *, every: bool) -> Node:
+    """left op ANY/ALL (query), but for = ANY and <> ALL, which are IN and NOT IN."""
+    position = position_of(left)
+    word = f"{name} {'ALL' if every else 'ANY'}"
+    if row_of(left) is not None:
+        raise unsupported(f"{word} of rows over a subquery", position)
+    if len(bound.columns) != 1:
+        raise SyntaxError_("subquery has too many columns", position=position)
+    if name not in COMPARISONS:
+        raise unsupported(f"{word} over a subquery", position, "Join the tables instead.")
+    alias = b.ctx.alias()
+    test = b.operator(name, [b.bind(left), Ref(bound.columns[0].type, alias, "c0")], position)
+    if not isinstance(test, Op) or test.args[1].type.kind in _OTHER_ORDER:
+        raise unsupported(f"{word} over a subquery of type {bound.columns[0].type}", position)
+    value, item = test.args
+    rows = _bounds(alias, bound, item)
+    build = test.build
+
+    def holds(x: Tree, all_rows: Tree) -> Tree:
+        """Of some row (ANY) or of every one (ALL) that is not NULL."""
+        if (name, every) in _BOUND:
+            return build([x, field(all_rows, _BOUND[name, every])])
+        both = [eq(x.copy(), field(all_rows.copy(), side)) for side in ("lo", "hi")]
+        return and_(*both) if name == "=" else not_(and_(*both))
+
+    def answer(a: Sequence[Tree]) -> Tree:
+        x, found = a
+        decided = holds(x.copy(), found.copy())
+        return case(
+            (eq(field(found.copy(), "n"), integer(0)), boolean(every)),
+            (is_null(x.copy()), cast_to(null(), BOOL)),
+            (not_(decided) if every else decided, boolean(not every)),
+            (lt(field(found.copy(), "k"), field(found.copy(), "n")), cast_to(null(), BOOL)),
+            otherwise=boolean(every),
+        )
+
+    return Op(BOOL, f"{word} bounds", (value, rows), answer)
+
+
+def _bounds(alias: str, bound: Bound, item: Node) -> Node:
+    """How many rows there are, how many of them are not NULL, the smallest and the largest."""
+    from tidemill.sql.bind.tables import select_from, subquery_as
+
+    def of(name: str) -> Tree:
+        return call(name, lower(item))
+
+    found = call(
+        "named_struct",
+        *(string("n"), call("count", integer(1)), string("k"), of("count")),
+        *(string("lo"), of("min"), string("hi"), of("max")),
+    )
+    t = record(Column("n", INT8), Column("k", INT8), Column("lo", item.type), Column("hi", item.type))
+    select = select_from(subquery_as(bound.tree, alias), [found])
+    return Subquery(t, "scalar", select, tuple(bound.outer))
