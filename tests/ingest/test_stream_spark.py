@@ -99,3 +99,37 @@ def test_micro_batches_of_a_program(spark: SparkHost, folder: Path, step: str) -
             assert told(batches) == expected
         assert batches.frontier == [] and batches.stalls() == []
         batches.close()
+
+
+@pytest.mark.timeout(600)
+def test_a_structured_streaming_query_delivers_a_batch_again(spark: SparkHost, folder: Path) -> None:
+    """`push` in `foreachBatch`: what was taken in when the query failed comes again with the same number."""
+    messages = stream(Random(3), 0, 4, size=9)
+    incoming = folder / "incoming"
+    incoming.mkdir()
+    for n in range(3):
+        (incoming / f"{n}").write_bytes(b"\n".join(as_json(m) for m in messages[n::3]))
+    batches = MicroBatches.open(spark.session, str(folder / "data"), "orders", {"format": "json"})
+    seen: list[int] = []
+
+    def take(rows: Any, number: int) -> None:
+        batches.push(rows.selectExpr("cast(value AS binary) AS value"))
+        seen.append(number)
+        if len(seen) == 2:
+            raise ValueError("planned")
+
+    def run() -> None:
+        lines = spark.session.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(incoming))
+        writer = lines.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+        writer.foreachBatch(take).trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="planned"):
+        run()
+    run()
+    assert seen == [0, 1, 1, 2]
+    oracle = Oracle(0, 4)
+    for message in messages:
+        oracle.take(message)
+    assert batches.frontier == [] and batches.stalls() == []
+    assert told(batches) == sorted((d, n) for d, _, n in oracle.released(()))
+    batches.close()
