@@ -95,7 +95,9 @@ def data_rows(values: Sequence[pa.Array | pa.Scalar], rows: int) -> memoryview:
             text = _NULL if not column.is_valid else _INT4.pack(len(column.as_py())) + column.as_py()
             size += len(text)
             if parts:
-                parts.append(pa.scalar(text, pa.binary()))
+                # Several such columns are one part.
+                before = parts.pop().as_py() if isinstance(parts[-1], pa.Scalar) else b""
+                parts.append(pa.scalar(before + text, pa.binary()))
             else:
                 begins.append(np.void(text))
                 fields.append((f"f{len(fields)}", f"V{len(text)}"))
