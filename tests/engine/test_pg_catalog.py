@@ -89,6 +89,25 @@ def ask(state: CatalogState, sql: str, *params: Any, session: SessionInfo = SESS
     return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("'pg_class'::regclass", "regclass"),
+        ("('pg_class'::regclass)", "regclass"),
+        ("'pg_class'::regclass::oid", "oid"),
+        ("('pg_class'::regclass)::oid::int8", "int8"),
+        ("oid::regclass::text", "oid"),
+        ("(relname::regclass)::oid", "relname"),
+    ],
+)
+def test_names_of_casts(state: CatalogState, expression: str, name: str) -> None:
+    (parsed,) = parse(f"SELECT {expression} FROM pg_class")
+    assert isinstance(parsed.statement, Query)
+    names = Resolver(state, SESSION.database, SESSION.schemas)
+    query = compile_query(parsed.statement.tree, names, SESSION, catalog_functions(), local_oids(), ())
+    assert [column.name for column in query.columns] == [name]
+
+
 @pytest.mark.parametrize("key", [k for k in SYSTEM_RELATIONS if k[0] in ("pg_catalog", "information_schema")])
 def test_every_relation_can_be_read(state: CatalogState, key: tuple[str, str]) -> None:
     table = SYSTEM_RELATIONS[key].table(Now(state))  # pyright: ignore[reportArgumentType]

@@ -44,6 +44,42 @@ def test_data_rows(rows: list[tuple[bytes | None, ...]], skip: int) -> None:
 
 
 @settings(deadline=None)
+@given(st.lists(st.tuples(CELLS, st.lists(CELLS, min_size=3, max_size=3), st.booleans()), max_size=6))
+def test_data_rows_of_columns_that_are_one_value(
+    columns: list[tuple[bytes | None, list[bytes | None], bool]],
+) -> None:
+    """Wherever such columns stand among the others."""
+    rows = list(zip(*([one] * 3 if same else cells for one, cells, same in columns), strict=True))
+    given = [
+        pa.scalar(one, pa.binary()) if same else pa.array(cells, pa.binary()) for one, cells, same in columns
+    ]
+    assert bytes(data_rows(given, 3)) == b"".join(map(packed, rows or [()] * 3))
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_one_value_is_encoded_as_many_are(form: int) -> None:
+    values: list[tuple[model.SqlType, object, object]] = [
+        (model.INT8, 5, 6),
+        (model.INT2, -1, 1),
+        (model.BOOL, True, False),
+        (model.TEXT, "same", "some"),
+        (model.TEXT, "", "a"),
+        (model.BYTEA, b"\0\0", b"\0"),
+        (model.FLOAT8, -0.0, 0.0),
+        (model.numeric(10, 2), Decimal("1.50"), Decimal("2.50")),
+        (model.INT4, None, 7),
+    ]
+    columns = [Column(f"c{i}", t) for i, (t, _, _) in enumerate(values)]
+    encoder = RowEncoder(columns, (form,) * len(columns))
+    # Between two others: all of it is not the same, a slice is.
+    arrays = [pa.array([b, a, a, a, b], arrow_type(t)) for t, a, b in values]
+    batch = pa.RecordBatch.from_arrays(arrays, [c.name for c in columns])
+    singles = [bytes(encoder.encode(batch.slice(i, 1))) for i in range(5)]
+    assert bytes(encoder.encode(batch)) == b"".join(singles)
+    assert bytes(encoder.encode(batch.slice(1, 3))) == b"".join(singles[1:4])
+
+
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=9), max_size=6), st.integers(0, 3))
 def test_framed(values: list[bytes], skip: int) -> None:
     got = bytes(framed(b"d", pa.array(values, pa.binary()).slice(skip)))

@@ -9,6 +9,7 @@ from typing import cast
 
 import pyarrow as pa
 import pytest
+import told_spans
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,38 +57,14 @@ class Identity:
             piece.add(pa.StructArray.from_arrays([pa.array(values, pa.int32())], ["c0"]), numbers)
 
 
-class Told:
-    """A follower of a relation that tells the spans it was given, one for each call."""
-
-    relation = "told"
-
-    def __init__(
-        self, updates: Sequence[Update], uppers: Sequence[int], error: tuple[int, str] | None = None
-    ) -> None:
-        self.frontier = 0
-        self.closed = 0
-        self._updates = updates
-        self._uppers = list(uppers)
-        self._error = error
-
-    def advance(self) -> Changes | None:
-        if not self._uppers:
-            return None
-        lower, upper = self.frontier, self._uppers.pop(0)
-        self.frontier = upper
-        error = self._error if self._error is not None and lower <= self._error[0] < upper else None
-        until = upper if error is None else error[0]
-        span = sorted((u for u in self._updates if lower <= u[1] < until), key=lambda u: u[1])
-        values, times, diffs = zip(*span, strict=True) if span else ((), (), ())
-        columns = [pa.array(values, pa.int32()), pa.array(times, pa.int64()), pa.array(diffs, pa.int64())]
-        return Changes(pa.table(columns, names=["a", TIME_COLUMN, DIFF_COLUMN]), lower, upper, error)
-
-    def close(self) -> None:
-        self.closed += 1
+def telling(
+    updates: Sequence[Update], uppers: Sequence[int], error: tuple[int, str] | None = None
+) -> told_spans.Told:
+    return told_spans.Told(DESC, [((value,), time, diff) for value, time, diff in updates], uppers, error)
 
 
 def follower(
-    inputs: Mapping[str, Told], query: str = QUERY, identity: Identity | None = None
+    inputs: Mapping[str, told_spans.Told], query: str = QUERY, identity: Identity | None = None
 ) -> LinearFollower:
     bound = NAMES.bind(query)
     named = {placeholder: inputs[relation] for placeholder, relation in bound.inputs.items()}
@@ -111,7 +88,7 @@ def test_every_change_of_every_branch_is_told_once_at_its_time(
     t: list[Update], u: list[Update], of_t: list[int], of_u: list[int], twice: bool
 ) -> None:
     query = f"{QUERY} UNION ALL SELECT a FROM t" if twice else QUERY
-    follow = follower({"t": Told(t, of_t), "u": Told(u, of_u)}, query)
+    follow = follower({"t": telling(t, of_t), "u": telling(u, of_u)}, query)
     found: Counter[tuple[int, int]] = Counter()
     lower = 0
     while follow.frontier < 6:
@@ -135,8 +112,8 @@ def test_every_change_of_every_branch_is_told_once_at_its_time(
 
 
 def test_an_error_of_an_input_waits_for_the_others_and_comes_after_what_was_before_it() -> None:
-    t = Told([(1, 3, 1), (2, 5, 1), (3, 7, 1)], [10], (5, "decoding failed"))
-    u = Told([(1, 3, 1), (2, 5, 1), (3, 7, 1)], [5, 10])
+    t = telling([(1, 3, 1), (2, 5, 1), (3, 7, 1)], [10], (5, "decoding failed"))
+    u = telling([(1, 3, 1), (2, 5, 1), (3, 7, 1)], [5, 10])
     follow = follower({"t": t, "u": u})
     first = follow.advance()
     # At 5 the other one is not complete.
@@ -147,8 +124,8 @@ def test_an_error_of_an_input_waits_for_the_others_and_comes_after_what_was_befo
 
 
 def test_the_first_of_two_errors_of_inputs() -> None:
-    t = Told([(1, 2, 1), (2, 6, 1)], [10], (7, "later"))
-    u = Told([(1, 4, 1)], [10], (4, "earlier"))
+    t = telling([(1, 2, 1), (2, 6, 1)], [10], (7, "later"))
+    u = telling([(1, 4, 1)], [10], (4, "earlier"))
     told = follower({"t": t, "u": u}).advance()
     assert told is not None and (told.error, rows(told)) == ((4, "earlier"), [(1, 2, 1)])
 
@@ -157,7 +134,7 @@ def test_the_first_of_two_errors_of_inputs() -> None:
 def test_a_failure_comes_at_its_time_after_all_that_can_be_told(last: int) -> None:
     """Whichever of eight times it is, and whatever fails later."""
     history = [(-time if time >= last else time, time, 1) for time in range(1, 9)]
-    follow = follower({"t": Told(history, [9]), "u": Told([(9, 8, 1)], [9])})
+    follow = follower({"t": telling(history, [9]), "u": telling([(9, 8, 1)], [9])})
     if last > 1:
         changes = follow.advance()
         assert changes is not None and (changes.lower, changes.upper) == (0, last)
@@ -174,7 +151,7 @@ def test_a_failure_comes_at_its_time_after_all_that_can_be_told(last: int) -> No
 
 
 def test_a_failure_at_the_very_first_time() -> None:
-    follow = follower({"t": Told([(-1, 0, 1)], [9]), "u": Told([], [9])})
+    follow = follower({"t": telling([(-1, 0, 1)], [9]), "u": telling([], [9])})
     for _ in range(2):
         with pytest.raises(TidemillError, match="cannot evaluate -1"):
             follow.advance()
@@ -184,16 +161,16 @@ def test_a_failure_at_the_very_first_time() -> None:
 def test_a_spark_that_is_gone_is_no_failure_of_the_query() -> None:
     identity = Identity()
     identity.away = True
-    follow = follower({"t": Told([(1, 3, 1)], [9]), "u": Told([], [9])}, identity=identity)
+    follow = follower({"t": telling([(1, 3, 1)], [9]), "u": telling([], [9])}, identity=identity)
     with pytest.raises(Unavailable):
         follow.advance()
 
 
 def test_it_closes_its_inputs_and_leaves() -> None:
     identity = Identity()
-    inputs = {"t": Told([], [9]), "u": Told([], [9])}
+    inputs = {"t": telling([], [9]), "u": telling([], [9])}
     follow = follower(inputs, identity=identity)
     assert identity.members == 1
     follow.close()
     assert identity.members == 0
-    assert [told.closed for told in inputs.values()] == [1, 1]
+    assert [one.closed for one in inputs.values()] == [1, 1]

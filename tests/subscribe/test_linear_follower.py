@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from told_spans import Told, Update, updates_table
 
 from support.bound import Names
 from tidemill.errors import TidemillError
@@ -21,7 +22,6 @@ from tidemill.query.read import Constant
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind import ROW, BoundQuery, linearity
-from tidemill.subscribe.changes import Changes
 from tidemill.subscribe.linear import LinearFollower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.identity import consolidate
@@ -30,8 +30,6 @@ from tidemill.types.parse_name import parse_type
 from tidemill.types.wire.text import decode_text
 
 pytestmark = pytest.mark.spark
-
-Update = tuple[tuple[Any, ...], int, int]  # row, time, diff
 
 DESC = RelationDesc((Column("a", INT4), Column("b", INT4), Column("s", TEXT), Column("n", NUMERIC)))
 NAMES = Names(
@@ -42,37 +40,7 @@ SCHEMA = arrow_schema(DESC)
 
 
 def table(updates: Sequence[Update]) -> pa.Table:
-    arrays = [pa.array([row[i] for row, _, _ in updates]).cast(f.type) for i, f in enumerate(SCHEMA)]
-    times = pa.array([t for _, t, _ in updates], pa.int64())
-    diffs = pa.array([d for _, _, d in updates], pa.int64())
-    made = pa.table([*arrays, times, diffs], names=[*SCHEMA.names, TIME_COLUMN, DIFF_COLUMN])
-    return consolidate(made, RelationDesc()).sort_by(TIME_COLUMN)
-
-
-class Told:
-    """A follower that tells the spans it was given, one for each call; the last time stays complete."""
-
-    def __init__(
-        self, updates: Sequence[Update], uppers: Sequence[int], error: tuple[int, str] | None = None
-    ) -> None:
-        self.frontier = 0
-        self.relation = "told"
-        self.closed = False
-        self._updates = updates
-        self._uppers = list(uppers)
-        self._error = error
-
-    def advance(self) -> Changes | None:
-        if not self._uppers:
-            return None
-        lower, upper = self.frontier, self._uppers.pop(0)
-        self.frontier = upper
-        error = self._error if self._error is not None and lower <= self._error[0] < upper else None
-        span = [u for u in self._updates if lower <= u[1] < (upper if error is None else error[0])]
-        return Changes(table(span), lower, upper, error)
-
-    def close(self) -> None:
-        self.closed = True
+    return updates_table(updates, DESC)
 
 
 def follower(evaluations: Evaluations, bound: BoundQuery, inputs: Mapping[str, Told]) -> LinearFollower:
@@ -208,7 +176,7 @@ def test_changes_are_the_difference_of_answers(
     for sql in asked:
         bound = NAMES.bind(sql)
         spans = {
-            name: Told(history, [*sorted(cuts.draw(st.sets(st.integers(1, LAST)))), LAST + 1])
+            name: Told(DESC, history, [*sorted(cuts.draw(st.sets(st.integers(1, LAST)))), LAST + 1])
             for name, history in given_.items()
         }
         followers.append((sql, bound, follower(evaluations, bound, spans)))
@@ -236,7 +204,7 @@ def test_an_error_comes_at_its_time_with_the_text_of_select(spark: SparkHost) ->
         bound = NAMES.bind(sql)
         with pytest.raises(TidemillError) as selected:
             answer(spark, bound, {"t": history}, 30)
-        follow = follower(Evaluations(spark), bound, {"t": Told(history, [41])})
+        follow = follower(Evaluations(spark), bound, {"t": Told(DESC, history, [41])})
         first = follow.advance()
         assert first is not None and (first.lower, first.upper) == (0, 30)
         assert first.updates.num_rows == (0 if "s::int" in sql else 2)
@@ -251,7 +219,7 @@ def test_an_error_comes_at_its_time_with_the_text_of_select(spark: SparkHost) ->
 
 def test_an_error_in_the_first_change(spark: SparkHost) -> None:
     bound = NAMES.bind("SELECT 10 / a FROM t")
-    follow = follower(Evaluations(spark), bound, {"t": Told([((0, 1, "x", None), 0, 1)], [5])})
+    follow = follower(Evaluations(spark), bound, {"t": Told(DESC, [((0, 1, "x", None), 0, 1)], [5])})
     with pytest.raises(TidemillError, match="division by zero"):
         follow.advance()
 
@@ -263,7 +231,7 @@ def test_rows_that_the_filter_leaves_out_do_not_fail(spark: SparkHost) -> None:
         ((2, 1, "z", None), 1, 1),
     ]
     for sql in ("SELECT 10 / a FROM t WHERE a > 0", "SELECT 10 / a FROM t WHERE a <> 0 AND 10 / a > 1"):
-        follow = follower(Evaluations(spark), NAMES.bind(sql), {"t": Told(history, [2])})
+        follow = follower(Evaluations(spark), NAMES.bind(sql), {"t": Told(DESC, history, [2])})
         assert told(follow, 2) == {1: Counter({(5,): 1})}
 
 
@@ -294,7 +262,7 @@ def test_one_that_fails_hurts_no_other(spark: SparkHost) -> None:
 def test_an_input_that_holds_an_error(spark: SparkHost) -> None:
     bound = NAMES.bind("SELECT a FROM t UNION ALL SELECT a FROM u")
     given_: list[Update] = [((1, 1, "x", None), 3, 1), ((2, 1, "x", None), 7, 1)]
-    inputs = {"t": Told(given_, [10], (5, "decoding failed")), "u": Told(given_, [4, 10])}
+    inputs = {"t": Told(DESC, given_, [10], (5, "decoding failed")), "u": Told(DESC, given_, [4, 10])}
     follow = follower(Evaluations(spark), bound, inputs)
     first = follow.advance()
     assert first is not None and (first.upper, first.error) == (4, None)
@@ -375,7 +343,7 @@ def test_those_who_ask_at_once_share_jobs(spark: SparkHost) -> None:
     history: list[Update] = [((a % 4, 1, f"s{a}", None), 1 + a % 3, 1) for a in range(40)]
     for n in range(24):
         bound = NAMES.bind(f"SELECT s, {n} FROM t WHERE a = {n % 5}")
-        followers.append(follower(evaluations, bound, {"t": Told(history, [2, 3, 4])}))
+        followers.append(follower(evaluations, bound, {"t": Told(DESC, history, [2, 3, 4])}))
     with ThreadPoolExecutor(len(followers)) as pool:
         said = list(pool.map(lambda f: told(f, 4), followers))
     assert evaluations.jobs <= 3 * len(followers)
@@ -394,14 +362,14 @@ def test_results_of_more_cells_than_fit_one_job(spark: SparkHost, monkeypatch: p
     monkeypatch.setattr("tidemill.query.changed.FOLDED_CELLS", 10)
     history: list[Update] = [((a, 1, "x", None), 1, 1) for a in range(90)]
     for sql in ("SELECT a, s FROM t WHERE a >= 5", "SELECT a, s FROM t WHERE a + 1 >= 6"):
-        follow = follower(Evaluations(spark), NAMES.bind(sql), {"t": Told(history, [2])})
+        follow = follower(Evaluations(spark), NAMES.bind(sql), {"t": Told(DESC, history, [2])})
         assert told(follow, 2) == {1: Counter({(a, "x"): 1 for a in range(5, 90)})}
 
 
 def test_an_input_that_lags_holds_back_the_rest(spark: SparkHost) -> None:
     bound = NAMES.bind("SELECT a FROM t UNION ALL SELECT a + 10 FROM u")
     t: list[Update] = [((n, 1, "x", None), n, 1) for n in (1, 2, 3)]
-    inputs = {"t": Told(t, [4]), "u": Told(t, [1, 3, 4])}
+    inputs = {"t": Told(DESC, t, [4]), "u": Told(DESC, t, [1, 3, 4])}
     follow = follower(Evaluations(spark), bound, inputs)
     uppers: list[int] = []
     found: list[tuple[int, int]] = []

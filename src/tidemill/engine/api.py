@@ -7,7 +7,7 @@ batches whose types are the storage forms of `types.arrow`; how they look on a w
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -84,7 +84,8 @@ class Rows:
     """Rows to come. The tag is `{tag} {count}` when `counted`, else `tag`. The reader must exhaust or
     `aclose()` the iterator: holds and jobs are released there. `shared`: other sessions may be given the very
     same batches, so that their encoding may be shared too. `endless`: they come for as long as somebody
-    reads."""
+    reads. `take`: there where nobody has to wait for the rows; gives the next batch and None at the end, and
+    spares a small answer the event loop's turns."""
 
     columns: tuple[Column, ...]
     batches: AsyncIterator[pa.RecordBatch]
@@ -92,6 +93,7 @@ class Rows:
     counted: bool = True
     shared: bool = False
     endless: bool = False
+    take: Callable[[], pa.RecordBatch | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,11 @@ class AtHand:
             raise StopAsyncIteration
         return batch
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         self._batches = iter(())
+
+    async def aclose(self) -> None:
+        self.close()
 
 
 def stream(table: pa.Table) -> AtHand:

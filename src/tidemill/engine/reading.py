@@ -66,8 +66,8 @@ async def choose_time(
             serializable = transaction.isolation == "serializable"
             transaction.read_ts = latest_complete(session, sources, now) if serializable else now
         return transaction.read_ts
-    if transaction.read_ts is not None and transaction.explicit and as_of.time != transaction.read_ts:
-        if not (as_of.at_least and as_of.time <= transaction.read_ts):
+    if transaction.read_ts is not None and transaction.explicit:
+        if as_of.time > transaction.read_ts or (as_of.time < transaction.read_ts and not as_of.at_least):
             raise TidemillError(
                 "AS OF does not match the time of the transaction",
                 detail=f"The transaction reads at {transaction.read_ts}, "

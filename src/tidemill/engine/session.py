@@ -155,6 +155,8 @@ class EngineSession:
     def setting(self, name: str) -> str | None:
         """A variable's value as SHOW prints it; None if there is none of that name. The server reads the
         idle time-outs here."""
+        if name in SESSION_VARIABLES:
+            return self.variables.get(name)
         try:
             return self.variables.get(self.variables.find(name).name)
         except UndefinedObject:
@@ -276,7 +278,9 @@ class EngineSession:
             outcome = await planned.run(self, values)
             if isinstance(outcome, Rows | CopyOut):
                 streaming = True
-                outcome.batches = Watched(outcome.batches, self.interrupt)
+                outcome.batches = watched = Watched(outcome.batches, self.interrupt)
+                if isinstance(outcome, Rows) and watched.at_hand:
+                    outcome.take = watched.take
             elif isinstance(outcome, CopyIn):
                 streaming = True  # ends with the copy's sink, at `sync` or `fail`
             return outcome

@@ -335,7 +335,9 @@ class Variables:
         self._defaults.update(initial)  # what the client asked for at start is what RESET goes back to
         self._values: dict[str, str] = dict(self._defaults)
         self._local: dict[str, str] = {}
-        self._saved: dict[str, str] | None = None  # values when the transaction began, for a rollback
+        # Values when the transaction began, for a rollback. The very same object as long as nothing was set:
+        # `_values` is never changed, only replaced.
+        self._saved: dict[str, str] | None = None
         # Goes up whenever a value may have changed: plans made before are made anew.
         self.generation = 0
 
@@ -361,7 +363,7 @@ class Variables:
             self._local[variable.name] = checked
         else:
             self._local.pop(variable.name, None)
-            self._values[variable.name] = checked
+            self._values = {**self._values, variable.name: checked}
         return variable
 
     def reset(self, name: str) -> Variable:
@@ -370,7 +372,7 @@ class Variables:
             raise CannotChange(f'parameter "{variable.name}" cannot be changed')
         self.generation += 1
         self._local.pop(variable.name, None)
-        self._values[variable.name] = self._defaults[variable.name]
+        self._values = {**self._values, variable.name: self._defaults[variable.name]}
         return variable
 
     def reset_all(self, *, role: bool = False) -> None:
@@ -378,12 +380,13 @@ class Variables:
         self.generation += 1
         kept = None if role else self._values["role"]
         self._local.clear()
-        self._values = dict(self._defaults)
+        values = dict(self._defaults)
         if kept is not None:
-            self._values["role"] = kept
+            values["role"] = kept
+        self._values = values
 
     def begin(self) -> None:
-        self._saved = dict(self._values)
+        self._saved = self._values
 
     def end(self, *, committed: bool) -> None:
         if not committed and self._saved is not None and self._saved != self._values:

@@ -33,7 +33,10 @@ class Watched:
         if self._closed:
             raise StopAsyncIteration
         if isinstance(self._batches, AtHand):
-            return await self._taken(self._batches)
+            batch = self.take()
+            if batch is None:
+                raise StopAsyncIteration
+            return batch
         self._reading = asyncio.ensure_future(anext(self._batches))
         try:
             return await self._interrupt.guard(self._reading)
@@ -41,17 +44,30 @@ class Watched:
             await self.aclose()
             raise
 
-    async def _taken(self, batches: AtHand) -> pa.RecordBatch:
-        """Without a task: there is nothing to wait for, and most small answers come this way."""
+    @property
+    def at_hand(self) -> bool:
+        """Whether `take` may be called."""
+        return isinstance(self._batches, AtHand)
+
+    def take(self) -> pa.RecordBatch | None:
+        """The next of rows at hand, None at the end; without a task, as most small answers come."""
+        batches = self._batches
+        if self._closed or not isinstance(batches, AtHand):
+            return None
         try:
             self._interrupt.check()
             batch = batches.take()
-            if batch is None:
-                raise StopAsyncIteration
         except BaseException:
-            await self.aclose()
+            self._end(batches)
             raise
+        if batch is None:
+            self._end(batches)
         return batch
+
+    def _end(self, batches: AtHand) -> None:
+        self._closed = True
+        batches.close()
+        self._interrupt.end()
 
     async def aclose(self) -> None:
         """Release what the rows hold. Idempotent."""

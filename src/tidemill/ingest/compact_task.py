@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -82,24 +83,24 @@ def shares(parts: Sequence[Part]) -> list[list[Piece]]:
 
 def merge_group(work: Work, parts: Sequence[Part]) -> tuple[Part, ...]:
     """Parts that fit a task's memory, as one or few."""
-    tables = [read_part(work.blobs, work.shard, part, work.desc) for part in parts]
-    return _write(work, merge(tables, work.desc, work.since, forget=work.forget))
+    tables = (read_part(work.blobs, work.shard, part, work.desc) for part in parts)
+    return _write(work, _merged(work, tables, forget=work.forget))
 
 
 def cut(work: Work, pieces: Sequence[Piece], of: int) -> Iterator[tuple[int, bytes]]:
     """The pieces' updates as (one of `of` ranges, slice). Consolidated already: what cancels out here needs
     no shuffle, and a row that comes a million times makes no range larger than the others."""
     names = part_schema(work.desc).names
-    tables = [
+    tables = (
         table
         for piece in pieces
         for _, table in read_groups(
             work.blobs, work.shard, piece.part, work.desc, names, (piece.index, piece.of)
         )
-    ]
-    if not tables:
+    )
+    table = _merged(work, tables)
+    if table is None:
         return
-    table = merge(tables, work.desc, work.since)
     ranged = bucket_of(row_hash(table, work.desc).view(np.uint64), of)
     failpoints.hit(FP_CUT)
     for number, rows in split(table, ranged, of).items():
@@ -108,11 +109,17 @@ def cut(work: Work, pieces: Sequence[Piece], of: int) -> Iterator[tuple[int, byt
 
 def merge_range(work: Work, slices: Iterable[bytes]) -> tuple[Part, ...]:
     """All updates of one range."""
-    tables = [decode(data)[1] for data in slices]
-    return _write(work, merge(tables, work.desc, work.since, forget=work.forget)) if tables else ()
+    return _write(work, _merged(work, (decode(data)[1] for data in slices), forget=work.forget))
 
 
-def _write(work: Work, table: pa.Table) -> tuple[Part, ...]:
+def _merged(work: Work, tables: Iterator[pa.Table], *, forget: bool = False) -> pa.Table | None:
+    first = next(tables, None)
+    return None if first is None else merge(chain((first,), tables), work.desc, work.since, forget=forget)
+
+
+def _write(work: Work, table: pa.Table | None) -> tuple[Part, ...]:
+    if table is None:
+        return ()
     parts = write_parts(work.blobs, work.shard, work.desc, table, work.job, work.part_rows)
     failpoints.hit(FP_WRITTEN)
     return parts

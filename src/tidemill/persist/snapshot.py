@@ -102,6 +102,11 @@ class Snapshot:
     def bytes(self) -> int:
         return sum(part.bytes for part in self.parts)
 
+    @property
+    def weight(self) -> int:
+        """What the parts take in memory, as far as it is known."""
+        return sum(part.weight for part in self.parts)
+
     def locate(self, part: Part) -> str:
         """Where the part lies, as a path or URL for another reader."""
         return self._reader.locate(part)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from tidemill.server.tallies import Tally, Timings
+
 CONNECTIONS = Gauge("tidemill_pgwire_connections", "Open PostgreSQL connections, logged in or not.")
 CONNECTIONS_TOTAL = Counter("tidemill_pgwire_connections_accepted", "PostgreSQL connections accepted.")
 CONNECTIONS_REFUSED = Counter(
@@ -18,16 +20,14 @@ LOGINS = Counter(
     "Logins by password, over both ports: ok, wrong, or unseen because too many had failed before.",
     ["outcome"],
 )
-STATEMENTS = Counter("tidemill_statements", "Statements executed over pgwire, by verb.", ["verb"])
-STATEMENT_SECONDS = Histogram(
-    "tidemill_statement_seconds",
-    "Time from a statement's start to its last byte, by verb.",
-    ["verb"],
-    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+STATEMENTS = Timings(
+    ("tidemill_statements", "Statements executed over pgwire, by verb."),
+    ("tidemill_statement_seconds", "Time from a statement's start to its last byte, by verb."),
+    (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
 )
 ERRORS = Counter("tidemill_pgwire_errors", "Errors sent to PostgreSQL clients, by SQLSTATE.", ["sqlstate"])
-BYTES_SENT = Counter("tidemill_pgwire_sent_bytes", "Bytes sent to PostgreSQL clients.")
-BYTES_RECEIVED = Counter("tidemill_pgwire_received_bytes", "Bytes received from PostgreSQL clients.")
+BYTES_SENT = Tally("tidemill_pgwire_sent_bytes", "Bytes sent to PostgreSQL clients.")
+BYTES_RECEIVED = Tally("tidemill_pgwire_received_bytes", "Bytes received from PostgreSQL clients.")
 CANCEL_REQUESTS = Counter("tidemill_pgwire_cancel_requests", "Cancel requests that named a live session.")
 LOOP_LAG = Histogram(
     "tidemill_event_loop_lag_seconds",

@@ -42,6 +42,35 @@ def numbers(array: pa.Array, dtype: Any) -> np.ndarray:
     return raw if raw.dtype == np.dtype(dtype) else raw.astype(dtype)
 
 
+def constant(array: pa.Array) -> pa.Array | None:
+    """The first row alone if all rows are the same, bit by bit; None if they are not, if there is only one,
+    or if it would take long to tell. (A time, a diff, a state: whoever encodes a column does one value.)"""
+    rows, t = len(array), array.type
+    if rows < 2:
+        return None
+    if array.null_count:
+        same = array.null_count == rows
+    elif pa.types.is_boolean(t):
+        same = array.true_count in (0, rows)
+    elif pa.types.is_string(t) or pa.types.is_binary(t):
+        same = _one_text(*spans(array))
+    elif pa.types.is_primitive(t) and t.bit_width in (8, 16, 32, 64):
+        width = t.bit_width // 8
+        raw = np.frombuffer(array.buffers()[1], f"u{width}", rows, array.offset * width)
+        same = raw[0] == raw[-1] and bool((raw == raw[0]).all())
+    else:
+        same = False
+    return array.slice(0, 1) if same else None
+
+
+def _one_text(offsets: np.ndarray, data: np.ndarray) -> bool:
+    start, end, width = int(offsets[0]), int(offsets[-1]), int(offsets[1] - offsets[0])
+    if end - start != (len(offsets) - 1) * width or not bool((np.diff(offsets) == width).all()):
+        return False
+    texts = data[start:end].reshape(-1, width) if width else data[:0]
+    return bool((texts[-1:] == texts[:1]).all()) and bool((texts == texts[:1]).all())
+
+
 def validity_buffer(valid: np.ndarray) -> pa.Buffer | None:
     if bool(valid.all()):
         return None

@@ -42,8 +42,8 @@ class _View(Stepped):
     catalog: CatalogState
     report: Report = field(default_factory=Report)
     machine: Machine | None = None
-    # The shards whose moves wake it; None, for all, before it has rows.
-    inputs: frozenset[str] | None = None
+    # The shards whose moves wake it; empty, for all, before it has rows.
+    inputs: frozenset[str] = frozenset()
     # Others were told that it is complete before this time.
     told: int = 0
 
@@ -67,6 +67,10 @@ class Views(Stepper[_View]):
         self._bind = bind
         self._on_moved = on_moved
         self._on_lost = on_lost
+        # Who is woken when a shard moves: of thousands of views only these are looked at. Those that have no
+        # rows yet are woken by every move.
+        self._readers: dict[str, set[ItemId]] = {}
+        self._without_rows: set[ItemId] = set()
         catalog.on_change(lambda _, new: self._follow(new))
         self._follow(catalog.state)
 
@@ -77,11 +81,13 @@ class Views(Stepper[_View]):
         wanted = {item.id: item for item in state.materialized_views()}
         with self._changed:
             for item_id in self._all.keys() - wanted.keys():
-                self._drop(item_id)
+                self._listen(self._drop(item_id), frozenset())
+                self._without_rows.discard(item_id)
             for item_id, item in wanted.items():
                 known = self._all.get(item_id)
                 if known is None:
                     self._all[item_id] = _View(item, state.needed_by(item_id))
+                    self._without_rows.add(item_id)
                 else:
                     known.item = item
             self._changed.notify_all()
@@ -92,9 +98,23 @@ class Views(Stepper[_View]):
         machine = each.machine or self._open(each)
         more = machine.step()
         each.report.become(_state(machine))
-        if machine.hydrated and each.inputs is None:
-            each.inputs = frozenset(one.shard.id for one in machine.program.inputs)
+        if machine.hydrated and each.item.id in self._without_rows:
+            with self._changed:
+                if not each.gone:
+                    self._without_rows.discard(each.item.id)
+                    self._listen(each, frozenset(one.shard.id for one in machine.program.inputs))
         return more
+
+    def _listen(self, view: _View, inputs: frozenset[str]) -> None:
+        """From now on it is woken when these shards move. Under the lock."""
+        for shard in view.inputs - inputs:
+            readers = self._readers[shard]
+            readers.discard(view.item.id)
+            if not readers:
+                del self._readers[shard]
+        for shard in inputs - view.inputs:
+            self._readers.setdefault(shard, set()).add(view.item.id)
+        view.inputs = inputs
 
     def _failed(self, each: _View, error: Exception) -> None:
         name = each.item.name
@@ -131,7 +151,8 @@ class Views(Stepper[_View]):
     def moved(self, shards: Collection[str]) -> None:
         """The shards have new updates, or time has gone on for them."""
         with self._changed:
-            self._wake(v for v in self._all.values() if v.inputs is None or not v.inputs.isdisjoint(shards))
+            woken = self._without_rows.union(*(self._readers.get(shard, ()) for shard in shards))
+            self._wake(self._all[item_id] for item_id in woken)
 
     def hurry(self, item_id: ItemId) -> None:
         """Somebody waits for the view: it and the views under it are stepped as soon as they can be."""

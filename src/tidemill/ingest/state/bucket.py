@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 # microseconds, where a file of their own costs a hundred or more.
 HEAD_BYTES = 64 << 10
 
-# After so many new rows in one commit, which looked at nearly every page of a bucket, the runs rest: in a
+# After so many new rows in one commit, which looked at a large part of a bucket's pages, the runs rest: in a
 # catch-up a process has in its memory what it works at, not all buckets' files. Pages that a small tick looks
 # at stay.
-REST_ROWS = 16_384
+REST_ROWS = 2_048
 
 _NOWHERE = np.zeros(0, dtype=np.int64)
 
@@ -251,7 +251,7 @@ def write_merged(folder: str, label: str, shape: Shape, group: list[Run], *, old
     else:
         batches = merged(group, shape, oldest=oldest)
     written = write_run(folder, label, shape.kept_schema, batches)
-    for run in (*group, *(() if written is None else (written,))):
+    for run in group:
         run.rest()
     return written
 

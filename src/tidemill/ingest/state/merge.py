@@ -89,6 +89,8 @@ def _ranges(runs: Sequence[Run]) -> Iterator[list[pa.RecordBatch]]:
         pieces = [p for run, at in zip(runs, cuts, strict=True) for p in run.slice(at[step], at[step + 1])]
         if pieces:
             yield pieces
+            for run in runs:
+                run.rest()
 
 
 def _newest(batch: pa.RecordBatch, shape: Shape, *, oldest: bool) -> pa.RecordBatch:

@@ -31,7 +31,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 # Rows of one Arrow batch take about so much: far below the 2 GB that a string column of a batch can hold, and
 # what a merge holds in memory a few times over.
-BATCH_BYTES = 64 << 20
+BATCH_BYTES = 16 << 20
 
 # Smaller files are not worth a call to let go of.
 REST_BYTES = 1 << 20
@@ -234,12 +234,13 @@ def _write(sink: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> i
 
 def open_run(folder: str, facts: RunFacts, schema: pa.Schema) -> Run | None:
     """The run that the facts tell of; None when the file is missing or anything else. The whole file is
-    looked at, also by who has just written it: so its pages are mapped before a tick needs them."""
+    looked at, also by who has just written it: so the system has its pages at hand. A large run then rests:
+    a lookup gets back the few pages that it needs."""
     try:
         buffer = pa.memory_map(os.path.join(folder, facts.name)).read_buffer()
     except OSError:
         return None
-    if buffer.size != facts.bytes or zlib.crc32(buffer) != facts.crc:
+    if buffer.size != facts.bytes or _checksum(buffer) != facts.crc:
         return None
     run = unpack(buffer, schema)
     if run is None or run.rows != facts.rows:
@@ -249,8 +250,19 @@ def open_run(folder: str, facts: RunFacts, schema: pa.Schema) -> Run | None:
     return run
 
 
+def _checksum(mapped: pa.Buffer) -> int:
+    """Of a large file no more than BATCH_BYTES is in this process's memory at a time, and nothing at last."""
+    crc = 0
+    for at in range(0, mapped.size, BATCH_BYTES):
+        piece = mapped[at : at + BATCH_BYTES]
+        crc = zlib.crc32(piece, crc)
+        if mapped.size >= REST_BYTES:
+            _give_up(piece)
+    return crc
+
+
 def _give_up(mapped: pa.Buffer) -> None:
-    """Of a mapping that is only read. The address is that of its first page."""
+    """Of a mapping that is only read. The address is that of a page's beginning."""
     advise = getattr(ctypes.CDLL(None), "madvise", None)
     if advise is not None:
         advise(ctypes.c_void_p(mapped.address), ctypes.c_size_t(mapped.size), mmap.MADV_DONTNEED)

@@ -23,7 +23,7 @@ from tidemill.errors import Notice, QueryCanceled, Unsupported
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.complaints import client_error
-from tidemill.server.pgwire.copying import next_message, receive_copy
+from tidemill.server.pgwire.copying import admitted, receive_copy
 from tidemill.server.pgwire.execution import Execution
 from tidemill.server.pgwire.extended import Extended
 from tidemill.server.pgwire.idle import allowance
@@ -71,7 +71,7 @@ class Conductor:
             while True:
                 if self._line.inbox.empty:
                     await self._rest()
-                message = await next_message(self._line, self._conversation)
+                message = admitted(self._line.inbox.take(), self._conversation)
                 if isinstance(message, m.Terminate):
                     return
                 if message is not None:
@@ -107,7 +107,7 @@ class Conductor:
         self._line.begin()
         self._busy = True
         try:
-            if not isinstance(message, m.Sync):
+            if self._held is not None and not isinstance(message, m.Sync):
                 self._release()
             await self._dispatch(message)
         except ConnectionEnds:
@@ -116,7 +116,8 @@ class Conductor:
             await self._failed(message, e)
         finally:
             self._busy = False
-        await self._line.outbox.drain()
+        if self._line.outbox.stopped:
+            await self._line.outbox.drain()
 
     async def _dispatch(self, message: m.Message) -> None:
         # The messages of a prepared statement first: cases are tried in order.
@@ -208,11 +209,12 @@ class Conductor:
                     return None
                 case Rows():
                     formats = (TEXT,) * len(outcome.columns)
+                    shape = self._line.shapes.of(outcome.columns, formats, self._line.timezone)
                     stream = RowStream(outcome, formats)
                     try:
                         if outcome.endless and self._hears_notices():
                             self._line.outbox.put(replies.notice_response(_AS_THEY_COME))
-                        self._line.outbox.put(replies.row_description(outcome.columns, formats))
+                        self._line.outbox.put(shape.description)
                         count, _ = await stream.send(self._line)
                     finally:
                         await stream.close()

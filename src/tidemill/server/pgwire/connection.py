@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._login_timer = loop.call_later(limits.LOGIN_SECONDS, self._login_too_slow)
 
     def data_received(self, data: bytes) -> None:
-        BYTES_RECEIVED.inc(len(data))
+        BYTES_RECEIVED.value += len(data)
         if self._silent:
             self._silent = False
             if data[0] == _HANDSHAKE and self._house.tls is not None:

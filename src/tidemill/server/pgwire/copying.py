@@ -13,7 +13,7 @@ from tidemill.server.copy import CopyDecoder, copy_decoder
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.line import ConnectionEnds, Line
-from tidemill.server.pgwire.protocol import Conversation, Failure
+from tidemill.server.pgwire.protocol import Conversation, Event, Failure
 
 
 async def receive_copy(line: Line, conversation: Conversation, copy: CopyIn) -> str:
@@ -71,7 +71,11 @@ _STARTUP_PACKETS = (m.SslRequest, m.GssRequest, m.CancelRequest, m.Startup)
 
 async def next_message(line: Line, conversation: Conversation) -> m.Message | None:
     """The next message that may be acted on; None for one that is void. Raises ConnectionEnds."""
-    event = await line.inbox.get()
+    return admitted(await line.inbox.get(), conversation)
+
+
+def admitted(event: Event, conversation: Conversation) -> m.Message | None:
+    """The same of an event that has come."""
     if isinstance(event, Failure):
         raise ConnectionEnds(event.error)
     if isinstance(event, _STARTUP_PACKETS):

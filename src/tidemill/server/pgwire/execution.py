@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cache
-
-from prometheus_client import Counter, Histogram
 
 from tidemill.engine.api import Outcome, Param, Prepared, Session
 from tidemill.errors import QueryCanceled
-from tidemill.server.metrics import STATEMENT_SECONDS, STATEMENTS
+from tidemill.server.metrics import STATEMENTS
 from tidemill.server.pgwire.complaints import transaction_aborted
 from tidemill.server.pgwire.line import Line
 
@@ -23,12 +20,6 @@ from tidemill.server.pgwire.line import Line
 READING_VERBS = frozenset(
     {"SELECT", "VALUES", "TABLE", "WITH", "SUBSCRIBE", "FETCH", "SHOW", "EXPLAIN", "COPY"}
 )
-
-
-@cache
-def _counters(verb: str) -> tuple[Counter, Histogram]:
-    """A verb's own: a look-up by label costs more than counting. The engine's verbs are few and fixed."""
-    return STATEMENTS.labels(verb), STATEMENT_SECONDS.labels(verb)
 
 
 class Execution:
@@ -58,10 +49,9 @@ class Execution:
         self._began = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        count, seconds = _counters(self.verb)
+        timing = STATEMENTS.of(self.verb)
         self.verb = ""
-        count.inc()
-        seconds.observe(time.perf_counter() - self._began)
+        timing.add(time.perf_counter() - self._began)
 
     async def start(
         self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False

@@ -92,7 +92,7 @@ class Extended:
             self._line.outbox.put(replies.NO_DATA)
             return
         formats = result_formats(wanted, len(columns))
-        self._line.outbox.put(replies.row_description(columns, formats))
+        self._line.outbox.put(self._line.shapes.of(columns, formats, self._line.timezone).description)
 
     def _check_describable(self, columns: Sequence[Column] | None) -> None:
         """In a failed block what returns rows is not described: its relations cannot be looked at."""

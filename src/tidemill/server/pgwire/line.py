@@ -19,6 +19,7 @@ from tidemill.server import limits
 from tidemill.server.metrics import BYTES_SENT
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire.protocol import Event
+from tidemill.server.pgwire.shapes import Shapes
 from tidemill.server.shared import Encodings
 
 P = ParamSpec("P")
@@ -77,7 +78,8 @@ class Inbox:
         if self._cost > limits.INBOX_BYTES and not self._paused:
             self._paused = True
             self._reading(False)
-        self._wake(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -126,6 +128,10 @@ class Inbox:
         """The next event; raises ConnectionEnds when there will be none."""
         if not self._events:
             await self.wait()
+        return self.take()
+
+    def take(self) -> Event:
+        """The same without waiting, where there is an event or will be none."""
         if self._ending is not None:
             raise self._ending
         if not self._events:
@@ -170,7 +176,7 @@ class Outbox:
         # Between a write that failed and `lose` many messages may be answered, and asyncio logs each write.
         if self._lost or not parts or self._transport.is_closing():
             return
-        BYTES_SENT.inc(size)
+        BYTES_SENT.value += size
         if size < 2 * limits.GATHER_BYTES:
             self._transport.write(b"".join(parts))
             return
@@ -186,6 +192,11 @@ class Outbox:
     @property
     def paused(self) -> bool:
         return self._paused
+
+    @property
+    def stopped(self) -> bool:
+        """Whether there is a reason to `drain`."""
+        return self._paused or self._lost
 
     def pause(self) -> None:
         self._paused = True
@@ -230,7 +241,7 @@ class Outbox:
 class Line:
     """Both directions, the threads that encode, and the cancel flag of the statement that runs."""
 
-    __slots__ = ("_cancelled", "_pool", "encodings", "inbox", "outbox", "timezone")
+    __slots__ = ("_cancelled", "_pool", "encodings", "inbox", "outbox", "shapes", "timezone")
 
     def __init__(self, inbox: Inbox, outbox: Outbox, pool: Executor, encodings: Encodings) -> None:
         self.inbox = inbox
@@ -238,6 +249,7 @@ class Line:
         self._pool = pool
         # The listener's: what several clients are sent is encoded once.
         self.encodings = encodings
+        self.shapes = Shapes()
         self._cancelled = False
         # The session's, as of the statement that runs: times with a zone are shown in it.
         self.timezone = "UTC"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tidemill.errors import InvalidValue, LimitExceeded, TidemillError
 from tidemill.server import limits
@@ -321,14 +322,23 @@ TEXT_TAGS = frozenset(b"QP")
 
 def read_message(tag: int, body: bytes) -> Message:
     """One typed message. Raises ProtocolViolation where the content contradicts itself."""
-    what, reader = _READERS[chr(tag)]
-    b = _Body(body, what)
     try:
-        message = reader(b)
-        b.end()
+        return _read_again(tag, body) if tag in _NAMES_ALONE else _read(tag, body)
     except _Unacceptable as e:
         return Refused(chr(tag), e.error)
+
+
+def _read(tag: int, body: bytes) -> Message:
+    what, reader = _READERS[chr(tag)]
+    b = _Body(body, what)
+    message = reader(b)
+    b.end()
     return message
+
+
+# The same few come with every prepared statement, and say nothing but names.
+_NAMES_ALONE = frozenset(b"DESH")
+_read_again = lru_cache(maxsize=256)(_read)
 
 
 def read_startup(body: bytes) -> StartupPacket:

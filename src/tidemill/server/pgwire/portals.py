@@ -8,7 +8,7 @@ and jobs are released; the unnamed ones are replaced by the next of their kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemill.engine.api import Param, Prepared, Statements
 from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
@@ -29,9 +29,11 @@ class Portal:
     finished: bool = False
     tag_when_empty: str | None = None
 
-    @property
-    def size(self) -> int:
-        return sum(len(p.data) for p in self.params if p.data is not None)
+    # Bytes of the parameters.
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = sum([len(p.data) for p in self.params if p.data is not None])
 
     async def close(self) -> None:
         stream, self.stream = self.stream, None
@@ -105,5 +107,6 @@ class Kept:
 
     async def drop_portals(self) -> None:
         """The transaction is over: portals do not outlive it."""
-        for name in list(self._portals):
-            await self.drop_portal(name)
+        if self._portals:
+            for name in list(self._portals):
+                await self.drop_portal(name)

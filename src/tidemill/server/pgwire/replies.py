@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from tidemill.errors import Notice, TidemillError
 from tidemill.types import wire
@@ -57,10 +58,14 @@ def negotiate_protocol_version(minor: int, unknown: Iterable[str]) -> bytes:
     return message(b"v", struct.pack("!ii", (3 << 16) | minor, len(names)) + b"".join(names))
 
 
+# There are three.
+@lru_cache(maxsize=8)
 def ready_for_query(status: str) -> bytes:
     return message(b"Z", status.encode())
 
 
+# Those of small answers come again and again.
+@lru_cache(maxsize=256)
 def command_complete(tag: str) -> bytes:
     return message(b"C", _cstring(tag))
 

@@ -67,20 +67,23 @@ class RowStream:
                 # The first row may be long in coming; the client can get ready for it.
                 line.outbox.flush()
         sent = 0
+        take = self._rows.take
         while True:
             room = max_rows - sent if max_rows else None
             if room == 0:
                 return sent, False
             line.check()
-            batch = await self._pull()
+            batch = await self._pull() if take is None or self._rest is not None else take()
             if batch is None:
                 return sent, True
             if not self._rows.shared and (room is None or batch.num_rows <= room) and is_light(batch):
                 few = self._encoder.few(batch)
                 self._count(len(few))
                 line.outbox.put(few)
-                line.outbox.flush_soon()
-                await line.outbox.drain()
+                if take is None:
+                    line.outbox.flush_soon()
+                if line.outbox.stopped:
+                    await line.outbox.drain()
                 sent += batch.num_rows
                 continue
             shared = self._rows.shared and (room is None or batch.num_rows <= room)
@@ -102,7 +105,7 @@ class RowStream:
         columns, zone = self._rows.columns, line.timezone
         formats = result_formats(self._formats, len(columns))
         if not self._rows.shared:
-            return RowEncoder(columns, formats, zone)
+            return line.shapes.of(columns, formats, zone).encoder
         types = tuple(c.type for c in columns)
         return line.encodings.common(
             ("rows", types, formats, zone), lambda: RowEncoder(columns, formats, zone)

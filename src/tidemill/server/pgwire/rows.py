@@ -1,8 +1,9 @@
 """DataRow messages from Arrow batches, by column.
 
-Each column is encoded whole by `types.wire`; the messages are then put together by one join of the row heads,
-the length prefixes and the values, all as Arrow binary columns: no Python per row. Called in worker threads
-by `results`. Promise: the bytes are a whole number of DataRow messages, one per row of the batch, in order.
+Each column is encoded whole by `types.wire` (where all values are the same, one of them); the messages are
+then put together by one join of the row heads, the length prefixes and the values, all as Arrow binary
+columns: no Python per row. Called in worker threads by `results`. Promise: the bytes are a whole number of
+DataRow messages, one per row of the batch, in order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tidemill.server import limits
 from tidemill.server.bytecolumns import concatenated, content, fixed_width, prefixes, spans
 from tidemill.server.pgwire.messages import ProtocolViolation
 from tidemill.types import wire
+from tidemill.types.columns import constant
 from tidemill.types.model import Column, SqlType
 
 TEXT = 0
@@ -26,7 +28,6 @@ _NULL = b"\xff\xff\xff\xff"
 _INT4 = struct.Struct("!i")
 _FEW_HEAD = struct.Struct("!ciH")
 _HEAD = np.dtype([("tag", "S1"), ("length", ">i4")])
-_ROW_HEAD = np.dtype([("tag", "S1"), ("length", ">i4"), ("columns", ">u2")])
 
 
 def result_formats(wanted: Sequence[int], columns: int) -> tuple[int, ...]:
@@ -52,13 +53,16 @@ class RowEncoder:
         self._timezone = timezone
 
     def encode(self, batch: pa.RecordBatch) -> memoryview:
-        values = [
-            wire.encode_binary(column, t)
-            if f == BINARY
-            else wire.encode_text(column, t, timezone=self._timezone)
-            for column, (t, f) in zip(batch.columns, self._columns, strict=True)
-        ]
+        values: list[pa.Array | pa.Scalar] = []
+        for column, (t, form) in zip(batch.columns, self._columns, strict=True):
+            one = constant(column)
+            values.append(self._values(column, t, form) if one is None else self._values(one, t, form)[0])
         return data_rows(values, batch.num_rows)
+
+    def _values(self, array: pa.Array, t: SqlType, form: int) -> pa.Array:
+        if form == BINARY:
+            return wire.encode_binary(array, t)
+        return wire.encode_text(array, t, timezone=self._timezone)
 
     def few(self, batch: pa.RecordBatch) -> bytes:
         """The same bytes, without what makes many rows cheap and one row dear."""
@@ -74,27 +78,43 @@ class RowEncoder:
         found = wire.few_to_binary(array, t) if form == BINARY else wire.few_to_text(array, t)
         if found is not None:
             return found
-        encoded = (
-            wire.encode_binary(array, t)
-            if form == BINARY
-            else wire.encode_text(array, t, timezone=self._timezone)
-        )
-        return encoded.to_pylist()
+        return self._values(array, t, form).to_pylist()
 
 
-def data_rows(values: Sequence[pa.Array], rows: int) -> memoryview:
-    """The DataRow messages of `rows` rows with these encoded columns."""
-    head = np.empty(rows, _ROW_HEAD)
-    head["tag"] = b"D"
-    head["columns"] = len(values)
-    size = np.full(rows, 6 + 4 * len(values), np.int64)
-    parts: list[pa.Array] = []
+def data_rows(values: Sequence[pa.Array | pa.Scalar], rows: int) -> memoryview:
+    """The DataRow messages of `rows` rows with these encoded columns; a single value stands for a column of
+    nothing else."""
+    size = np.full(rows, 6, np.int64)
+    # What begins each row and is equally long in all of them is one record: every part of the join costs as
+    # much as a short value.
+    fields: list[tuple[str, str]] = [("tag", "S1"), ("length", ">i4"), ("columns", ">u2")]
+    begins: list[np.ndarray | np.void] = []
+    parts: list[pa.Array | pa.Scalar] = []
     for column in values:
+        if isinstance(column, pa.Scalar):
+            text = _NULL if not column.is_valid else _INT4.pack(len(column.as_py())) + column.as_py()
+            size += len(text)
+            if parts:
+                # Several such columns are one part.
+                before = parts.pop().as_py() if isinstance(parts[-1], pa.Scalar) else b""
+                parts.append(pa.scalar(before + text, pa.binary()))
+            else:
+                begins.append(np.void(text))
+                fields.append((f"f{len(fields)}", f"V{len(text)}"))
+            continue
         lengths, prefix = prefixes(column)
-        size += np.maximum(lengths, 0)
-        parts += [prefix, column]
-    head["length"] = size
-    return content(concatenated([fixed_width(head, _ROW_HEAD.itemsize), *parts]))
+        size += np.maximum(lengths, 0) + 4
+        if parts:
+            parts += [prefix, column]
+        else:
+            begins.append(lengths)
+            fields.append((f"f{len(fields)}", ">i4"))
+            parts.append(column)
+    head = np.empty(rows, np.dtype(fields))
+    head["tag"], head["length"], head["columns"] = b"D", size, len(values)
+    for (name, _), begin in zip(fields[3:], begins, strict=True):
+        head[name] = begin
+    return content(concatenated([fixed_width(head, head.dtype.itemsize), *parts]))
 
 
 def framed(tag: bytes, rows: pa.Array) -> memoryview:

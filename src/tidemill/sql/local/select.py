@@ -299,13 +299,17 @@ def _label(node: exp.Expr) -> str:
     try:
         return column_name(node)
     except TidemillError:
-        inner = node.this if isinstance(node, exp.Cast) else None
-        named = UNNAMED if inner is None else _label(inner)
+        while isinstance(node, exp.Paren):
+            node = node.this
+        inner = node
+        # Of casts upon casts the outermost gives the name, where nothing under them has one.
+        while isinstance(inner, exp.Cast | exp.Paren):
+            inner = inner.this
+        named = UNNAMED if inner is node else _label(inner)
         return named if named != UNNAMED else _cast_name(node)
 
 
 def _cast_name(node: exp.Expr) -> str:
-
     t = local_type(node.args["to"]) if isinstance(node, exp.Cast) else None
     if isinstance(t, Reg):
         return t.value

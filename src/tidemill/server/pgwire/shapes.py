@@ -1,0 +1,49 @@
+"""How the last few results of a connection look on the wire: a client asks the same things again.
+
+Owned by `line`, used by `conduct`, `extended` and `results`. A plan that runs again gives its columns as the
+very same object, so that a look at who they are is enough. Promise: a connection keeps no more than
+`MAX_KEPT` shapes.
+"""
+
+from __future__ import annotations
+
+from tidemill.server.pgwire import replies
+from tidemill.server.pgwire.rows import RowEncoder
+from tidemill.types.model import Column
+
+# A kilobyte each; thousands of connections have them.
+MAX_KEPT = 4
+
+
+class Shape:
+    """Columns in their formats: how they are described, and how their rows are encoded."""
+
+    __slots__ = ("columns", "description", "encoder", "formats", "zone")
+
+    def __init__(self, columns: tuple[Column, ...], formats: tuple[int, ...], zone: str) -> None:
+        self.columns = columns
+        self.formats = formats
+        self.zone = zone
+        self.description = replies.row_description(columns, formats)
+        self.encoder = RowEncoder(columns, formats, zone)
+
+
+class Shapes:
+    """Of one connection."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        # The newest is last.
+        self._kept: list[Shape] = []
+
+    def of(self, columns: tuple[Column, ...], formats: tuple[int, ...], zone: str) -> Shape:
+        """`formats` has one entry per column; `zone` is what times are shown in."""
+        for shape in self._kept:
+            if shape.columns is columns and shape.formats == formats and shape.zone == zone:
+                return shape
+        shape = Shape(columns, formats, zone)
+        if len(self._kept) == MAX_KEPT:
+            del self._kept[0]
+        self._kept.append(shape)
+        return shape
