@@ -303,7 +303,7 @@ def test_errors_know_their_place(sql: str, position: int) -> None:
         "WITH RECURSIVE r AS (SELECT 1 UNION SELECT * FROM r) SELECT * FROM r",
         "WITH RECURSIVE r AS (SELECT 1 UNION ALL SELECT * FROM r LIMIT 3) SELECT * FROM r",
         "SELECT sum(a) OVER (ORDER BY a ROWS 1 PRECEDING EXCLUDE CURRENT ROW) FROM t",
-        "SELECT sum(a) OVER (ORDER BY b::date RANGE BETWEEN '1 day' PRECEDING AND '1 month' FOLLOWING) FROM t",
+        "SELECT sum(a) OVER (ORDER BY b::date RANGE BETWEEN '1 day' PRECEDING AND '1 mon' FOLLOWING) FROM t",
         "SELECT ntile(a) OVER (ORDER BY a) FROM t",
         "SELECT rank(1) WITHIN GROUP (ORDER BY a) FROM t",
         "SELECT percentile_cont(a) WITHIN GROUP (ORDER BY a) FROM t GROUP BY a",
