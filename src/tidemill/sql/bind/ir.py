@@ -253,7 +253,8 @@ def _lower_subquery(node: Subquery) -> Tree:
 def _membership_value(node: Subquery) -> Tree:
     """IN (subquery) as a value. Spark's own would be false where SQL says NULL, so the subquery's rows are
     looked through as an array, which knows the difference."""
-    if len(node.operands) > 1:
+    operand, *more = node.operands
+    if more:
         raise Unsupported(
             "IN (subquery) of rows as a value is not supported",
             detail="Spark would answer false where SQL says NULL.",
@@ -265,7 +266,7 @@ def _membership_value(node: Subquery) -> Tree:
     alias = exp.TableAlias(this=exp.to_identifier("tm_in", quoted=True))
     rows.set("from_", exp.From(this=exp.Subquery(this=node.tree.copy(), alias=alias)))
     array = exp.Subquery(this=rows)
-    found = call("array_contains", field_of(array, "v"), lower(node.operands[0]))
+    found = call("array_contains", field_of(array, "v"), lower(operand))
     # Nothing is in an empty array, not even NULL; a correlated subquery without rows gives NULL.
     empty = eq(call("coalesce", call("size", array.copy()), integer(0)), integer(0))
     return case((empty, boolean(False)), otherwise=found)
