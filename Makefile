@@ -8,6 +8,8 @@ export PYTHON
 # whatever starts Spark, a server process, an object store or Kafka.
 FULL := not chaos
 FAST := not chaos and not spark and not server and not s3 and not kafka
+# `make test` as two runs beside each other: what shares one Spark session, one broker, one object store, and the rest.
+SHARING := spark or s3 or kafka
 PYTEST_ARGS ?=
 LOCKED := pyproject.toml tools/setup.sh lock/java.txt
 
@@ -31,7 +33,7 @@ demo: .venv/.stamp-run ## a server and a live auction house in the terminal; Ctr
 	@$(BIN)/python tools/demo.py
 
 test: lint ## lint and all tests but the long ones
-	tools/test.sh "$(FAST)" "$(FULL) and not ($(FAST))" $(PYTEST_ARGS)
+	tools/test.sh "$(FULL) and ($(SHARING))" "$(FULL) and not ($(SHARING))" $(PYTEST_ARGS)
 
 test-fast: .venv/.stamp-dev ## tests without Spark, servers and object stores: seconds
 	$(BIN)/pytest -m "$(FAST)" $(PYTEST_ARGS)

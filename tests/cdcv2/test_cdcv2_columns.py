@@ -22,6 +22,7 @@ from tidemill.cdcv2 import (
     Recovery,
     UpdateColumns,
     Updates,
+    batches,
     coalesced,
     column_recovery,
     column_stash,
@@ -73,6 +74,7 @@ def extremes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param != "as it is":
         monkeypatch.setattr(column_stash, "_UNSORTED", 3)
         monkeypatch.setattr(column_stash, "_SMALL", 1)
+        monkeypatch.setattr(batches, "_FETCHED", 3)
 
 
 @pytest.mark.usefixtures("extremes")

@@ -7,6 +7,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tidemill.persist.snapshot import Snapshot
 from tidemill.query import slots
 from tidemill.query.job import Job
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
+from tidemill.query.part_rows import PartRows
 from tidemill.query.probe import Places, Probe
 from tidemill.query.read import Input, Limits, prepare
 from tidemill.query.run import collect, run
@@ -110,8 +112,25 @@ def read(
     wanted = [Column(name, TYPES[name]) for name in names]
     with history.shard.snapshot(as_of) as snapshot:
         table = collect(spark, "select * from t", {"t": Input(snapshot, columns, **given)}, wanted)
+        beside = read_by_server(spark, Input(snapshot, columns, **given)) if names else None
     assert table.schema.names == names
-    return Counter(same(row.values()) for row in table.to_pylist())
+    counts = Counter(same(row.values()) for row in table.to_pylist())
+    assert beside in (counts, None)
+    return counts
+
+
+def read_by_server(spark: SparkHost, given: Input) -> Counter[Row] | None:
+    """The same rows without Spark; None where they cannot be had so."""
+    prepared = prepare(spark, given, Job(spark))
+    if prepared.sum_all:
+        return None
+    counts: Counter[Row] = Counter()
+    with closing(PartRows(prepared, lambda: None)) as batches:
+        for batch in batches:
+            for *row, diff in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                assert diff > 0
+                counts[same(row)] += diff
+    return counts
 
 
 def test_long_rows_that_resemble_each_other_are_read_by_spark(spark: SparkHost, tmp_path: Path) -> None:
@@ -155,6 +174,9 @@ def test_partitions_are_sized_for_one_query_and_not_for_the_next(spark: SparkHos
         assert settings_of(slot) == [100, *usual[1:]]
         slot.expect(1_000_000, 10 * ROW_GROUP_BYTES, 50_000_000)
         assert settings_of(slot) == [110, 5_000_000, 5_000_000]
+        # As few bytes as a row group of rows that resemble each other has.
+        slot.expect(1_000_000, 40 * ROW_GROUP_BYTES, 8_000_000)
+        assert settings_of(slot) == [150, 200_000, 200_000]
     with spark.lease(small=False) as slot:
         assert settings_of(slot) == usual
 

@@ -13,6 +13,7 @@ from tidemill.sql.names import MAX_IDENTIFIER_BYTES
 from tidemill.sql.parse import MAX_STATEMENTS, MAX_TEXT_BYTES, parse
 from tidemill.sql.parser.depth import MAX_NESTING, MAX_TREE_DEPTH
 from tidemill.sql.render import to_sql
+from tidemill.sql.tokens import MAX_TOKENS
 
 # How one level of nesting opens and closes.
 LEVELS = {
@@ -97,6 +98,21 @@ def test_text_length() -> None:
     assert state(fitting) == "ok"
     assert state(fitting + " ") == "54000"
     assert state("select '" + "ä" * (MAX_TEXT_BYTES // 2) + "'") == "54000"
+
+
+@pytest.mark.parametrize(
+    ("head", "unit", "tokens"),
+    [("select 1 in (1", ",1", 2), ("select 1", "+1", 2), ("insert into t values (1)", ",(1)", 4)],
+)
+def test_tokens_have_a_limit(head: str, unit: str, tokens: int) -> None:
+    """2 MB can be two million of them; it ends before anything is made of them."""
+    text = head + unit * (MAX_TOKENS // tokens)
+    assert len(text) < MAX_TEXT_BYTES
+    with pytest.raises(LimitExceeded, match="too complex") as error:
+        parse(text)
+    assert error.value.sqlstate == "54000" and error.value.position is not None
+    # Comments and blanks are none.
+    assert state("select 1 " + "/**/ " * 300_000) == "ok"
 
 
 def test_statement_count() -> None:

@@ -20,6 +20,7 @@ from tidemill.persist.shard import Shard
 from tidemill.query import ranged
 from tidemill.query.job import Job
 from tidemill.query.multiset import SourceError
+from tidemill.query.read import Limits
 from tidemill.query.repeats import find_repeats
 from tidemill.query.spark import SparkHost
 from tidemill.subscribe.gather import Gathering
@@ -114,6 +115,10 @@ def told(spark: SparkHost, shard: Shard, spec: Spec, limits: SnapshotLimits) -> 
 
 SMALL = SnapshotLimits()
 LARGE = SnapshotLimits(small_rows=0)
+# From the parts, and not what the server has summed of a few rows.
+PARTS = SnapshotLimits(small_rows=0, read=Limits(small_rows=0))
+# Too many retractions for the server: Spark sums all.
+SUMMED = SnapshotLimits(small_rows=0, read=Limits(small_rows=0, driver_rows=0, retractions=0))
 # Everything may be repeated: all is dealt out.
 DEALT = SnapshotLimits(small_rows=0, kept_rows=0)
 
@@ -139,7 +144,9 @@ def test_in_order(spark: SparkHost, shard: Shard, spec: Spec) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("limits", [LARGE, DEALT], ids=["as they come", "dealt out"])
+@pytest.mark.parametrize(
+    "limits", [LARGE, PARTS, SUMMED, DEALT], ids=["as they come", "from parts", "by Spark", "dealt out"]
+)
 def test_without_an_order(spark: SparkHost, shard: Shard, limits: SnapshotLimits) -> None:
     spec = Spec(COLUMNS)
     expected = Counter(told(spark, shard, spec, SMALL))
@@ -166,8 +173,9 @@ def test_an_error_of_the_relation(spark: SparkHost, tmp_path: Path, output: Outp
 
 
 @pytest.mark.spark
-def test_a_cancelled_one_stops(spark: SparkHost, shard: Shard) -> None:
-    rows = SnapshotRows(spark, shard.snapshot(40, readable=41), NAMES, SPECS[0], Job(spark), LARGE)
+@pytest.mark.parametrize("spec", [SPECS[0], Spec(COLUMNS)], ids=["dealt out", "from parts"])
+def test_a_cancelled_one_stops(spark: SparkHost, shard: Shard, spec: Spec) -> None:
+    rows = SnapshotRows(spark, shard.snapshot(40, readable=41), NAMES, spec, Job(spark), PARTS)
     assert rows.next() is not None
     rows.cancel()
     with pytest.raises(QueryCanceled):
@@ -175,6 +183,23 @@ def test_a_cancelled_one_stops(spark: SparkHost, shard: Shard) -> None:
             pass
     rows.close()
     rows.close()
+
+
+# -- how much at a time
+
+
+def test_ranges_are_planned_by_what_rows_take_in_memory(tmp_path: Path) -> None:
+    """Long rows that resemble each other: some kilobytes of Parquet, megabytes in memory."""
+    long: Row = (1, "x" * 20_000, *[None] * (len(COLUMNS) - 2))
+    shard = shard_of(tmp_path, [(long, 10, 1, None)] * 400)
+    with shard.snapshot(10) as snapshot, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranged, "RANGE_ROWS", 128 * 1024)
+        patch.setattr(ranged, "RANGE_BYTES", 1 << 20)
+        assert snapshot.bytes < 1 << 18
+        assert ranged.ranges_of(snapshot) == 7
+        # And so is what is read whole.
+        assert not SnapshotLimits(small_memory=4 << 20).small(snapshot)
+        assert SnapshotLimits(small_memory=16 << 20).small(snapshot)
 
 
 # -- what may be there more than once

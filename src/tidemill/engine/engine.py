@@ -48,6 +48,7 @@ from tidemill.engine.source_relations import FrontierRow, SourcesView
 from tidemill.engine.subscription_relation import SubscriptionRow
 from tidemill.engine.subscriptions import Subscriptions
 from tidemill.engine.system_relations import SessionRow
+from tidemill.engine.texts import Texts
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
 from tidemill.errors import Internal, Notice, SerializationFailure, TidemillError, UndefinedObject
@@ -93,6 +94,7 @@ class TidemillEngine:
         self.catalog = catalog
         self.spark = spark
         self.workers = ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="engine")
+        self.texts = Texts(self.workers)
         self._sessions: set[EngineSession] = set()
         self._handover = Handover()
         # Shards that this process has opened for writing.

@@ -36,6 +36,7 @@ from tidemill.engine.repeated import Repeated
 from tidemill.engine.resolver import Resolver
 from tidemill.engine.statements import Statements
 from tidemill.engine.subscribe_request import subscribe_statement
+from tidemill.engine.texts import SHORT
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables
 from tidemill.engine.watched import Watched
@@ -68,10 +69,6 @@ SEVERITIES = (
     *("debug5", "debug4", "debug3", "debug2", "debug", "debug1"),
     *("log", "info", "notice", "warning", "error"),
 )
-# Texts up to this many characters are parsed and planned on the event loop: it takes a fraction of a
-# millisecond for most (measured: 0.15 ms for a short INSERT), a change of threads costs as much, and far
-# more on a busy machine.
-SHORT = 500
 # Cursors per session: they are held in memory until closed.
 MAX_CURSORS = 1000
 
@@ -165,7 +162,7 @@ class EngineSession:
     async def parse(self, sql: str) -> list[Prepared]:
         if (again := self._repeated.get(sql)) is not None:
             return self._renewed(again)
-        parsed = await self._computing(len(sql), parse, sql)
+        parsed = await self.engine.texts.run(len(sql), parse, sql)
         found = [self._prepared(p, ()) for p in parsed]
         if len(sql) <= SHORT:
             self._repeated.seen(sql, found)
@@ -185,7 +182,7 @@ class EngineSession:
         key = (sql, tuple(param_oids))
         if (again := self._repeated.get(key)) is not None:
             return await self._described_again(again[0])
-        parsed = await self._computing(len(sql), parse, sql)
+        parsed = await self.engine.texts.run(len(sql), parse, sql)
         if len(parsed) > 1:
             raise SyntaxError_("cannot insert multiple commands into a prepared statement")
         types = tuple(type_of_oid(o) if o else None for o in param_oids)
@@ -207,7 +204,7 @@ class EngineSession:
         return prepared
 
     async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
-        parsed = await self._computing(len(request.query), subscribe_statement, request)
+        parsed = await self.engine.texts.run(len(request.query), subscribe_statement, request)
         return await self._described(parsed, ())
 
     async def _described(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
@@ -239,7 +236,7 @@ class EngineSession:
         catalog = self.engine.catalog.state
         basis = (catalog, self.variables.generation)
         if statement.plan is None or statement.basis != basis:
-            made = await self._computing(
+            made = await self.engine.texts.run(
                 len(prepared.text), plan, self, statement.parsed, statement.param_types, catalog
             )
             self.interrupt.check()

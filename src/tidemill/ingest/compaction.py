@@ -34,8 +34,8 @@ from tidemill.query.spark import SparkHost
 log = logging.getLogger(__name__)
 
 POOL = "compact"
-# Tasks of the second stage, or that merge a group, at once: each may hold ten times `part_target_bytes`, and
-# they take seconds. One core at least is left to others.
+# Tasks of the second stage, or that merge a group, at once: each holds some three times `part_target_bytes`,
+# and they take a second. One core at least is left to others.
 MERGES_AT_ONCE = 2
 # A job that takes longer is given up: it hangs.
 JOB_SECONDS = 3600.0

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidemill.query.insertions import Insertions
 from tidemill.query.probe import Places, Probe
-from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
-from tidemill.types.kernels import pc
+from tidemill.types.arrow import DIFF_COLUMN, shard_schema
 
 if TYPE_CHECKING:
     from tidemill.persist.part import Part
@@ -95,14 +95,8 @@ class _Search:
 
     def piece(self, piece: tuple[Part, int, int]) -> list[tuple[Places, pa.Table]]:
         part, i, n = piece
-        late, signs = part.max_time > self.snapshot.as_of, part.min_diff < 0
-        errors, copies = part.errors > 0, part.max_diff > 1
-        wanted = [
-            *self.columns,
-            *([TIME_COLUMN] if late else []),
-            *([DIFF_COLUMN] if signs or copies else []),
-            *([ERROR_COLUMN] if errors else []),
-        ]
+        insertions = Insertions(part, self.snapshot.as_of)
+        wanted = [*self.columns, *insertions.columns]
         result: list[tuple[Places, pa.Table]] = []
         for first, table in self.snapshot.read_groups(part, wanted, (i, n)):
             self.check()
@@ -112,14 +106,8 @@ class _Search:
             if not places.size:
                 continue
             rows = table.take(pa.array(places))
-            live = np.ones(len(places), np.bool_)
-            if late:
-                live &= rows.column(TIME_COLUMN).to_numpy() <= self.snapshot.as_of
-            if signs:
-                live &= rows.column(DIFF_COLUMN).to_numpy() > 0
-            if errors:
-                live &= pc.is_null(rows.column(ERROR_COLUMN)).to_numpy()
-            if not live.all():
+            live = insertions.mask(rows)
+            if live is not None:
                 places, rows = places[live], rows.filter(pa.array(live))
             if DIFF_COLUMN not in wanted:
                 rows = rows.append_column(DIFF_COLUMN, pa.array(np.ones(len(places), np.int64)))

@@ -23,6 +23,7 @@ from tidemill.types.spark import quote_identifier
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tidemill.persist.snapshot import Snapshot
     from tidemill.query.spark import SparkHost
 
 # The number of a row's range, in the last column of the result.
@@ -30,8 +31,6 @@ RANGE_COLUMN = "mz_range"
 # What a range holds on average: it is gathered on the driver, where some of them are at once.
 RANGE_ROWS = 128 * 1024
 RANGE_BYTES = 16 << 20
-# Arrow's size of what is one byte of Parquet, generously.
-_UNPACKED = 5
 # Files of a shuffle grow with the square of it.
 MAX_RANGES = 1_000
 
@@ -57,8 +56,7 @@ def ranged(
     """The rows with `mz_diff` and the number of their range, the ranges in order, within one in none. Rows
     come as often as they are there, each with diff 1; with `counted` once, with their number, and keys may
     name it. Blocks until all rows were dealt out. Raises as `run` does."""
-    snapshot = given.snapshot
-    ranges = ranges_for(snapshot.rows, snapshot.bytes * _UNPACKED)
+    ranges = ranges_of(given.snapshot)
     host.metrics.add(queries=1)
     prepared = prepare(host, given, job)
     with job.running(), host.lease(small=False) as slot:
@@ -85,6 +83,12 @@ def ranged_query(
 
 def query_names(columns: Sequence[Column]) -> list[str]:
     return [f"c{i}" for i in range(len(columns))]
+
+
+def ranges_of(snapshot: Snapshot) -> int:
+    """How many ranges a collection is dealt out into: by what its rows take in memory. (Long rows that
+    resemble each other take fifty times the room that they have in Parquet.)"""
+    return ranges_for(snapshot.rows, snapshot.weight)
 
 
 def ranges_for(rows: int, size: int) -> int:

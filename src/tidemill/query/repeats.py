@@ -2,8 +2,9 @@
 
 Called where a large collection is to be told with each row once and its count. Grouping all rows would cost
 more than reading and sending them; yet most collections hold every row once, and one number per row shows
-it. The parts are read by Arrow in threads of the server, a few columns of them: rows that differ in those
-differ. Rows whose number comes twice (real copies, and a few strangers) are few, and are left to be summed.
+it. The parts are read by Arrow in threads of the server, one or a few columns of them: rows that differ in
+those differ. Rows whose number comes twice (real copies, and a few strangers) are few, and are left to be
+summed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.query.insertions import Insertions
 from tidemill.query.probe import Keys, row_keys
-from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
-from tidemill.types.kernels import pc
+from tidemill.types.arrow import DIFF_COLUMN, shard_schema
 
 if TYPE_CHECKING:
     from tidemill.persist.part import Part
@@ -58,9 +59,13 @@ def find_repeats(
     if snapshot.rows > MAX_NUMBERED_ROWS:
         return None
     few = _telling(snapshot, columns)
-    for some in (few, list(columns)) if len(few) < len(columns) else (few,):
+    tries = [*_by_itself(snapshot, few), few, list(columns)]
+    for n, some in enumerate(tries):
+        if some in tries[:n]:
+            continue
         keys = _Numbering(snapshot, some, check).all(threads)
-        keys.sort()
+        # Of sorted stretches: they are merged.
+        keys.sort(kind="stable")
         again = keys[1:] == keys[:-1]
         repeated = np.unique(keys[1:][again])
         # Of n rows with one key n - 1 follow an equal one.
@@ -80,6 +85,18 @@ def _telling(snapshot: Snapshot, columns: Sequence[str]) -> list[str]:
         return 0 if pa.types.is_primitive(t) and t.bit_width >= 64 else 2
 
     return sorted(columns, key=rank)[:_FEW]
+
+
+def _by_itself(snapshot: Snapshot, columns: Sequence[str]) -> list[list[str]]:
+    """The first of the columns that tells all rows of a row group apart, if there is one: probably it tells
+    all rows apart, and reading it alone costs less."""
+    part = max(snapshot.parts, key=lambda part: part.rows)
+    for _, table in snapshot.read_groups(part, columns):
+        for name in columns:
+            if np.unique(row_keys(table, [name])).size == table.num_rows:
+                return [[name]]
+        break
+    return []
 
 
 class _Numbering:
@@ -114,29 +131,22 @@ class _Numbering:
 
     def _piece(self, piece: tuple[Part, int, int]) -> None:
         part, i, n = piece
-        late, signs = part.max_time > self._snapshot.as_of, part.min_diff < 0
-        errors, copies = part.errors > 0, part.max_diff > 1
-        wanted = [
-            *self._columns,
-            *([TIME_COLUMN] if late else []),
-            *([DIFF_COLUMN] if signs or copies else []),
-            *([ERROR_COLUMN] if errors else []),
-        ]
+        insertions = Insertions(part, self._snapshot.as_of)
+        wanted = [*self._columns, *insertions.columns]
         for _, table in self._snapshot.read_groups(part, wanted, (i, n)):
             self._check()
             if self._over.is_set():
                 return
             keys = row_keys(table, self._columns)
-            live = np.ones(len(keys), np.bool_)
-            if late:
-                live &= table.column(TIME_COLUMN).to_numpy() <= self._snapshot.as_of
-            if signs:
-                live &= table.column(DIFF_COLUMN).to_numpy() > 0
-            if errors:
-                live &= pc.is_null(table.column(ERROR_COLUMN)).to_numpy()
-            several = keys[live & (table.column(DIFF_COLUMN).to_numpy() > 1)] if copies else None
-            if not live.all():
+            live = insertions.mask(table)
+            if insertions.copies:
+                copied = table.column(DIFF_COLUMN).to_numpy() > 1
+                several = keys[copied if live is None else live & copied]
+            else:
+                several = None
+            if live is not None:
                 keys = keys[live]
+            keys.sort()
             with self._lock:
                 at = self._filled
                 self._filled += len(keys)

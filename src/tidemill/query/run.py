@@ -31,6 +31,7 @@ from tidemill.types.model import Column, RelationDesc
 
 if TYPE_CHECKING:
     from tidemill.query.read import Constant, Input
+    from tidemill.query.relation import Prepared
     from tidemill.query.slots import Slot
     from tidemill.query.spark import SparkHost
 
@@ -50,7 +51,7 @@ COLLECT_LIMIT_BYTES = 1 << 30
 def run(
     host: SparkHost,
     sql_text: str,
-    inputs: Mapping[str, Input | Constant],
+    inputs: Mapping[str, Input | Constant | Prepared],
     columns: Sequence[Column],
     *,
     job: Job | None = None,
@@ -65,14 +66,18 @@ def run(
 
 @contextmanager
 def planned(
-    host: SparkHost, sql_text: str, inputs: Mapping[str, Input | Constant], job: Job
+    host: SparkHost, sql_text: str, inputs: Mapping[str, Input | Constant | Prepared], job: Job
 ) -> Generator[tuple[Slot, Any]]:
     """The query as a Dataset of the JVM, which computes nothing before somebody asks for rows, and the slot
     that it is of. Raises as `run` does."""
     from tidemill.query.read import prepare
+    from tidemill.query.relation import Prepared
 
     host.metrics.add(queries=1)
-    prepared = {name: prepare(host, given, job) for name, given in inputs.items()}
+    prepared = {
+        name: given if isinstance(given, Prepared) else prepare(host, given, job)
+        for name, given in inputs.items()
+    }
     small = all(p.small for p in prepared.values())
     with job.running(), host.lease(small=small) as slot:
         views: list[str] = []

@@ -30,8 +30,9 @@ LEASE_TIMEOUT = 60.0
 
 # Files of a shuffle grow with the square of it.
 MAX_PARTITIONS = 1_000
-# Row groups are not divided, however small they are.
-MIN_SPLIT_BYTES = 1 << 20
+# What one task reads at least: for less it costs more than it reads. (Not more: a row group of rows that
+# resemble each other is some hundred kilobytes, and several of them would be one task's result.)
+MIN_SPLIT_BYTES = 64 << 10
 _SHUFFLED = "spark.sql.shuffle.partitions"
 _SPLIT = "spark.sql.files.maxPartitionBytes"
 _JOINED = "spark.sql.adaptive.advisoryPartitionSizeInBytes"

@@ -3,8 +3,8 @@
 Called by the engine on worker threads. A small one is read and shaped by the server alone, at once. Of a
 large one no more than some ranges are in memory at a time:
 
-- without an order, the rows come as a SELECT brings them. Those that may be there more than once
-  (`query.repeats`) are kept back, and told last, each with its count;
+- without an order, the rows come as they lie in the parts (`query.part_rows`). Those that may be there more
+  than once (`query.repeats`) are kept back, and told last, each with its count;
 - in an order, or by key, Spark deals them out into ranges (`query.ranged`), and each is shaped by itself. So
   are those without an order when too many of them are repeated.
 """
@@ -19,8 +19,10 @@ import pyarrow as pa
 from tidemill.persist.snapshot import Snapshot
 from tidemill.query.job import Job
 from tidemill.query.multiset import add_up, check_counts, check_errors
+from tidemill.query.part_rows import PartRows
 from tidemill.query.ranged import ranged
-from tidemill.query.read import Input
+from tidemill.query.read import LIMITS as READ_LIMITS
+from tidemill.query.read import Input, Limits, prepare
 from tidemill.query.repeats import Repeats, find_repeats
 from tidemill.query.run import ResultStream, run
 from tidemill.query.spark import SparkHost
@@ -38,16 +40,18 @@ _VIEW = "mz_snapshot"
 class SnapshotLimits:
     """Where the ways of reading part. Tests lower them to force each way."""
 
-    # Read whole, without Spark: at 100 bytes a row some 50 MB, a few times over while they are shaped.
-    small_rows: int = 500_000
-    # Of Parquet; some five times that in memory.
-    small_bytes: int = 24 << 20
-    # Rows that may be there more than once, kept until the end; and their size in Parquet.
+    # Read whole, without Spark: so many updates are summed and shaped within a second or two, ...
+    small_rows: int = 1 << 20
+    # ... and take so much memory, a few times over meanwhile.
+    small_memory: int = 96 << 20
+    # Rows that may be there more than once, kept until the end; and their size in memory.
     kept_rows: int = 250_000
-    kept_bytes: int = 24 << 20
+    kept_memory: int = 96 << 20
+    # Of a large one, what the server reads itself.
+    read: Limits = READ_LIMITS
 
     def small(self, snapshot: Snapshot) -> bool:
-        return snapshot.rows <= self.small_rows and snapshot.bytes <= self.small_bytes
+        return snapshot.rows <= self.small_rows and snapshot.weight <= self.small_memory
 
 
 LIMITS = SnapshotLimits()
@@ -72,7 +76,8 @@ class SnapshotRows:
         self._snapshot = snapshot
         self._names = names
         self._limits = limits
-        self._stream: ResultStream | None = None
+        # What is read from now; nothing for a small one.
+        self._stream: ResultStream | PartRows | None = None
         try:
             # A relation without columns is one row, however often.
             if limits.small(snapshot) or not names:
@@ -90,7 +95,7 @@ class SnapshotRows:
         return next(self._batches, None)
 
     def cancel(self) -> None:
-        if self._stream is not None:
+        if isinstance(self._stream, ResultStream):
             self._stream.cancel()
         else:
             self._job.cancel()
@@ -108,30 +113,37 @@ class SnapshotRows:
 
     def _large(self, host: SparkHost) -> Iterator[pa.RecordBatch]:
         snapshot, limits, columns = self._snapshot, self._limits, self._spec.columns
-        given = Input(snapshot, self._names)
+        given = Input(snapshot, self._names, limits=limits.read)
         if self._spec.output is Output.PLAIN:
-            per_row = max(1, snapshot.bytes // snapshot.rows)
+            per_row = max(1, snapshot.weight // snapshot.rows)
             repeats = find_repeats(
                 snapshot,
                 self._names,
                 threads=host.cores,
-                limit=min(limits.kept_rows, limits.kept_bytes // per_row),
+                limit=min(limits.kept_rows, limits.kept_memory // per_row),
                 check=self._job.check,
             )
             if repeats is not None:
-                names = ", ".join(map(quote_identifier, self._names))
-                text = f"SELECT {names} FROM {_VIEW}"
-                self._stream = run(host, text, {_VIEW: given}, columns, job=self._job)
-                return self._as_they_come(self._stream, repeats)
+                return self._as_they_come(self._rows(host, given), repeats)
         keys = range_keys(self._spec, self._names)
         counted = needs_counts(self._spec)
         self._stream = ranged(host, given, columns, keys, job=self._job, counted=counted)
         return by_range(self._stream, self._names, self._spec, snapshot.as_of)
 
-    def _as_they_come(self, stream: ResultStream, repeats: Repeats) -> Iterator[pa.RecordBatch]:
+    def _rows(self, host: SparkHost, given: Input) -> Iterator[pa.RecordBatch]:
+        """The relation's columns and `mz_diff`; equal rows may come several times."""
+        prepared = prepare(host, given, self._job)
+        if not prepared.sum_all:
+            self._stream = PartRows(prepared, self._job.check)
+            return self._stream
+        names = ", ".join(map(quote_identifier, self._names))
+        text = f"SELECT {names} FROM {_VIEW}"
+        self._stream = run(host, text, {_VIEW: prepared}, self._spec.columns, job=self._job)
+        return (once(pa.RecordBatch.from_arrays(batch.columns, self._names)) for batch in self._stream)
+
+    def _as_they_come(self, batches: Iterator[pa.RecordBatch], repeats: Repeats) -> Iterator[pa.RecordBatch]:
         kept = Gathering(self._spec, self._snapshot.as_of)
-        for batch in stream:
-            rows = once(pa.RecordBatch.from_arrays(batch.columns, self._names))
+        for rows in batches:
             mask = repeats.mask(rows)
             if mask is not None:
                 kept.add(rows.filter(pa.array(mask)))
