@@ -49,18 +49,8 @@ class Ledger:
 
 
 def table_shard(data_dir: str) -> Shard:
-    """The rows of the one table, or of the one source that gives them our times."""
-    return _the_one(data_dir, clock=False)
-
-
-def line_shard(data_dir: str) -> Shard:
-    """The rows of the one source that keeps the times of its stream."""
-    return _the_one(data_dir, clock=True)
-
-
-def _the_one(data_dir: str, *, clock: bool) -> Shard:
-    names = {p.name for p in (Path(data_dir) / "shards").glob("u[0-9]*")}
-    found = [n for n in names if n.count("-") == 1 and (f"{n}-clock" in names) is clock]
+    """The one table's (or the one source's) rows."""
+    found = [p.name for p in (Path(data_dir) / "shards").glob("u[0-9]*") if p.name.count("-") == 1]
     (shard_id,) = found
     return Shard.open(open_blobs(data_dir, {}), shard_id, epoch=None)
 
