@@ -243,6 +243,8 @@ class _Wave:
         from pyspark.util import local_connect_and_auth
 
         address, secret, self._server = served
+        # The array holds the server, and the server the whole wave.
+        served._detach()
         self.bytes = 0  # read so far
         # The JVM waits only some seconds for this connection, and then as long as it takes for us to read.
         self._file, self._socket = local_connect_and_auth(address, secret)
@@ -252,8 +254,10 @@ class _Wave:
         """One message; None at the end, which is only believed when the JVM confirms that it sent all."""
         head = self._file.read(4)
         if len(head) == 0:
-            self._server.getResult()
-            self._close()
+            try:
+                self._server.getResult()
+            finally:
+                self._close()
             return None
         (size,) = struct.unpack(">i", head) if len(head) == 4 else (-1,)
         if size < 0:
@@ -279,6 +283,9 @@ class _Wave:
     def _close(self) -> None:
         self._file.close()
         self._socket.close()
+        # A call makes py4j's object a cycle: until Python next looks for those, which may be long, the JVM
+        # would keep this wave and all that come after it.
+        self._server._detach()
 
 
 def _discard(future: Future[_Wave]) -> None:
