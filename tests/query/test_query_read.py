@@ -142,6 +142,8 @@ def test_long_rows_that_resemble_each_other_are_read_by_spark(spark: SparkHost, 
     limits = Limits(small_rows=0, driver_memory=5 << 20)
     with history.shard.snapshot(4) as snapshot:
         assert snapshot.bytes < 1 << 20
+        few = Input(snapshot, limits=Limits(small_memory=5 << 20, driver_memory=5 << 20))
+        assert not prepare(spark, few, Job(spark, "test")).small
         prepared = prepare(spark, Input(snapshot, limits=limits), Job(spark, "test"))
         assert prepared.table is not None and prepared.table.nbytes < 5 << 20
     assert read(spark, history, 4, limits=limits) == history.at(4)

@@ -58,8 +58,8 @@ class Limits:
 
     # Summed on the driver: few enough to be handed to Spark as literal rows.
     small_rows: int = 64 * 1024
-    # Of Parquet; some five times that in memory.
-    small_bytes: int = 8 << 20
+    # In memory: what is summed becomes one partition, one task's result.
+    small_memory: int = 32 << 20
     # Updates of unclean parts that the driver reads, ...
     driver_rows: int = 2_000_000
     # ... the same in Parquet, ...
@@ -135,7 +135,7 @@ class _Preparation:
     def prepare(self) -> Prepared:
         self.job.check()
         snapshot, limits = self.snapshot, self.limits
-        if snapshot.rows <= limits.small_rows and snapshot.bytes <= limits.small_bytes:
+        if snapshot.rows <= limits.small_rows and snapshot.weight <= limits.small_memory:
             return self._small()
         if not self.columns:
             return self._count_only()
@@ -243,7 +243,8 @@ class _Preparation:
         rest.sort(key=lambda part: (part.rows, part.path))
         light: list[Part] = []
         rows, size = self.limits.driver_rows, self.limits.driver_bytes
-        if sum(part.rows for part in rest) > self.limits.small_rows:
+        many = sum(part.rows for part in rest) > self.limits.small_rows
+        if many or sum(part.weight for part in rest) > self.limits.driver_memory:
             rows = min(rows, int(self.limits.driver_memory / self._width(rest[0])))
         while rest and rest[0].rows <= rows and rest[0].bytes <= size:
             rows -= rest[0].rows
