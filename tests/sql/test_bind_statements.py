@@ -260,6 +260,16 @@ def test_views_are_expanded() -> None:
     assert fails("SELECT * FROM loop").sqlstate == "54001"
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["WITH w (a, b) AS (SELECT 1)", "WITH RECURSIVE w (a, b) AS (SELECT 1 UNION ALL SELECT a FROM w)"],
+)
+def test_with_gives_no_more_names_than_there_are_columns(query: str) -> None:
+    error = fails(f"{query} SELECT * FROM w")
+    assert error.sqlstate == "42P10"
+    assert error.primary == 'WITH query "w" has 1 columns available but 2 columns specified'
+
+
 def test_describe_tells_columns_inputs_and_query() -> None:
     text = bind("SELECT a, mz_now() FROM t WHERE b = $1 ORDER BY a", [TEXT]).describe()
     assert "a: integer" in text and "tm_in_0 = u1: a, b" in text and "ordered, uses mz_now()" in text

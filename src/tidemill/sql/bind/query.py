@@ -70,6 +70,18 @@ def bind_level(env: Env, query: exp.Expr, parent: Scope | None) -> Bound:
     raise unsupported(f"{type(query).__name__} as a query", position_of(query))
 
 
+def named(columns: Sequence[Column], names: Sequence[str], item: exp.CTE) -> tuple[Column, ...]:
+    """The columns of a WITH query under the names that it gives to the first of them."""
+    if len(names) > len(columns):
+        raise TidemillError(
+            f'WITH query "{item.alias}" has {len(columns)} columns available '
+            f"but {len(names)} columns specified",
+            sqlstate="42P10",
+            position=position_of(item),
+        )
+    return tuple(replace(c, name=names[i]) if i < len(names) else c for i, c in enumerate(columns))
+
+
 def _with(env: Env, with_: exp.With, parent: Scope | None) -> Env:
     ctes = dict(env.ctes)
     own: set[str] = set()
@@ -90,16 +102,7 @@ def _with(env: Env, with_: exp.With, parent: Scope | None) -> Env:
             bound = bind_recursive(here, item, names, parent)
         else:
             bound = bind_level(here, item.this, parent)
-        if len(names) > len(bound.columns):
-            raise TidemillError(
-                f'WITH query "{name}" has {len(bound.columns)} columns available '
-                f"but {len(names)} columns specified",
-                sqlstate="42P10",
-                position=position_of(item),
-            )
-        columns = tuple(
-            replace(c, name=names[i]) if i < len(names) else c for i, c in enumerate(bound.columns)
-        )
+        columns = named(bound.columns, names, item)
         ctes[name] = replace(bound, columns=columns)
     return replace(env, ctes=ctes)
 

@@ -15,7 +15,7 @@ from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.expr import Env
 from tidemill.sql.bind.ir import Node, Ref, lower
-from tidemill.sql.bind.query import Bound, bind_level
+from tidemill.sql.bind.query import Bound, bind_level, named
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import select_from, subquery_as
 from tidemill.sql.functions.lattice import base, can_coerce, common_type
@@ -30,14 +30,7 @@ def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope 
     name, query = item.alias, item.this
     _check(name, query)
     first = bind_level(env, query.this, parent)
-    if len(names) > len(first.columns):
-        raise TidemillError(
-            f'WITH query "{name}" has {len(first.columns)} columns available '
-            f"but {len(names)} columns specified",
-            sqlstate="42P10",
-            position=position_of(item),
-        )
-    columns = tuple(replace(c, name=names[i]) if i < len(names) else c for i, c in enumerate(first.columns))
+    columns = named(first.columns, names, item)
     table = f"tm_rec_{env.ctx.alias()}"
     itself = replace(first, source=_picked(table, len(columns)), columns=columns, constants=None, nodes=())
     again = bind_level(replace(env, ctes={**env.ctes, name: itself}), query.expression, parent)
