@@ -19,7 +19,7 @@ import tidemill.envelope.keys as keys_module
 from tidemill import failpoints
 from tidemill.failpoints import FailpointError
 from tidemill.ingest.exchange import BUCKETS
-from tidemill.ingest.state import StateStore, bucket, merge
+from tidemill.ingest.state import StateStore, bucket, merge, run
 
 KEYS = st.none() | st.integers(-3, 20)
 RECORDS = st.lists(st.tuples(KEYS, st.none() | st.sampled_from(["", "a", "bb"])), max_size=25)
@@ -61,6 +61,9 @@ def _small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "INLINE_ROWS", 6)
     monkeypatch.setattr(merge, "INLINE_FACTOR", 1)
     monkeypatch.setattr(merge, "MAX_RUNS", 6)
+    # Some rows per batch of a run: keys are found across batches, and keys of one hash stand in two of them.
+    monkeypatch.setattr(run, "BATCH_BYTES", 120)
+    monkeypatch.setattr(merge, "BATCH_BYTES", 120)
 
 
 def files(folder: str) -> list[Path]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from tidemill import failpoints
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state import StateStore, bucket, merge, shared, sweep
 from tidemill.ingest.state.merge import MERGE_SHARE, plan
-from tidemill.ingest.state.run import REST_BYTES, write_run
+from tidemill.ingest.state.run import REST_BYTES, open_run, write_run
 
 
 def files(folder: Path, suffix: str = "") -> list[Path]:
@@ -270,15 +271,40 @@ def _resident(path: Path) -> int:
     return found
 
 
-def test_a_run_that_rests_is_not_in_memory_and_still_there(tmp_path: Path) -> None:
-    count = 2 * REST_BYTES // 16
+def _large(count: int, batches: int) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Rows of ascending hashes that are their keys, in so many batches."""
     schema = pa.schema([("mz_key_hash", pa.uint64()), ("k", pa.int64()), ("mz_tombstone", pa.bool_())])
     columns = [
         pa.array(np.arange(count, dtype=np.uint64)),
         pa.array(np.arange(count)),
         pa.array([False] * count),
     ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    whole = pa.RecordBatch.from_arrays(columns, schema=schema)
+    return schema, [whole.slice(n * count // batches, count // batches) for n in range(batches)]
+
+
+def test_an_open_run_has_no_copy_of_its_hashes(tmp_path: Path) -> None:
+    count = 1 << 18
+    schema, batches = _large(count, 4)
+    written = write_run(str(tmp_path), "1", schema, batches)
+    assert written is not None and written.facts is not None
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        run = open_run(str(tmp_path), written.facts, schema)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert run is not None and run.rows == count
+    assert held < count and pa.total_allocated_bytes() - before < count
+    wanted = np.array([0, count // 4 - 1, count // 4, count - 1, count], dtype=np.uint64)
+    assert run.search(wanted).tolist() == wanted.tolist()
+    assert run.hashes_at(wanted[:-1].astype(np.int64)).tolist() == wanted[:-1].tolist()
+
+
+def test_a_run_that_rests_is_not_in_memory_and_still_there(tmp_path: Path) -> None:
+    count = 2 * REST_BYTES // 16
+    schema, [batch] = _large(count, 1)
     run = write_run(str(tmp_path), "1", schema, [batch])
     assert run is not None and run.facts is not None
     path = tmp_path / run.facts.name

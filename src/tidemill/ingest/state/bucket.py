@@ -214,7 +214,8 @@ class BucketState:
         if sum(run.bytes for run in self._fresh) <= HEAD_BYTES:
             head = self._fresh
             if len(head) > 1 or (head and not runs and head[0].tombstones):
-                head = [Run([batch]) for batch in merged(head, self.shape, oldest=not runs)]
+                rows = list(merged(head, self.shape, oldest=not runs))
+                head = [Run(rows)] if rows else []
             return (head[0] if head else None), runs
         rest = runs[todo.inline :]
         group = [*self._fresh, *runs[: todo.inline]]

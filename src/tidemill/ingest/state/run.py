@@ -54,9 +54,11 @@ class RunFacts:
 
 
 class Run:
-    """In memory or mapped; its rows never change. `facts` is None while it has no file of its own."""
+    """In memory or mapped; its rows never change. `facts` is None while it has no file of its own. Hashes are
+    looked at where they lie, batch by batch: a copy of them would be a tenth of every state in the memory of
+    every process that has it open."""
 
-    __slots__ = ("_hashes", "_mapped", "_starts", "batches", "facts")
+    __slots__ = ("_hashes", "_lasts", "_mapped", "_starts", "batches", "facts")
 
     def __init__(self, batches: Sequence[pa.RecordBatch], facts: RunFacts | None = None) -> None:
         self.batches = batches
@@ -65,9 +67,9 @@ class Run:
         self._mapped: pa.Buffer | None = None
         # Where each batch begins, and the end of the last.
         self._starts = list(itertools.accumulate((b.num_rows for b in batches), initial=0))
-        # One array; a copy only where there are several batches.
-        columns = [b.column(0).to_numpy() for b in batches]
-        self._hashes = columns[0] if len(columns) == 1 else np.concatenate([_NO_HASHES, *columns])
+        # Of each batch, uncopied, and the last of each: which batch a hash is in.
+        self._hashes = [b.column(0).to_numpy() for b in batches]
+        self._lasts = np.array([h[-1] for h in self._hashes], dtype=np.uint64)
 
     @staticmethod
     def of(rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray, schema: pa.Schema) -> Run:
@@ -77,11 +79,7 @@ class Run:
 
     @property
     def rows(self) -> int:
-        return len(self._hashes)
-
-    @property
-    def hashes(self) -> np.ndarray:
-        return self._hashes
+        return self._starts[-1]
 
     @property
     def bytes(self) -> int:
@@ -98,18 +96,36 @@ class Run:
             _give_up(self._mapped)
 
     def take(self, positions: np.ndarray) -> pa.RecordBatch:
-        """The rows at ascending positions."""
+        """The rows at ascending positions, of which there is one at least."""
+        pieces = [self.batches[n].take(pa.array(at)) for n, at in self._by_batch(positions)]
+        return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+
+    def hashes_at(self, positions: np.ndarray) -> np.ndarray:
+        """The hashes at ascending positions."""
+        pieces = [self._hashes[n][at] for n, at in self._by_batch(positions)]
+        return pieces[0] if len(pieces) == 1 else np.concatenate([_NO_HASHES, *pieces])
+
+    def _by_batch(self, positions: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Batches that have any of the ascending positions, and which of their rows those are."""
         if len(self.batches) == 1:
-            return self.batches[0].take(pa.array(positions))
-        edges = np.searchsorted(positions, self._starts)
-        pieces = [
-            batch.take(pa.array(positions[a:b] - start))
-            for batch, start, (a, b) in zip(
-                self.batches, self._starts[:-1], itertools.pairwise(edges), strict=True
-            )
-            if a < b
-        ]
-        return pa.concat_batches(pieces)
+            yield 0, positions
+            return
+        edges = positions.searchsorted(self._starts).tolist()
+        for n, (a, b) in enumerate(itertools.pairwise(edges)):
+            if a < b:
+                yield n, positions[a:b] - self._starts[n]
+
+    def search(self, wanted: np.ndarray) -> np.ndarray:
+        """For each of the ascending hashes how many of this run are less."""
+        if len(self.batches) == 1:
+            return self._hashes[0].searchsorted(wanted)
+        at = np.full(len(wanted), self.rows)
+        begin = 0
+        for n, end in enumerate(wanted.searchsorted(self._lasts, side="right").tolist()):
+            if begin < end:
+                at[begin:end] = self._hashes[n].searchsorted(wanted[begin:end]) + self._starts[n]
+            begin = end
+        return at
 
     def slice(self, lower: int, upper: int) -> list[pa.RecordBatch]:
         """The rows at [lower, upper)."""
@@ -127,8 +143,8 @@ class Run:
         if not self.rows or not len(among):
             return
         wanted = hashes[among]
-        at = self._hashes.searchsorted(wanted)
-        hit = (self._hashes[np.minimum(at, self.rows - 1)] == wanted).nonzero()[0]
+        at = self.search(wanted)
+        hit = (self.hashes_at(np.minimum(at, self.rows - 1)) == wanted).nonzero()[0]
         while hit.size:
             rows = self.take(at[hit])
             where = among[hit]
@@ -143,7 +159,7 @@ class Run:
             hit = hit[~same]
             at[hit] += 1
             hit = hit[at[hit] < self.rows]
-            hit = hit[self._hashes[at[hit]] == wanted[hit]]
+            hit = hit[self.hashes_at(at[hit]) == wanted[hit]]
 
 
 def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
