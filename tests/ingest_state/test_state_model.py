@@ -64,6 +64,8 @@ def _small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # Some rows per batch of a run: keys are found across batches, and keys of one hash stand in two of them.
     monkeypatch.setattr(run, "BATCH_BYTES", 120)
     monkeypatch.setattr(merge, "BATCH_BYTES", 120)
+    # Lookups of more keys than this go by batches.
+    monkeypatch.setattr(run, "REST_ROWS", 3)
 
 
 def files(folder: str) -> list[Path]:

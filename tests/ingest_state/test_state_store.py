@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from upsert_world import SHAPE, World, random_records
 
 from tidemill import failpoints
+from tidemill.envelope.keys import Shape
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state import StateStore, bucket, merge, shared, sweep
 from tidemill.ingest.state.merge import MERGE_SHARE, plan
@@ -300,6 +301,33 @@ def test_an_open_run_has_no_copy_of_its_hashes(tmp_path: Path) -> None:
     wanted = np.array([0, count // 4 - 1, count // 4, count - 1, count], dtype=np.uint64)
     assert run.search(wanted).tolist() == wanted.tolist()
     assert run.hashes_at(wanted[:-1].astype(np.int64)).tolist() == wanted[:-1].tolist()
+
+
+def test_a_lookup_of_many_keys_holds_one_batch_at_a_time_and_leaves_nothing(tmp_path: Path) -> None:
+    batches, count = 8, 8 * REST_BYTES // 16
+    schema, cut = _large(count, batches)
+    run = write_run(str(tmp_path), "1", schema, cut)
+    assert run is not None and run.facts is not None
+    path = tmp_path / run.facts.name
+    run.rest()
+    shape = Shape(pa.schema([("k", pa.int64())]), (0,))
+    keys = np.arange(0, count, 3)
+    seen: list[int] = []
+    most = 0
+    for where, rows in run.find(keys.astype(np.uint64), [pa.array(keys)], np.arange(len(keys)), shape):
+        assert rows.column(1).to_pylist() == keys[where].tolist()
+        seen += where.tolist()
+        most = max(most, _resident(path))
+    assert seen == list(range(len(keys)))
+    # The system brings some pages beside those that are asked for.
+    assert REST_BYTES >> 11 < most <= 3 * REST_BYTES >> 11
+    assert _resident(path) == 0
+    # Those that a small tick looked at stay at hand.
+    few = np.arange(0, len(keys), len(keys) // 100)
+    assert sum(
+        len(where) for where, _ in run.find(keys.astype(np.uint64), [pa.array(keys)], few, shape)
+    ) == len(few)
+    assert _resident(path) > 0
 
 
 def test_a_run_that_rests_is_not_in_memory_and_still_there(tmp_path: Path) -> None:

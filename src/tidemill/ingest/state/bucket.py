@@ -21,7 +21,7 @@ from tidemill.errors import Internal
 from tidemill.ingest.exchange import truncates
 from tidemill.ingest.state.manifest import Manifest, manifest_name, write_manifest
 from tidemill.ingest.state.merge import Plan, merged, plan
-from tidemill.ingest.state.run import Run, RunFacts, remove, write_run
+from tidemill.ingest.state.run import REST_ROWS, Run, RunFacts, remove, write_run
 from tidemill.sources.contract import TRUNCATE_COLUMN
 
 log = logging.getLogger(__name__)
@@ -29,11 +29,6 @@ log = logging.getLogger(__name__)
 # New rows stay in the manifest up to this size, some 600 rows: rewritten at every tick, in tens of
 # microseconds, where a file of their own costs a hundred or more.
 HEAD_BYTES = 64 << 10
-
-# After so many new rows in one commit, which looked at a large part of a bucket's pages, the runs rest: in a
-# catch-up a process has in its memory what it works at, not all buckets' files. Pages that a small tick looks
-# at stay.
-REST_ROWS = 2_048
 
 _NOWHERE = np.zeros(0, dtype=np.int64)
 

@@ -36,6 +36,11 @@ BATCH_BYTES = 16 << 20
 # Smaller files are not worth a call to let go of.
 REST_BYTES = 1 << 20
 
+# Who looks for so many keys, or brings so many rows, sees a large part of a run's pages, as in a catch-up:
+# a process then has in its memory what it works at, not all buckets' files. Pages that a small tick looks at
+# stay.
+REST_ROWS = 2_048
+
 # Of temporary names: forked processes have the first in common, but not their ids.
 _PROCESS = uuid.uuid4().hex
 _count = itertools.count()
@@ -139,7 +144,22 @@ class Run:
         self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: Shape
     ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
         """Of the keys at the ascending positions `among` those that are here: their positions, and the run's
-        rows for them. More than one answer only where different keys have one hash."""
+        rows for them, copied. Of many keys one batch after another, which rests when its keys are found: no
+        more than a batch's pages are in memory, however large the run is."""
+        if len(among) < REST_ROWS:
+            yield from self._find(hashes, keys, among, shape)
+            return
+        begin = 0
+        for end in hashes[among].searchsorted(self._lasts, side="right").tolist():
+            if begin < end:
+                yield from self._find(hashes, keys, among[begin:end], shape)
+                self.rest()
+            begin = end
+
+    def _find(
+        self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: Shape
+    ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+        """More than one answer only where different keys have one hash."""
         if not self.rows or not len(among):
             return
         wanted = hashes[among]
