@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from strategies import TYPES, columns
 from test_types_wire import column_of
 
+import tidemill.types.hash as hash_module
 import tidemill.types.identity as identity
 from tidemill.errors import Internal
 from tidemill.types import model
 from tidemill.types.arrow import arrow_type, shard_schema
-from tidemill.types.hash import hash_column
+from tidemill.types.hash import fold, hash_column
 from tidemill.types.identity import canonical, consolidate, row_hash
 from tidemill.types.model import Column, RelationDesc, SqlType
 from tidemill.types.wire import decode_text, encode_binary
@@ -120,13 +121,18 @@ def test_golden() -> None:
 @given(data=st.data())
 @settings(max_examples=8, deadline=None)
 def test_hash_follows_identity(t: SqlType, data: st.DataObject) -> None:
-    """Slicing, repeating and canonical form change no hash; distinct values (by their canonical bytes)
-    differ."""
+    """Slicing, hashing by pieces, repeating and canonical form change no hash; distinct values (by their
+    canonical bytes) differ."""
     rows = data.draw(columns(t))
     column = column_of([*rows, *rows], t)
     hashes = hash_column(column)
     assert hashes.tolist() == hash_column(canonical(column, t)).tolist()
     assert hashes[1:].tolist() == hash_column(column.slice(1)).tolist()
+    whole = fold([hashes, hashes[::-1]]).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hash_module, "PIECE_ROWS", 3)
+        assert hashes.tolist() == hash_column(column).tolist()
+        assert whole == fold([hashes, hashes[::-1]]).tolist()
     spelt = encode_binary(canonical(column, t), t).to_pylist()
     assert len(set(spelt)) == len(set(hashes.tolist()))
 
