@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -328,6 +329,25 @@ def test_a_lookup_of_many_keys_holds_one_batch_at_a_time_and_leaves_nothing(tmp_
         len(where) for where, _ in run.find(keys.astype(np.uint64), [pa.array(keys)], few, shape)
     ) == len(few)
     assert _resident(path) > 0
+
+
+def test_who_writes_a_run_does_not_read_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    plain = zlib.crc32
+
+    def counting(data: bytes | pa.Buffer, before: int = 0) -> int:
+        looked_at.append(memoryview(data).nbytes)
+        return plain(data, before)
+
+    monkeypatch.setattr(zlib, "crc32", counting)
+    schema, batches = _large(8 * REST_BYTES // 16, 8)
+    run = write_run(str(tmp_path), "1", schema, batches)
+    assert run is not None and run.facts is not None
+    assert sum(looked_at) == run.facts.bytes
+    # Whoever finds it later does.
+    again = open_run(str(tmp_path), run.facts, schema)
+    assert again is not None and list(again.batches) == batches
+    assert sum(looked_at) == 2 * run.facts.bytes
 
 
 def test_a_run_that_rests_is_not_in_memory_and_still_there(tmp_path: Path) -> None:
