@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from confluent_kafka import KafkaException, Producer
 
 from support.kafka import Kafka
 from tidemill.persist.blob import open_blobs
+from tidemill.persist.cache import PartCache
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import cumulated, retained
 from tidemill.sources.contract import Gauge
@@ -25,6 +27,9 @@ from tidemill.types.model import INT4, UINT8, Column
 
 GAUGE = Gauge(Column("offset", UINT8, nullable=False), Column("partition", INT4, nullable=False))
 KEYS = 300
+# A key and its value; and as a record of the topic, which may lack either.
+Row = tuple[str, str]
+Message = tuple[str | None, str | None]
 # Between two bursts of the producer: some two hundred records a second.
 PAUSE_SECONDS = 0.05
 
@@ -85,55 +90,126 @@ class Ledger:
 
 @dataclass
 class Judge:
+    """Its rounds stay short in a long history: the topic is read on from where it ended, its fold is kept up
+    to the collection's since, which never goes back, and the collection's updates are read once for all times
+    that are compared."""
+
     data_dir: str
     ledger: Ledger
-    # (time) -> the rows then, once seen: they never change.
-    closed: dict[int, Counter[Any]] = field(default_factory=dict[int, Counter[Any]])
     bound: list[Any] = field(default_factory=list[Any])
+    # (partition, offset) -> key and value, of all that was ever seen.
+    topic: dict[tuple[int, int], Message] = field(default_factory=dict[Any, Any])
+    since: int = 0
+    folded: Fold = field(default_factory=lambda: Fold())
 
     def check(self, shard_id: str, remap_id: str) -> int:
         """Compare everything that is closed; returns how many records are in the collection."""
-        acknowledged = dict(self.ledger.acknowledged)
-        topic = {
-            (p, m.offset()): (_text(m.key()), _text(m.value()))
-            for p in range(self.ledger.partitions)
-            for m in self.ledger.kafka.read(self.ledger.topic, p)
-        }
-        for at, said in acknowledged.items():
-            assert topic.get(at) == said, f"the broker lost or changed {at}"
+        self._read_on()
         blobs = open_blobs(self.data_dir, {})
         bindings = cumulated(retained(Shard.open(blobs, remap_id, epoch=None), GAUGE))
         known = [b for b in self.bound if not bindings or b[0] >= bindings[0][0]]
         assert [b for b in bindings if not known or b[0] <= known[-1][0]] == known or not known
         self.bound = bindings
-        shard = Shard.open(blobs, shard_id, epoch=None)
-        upper, done = shard.upper or 0, 0
-        rows: dict[str, str] = {}
-        seen: dict[int, int] = {}
+        shard = Shard.open(blobs, shard_id, epoch=None, cache=PartCache())
+        upper = shard.upper or 0
+        assert shard.since >= self.since, "since went back"
+        self.since = shard.since
+        updates = _updates(shard, upper)
+        fold = self.folded.copy()
+        compared = False
+        # All that is there at the first time that is compared; then what changes from one to the next.
+        expected, actual = Counter(fold.rows.items()), Counter[Row]()
         for time, frontier in bindings:
+            if time <= fold.time:
+                continue
             if time >= upper:
                 break
-            for partition in range(self.ledger.partitions):
-                for offset in range(seen.get(partition, 0), frontier[partition]):
-                    key, value = topic[partition, offset]
-                    assert key is not None
-                    rows.pop(key, None)
-                    if value is not None:
-                        rows[key] = value
-                seen[partition] = max(seen.get(partition, 0), frontier[partition])
-            done = sum(seen.values())
+            ends = [frontier[partition] for partition in range(self.ledger.partitions)]
+            expected.update(fold.advance(time, ends, self.topic))
             if time < shard.since:
+                self.folded = fold.copy()
                 continue
-            with shard.snapshot(time) as snapshot:
-                table = snapshot.read()
-            actual: Counter[Any] = Counter()
-            for row in table.to_pylist():
+            while updates and updates[-1][0] <= time:
+                actual.update(updates.pop()[1])
+            if _net(expected) != _net(actual):
+                differ = {row: actual[row] - expected[row] for row in {*actual, *expected}}
+                raise AssertionError(f"at {time} too many or missing: {_net(differ)}")
+            expected, actual = Counter(), Counter()
+            compared = True
+        assert not (compared and updates), f"updates after the last binding: {updates[0]}"
+        return sum(fold.seen.values())
+
+    def _read_on(self) -> None:
+        """What came to the topic since; what was acknowledged must be in it."""
+        for partition in range(self.ledger.partitions):
+            first = sum(at[0] == partition for at in self.topic)
+            for m in self.ledger.kafka.read(self.ledger.topic, partition, first):
+                offset = m.offset()
+                assert offset is not None and offset >= first, "the broker went back"
+                self.topic[partition, offset] = (_text(m.key()), _text(m.value()))
+        for at, said in self.ledger.acknowledged.items():
+            assert self.topic.get(at) == said, f"the broker lost or changed {at}"
+
+    def read_again(self) -> int:
+        """The whole topic must be what it was; returns how many records it has."""
+        before = dict(self.topic)
+        self.topic.clear()
+        self._read_on()
+        assert before.items() <= self.topic.items(), "the broker lost or changed what it had"
+        return len(self.topic)
+
+
+@dataclass
+class Fold:
+    """The rows that the topic has up to the binding of a time."""
+
+    time: int = -1
+    rows: dict[str, str] = field(default_factory=dict[str, str])
+    seen: dict[int, int] = field(default_factory=dict[int, int])
+
+    def copy(self) -> Fold:
+        return Fold(self.time, dict(self.rows), dict(self.seen))
+
+    def advance(
+        self, time: int, frontier: Sequence[int], topic: dict[tuple[int, int], Message]
+    ) -> Counter[Row]:
+        """To the time's binding; how the number of copies of each row changes."""
+        before: dict[str, str | None] = {}
+        for partition, end in enumerate(frontier):
+            for offset in range(self.seen.get(partition, 0), end):
+                key, value = topic[partition, offset]
+                assert key is not None
+                before.setdefault(key, self.rows.get(key))
+                self.rows.pop(key, None)
+                if value is not None:
+                    self.rows[key] = value
+            self.seen[partition] = max(self.seen.get(partition, 0), end)
+        self.time = time
+        changes: Counter[Row] = Counter()
+        for key, old in before.items():
+            if old is not None:
+                changes[key, old] -= 1
+            if key in self.rows:
+                changes[key, self.rows[key]] += 1
+        return changes
+
+
+def _updates(shard: Shard, upper: int) -> list[tuple[int, Counter[Row]]]:
+    """All updates before `upper`, by time, the latest first."""
+    by_time: dict[int, Counter[Row]] = {}
+    if upper <= shard.since:
+        return []
+    with shard.snapshot(upper - 1) as snapshot:
+        for part in snapshot.parts:
+            for row in snapshot.read_part(part).to_pylist():
                 assert row["mz_error"] is None, row
-                actual[row["key"], row["text"]] += row["mz_diff"]
-            expected = Counter(rows.items())
-            assert actual == expected, f"at {time}: {actual - expected} too many, {expected - actual} missing"
-            assert self.closed.setdefault(time, actual) == actual, f"{time} has changed"
-        return done
+                changes = by_time.setdefault(row["mz_timestamp"], Counter())
+                changes[row["key"], row["text"]] += row["mz_diff"]
+    return sorted(by_time.items(), key=lambda item: item[0], reverse=True)
+
+
+def _net(changes: dict[Row, int]) -> dict[Row, int]:
+    return {row: count for row, count in changes.items() if count}
 
 
 def _text(data: bytes | str | None) -> str | None:

@@ -130,12 +130,15 @@ class Kafka:
         producer.begin_transaction()
         return producer
 
-    def read(self, topic: str, partition: int = 0, **settings: Any) -> list[Delivered]:
-        """All messages of a partition that are there now; with `isolation.level` read_committed, those that a
-        committed reader may see. None if there is no such topic."""
+    def read(
+        self, topic: str, partition: int = 0, first: int = OFFSET_BEGINNING, **settings: Any
+    ) -> list[Delivered]:
+        """All messages of a partition that are there now, or those from offset `first` on; with
+        `isolation.level` read_committed, those that a committed reader may see. None if there is no such
+        topic."""
         wanted = {"group.id": "read", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
         consumer = Consumer(self.client(**{**wanted, **settings}))
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        consumer.assign([TopicPartition(topic, partition, first)])
         out: list[Delivered] = []
         try:
             while True:
