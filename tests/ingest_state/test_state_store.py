@@ -300,7 +300,9 @@ def test_an_open_run_has_no_copy_of_its_hashes(tmp_path: Path) -> None:
     assert run is not None and run.rows == count
     assert held < count and pa.total_allocated_bytes() - before < count
     wanted = np.array([0, count // 4 - 1, count // 4, count - 1, count], dtype=np.uint64)
-    assert run.search(wanted).tolist() == wanted.tolist()
+    at, there = run.search(wanted)
+    assert at.tolist() == wanted.tolist()
+    assert there.tolist() == [True, True, True, True, False]
     assert run.hashes_at(wanted[:-1].astype(np.int64)).tolist() == wanted[:-1].tolist()
 
 

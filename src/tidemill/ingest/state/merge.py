@@ -84,7 +84,7 @@ def _ranges(runs: Sequence[Run]) -> Iterator[list[pa.RecordBatch]]:
     steps = min(longest.rows, -(-size // BATCH_BYTES))
     # Cut at hashes, so that rows of one hash stay together.
     inner = longest.hashes_at((np.arange(1, steps) * longest.rows) // steps)
-    cuts = [[0, *run.search(inner).tolist(), run.rows] for run in runs]
+    cuts = [[0, *run.search(inner)[0].tolist(), run.rows] for run in runs]
     for step in range(steps):
         pieces = [p for run, at in zip(runs, cuts, strict=True) for p in run.slice(at[step], at[step + 1])]
         if pieces:

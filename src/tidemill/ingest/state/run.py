@@ -120,17 +120,20 @@ class Run:
             if a < b:
                 yield n, positions[a:b] - self._starts[n]
 
-    def search(self, wanted: np.ndarray) -> np.ndarray:
-        """For each of the ascending hashes how many of this run are less."""
-        if len(self.batches) == 1:
-            return self._hashes[0].searchsorted(wanted)
+    def search(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each of the ascending hashes how many of this run are less, and whether it is the next."""
         at = np.full(len(wanted), self.rows)
+        there = np.zeros(len(wanted), dtype=np.bool_)
         begin = 0
         for n, end in enumerate(wanted.searchsorted(self._lasts, side="right").tolist()):
             if begin < end:
-                at[begin:end] = self._hashes[n].searchsorted(wanted[begin:end]) + self._starts[n]
-            begin = end
-        return at
+                # None of these is greater than the batch's last.
+                piece, hashes = wanted[begin:end], self._hashes[n]
+                place = hashes.searchsorted(piece)
+                at[begin:end] = place + self._starts[n]
+                there[begin:end] = hashes[place] == piece
+                begin = end
+        return at, there
 
     def slice(self, lower: int, upper: int) -> list[pa.RecordBatch]:
         """The rows at [lower, upper)."""
@@ -163,8 +166,8 @@ class Run:
         if not self.rows or not len(among):
             return
         wanted = hashes[among]
-        at = self.search(wanted)
-        hit = (self.hashes_at(np.minimum(at, self.rows - 1)) == wanted).nonzero()[0]
+        at, there = self.search(wanted)
+        hit = there.nonzero()[0]
         while hit.size:
             rows = self.take(at[hit])
             where = among[hit]
