@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.times import Time
 
 Update = tuple[Hashable, Time, int]
@@ -45,3 +46,13 @@ class Progress:
 
 
 Message = Updates | Progress
+
+
+def origin_of(message: Any, number: int, *kinds: type) -> str:
+    """Where a message came from: what it says of that, or its number. Raises InvalidMessage for what is none
+    of these kinds."""
+    named = f"message {number}"
+    if not isinstance(message, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidMessage(f"a {type(message).__name__} is no message", named, detail=f"Wanted: {wanted}.")
+    return str(getattr(message, "origin", None) or named)

@@ -16,11 +16,11 @@ from itertools import compress
 from typing import Any, cast
 
 from tidemill.cdcv2 import problems
-from tidemill.cdcv2.account import Account, checked_contents, checked_count
+from tidemill.cdcv2.account import Account, checked_contents, checked_counts, checked_list
 from tidemill.cdcv2.coverage import Coverage, Statement, empty_coverage, reaches
 from tidemill.cdcv2.digest import seal_of, signed
 from tidemill.cdcv2.messages import Progress
-from tidemill.cdcv2.problems import Contradiction, InvalidMessage
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage, NoDigest
 from tidemill.cdcv2.stalls import Stall, Waits
 from tidemill.cdcv2.times import (
     INTEGERS,
@@ -28,6 +28,7 @@ from tidemill.cdcv2.times import (
     Time,
     beyond,
     checked,
+    items_of,
     kind_of,
     least,
     less_equal,
@@ -53,7 +54,7 @@ class Tally:
 
     def __init__(
         self,
-        resume_from: Sequence[Time] | None,
+        resume_from: Iterable[Time] | None,
         *,
         content: Callable[[Time], int],
         settle: Callable[[Time], None] | None = None,
@@ -82,7 +83,7 @@ class Tally:
         # Since when each element of `reported` is one, in microseconds of the monotonic clock.
         self._clock = clock or SystemClock()
         self._since: dict[Time, int] = {0: self._clock.monotonic_us()}
-        # The digest of what the stash holds at a time.
+        # The digest of what the stash holds at a time. Raises NoDigest.
         self._content = content
         # Has the stash compare what it could not, and observe what is new of it.
         self._settle = settle
@@ -90,7 +91,7 @@ class Tally:
         self._max_statements = max_statements
         self._max_times = max_times
         if resume_from is not None:
-            start = [checked(t, "resume_from") for t in resume_from]
+            start = _bound(list(items_of(resume_from, "resume_from", "resume_from")), "resume_from")
             self.reported = self.progress = ()
             self.agree(start, "resume_from")
             self._stand_at(minimal(start))
@@ -158,11 +159,8 @@ class Tally:
 
     def declare(self, message: Progress, origin: str) -> None:
         """Take a progress statement in, or find what is wrong with it."""
-        if max(len(message.lower), len(message.upper)) > MAX_BOUND:
-            raise InvalidMessage(f"a statement with a bound of more than {MAX_BOUND} times", origin)
-        lower = tuple(checked(t, origin) for t in message.lower)
-        upper = tuple(checked(t, origin) for t in message.upper)
-        counts = [(checked(t, origin), checked_count(n, origin)) for t, n in message.counts]
+        lower, upper = _bound(message.lower, origin), _bound(message.upper, origin)
+        counts = checked_counts(message.counts, origin)
         contents = checked_contents(message, origin)
         if contents is None and self._require_digests:
             raise InvalidMessage("a statement without a digest", origin)
@@ -193,6 +191,8 @@ class Tally:
         account = self._accounts[time]
         if account.poison is None:
             account.poison = Contradiction(kind, time, first, second)
+            # The owner drops its updates: there is nothing left to compare.
+            account.apart = False
             self._poisoned += 1
             self._found.append(account.poison)
 
@@ -218,9 +218,9 @@ class Tally:
                 break
             # Only here, where the frontier stands, is it worth the effort.
             for time in apart:
-                self._accounts[time].apart = False
                 if self._settle is not None:
                     self._settle(time)
+                self._accounts[time].apart = False
         self._stand_at(reported)
         passed = self._passed()
         for time in passed:
@@ -432,15 +432,16 @@ class Tally:
         return account.poison is not None
 
     def _verify(self, time: Time, account: Account, content: int) -> None:
+        said = f"{content} in {account.content_by}"
+        try:
+            found = self._content(time) if account.observed else 0
+        except NoDigest as e:
+            self.poison(time, problems.NO_DIGEST, said, f"{account.observed} updates: {e.primary}")
+            return
         account.verified = True
-        found = self._content(time) if account.observed else 0
         if found != content:
-            self.poison(
-                time,
-                problems.CONTENT_WRONG,
-                f"{content} in {account.content_by}",
-                f"{account.observed} updates with digest {found}",
-            )
+            second = f"{account.observed} updates with digest {found}"
+            self.poison(time, problems.CONTENT_WRONG, said, second)
 
     def _first_blocked(self) -> list[Time]:
         """For integers: what comes behind the first one is beyond it. All that is passed over here is
@@ -464,6 +465,13 @@ class Tally:
         if passed:
             self._order = [t for t in self._order if beyond(self.reported, t)]
         return passed
+
+
+def _bound(times: Any, origin: str) -> Frontier:
+    times = checked_list(times, "times", origin)
+    if len(times) > MAX_BOUND:
+        raise InvalidMessage(f"a bound of more than {MAX_BOUND} times", origin)
+    return tuple(checked(t, origin) for t in times)
 
 
 def _kind_name(kind: int) -> str:

@@ -55,6 +55,15 @@ def checked(value: Any, origin: str) -> Time:
     raise InvalidMessage(f"not a time: {value!r}", origin)
 
 
+def items_of(value: Any, what: str, origin: str) -> Iterable[Any]:
+    """To go through, else an error that names it."""
+    if isinstance(value, (list, tuple)):
+        return cast("Sequence[Any]", value)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InvalidMessage(f"not a list of {what}: {value!r}", origin)
+    return cast("Iterable[Any]", value)
+
+
 def less_equal(a: Time, b: Time) -> bool:
     """The order of two times of one kind."""
     if isinstance(a, int):
