@@ -17,7 +17,7 @@ from tidemill.cdcv2.batches import MEMORY_BYTES, SPILL_BYTES
 from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
 from tidemill.cdcv2.digest import UpdateHash
-from tidemill.cdcv2.messages import Progress, origin_of
+from tidemill.cdcv2.messages import Progress, no_message
 from tidemill.cdcv2.problems import SpillFailed, Stalled, report
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
@@ -119,7 +119,9 @@ class ColumnRecovery:
 
     def push(self, message: ColumnMessage) -> list[ColumnRelease]:
         """Take one message in; what can be released now. Raises as `Recovery.push` does."""
-        origin = origin_of(message, self._pushed, UpdateColumns, Progress)
+        if not isinstance(message, (UpdateColumns, Progress)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise no_message(message, self._pushed, UpdateColumns, Progress)
+        origin = message.origin or f"message {self._pushed}"
         self._pushed += 1
         if isinstance(message, UpdateColumns):
             self._take(message, origin)
@@ -138,7 +140,8 @@ class ColumnRecovery:
             self._stash.check_limits()
         except (LimitExceeded, SpillFailed) as e:
             failed = e
-        report(found, failed)
+        if found or failed is not None:
+            report(found, failed)
         return self.drain()
 
     def drain(self) -> list[ColumnRelease]:

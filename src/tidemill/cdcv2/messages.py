@@ -48,11 +48,9 @@ class Progress:
 Message = Updates | Progress
 
 
-def origin_of(message: Any, number: int, *kinds: type) -> str:
-    """Where a message came from: what it says of that, or its number. Raises InvalidMessage for what is none
-    of these kinds."""
-    named = f"message {number}"
-    if not isinstance(message, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidMessage(f"a {type(message).__name__} is no message", named, detail=f"Wanted: {wanted}.")
-    return str(getattr(message, "origin", None) or named)
+def no_message(message: object, number: int, *kinds: type) -> InvalidMessage:
+    """What was pushed is none of these."""
+    wanted = " or ".join(kind.__name__ for kind in kinds)
+    return InvalidMessage(
+        f"a {type(message).__name__} is no message", f"message {number}", detail=f"Wanted: {wanted}."
+    )

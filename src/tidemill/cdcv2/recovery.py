@@ -21,7 +21,7 @@ from typing import Any
 
 from tidemill.cdcv2 import problems
 from tidemill.cdcv2.digest import UpdateHash, content_of, python_hash
-from tidemill.cdcv2.messages import Message, Progress, Update, Updates, origin_of
+from tidemill.cdcv2.messages import Message, Progress, Update, Updates, no_message
 from tidemill.cdcv2.problems import InvalidMessage, NoDigest, SpillFailed, Stalled, report
 from tidemill.cdcv2.row_stash import MAX_SPILLED, MAX_STASHED, RowStash, one_nan
 from tidemill.cdcv2.stalls import Stall
@@ -132,7 +132,9 @@ class Recovery:
         `Contradiction` (its time is withheld for ever; other times go on); `LimitExceeded` and `SpillFailed`
         (nothing is lost, and the next push looks again), whose cause is the contradiction if there is one
         too."""
-        origin = origin_of(message, self._pushed, Updates, Progress)
+        if not isinstance(message, (Updates, Progress)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise no_message(message, self._pushed, Updates, Progress)
+        origin = message.origin or f"message {self._pushed}"
         self._pushed += 1
         if isinstance(message, Updates):
             self._take(message, origin)
@@ -152,7 +154,8 @@ class Recovery:
             self._stash.check_limits()
         except (LimitExceeded, SpillFailed) as e:
             failed = failed or e
-        report(found, failed)
+        if found or failed is not None:
+            report(found, failed)
         return self.drain()
 
     def drain(self) -> list[Release]:
