@@ -27,13 +27,14 @@ from tidemill.cdcv2.times import (
     Frontier,
     Time,
     beyond,
+    beyond_each,
     checked,
     items_of,
     kind_of,
     least,
     less_equal,
     minimal,
-    within,
+    within_each,
 )
 from tidemill.errors import LimitExceeded
 from tidemill.time.clock import Clock, SystemClock
@@ -120,7 +121,7 @@ class Tally:
             first = cast("int", reported[0])
             wanted = [t >= first for t in cast("Sequence[int]", times)]
         else:
-            wanted = [beyond(reported, t) for t in times]
+            wanted = beyond_each(reported, times)
         self.open(compress(times, wanted))
         if self._poisoned:
             wanted = [w and not self.poisoned(t) for t, w in zip(times, wanted, strict=True)]
@@ -132,8 +133,8 @@ class Tally:
         fresh = [t for t in times if t not in accounts]
         if not fresh:
             return
-        for time in fresh:
-            accounts[time] = Account(self._coverage.covering(time))
+        for time, by in zip(fresh, self._coverage.covering_each(fresh), strict=True):
+            accounts[time] = Account(by)
         if len(fresh) == 1:
             self._order.insert(bisect_left(self._order, cast("Any", fresh[0])), fresh[0])
         else:
@@ -171,7 +172,8 @@ class Tally:
         statement = Statement(minimal(lower), minimal(upper), origin)
         if not reaches(self.reported, statement.lower, statement.upper):
             return
-        stated = {t: n for t, n in counts if n and beyond(self.reported, t)}
+        news = beyond_each(self.reported, [t for t, _ in counts])
+        stated = {t: n for (t, n), new in zip(counts, news, strict=True) if n and new}
         self.open(stated)
         digests = {} if contents is None else dict(zip((t for t, _ in counts), contents, strict=True))
         for time in self._between(statement):
@@ -205,7 +207,8 @@ class Tally:
     def advance(self) -> list[Time]:
         """Move `reported` as far as can be known, and forget what it passes. Gives the times of which there
         were updates, in order."""
-        if all(self._holds(r) for r in self.reported):
+        uncovered = frozenset(self.progress)
+        if all(r in uncovered or self._holds(r) for r in self.reported):
             return []
         while True:
             if self.kind == INTEGERS:
@@ -352,23 +355,25 @@ class Tally:
     ) -> bool:
         """Poison the times of a statement that cannot be true; it is not taken in."""
         lower, upper = statement.lower, statement.upper
-        bounds = minimal(t for t in (*lower, *upper) if beyond(self.reported, t))
+        either = (*lower, *upper)
+        bounds = minimal(compress(either, beyond_each(self.reported, either)))
         wrong: list[tuple[str, Sequence[Time]]] = []
         if message.seal is not None and seal_of(message) != signed(message.seal):
             wrong.append((problems.SEAL_BROKEN, bounds))
         if len(minimal(lower)) != len(lower) or len(minimal(upper)) != len(upper):
             wrong.append((problems.NO_ANTICHAIN, bounds))
-        elif not all(beyond(lower, u) for u in upper):
+        elif not all(beyond_each(lower, upper)):
             wrong.append((problems.BOUNDS_CROSSED, bounds))
         seen: set[Time] = set()
-        for time, _ in counts:
+        times = [time for time, _ in counts]
+        for time, inside in zip(times, within_each(lower, upper, times), strict=True):
             if time in seen:
                 wrong.append((problems.COUNT_REPEATED, [time]))
-            elif not within(lower, upper, time):
+            elif not inside:
                 wrong.append((problems.COUNT_OUTSIDE, [time]))
             seen.add(time)
-        for kind, times in wrong:
-            still = [t for t in times if beyond(self.reported, t)]
+        for kind, at in wrong:
+            still = list(compress(at, beyond_each(self.reported, at)))
             for time in still:
                 self.poison(time, kind, str(statement))
             if not still:
@@ -412,12 +417,11 @@ class Tally:
             return order[first:last]
         # No time of the region comes before the least of `lower` in the order of tuples.
         first = bisect_left(order, min(cast("Any", statement.lower)))
-        return [t for t in order[first:] if within(statement.lower, statement.upper, t)]
+        known = order[first:]
+        return list(compress(known, within_each(statement.lower, statement.upper, known)))
 
     def _holds(self, time: Time) -> bool:
-        """Does this element of `reported` still hold it?"""
-        if time in self.progress:
-            return True
+        """Does this element of `reported`, which is covered, still hold it?"""
         account = self._accounts.get(time)
         return account is not None and not account.apart and self._blocked(time)
 
@@ -461,9 +465,10 @@ class Tally:
             passed = self._order[:count]
             del self._order[:count]
             return passed
-        passed = [t for t in self._order if not beyond(self.reported, t)]
+        later = beyond_each(self.reported, self._order)
+        passed = [t for t, keep in zip(self._order, later, strict=True) if not keep]
         if passed:
-            self._order = [t for t in self._order if beyond(self.reported, t)]
+            self._order = list(compress(self._order, later))
         return passed
 
 
