@@ -121,10 +121,12 @@ class World:
     def sink(self, as_of: int, *, snapshot: bool = True) -> Sink:
         return Sink("u1", "s", "u0", FILES, "here", "{}", "CREATE SINK", "u2", self.desc, as_of, snapshot)
 
-    def files(self, form: str, share: tuple[int, int] = (0, 1), writer: str = "w") -> FilesTarget:
+    def files(
+        self, form: str, share: tuple[int, int] = (0, 1), writer: str = "w", life: int = 1
+    ) -> FilesTarget:
         codec = codec_of(self.sink(0), Definition(FILES, form))
         schema = codec.avro_schema if isinstance(codec, AvroCodec) else None
-        return _Eager(lambda: self.folder, form, schema, share, writer, Written())
+        return _Eager(lambda: self.folder, form, schema, share, writer, life, Written())
 
     def machine(
         self,

@@ -4,7 +4,10 @@ be."""
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pytest
@@ -14,8 +17,8 @@ from tidemill import failpoints
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.files_root import below_root
 from tidemill.sinks import files_target
-from tidemill.sinks.files_target import is_free
-from tidemill.sinks.target import SinkError
+from tidemill.sinks.files_target import FilesTarget, is_free
+from tidemill.sinks.target import SinkError, Written
 
 
 @pytest.fixture
@@ -32,6 +35,7 @@ def test_names_sort_and_tell(world: World, monkeypatch: pytest.MonkeyPatch) -> N
     target.state(b"{}", 70)
     target.state(b"{}", 80)
     assert sorted(os.listdir(world.folder)) == [
+        ".w.lives",
         "000000000001-w-0of1.jsonl",
         "000000000002-w-0of1-70.jsonl",
         "000000000003-w-0of1-80.jsonl",
@@ -49,10 +53,10 @@ def test_nothing_is_seen_before_it_is_whole(world: World) -> None:
     # A life that ended halfway leaves a file that nobody reads; the next one removes it.
     again = world.files("json")
     assert again.resume() is None
-    assert os.listdir(world.folder) == []
+    assert os.listdir(world.folder) == [".w.lives"]
     again.send(b"[1]")
     again.close()
-    assert os.listdir(world.folder) == []
+    assert os.listdir(world.folder) == [".w.lives"]
 
 
 def test_whose_statements_count(world: World) -> None:
@@ -66,12 +70,78 @@ def test_whose_statements_count(world: World) -> None:
     assert world.files("json", (1, 2)).resume() == 50
 
 
+def test_a_writer_that_stood_still_loses(world: World) -> None:
+    """It has a file in the making when its successor begins, and wakes up while that one has one too."""
+    old = world.files("json", life=7)
+    old.resume()
+    old.state(b'{"n": 1}', 50)
+    old.send(b'["old"]')
+    new = world.files("json", life=8)
+    assert new.resume() == 50
+    new.send(b'["new"]')
+    with pytest.raises(SinkError, match="another server has gone on with the sink"):
+        old.state(b"{}", 70)
+    old.close()
+    # Nor does it come back.
+    for _ in range(2):
+        with pytest.raises(SinkError, match="another server has gone on with the sink"):
+            old.resume()
+        old.close()
+    new.state(b"{}", 70)
+    assert sorted(p.read_bytes() for p in world.folder.glob("0*")) == [b'["new"]\n{}\n', b'{"n": 1}\n']
+    # It may also wake up between two files.
+    last = world.files("json", life=9)
+    assert last.resume() == 70
+    with pytest.raises(SinkError, match="another server has gone on with the sink"):
+        new.send(b'["late"]')
+    new.close()
+    last.state(b"{}", 80)
+    assert world.files("json", life=9).resume() == 80
+    assert os.listdir(world.folder / ".w.lives") == [".9"]
+
+
+def test_whoever_publishes_first_is_seen_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The earlier one publishes while the later one begins: the later one goes on behind it, or the file is
+    gone before."""
+    for step in range(1, 40):
+        folder = world.folder / str(step)
+        folder.mkdir(parents=True)
+        old, new = (
+            FilesTarget(lambda folder=folder: folder, "json", None, (0, 1), "w", life, Written())
+            for life in (1, 2)
+        )
+        old.resume()
+        old.send(b"[1]")
+        calls = 0
+
+        def interrupted(path: Any, *, of: Any, step: int = step, old: FilesTarget = old) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == step:
+                with suppress(SinkError):
+                    old.state(b"{}", 50)
+            return of(path)
+
+        with monkeypatch.context() as patch:
+            for name in ("listdir", "unlink"):
+                patch.setattr(os, name, partial(interrupted, of=getattr(os, name)))
+            reached = new.resume()
+        old.close()
+        assert reached == (50 if list(folder.glob("0*-50.jsonl")) else None)
+        new.state(b"{}", 60)
+        assert len(list(folder.glob("0*"))) == (1 if reached is None else 2)
+        if calls < step:
+            break
+    else:
+        pytest.fail("it never began undisturbed")
+
+
 def test_any_avro_reader_reads_them(world: World) -> None:
     world.append([((1, "a"), 1), ((2, None), 2)], 5)
     one = world.machine(4, world.files("avro"), "avro")
     one.step()
     one.close()
-    (path,) = world.folder.iterdir()
+    (path,) = world.folder.glob("0*")
     with path.open("rb") as file:
         updates, progress = list(fastavro.reader(file))
     assert updates == [

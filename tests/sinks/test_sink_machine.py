@@ -136,7 +136,7 @@ def test_messages_are_cut_by_their_size(world: World, monkeypatch: pytest.Monkey
     one = at_once(world)
     run(world, one)
     one.close()
-    lines = [line for path in sorted(world.folder.iterdir()) for line in path.read_bytes().splitlines()]
+    lines = [line for path in sorted(world.folder.glob("0*")) for line in path.read_bytes().splitlines()]
     assert [len(line) for line in lines if len(line) > 300] == [len(lines[0])]
     assert recovered(messages(world.folder)) == (world.expected(4, 5), 5)
 
@@ -177,4 +177,4 @@ def test_a_sink_that_is_cancelled_ends(world: World) -> None:
     with pytest.raises(QueryCanceled):
         one.step()
     one.close()
-    assert not list(world.folder.iterdir())
+    assert not list(world.folder.glob("0*"))

@@ -5,12 +5,14 @@ Called by `Tally`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from tidemill.cdcv2.coverage import Statement
 from tidemill.cdcv2.digest import signed
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage
+from tidemill.cdcv2.times import Time, checked
 
 # A count that no stream reaches, and that stays exact wherever it is carried.
 MAX_COUNT = 2**63 - 1
@@ -48,10 +50,25 @@ class Account:
         self.poison: Contradiction | None = None
 
 
-def checked_count(value: Any, origin: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
-        raise InvalidMessage(f"not a count: {value!r}", origin)
-    return value
+def checked_list(value: Any, what: str, origin: str) -> Sequence[Any]:
+    if isinstance(value, (list, tuple)):
+        return cast("Sequence[Any]", value)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise InvalidMessage(f"not a list of {what}: {value!r}", origin)
+    return cast("Sequence[Any]", value)
+
+
+def checked_counts(value: Any, origin: str) -> list[tuple[Time, int]]:
+    found: list[tuple[Time, int]] = []
+    for item in checked_list(value, "counts", origin):
+        try:
+            time, count = item
+        except (TypeError, ValueError):
+            raise InvalidMessage(f"not a time and its count: {item!r}", origin) from None
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_COUNT:
+            raise InvalidMessage(f"not a count: {count!r}", origin)
+        found.append((checked(time, origin), count))
+    return found
 
 
 def checked_contents(message: Progress, origin: str) -> list[int] | None:
@@ -61,10 +78,14 @@ def checked_contents(message: Progress, origin: str) -> list[int] | None:
         )
     if message.contents is None:
         return None
-    if len(message.contents) != len(message.counts):
+    contents = checked_list(message.contents, "digests", origin)
+    if len(contents) != len(message.counts):
         raise InvalidMessage(
             "a statement with half a digest",
             origin,
-            detail=f"{len(message.contents)} digests for {len(message.counts)} counts.",
+            detail=f"{len(contents)} digests for {len(message.counts)} counts.",
         )
-    return [signed(c) for c in message.contents]
+    for digest in (*contents, message.seal):
+        if isinstance(digest, bool) or not isinstance(digest, int):
+            raise InvalidMessage(f"not a digest: {digest!r}", origin)
+    return [signed(c) for c in contents]

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.cdcv2.columns import concat
+from tidemill.cdcv2.problems import SpillFailed
 from tidemill.errors import LimitExceeded
 from tidemill.types.columns import valid_mask
 from tidemill.types.identity import comparable
@@ -74,23 +75,32 @@ class Batches:
             for items in (self._batches, self._starts, self._memory, self._disk):
                 items.pop()
 
-    def settle(self) -> None:
-        """Join batches of about one size, some at a time; move what is too much to disk. So a row is copied
-        a few times at most, and there are few batches."""
+    def join(self) -> None:
+        """Join batches of about one size, some at a time: so a row is copied a few times at most, and there
+        are few batches."""
         while len(self._batches) >= _JOINED and self._may_join():
             joined = concat(self._batches[-_JOINED:])
             self.drop_from(self._starts[-1 - _JOINED])
             self.append(joined)
-        if self.memory > self._memory_bytes:
-            self._spill()
 
     def _may_join(self) -> bool:
         if any(self._disk[-_JOINED:]) or sum(self._memory[-_JOINED:]) > _MAX_BATCH_BYTES:
             return False
         return self._batches[-_JOINED].num_rows < _JOINED * self._batches[-1].num_rows
 
+    def check_limits(self) -> None:
+        """Move what is too much to disk: batches, oldest first, until half of the memory is free again.
+        Raises SpillFailed, and LimitExceeded where it is too much even so."""
+        if self.memory > self._memory_bytes:
+            self._spill()
+        if self.disk > self._spill_bytes:
+            raise LimitExceeded(
+                f"more than {self._spill_bytes} bytes of stashed updates on disk",
+                detail=f"{self._starts[-1]} updates wait for their times to be complete.",
+                hint="Raise spill_bytes, or find out why the earlier times do not complete.",
+            )
+
     def _spill(self) -> None:
-        """Write batches, oldest first, until half of the memory is free again."""
         for i, batch in enumerate(self._batches):
             if self.memory <= self._memory_bytes // 2:
                 break
@@ -98,12 +108,6 @@ class Batches:
                 continue
             self._batches[i], size = _mapped(batch, self._folder)
             self._memory[i], self._disk[i] = 0, size
-        if self.disk > self._spill_bytes:
-            raise LimitExceeded(
-                f"more than {self._spill_bytes} bytes of stashed updates on disk",
-                detail=f"{self._starts[-1]} updates wait for their times to be complete.",
-                hint="Raise spill_bytes, or find out why the earlier times do not complete.",
-            )
 
     def gather(self, rows: np.ndarray) -> pa.RecordBatch:
         """The rows of these numbers, in this order."""
@@ -151,7 +155,12 @@ class Batches:
         for i, batch in enumerate(old):
             kept = np.flatnonzero(wanted[starts[i] : starts[i + 1]])
             self.append(batch.take(pa.array(kept)) if kept.size else batch.slice(0, 0))
-            self.settle()
+            self.join()
+            if self.memory > self._memory_bytes:
+                try:
+                    self._spill()
+                except SpillFailed:
+                    pass  # it stays in memory, and `check_limits` says so
 
 
 def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
@@ -170,14 +179,17 @@ def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
 
 
 def _mapped(batch: pa.RecordBatch, folder: str | None) -> tuple[pa.RecordBatch, int]:
-    """The batch in a file without a name, and the file's size."""
-    handle, path = tempfile.mkstemp(prefix="tidemill-stash-", dir=folder)
-    os.close(handle)
+    """The batch in a file without a name, and the file's size. Raises SpillFailed."""
     try:
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        with pa.memory_map(path) as source:
-            mapped = pa.ipc.open_file(source).get_batch(0)
-        return mapped, os.path.getsize(path)
-    finally:
-        os.unlink(path)
+        handle, path = tempfile.mkstemp(prefix="tidemill-stash-", dir=folder)
+        os.close(handle)
+        try:
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            with pa.memory_map(path) as source:
+                mapped = pa.ipc.open_file(source).get_batch(0)
+            return mapped, os.path.getsize(path)
+        finally:
+            os.unlink(path)
+    except OSError as e:
+        raise SpillFailed.of(e) from e

@@ -17,11 +17,12 @@ from tidemill.cdcv2.batches import MEMORY_BYTES, SPILL_BYTES
 from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
 from tidemill.cdcv2.digest import UpdateHash
-from tidemill.cdcv2.messages import Progress
-from tidemill.cdcv2.problems import Contradiction, Stalled
+from tidemill.cdcv2.messages import Progress, no_message
+from tidemill.cdcv2.problems import SpillFailed, Stalled, report
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
 from tidemill.cdcv2.times import Time
+from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.time.clock import Clock
 from tidemill.types.hash import SEED, fold, hash_column, hash_longs
 
@@ -39,7 +40,7 @@ def recover_columns(
     for message in messages:
         try:
             released = recovery.push(message)
-        except Contradiction:
+        except TidemillError:
             yield from recovery.drain()
             raise
         yield from released
@@ -75,7 +76,7 @@ class ColumnRecovery:
         )
         # What was counted and what has come, per time; the frontiers.
         self._tally = Tally(
-            None if resume_from is None else list(resume_from),
+            resume_from,
             content=self._stash.content,
             clock=clock,
             require_digests=require_digests,
@@ -118,6 +119,8 @@ class ColumnRecovery:
 
     def push(self, message: ColumnMessage) -> list[ColumnRelease]:
         """Take one message in; what can be released now. Raises as `Recovery.push` does."""
+        if not isinstance(message, (UpdateColumns, Progress)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise no_message(message, self._pushed, UpdateColumns, Progress)
         origin = message.origin or f"message {self._pushed}"
         self._pushed += 1
         if isinstance(message, UpdateColumns):
@@ -128,12 +131,17 @@ class ColumnRecovery:
         passed = self._tally.advance()
         if self._tally.reported != before:
             self._ready.append((self._stash.take(passed, self._tally.kind), self.frontier))
-        if found := self._tally.take_found():
+        found = self._tally.take_found()
+        if found:
             self._stash.drop([c.time for c in found if c.time is not None])
-            found[0].others = tuple(found[1:])
-            raise found[0]
-        self._tally.check_limits()
-        self._stash.check_limits()
+        failed: TidemillError | None = None
+        try:
+            self._tally.check_limits()
+            self._stash.check_limits()
+        except (LimitExceeded, SpillFailed) as e:
+            failed = e
+        if found or failed is not None:
+            report(found, failed)
         return self.drain()
 
     def drain(self) -> list[ColumnRelease]:

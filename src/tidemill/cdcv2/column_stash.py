@@ -120,7 +120,7 @@ class ColumnStash:
                 self._slots[first : first + count], minlength=len(self._times)
             )
             self._live += count
-        self._batches.settle()
+        self._batches.join()
         if self._rows - self._sorted > _UNSORTED:
             self._sort()
         return fresh, again, equal_to
@@ -153,6 +153,8 @@ class ColumnStash:
         self._forget([t for t in times if t in self._slot_of])
 
     def check_limits(self) -> None:
+        """Move what is too much to disk. Raises SpillFailed and LimitExceeded."""
+        self._batches.check_limits()
         if self._live > self._max_stashed:
             raise LimitExceeded(
                 f"more than {self._max_stashed} stashed updates",

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.cdcv2.problems import InvalidMessage
-from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, Time
+from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, MAX_COMPONENT, Time
 from tidemill.errors import Internal
 
 # Rows for one push: enough that its fixed cost does not count, few enough to stay in the processor's caches.
@@ -59,8 +59,13 @@ class UpdateColumns:
     ) -> UpdateColumns:
         """From anything that numpy takes for times and diffs; without diffs, each row appears once."""
         batch = data if isinstance(data, pa.RecordBatch) else one_batch(data)
-        when = np.asarray(times, dtype=np.int64)
-        change = np.ones(batch.num_rows, np.int64) if diffs is None else np.asarray(diffs, dtype=np.int64)
+        when = _numbers(times, "times", origin)
+        change = np.ones(batch.num_rows, np.int64) if diffs is None else _numbers(diffs, "diffs", origin)
+        rows = batch.num_rows
+        if when.ndim not in (1, 2) or len(when) != rows or change.shape != (rows,):
+            raise InvalidMessage(
+                f"{rows} rows with times {when.shape} and diffs {change.shape}", origin or "the updates"
+            )
         return UpdateColumns(batch, when, change, origin)
 
     def take(self, rows: np.ndarray) -> UpdateColumns:
@@ -169,6 +174,21 @@ def check_columns(batch: UpdateColumns, schema: pa.Schema, origin: str) -> None:
         raise InvalidMessage(f"time out of range: {int(batch.times.min())}", origin)
     if int(batch.diffs.min()) == np.iinfo(np.int64).min:
         raise InvalidMessage(f"not a diff: {int(batch.diffs.min())}", origin)
+
+
+def _numbers(given: Any, what: str, origin: str | None) -> np.ndarray:
+    """As 64-bit integers; nothing is rounded or taken for a number that is none. Raises InvalidMessage."""
+    try:
+        found = np.asarray(given)
+    except (ValueError, TypeError, OverflowError) as e:
+        raise InvalidMessage(f"not {what}", origin or "the updates", detail=f"{e}.") from None
+    # An empty list has no kind of numbers.
+    whole = found.dtype.kind == "i" or not found.size
+    if not whole and found.dtype.kind == "u":
+        whole = int(found.max()) <= MAX_COMPONENT
+    if not whole:
+        raise InvalidMessage(f"not {what} of 64 bits", origin or "the updates", detail=f"{found!r}.")
+    return found.astype(np.int64, copy=False)
 
 
 def _columns(schema: pa.Schema) -> str:

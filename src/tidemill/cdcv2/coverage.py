@@ -11,9 +11,10 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Protocol, cast
 
-from tidemill.cdcv2.times import INTEGERS, Frontier, Time, beyond, join, minimal, within
+from tidemill.cdcv2.times import INTEGERS, Frontier, Time, beyond_each, joins, minimal, within_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,10 @@ class Coverage(Protocol):
 
     def covering(self, time: Time) -> Statement | None:
         """Some statement in whose region `time` lies."""
+        ...
+
+    def covering_each(self, times: Sequence[Time]) -> list[Statement | None]:
+        """`covering` for each of `times`."""
         ...
 
     def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
@@ -92,6 +97,9 @@ class LineCoverage:
         at = bisect_right(self._starts, cast("int", time)) - 1
         return self._by[at] if at >= 0 and self._ends[at] > cast("int", time) else None
 
+    def covering_each(self, times: Sequence[Time]) -> list[Statement | None]:
+        return [self.covering(t) for t in times]
+
     def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
         if not frontier:
             return frontier
@@ -134,30 +142,36 @@ class ProductCoverage:
         self._regions.setdefault((statement.lower, statement.upper), statement)
 
     def covering(self, time: Time) -> Statement | None:
+        return self.covering_each((time,))[0]
+
+    def covering_each(self, times: Sequence[Time]) -> list[Statement | None]:
+        found: list[Statement | None] = [None] * len(times)
+        left = list(range(len(times)))
         for (lower, upper), statement in self._regions.items():
-            if within(lower, upper, time):
-                return statement
-        return None
+            if not left:
+                break
+            inside = within_each(lower, upper, [times[i] for i in left])
+            for i in compress(left, inside):
+                found[i] = statement
+            left = [i for i, here in zip(left, inside, strict=True) if not here]
+        return found
 
     def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
         """An element in a region moves to where it leaves it: everything between is covered. To a fixpoint:
         what it becomes may lie in another region. The element, not the whole frontier, must be beyond
         `lower`: else two statements that need one another's half of the frontier would wait for ever."""
-        if not any(within(statement.lower, statement.upper, p) for p in frontier):
+        if not any(within_each(statement.lower, statement.upper, frontier)):
             return frontier
-        uncovered: list[Time] = []
-        left = list(frontier)
-        seen = set(left)
-        while left:
-            p = left.pop()
-            by = self.covering(p)
-            if by is None:
-                uncovered.append(p)
-                continue
-            moved = {join(p, u) for u in by.upper} - seen
-            seen |= moved
-            left.extend(moved)
-        return minimal(uncovered)
+        while True:
+            by = self.covering_each(frontier)
+            if not any(by):
+                return frontier
+            # Of two that remain only the least matters: what is uncovered beyond one is so beyond the other.
+            moved = [p for p, s in zip(frontier, by, strict=True) if s is None]
+            for p, s in zip(frontier, by, strict=True):
+                if s is not None:
+                    moved += joins(s.upper, p)
+            frontier = minimal(moved)
 
     def forget(self, reported: Frontier) -> None:
         if not reported:
@@ -166,9 +180,11 @@ class ProductCoverage:
 
     def nearest(self, time: Time) -> Frontier:
         """Where `time` would enter a region by moving on."""
-        return minimal(
-            at for lower, upper in self._regions for low in lower if not beyond(upper, at := join(time, low))
-        )
+        found: list[Time] = []
+        for lower, upper in self._regions:
+            entered = joins(lower, time)
+            found += [t for t, out in zip(entered, beyond_each(upper, entered), strict=True) if not out]
+        return minimal(found)
 
     def statements(self) -> Sequence[Statement]:
         return list(self._regions.values())
@@ -179,4 +195,10 @@ class ProductCoverage:
 
 def reaches(reported: Frontier, lower: Frontier, upper: Frontier) -> bool:
     """Has the region between `lower` and `upper` a time beyond `reported`?"""
-    return any(not beyond(upper, join(r, low)) for r in reported for low in lower)
+    # What is beyond `upper` stays so when it is joined.
+    here = [r for r, out in zip(reported, beyond_each(upper, reported), strict=True) if not out]
+    if not here or not lower:
+        return False
+    if any(beyond_each(lower, here)) or any(within_each(here, upper, lower)):
+        return True
+    return any(not all(beyond_each(upper, joins(lower, r))) for r in here)

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.times import Time
 
 Update = tuple[Hashable, Time, int]
@@ -45,3 +46,11 @@ class Progress:
 
 
 Message = Updates | Progress
+
+
+def no_message(message: object, number: int, *kinds: type) -> InvalidMessage:
+    """What was pushed is none of these."""
+    wanted = " or ".join(kind.__name__ for kind in kinds)
+    return InvalidMessage(
+        f"a {type(message).__name__} is no message", f"message {number}", detail=f"Wanted: {wanted}."
+    )

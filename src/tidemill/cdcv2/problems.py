@@ -3,11 +3,12 @@
 Raised by recovery and the codecs. An `InvalidMessage` says nothing that could be weighed (it is refused
 whole and changes nothing); a `Contradiction` is two statements of which one must be false (or one that
 refutes itself): its time is never released; `Stalled` is a bounded input that ended while something was
-still waiting.
+still waiting; `SpillFailed` is a disk that does not take what memory is too small for.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from tidemill.errors import TidemillError
@@ -71,6 +72,32 @@ TOO_MANY = "more updates than were counted"
 SEAL_BROKEN = "a statement does not match its own digest"
 CONTENTS_DIFFER = "two statements have different digests"
 CONTENT_WRONG = "the updates do not match their digest"
+NO_DIGEST = "the digest of the updates cannot be worked out"
+
+
+class NoDigest(TidemillError):
+    """The hash of an update cannot be had: so what is said of its time can be compared with nothing."""
+
+    sqlstate = "0A000"
+
+
+class SpillFailed(TidemillError):
+    """Stashed updates could not be written to disk, or read back. Nothing is lost: what could not be written
+    is kept in memory, what could not be read is not released, and the next push tries again."""
+
+    sqlstate = "58030"
+    transient = True
+
+    @staticmethod
+    def of(error: Exception) -> SpillFailed:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "Make room on the disk" if full else "See whether the folder is there and can be written to"
+        return SpillFailed(
+            "stashed updates cannot be kept on disk",
+            detail=f"{type(error).__name__}: {error}.",
+            hint=f"{hint}, or raise the limit of those in memory. The next push tries again.",
+            sqlstate="53100" if full else None,
+        )
 
 
 class Stalled(TidemillError):
@@ -90,3 +117,13 @@ class Stalled(TidemillError):
 
 # Of many, so many are shown in a text: enough to see the pattern.
 MAX_SHOWN = 5
+
+
+def report(found: list[Contradiction], failed: TidemillError | None) -> None:
+    """Raise what a push found, if anything."""
+    if found:
+        found[0].others = tuple(found[1:])
+    if failed is not None:
+        raise failed from found[0] if found else failed.__cause__
+    if found:
+        raise found[0]

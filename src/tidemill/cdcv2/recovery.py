@@ -15,20 +15,20 @@ The rules, which are all there is (docs/cdcv2.md draws them):
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import compress
-from typing import Any, cast
+from typing import Any
 
 from tidemill.cdcv2 import problems
 from tidemill.cdcv2.digest import UpdateHash, content_of, python_hash
-from tidemill.cdcv2.messages import Message, Update, Updates
-from tidemill.cdcv2.problems import Contradiction, InvalidMessage, Stalled
-from tidemill.cdcv2.row_stash import MAX_SPILLED, MAX_STASHED, RowStash
+from tidemill.cdcv2.messages import Message, Progress, Update, Updates, no_message
+from tidemill.cdcv2.problems import InvalidMessage, NoDigest, SpillFailed, Stalled, report
+from tidemill.cdcv2.row_stash import MAX_SPILLED, MAX_STASHED, RowStash, one_nan
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
-from tidemill.cdcv2.times import Time
+from tidemill.cdcv2.times import Time, items_of
 from tidemill.cdcv2.times import checked as checked_time
+from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.time.clock import Clock
 
 # Updates in the order of their times, and the frontier before which the history is now complete; [] = all
@@ -48,13 +48,13 @@ def recover(
     """The history that `messages` tell: each update once, in the order of times, as early as it can be known.
 
     With `resume_from`, a frontier at which a snapshot is at hand: only what comes beyond it. A
-    contradiction is raised when it is found, after all that can be released before it. When the messages
-    end while something still waits, `Stalled` says what for."""
+    contradiction (or a limit) is raised when it is found, after all that can be released before it. When
+    the messages end while something still waits, `Stalled` says what for."""
     recovery = Recovery(resume_from, max_stashed)
     for message in messages:
         try:
             released = recovery.push(message)
-        except Contradiction:
+        except TidemillError:
             yield from recovery.drain()
             raise
         yield from released
@@ -82,7 +82,7 @@ class Recovery:
         self._stash = RowStash(MAX_STASHED if max_stashed is None else max_stashed, max_spilled, spill_folder)
         # What was counted and what has come, per time; the frontiers.
         self._tally = Tally(
-            None if resume_from is None else list(resume_from),
+            resume_from,
             content=self._content,
             settle=self._settle,
             clock=clock,
@@ -90,6 +90,9 @@ class Recovery:
             max_statements=max_statements,
             max_times=max_times,
         )
+        # Passed by the frontier (these times; it moved from here to there), and not yet taken out of the
+        # stash because the disk failed.
+        self._due: list[tuple[list[Time], list[Time], list[Time]]] = []
         # Released, and not yet handed out because the push that found it also found something wrong.
         self._ready: list[Release] = []
         self._update_hash = update_hash
@@ -100,7 +103,7 @@ class Recovery:
     def frontier(self) -> list[Time]:
         """The history is complete before it and was released; [] when it is complete for ever. ([0] until the
         first time tells that times are products.)"""
-        return list(self._tally.reported)
+        return self._due[0][1] if self._due else list(self._tally.reported)
 
     @property
     def stashed(self) -> int:
@@ -124,24 +127,35 @@ class Recovery:
     def push(self, message: Message) -> list[Release]:
         """Take one message in; what can be released now.
 
-        Raises `InvalidMessage` (and takes nothing of the message in), `Contradiction` (its time is withheld
-        for ever; other times go on, and what this push released comes with the next, or with `drain`), or
-        `LimitExceeded`."""
+        Raises `InvalidMessage`, and takes nothing of the message in. All other errors come when the message
+        was taken in, and what can be released then comes with the next push, or with `drain`:
+        `Contradiction` (its time is withheld for ever; other times go on); `LimitExceeded` and `SpillFailed`
+        (nothing is lost, and the next push looks again), whose cause is the contradiction if there is one
+        too."""
+        if not isinstance(message, (Updates, Progress)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise no_message(message, self._pushed, Updates, Progress)
         origin = message.origin or f"message {self._pushed}"
         self._pushed += 1
         if isinstance(message, Updates):
             self._take(message, origin)
         else:
             self._tally.declare(message, origin)
-        self._release()
-        if found := self._tally.take_found():
-            for contradiction in found:
-                if contradiction.time is not None:
-                    self._stash.drop(contradiction.time)
-            found[0].others = tuple(found[1:])
-            raise found[0]
-        self._tally.check_limits()
-        self._stash.check_limits()
+        failed: TidemillError | None = None
+        try:
+            self._release()
+        except SpillFailed as e:
+            failed = e
+        found = self._tally.take_found()
+        for contradiction in found:
+            if contradiction.time is not None:
+                self._stash.drop(contradiction.time)
+        try:
+            self._tally.check_limits()
+            self._stash.check_limits()
+        except (LimitExceeded, SpillFailed) as e:
+            failed = failed or e
+        if found or failed is not None:
+            report(found, failed)
         return self.drain()
 
     def drain(self) -> list[Release]:
@@ -151,7 +165,7 @@ class Recovery:
 
     def _take(self, message: Updates, origin: str) -> None:
         """Rules 1 and 2."""
-        checked = [_checked(update, origin) for update in message.updates]
+        checked = [_checked(update, origin) for update in items_of(message.updates, "updates", origin)]
         self._tally.agree((time for _, time, _ in checked), origin)
         times = list(dict.fromkeys(time for _, time, _ in checked))
         wanted = set(compress(times, self._tally.news(times)))
@@ -184,8 +198,11 @@ class Recovery:
         before = self._tally.reported
         passed = self._tally.advance()
         if self._tally.reported != before:
-            released = [(data, time, diff) for time in passed for data, diff in self._stash.take(time)]
-            self._ready.append((released, self.frontier))
+            self._due.append((passed, list(before), list(self._tally.reported)))
+        while self._due:
+            times, _, frontier = self._due[0]
+            self._ready.append((self._stash.take(times), frontier))
+            del self._due[0]
 
     def _settle(self, time: Time) -> None:
         """Compare what came for a time with what of it is on disk."""
@@ -199,7 +216,10 @@ class Recovery:
 
     def _content(self, time: Time) -> int:
         held = self._stash.peek(time)
-        return content_of(((data, time, diff) for data, diff in held), self._update_hash)
+        try:
+            return content_of(((data, time, diff) for data, diff in held), self._update_hash)
+        except Exception as e:  # whatever the hash of somebody's data raises
+            raise NoDigest(f"{type(e).__name__}: {e}") from e
 
 
 def _checked(update: Any, origin: str) -> Update:
@@ -212,7 +232,7 @@ def _checked(update: Any, origin: str) -> Update:
         raise InvalidMessage(f"not a diff: {diff!r}", origin)
     try:
         hash(data)
-    except TypeError:
+    except Exception:  # whatever somebody's data raises
         raise InvalidMessage(
             f"data of type {type(data).__name__} is not hashable", origin, hint="Use tuples for rows."
         ) from None
@@ -221,17 +241,3 @@ def _checked(update: Any, origin: str) -> Update:
 
 def _said(data: Hashable, time: Time, diff: int, origin: str) -> str:
     return f"({data!r}, {time}, {diff:+}) in {origin}"
-
-
-def one_nan(data: Any) -> Hashable:
-    """The data with one object for every NaN, so that equal rows are equal: Python's NaN equals only
-    itself."""
-    if isinstance(data, float):
-        return math.nan if data != data else data
-    if isinstance(data, tuple):
-        items = cast("tuple[Any, ...]", data)
-        if any(isinstance(i, (float, tuple)) for i in items):
-            fixed = tuple(one_nan(i) for i in items)
-            if any(a is not b for a, b in zip(items, fixed, strict=True)):
-                return fixed
-    return data

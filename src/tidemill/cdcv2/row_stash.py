@@ -1,18 +1,21 @@
 """The updates at unreported times, as Python values: to release each once, and to know repetitions.
 
 Called by `Recovery`. A time's updates are one dictionary. Beyond `max_stashed` in memory, the times that are
-furthest ahead go to unnamed files, whole; what comes for such a time afterwards is kept apart until the
-time is wanted, when both are joined: so a repetition of an update on disk is found then, and until then
-counts as nothing.
+furthest ahead go to a file, whole; what comes for such a time afterwards is kept apart until the time is
+wanted, when both are joined: so a repetition of an update on disk is found then, and until then counts as
+nothing. A disk that fails (`SpillFailed`) changes nothing here.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
-import tempfile
-from collections.abc import Hashable
-from typing import IO, Any, cast
+from collections.abc import Hashable, Sequence
+from decimal import Decimal
+from typing import Any, cast
 
+from tidemill.cdcv2.problems import SpillFailed
+from tidemill.cdcv2.spill_file import SpillFile
 from tidemill.cdcv2.times import Time
 from tidemill.errors import LimitExceeded
 
@@ -28,16 +31,16 @@ class RowStash:
     def __init__(self, max_stashed: int, max_spilled: int, folder: str | None) -> None:
         # By time, what is known of it in memory.
         self._times: dict[Time, Rows] = {}
-        # Times with updates on disk: their files (each a pickled dictionary), and how many updates those
-        # hold.
-        self._files: dict[Time, list[IO[bytes]]] = {}
+        # Times with updates on disk: the pieces of the file (each a pickled dictionary), and how many updates
+        # those hold.
+        self._file = SpillFile(folder)
+        self._pieces: dict[Time, list[int]] = {}
         self._on_disk: dict[Time, int] = {}
         # Updates in memory and on disk.
         self._here = 0
         self._there = 0
         self._max_stashed = max_stashed
         self._max_spilled = max_spilled
-        self._folder = folder
 
     def __len__(self) -> int:
         return self._here + self._there
@@ -55,29 +58,32 @@ class RowStash:
 
     def spilled(self, time: Time) -> bool:
         """Are there updates on disk, with which those in memory were not compared?"""
-        return time in self._files
+        return time in self._pieces
 
-    def take(self, time: Time) -> list[tuple[Hashable, int]]:
-        """The updates at a time, which are not kept any more."""
-        rows = self._rows(time)
-        self.drop(time)
-        return [(data, diff) for data, (diff, _) in rows.items()]
+    def take(self, times: Sequence[Time]) -> list[tuple[Hashable, Time, int]]:
+        """The updates at these times, which are not kept any more; all of them, or it raises."""
+        found = [(data, time, diff) for time in times for data, diff in self.peek(time)]
+        for time in times:
+            self.drop(time)
+        return found
 
     def peek(self, time: Time) -> list[tuple[Hashable, int]]:
-        return [(data, diff) for data, (diff, _) in self._rows(time).items()]
+        if time in self._pieces:
+            self.gather(time)
+        return [(data, diff) for data, (diff, _) in self._times.get(time, {}).items()]
 
     def drop(self, time: Time) -> None:
         self._here -= len(self._times.pop(time, ()))
         self._there -= self._on_disk.pop(time, 0)
-        for file in self._files.pop(time, ()):
-            file.close()
+        for piece in self._pieces.pop(time, ()):
+            self._file.free(piece)
 
     def gather(self, time: Time) -> list[tuple[Hashable, tuple[int, str], tuple[int, str]]]:
         """Bring a time's updates into memory. Gives those that were there twice with different diffs."""
         late = self._times.get(time, {})
         rows: Rows = {}
         differ: list[tuple[Hashable, tuple[int, str], tuple[int, str]]] = []
-        for part in (*(pickle.loads(_read(f)) for f in self._files[time]), late):
+        for part in (*(self._read(piece) for piece in self._pieces[time]), late):
             for data, said in part.items():
                 known = rows.setdefault(data, said)
                 if known[0] != said[0]:
@@ -112,20 +118,48 @@ class RowStash:
             )
 
     def _spill(self, time: Time) -> None:
-        rows = self._times.pop(time)
-        file = tempfile.TemporaryFile(prefix="tidemill-stash-", dir=self._folder)  # noqa: SIM115 closed in drop
-        pickle.dump(rows, file, pickle.HIGHEST_PROTOCOL)
-        self._files.setdefault(time, []).append(file)
+        rows = self._times[time]
+        try:
+            data = pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)
+        except Exception as e:  # whatever somebody's data raises
+            raise SpillFailed.of(e) from e
+        self._pieces.setdefault(time, []).append(self._file.put(data))
+        del self._times[time]
         self._on_disk[time] = self._on_disk.get(time, 0) + len(rows)
         self._here -= len(rows)
         self._there += len(rows)
 
-    def _rows(self, time: Time) -> Rows:
-        if time in self._files:
-            self.gather(time)
-        return self._times.get(time, {})
+    def _read(self, piece: int) -> Rows:
+        data = self._file.get(piece)
+        try:
+            rows: Rows = pickle.loads(data)
+        except Exception as e:
+            raise SpillFailed.of(e) from e
+        return {one_nan(data): said for data, said in rows.items()}
 
 
-def _read(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read()
+def one_nan(data: Any) -> Hashable:
+    """The data with one object for every NaN, so that equal rows are equal: Python's NaN equals only
+    itself."""
+    if isinstance(data, (str, int)):
+        return data
+    if isinstance(data, float):
+        return math.nan if data != data else data
+    if isinstance(data, tuple):
+        items = cast("tuple[Any, ...]", data)
+        if any(isinstance(i, _MAY_BE_NAN) for i in items):
+            fixed = tuple(one_nan(i) for i in items)
+            if any(a is not b for a, b in zip(items, fixed, strict=True)):
+                return fixed
+        return items
+    if isinstance(data, Decimal):
+        return _NAN if data.is_nan() else data
+    if isinstance(data, frozenset):
+        members = cast("frozenset[Any]", data)
+        if any(isinstance(i, _MAY_BE_NAN) for i in members):
+            return frozenset(map(one_nan, members))
+    return cast("Hashable", data)
+
+
+_NAN = Decimal("NaN")
+_MAY_BE_NAN = (float, tuple, Decimal, frozenset)

@@ -16,23 +16,25 @@ from itertools import compress
 from typing import Any, cast
 
 from tidemill.cdcv2 import problems
-from tidemill.cdcv2.account import Account, checked_contents, checked_count
+from tidemill.cdcv2.account import Account, checked_contents, checked_counts, checked_list
 from tidemill.cdcv2.coverage import Coverage, Statement, empty_coverage, reaches
 from tidemill.cdcv2.digest import seal_of, signed
 from tidemill.cdcv2.messages import Progress
-from tidemill.cdcv2.problems import Contradiction, InvalidMessage
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage, NoDigest
 from tidemill.cdcv2.stalls import Stall, Waits
 from tidemill.cdcv2.times import (
     INTEGERS,
     Frontier,
     Time,
     beyond,
+    beyond_each,
     checked,
+    items_of,
     kind_of,
     least,
     less_equal,
     minimal,
-    within,
+    within_each,
 )
 from tidemill.errors import LimitExceeded
 from tidemill.time.clock import Clock, SystemClock
@@ -53,7 +55,7 @@ class Tally:
 
     def __init__(
         self,
-        resume_from: Sequence[Time] | None,
+        resume_from: Iterable[Time] | None,
         *,
         content: Callable[[Time], int],
         settle: Callable[[Time], None] | None = None,
@@ -82,7 +84,7 @@ class Tally:
         # Since when each element of `reported` is one, in microseconds of the monotonic clock.
         self._clock = clock or SystemClock()
         self._since: dict[Time, int] = {0: self._clock.monotonic_us()}
-        # The digest of what the stash holds at a time.
+        # The digest of what the stash holds at a time. Raises NoDigest.
         self._content = content
         # Has the stash compare what it could not, and observe what is new of it.
         self._settle = settle
@@ -90,7 +92,7 @@ class Tally:
         self._max_statements = max_statements
         self._max_times = max_times
         if resume_from is not None:
-            start = [checked(t, "resume_from") for t in resume_from]
+            start = _bound(list(items_of(resume_from, "resume_from", "resume_from")), "resume_from")
             self.reported = self.progress = ()
             self.agree(start, "resume_from")
             self._stand_at(minimal(start))
@@ -119,7 +121,7 @@ class Tally:
             first = cast("int", reported[0])
             wanted = [t >= first for t in cast("Sequence[int]", times)]
         else:
-            wanted = [beyond(reported, t) for t in times]
+            wanted = beyond_each(reported, times)
         self.open(compress(times, wanted))
         if self._poisoned:
             wanted = [w and not self.poisoned(t) for t, w in zip(times, wanted, strict=True)]
@@ -131,8 +133,8 @@ class Tally:
         fresh = [t for t in times if t not in accounts]
         if not fresh:
             return
-        for time in fresh:
-            accounts[time] = Account(self._coverage.covering(time))
+        for time, by in zip(fresh, self._coverage.covering_each(fresh), strict=True):
+            accounts[time] = Account(by)
         if len(fresh) == 1:
             self._order.insert(bisect_left(self._order, cast("Any", fresh[0])), fresh[0])
         else:
@@ -158,11 +160,8 @@ class Tally:
 
     def declare(self, message: Progress, origin: str) -> None:
         """Take a progress statement in, or find what is wrong with it."""
-        if max(len(message.lower), len(message.upper)) > MAX_BOUND:
-            raise InvalidMessage(f"a statement with a bound of more than {MAX_BOUND} times", origin)
-        lower = tuple(checked(t, origin) for t in message.lower)
-        upper = tuple(checked(t, origin) for t in message.upper)
-        counts = [(checked(t, origin), checked_count(n, origin)) for t, n in message.counts]
+        lower, upper = _bound(message.lower, origin), _bound(message.upper, origin)
+        counts = checked_counts(message.counts, origin)
         contents = checked_contents(message, origin)
         if contents is None and self._require_digests:
             raise InvalidMessage("a statement without a digest", origin)
@@ -173,7 +172,8 @@ class Tally:
         statement = Statement(minimal(lower), minimal(upper), origin)
         if not reaches(self.reported, statement.lower, statement.upper):
             return
-        stated = {t: n for t, n in counts if n and beyond(self.reported, t)}
+        news = beyond_each(self.reported, [t for t, _ in counts])
+        stated = {t: n for (t, n), new in zip(counts, news, strict=True) if n and new}
         self.open(stated)
         digests = {} if contents is None else dict(zip((t for t, _ in counts), contents, strict=True))
         for time in self._between(statement):
@@ -193,6 +193,8 @@ class Tally:
         account = self._accounts[time]
         if account.poison is None:
             account.poison = Contradiction(kind, time, first, second)
+            # The owner drops its updates: there is nothing left to compare.
+            account.apart = False
             self._poisoned += 1
             self._found.append(account.poison)
 
@@ -205,7 +207,8 @@ class Tally:
     def advance(self) -> list[Time]:
         """Move `reported` as far as can be known, and forget what it passes. Gives the times of which there
         were updates, in order."""
-        if all(self._holds(r) for r in self.reported):
+        uncovered = frozenset(self.progress)
+        if all(r in uncovered or self._holds(r) for r in self.reported):
             return []
         while True:
             if self.kind == INTEGERS:
@@ -218,9 +221,9 @@ class Tally:
                 break
             # Only here, where the frontier stands, is it worth the effort.
             for time in apart:
-                self._accounts[time].apart = False
                 if self._settle is not None:
                     self._settle(time)
+                self._accounts[time].apart = False
         self._stand_at(reported)
         passed = self._passed()
         for time in passed:
@@ -352,23 +355,25 @@ class Tally:
     ) -> bool:
         """Poison the times of a statement that cannot be true; it is not taken in."""
         lower, upper = statement.lower, statement.upper
-        bounds = minimal(t for t in (*lower, *upper) if beyond(self.reported, t))
+        either = (*lower, *upper)
+        bounds = minimal(compress(either, beyond_each(self.reported, either)))
         wrong: list[tuple[str, Sequence[Time]]] = []
         if message.seal is not None and seal_of(message) != signed(message.seal):
             wrong.append((problems.SEAL_BROKEN, bounds))
         if len(minimal(lower)) != len(lower) or len(minimal(upper)) != len(upper):
             wrong.append((problems.NO_ANTICHAIN, bounds))
-        elif not all(beyond(lower, u) for u in upper):
+        elif not all(beyond_each(lower, upper)):
             wrong.append((problems.BOUNDS_CROSSED, bounds))
         seen: set[Time] = set()
-        for time, _ in counts:
+        times = [time for time, _ in counts]
+        for time, inside in zip(times, within_each(lower, upper, times), strict=True):
             if time in seen:
                 wrong.append((problems.COUNT_REPEATED, [time]))
-            elif not within(lower, upper, time):
+            elif not inside:
                 wrong.append((problems.COUNT_OUTSIDE, [time]))
             seen.add(time)
-        for kind, times in wrong:
-            still = [t for t in times if beyond(self.reported, t)]
+        for kind, at in wrong:
+            still = list(compress(at, beyond_each(self.reported, at)))
             for time in still:
                 self.poison(time, kind, str(statement))
             if not still:
@@ -412,12 +417,11 @@ class Tally:
             return order[first:last]
         # No time of the region comes before the least of `lower` in the order of tuples.
         first = bisect_left(order, min(cast("Any", statement.lower)))
-        return [t for t in order[first:] if within(statement.lower, statement.upper, t)]
+        known = order[first:]
+        return list(compress(known, within_each(statement.lower, statement.upper, known)))
 
     def _holds(self, time: Time) -> bool:
-        """Does this element of `reported` still hold it?"""
-        if time in self.progress:
-            return True
+        """Does this element of `reported`, which is covered, still hold it?"""
         account = self._accounts.get(time)
         return account is not None and not account.apart and self._blocked(time)
 
@@ -432,15 +436,16 @@ class Tally:
         return account.poison is not None
 
     def _verify(self, time: Time, account: Account, content: int) -> None:
+        said = f"{content} in {account.content_by}"
+        try:
+            found = self._content(time) if account.observed else 0
+        except NoDigest as e:
+            self.poison(time, problems.NO_DIGEST, said, f"{account.observed} updates: {e.primary}")
+            return
         account.verified = True
-        found = self._content(time) if account.observed else 0
         if found != content:
-            self.poison(
-                time,
-                problems.CONTENT_WRONG,
-                f"{content} in {account.content_by}",
-                f"{account.observed} updates with digest {found}",
-            )
+            second = f"{account.observed} updates with digest {found}"
+            self.poison(time, problems.CONTENT_WRONG, said, second)
 
     def _first_blocked(self) -> list[Time]:
         """For integers: what comes behind the first one is beyond it. All that is passed over here is
@@ -460,10 +465,18 @@ class Tally:
             passed = self._order[:count]
             del self._order[:count]
             return passed
-        passed = [t for t in self._order if not beyond(self.reported, t)]
+        later = beyond_each(self.reported, self._order)
+        passed = [t for t, keep in zip(self._order, later, strict=True) if not keep]
         if passed:
-            self._order = [t for t in self._order if beyond(self.reported, t)]
+            self._order = list(compress(self._order, later))
         return passed
+
+
+def _bound(times: Any, origin: str) -> Frontier:
+    times = checked_list(times, "times", origin)
+    if len(times) > MAX_BOUND:
+        raise InvalidMessage(f"a bound of more than {MAX_BOUND} times", origin)
+    return tuple(checked(t, origin) for t in times)
 
 
 def _kind_name(kind: int) -> str:

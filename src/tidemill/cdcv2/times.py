@@ -8,7 +8,10 @@ behind it all times are of one kind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any, cast
+
+import numpy as np
 
 from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.time import frontier
@@ -22,6 +25,12 @@ MAX_COMPONENT = 2**63 - 1
 # Components of one time. Rounds of nested iteration have two or three; the comparison of two times is a
 # loop over them, so a message must not choose how long it is.
 MAX_ARITY = 16
+
+# Where columns of numbers are faster than a loop: so many times, so many comparisons. And so many of those at
+# once, to stay in the processor's caches.
+_WIDE = 32
+_MANY = 512
+_AT_ONCE = 1 << 18
 
 # The kind of a time: 0 for integers, else how many components a product has.
 INTEGERS = 0
@@ -55,6 +64,15 @@ def checked(value: Any, origin: str) -> Time:
     raise InvalidMessage(f"not a time: {value!r}", origin)
 
 
+def items_of(value: Any, what: str, origin: str) -> Iterable[Any]:
+    """To go through, else an error that names it."""
+    if isinstance(value, (list, tuple)):
+        return cast("Sequence[Any]", value)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InvalidMessage(f"not a list of {what}: {value!r}", origin)
+    return cast("Iterable[Any]", value)
+
+
 def less_equal(a: Time, b: Time) -> bool:
     """The order of two times of one kind."""
     if isinstance(a, int):
@@ -71,12 +89,70 @@ def join(a: Time, b: Time) -> Time:
 
 def minimal(times: Iterable[Time]) -> Frontier:
     """The frontier of `times`: its least elements, in order."""
-    return frontier.minimal(cast("Iterable[Any]", times))
+    distinct = set(times)
+    if len(distinct) < _WIDE:
+        return frontier.minimal(cast("Iterable[Any]", distinct))
+    if isinstance(next(iter(distinct)), int):
+        return (min(cast("Any", distinct)),)
+    return _least(np.array(list(distinct), np.int64))
+
+
+def _least(rows: np.ndarray) -> Frontier:
+    """The least of many products, in order."""
+    # In an order in which only what comes before can be less.
+    rows = rows[np.lexsort(rows.T[::-1])]
+    if rows.shape[1] == 2:
+        # What comes before has a first component that is not greater: the second must be less than all.
+        lowest = np.minimum.accumulate(rows[:, 1])
+        kept = np.ones(len(rows), np.bool_)
+        kept[1:] = rows[1:, 1] < lowest[:-1]
+        return tuple(map(cast("Any", tuple), rows[kept].tolist()))
+    found: list[Time] = []
+    while len(rows):
+        found.append(cast("Time", tuple(rows[0].tolist())))
+        rows = rows[~(rows >= rows[0]).all(axis=1)]
+    return tuple(found)
 
 
 def beyond(bound: Sequence[Time], time: Time) -> bool:
     """Is some element of `bound` <= `time`?"""
     return any(less_equal(b, time) for b in bound)
+
+
+def beyond_each(bound: Sequence[Time], times: Sequence[Time]) -> list[bool]:
+    """`beyond` for each of `times`; many with a wide bound at once."""
+    if not bound or not times:
+        return [False] * len(times)
+    if isinstance(bound[0], int):
+        first = min(cast("Sequence[int]", bound))
+        return [t >= first for t in cast("Sequence[int]", times)]
+    if len(bound) * len(times) < _MANY:
+        return [beyond(bound, t) for t in times]
+    # Component by component, so many comparisons at once.
+    lows, found = np.array(bound, np.int64), np.zeros(len(times), np.bool_)
+    step = max(1, _AT_ONCE // len(lows))
+    for start in range(0, len(times), step):
+        part = np.array(times[start : start + step], np.int64)
+        every = part[:, :1] >= lows[:, 0]
+        for i in range(1, part.shape[1]):
+            every &= part[:, i : i + 1] >= lows[:, i]
+        found[start : start + step] = every.any(axis=1)
+    return found.tolist()
+
+
+def joins(times: Sequence[Time], time: Time) -> Frontier:
+    """The least of the joins of `time` with each of `times`."""
+    if len(times) < _WIDE or isinstance(time, int):
+        return minimal(join(t, time) for t in times)
+    return _least(np.maximum(np.array(times, np.int64), np.array(time, np.int64)))
+
+
+def within_each(lower: Sequence[Time], upper: Sequence[Time], times: Sequence[Time]) -> list[bool]:
+    """`within` for each of `times`."""
+    inside = beyond_each(lower, times)
+    outside = beyond_each(upper, list(compress(times, inside)))
+    rest = iter(outside)
+    return [i and not next(rest) for i in inside]
 
 
 def within(lower: Sequence[Time], upper: Sequence[Time], time: Time) -> bool:

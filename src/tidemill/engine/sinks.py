@@ -125,6 +125,7 @@ def _target(
     schema = codec.avro_schema if isinstance(codec, AvroCodec) else None
     # Names of files are lower case letters and digits: ids of environments and items are.
     writer = f"{engine.environment.id[:8]}{sink.id}"
+    life = engine.environment.epoch
     return FilesTarget(
-        lambda: below_root(root, path), definition.format, schema, definition.share, writer, written
+        lambda: below_root(root, path), definition.format, schema, definition.share, writer, life, written
     )

@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tidemill.engine.upstreams.reach import asking
 from tidemill.errors import InvalidValue, SyntaxError_
-from tidemill.sinks.files_target import FilesTarget, check_writable, is_free
+from tidemill.sinks import files_target
+from tidemill.sinks.files_target import check_writable, is_free
 from tidemill.sinks.kafka_topic import last_upper, make_topic
-from tidemill.sinks.target import Written
 from tidemill.sql import ast
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -101,5 +102,5 @@ def check_topic(connection: Mapping[str, Any], target: ast.IntoKafka, beginning:
 def check_files(folder: Path, path: str, beginning: Beginning) -> None:
     """Makes the folder where there is none."""
     check_writable(folder)
-    reader = FilesTarget(lambda: folder, "json", None, beginning.share, "nobody", Written())
-    beginning.check(f'folder "{path}"', is_free(folder), reader.resume)
+    reached = partial(files_target.last_upper, folder, beginning.share)
+    beginning.check(f'folder "{path}"', is_free(folder), reached)

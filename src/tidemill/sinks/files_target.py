@@ -8,7 +8,8 @@ to where:
     000000000007-<writer>-0of1.avro               updates; more of the round follows
     000000000008-<writer>-0of1-1700000000000.avro the rest of the round, and the statement that counts it
 
-So the last statement is found without opening anything. Writers beside each other have names of their own.
+So the last statement is found without opening anything. Writers beside each other have names of their own; of
+two processes that both take themselves for one writer the later one writes (`files_lives`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import IO
 from tidemill import failpoints
 from tidemill.sinks.definition import AVRO, WHOLE
 from tidemill.sinks.files_form import avro_block, avro_header
+from tidemill.sinks.files_lives import Lives
 from tidemill.sinks.target import Pace, SinkError, Written
 
 FP_WRITTEN = failpoints.register(
@@ -48,17 +50,21 @@ class FilesTarget:
         schema: str | None,
         share: tuple[int, int],
         writer: str,
+        life: int,
         written: Written,
     ) -> None:
         """`locate` gives the folder, which must be where files may be; `schema` is that of Avro messages;
-        `writer` tells this sink's files from those of others."""
+        `writer` tells this sink's files from those of others; `life` is greater than in any earlier process
+        that wrote them."""
         self._locate = locate
         self._form = form
         self._schema = schema
         self._share = share
         self._writer = writer
+        self._life = life
         self._written = written
         self._folder: Path | None = None
+        self._lives: Lives | None = None
         self._number = 1
         # The file in the making.
         self._file: IO[bytes] | None = None
@@ -67,18 +73,15 @@ class FilesTarget:
         try:
             folder = self._locate()
             folder.mkdir(parents=True, exist_ok=True)
-            names = os.listdir(folder)
-            for name in names:
-                if name.startswith(f".{self._writer}-"):
-                    # Of an attempt that ended halfway: nobody has seen it.
-                    os.unlink(folder / name)
+            lives = Lives(folder, self._writer, self._life)
+            lives.begin()
+            # Only now: nobody else publishes any more.
+            found = _published(folder)
         except OSError as e:
             raise _failed(e) from e
-        self._folder = folder
-        found = [m for m in map(_NAME.fullmatch, names) if m is not None]
+        self._folder, self._lives = folder, lives
         self._number = 1 + max((int(m[1]) for m in found), default=0)
-        spoken = [int(m[5]) for m in found if m[5] and (int(m[3]), int(m[4])) in (self._share, WHOLE)]
-        return max(spoken, default=None)
+        return _last(found, self._share)
 
     def send(self, message: bytes) -> None:
         try:
@@ -113,9 +116,9 @@ class FilesTarget:
     def _append(self, message: bytes) -> int:
         """How large the file is now."""
         if self._file is None:
-            assert self._folder is not None
-            path = self._folder / f".{self._writer}-{self._number}"
-            self._file = open(path, "xb")  # noqa: SIM115 closed when it is published
+            assert self._lives is not None
+            self._file = open(self._lives.path(self._number), "xb")  # noqa: SIM115 closed when it is published
+            self._lives.check()
             if self._form == AVRO and self._schema is not None:
                 self._file.write(avro_header(self._schema))
         self._file.write(avro_block(message) if self._form == AVRO else message + b"\n")
@@ -124,8 +127,8 @@ class FilesTarget:
         return self._written.in_flight
 
     def _publish(self, upper: int | None) -> None:
-        file, folder = self._file, self._folder
-        assert file is not None and folder is not None
+        file, folder, lives = self._file, self._folder, self._lives
+        assert file is not None and folder is not None and lives is not None
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()
@@ -133,13 +136,37 @@ class FilesTarget:
         number, writers = self._share
         said = "" if upper is None else f"-{upper}"
         name = f"{self._number:012d}-{self._writer}-{number}of{writers}{said}{_SUFFIXES[self._form]}"
-        os.rename(file.name, folder / name)
+        try:
+            os.rename(file.name, folder / name)
+        except FileNotFoundError:
+            lives.check()
+            raise
         _sync(folder)
         self._file = None
         file.close()
         self._number += 1
         self._written.bytes += size
         self._written.in_flight = 0
+
+
+def last_upper(folder: Path, share: tuple[int, int]) -> int | None:
+    """The upper of the last statement in the folder that speaks for the updates of the share. Raises
+    SinkError."""
+    try:
+        return _last(_published(folder), share)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise _failed(e) from e
+
+
+def _published(folder: Path) -> list[re.Match[str]]:
+    return [m for m in map(_NAME.fullmatch, os.listdir(folder)) if m is not None]
+
+
+def _last(found: list[re.Match[str]], share: tuple[int, int]) -> int | None:
+    spoken = [int(m[5]) for m in found if m[5] and (int(m[3]), int(m[4])) in (share, WHOLE)]
+    return max(spoken, default=None)
 
 
 def is_free(folder: Path) -> bool:

@@ -67,7 +67,10 @@ class StreamRows:
         updates: list[UpdateColumns] = []
         from_: list[int] = []
         for i, offset in enumerate(offsets):
-            one = found.get(i) or InvalidMessage("a record without a value", origins[i])
+            one = found.get(i)
+            # (Updates may be none, and are then false to Python.)
+            if one is None:
+                one = InvalidMessage("a record without a value", origins[i])
             if isinstance(one, UpdateColumns):
                 updates.append(one)
                 from_.append(offset)

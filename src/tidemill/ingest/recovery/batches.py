@@ -12,6 +12,7 @@ otherwise, and however often the program dies.
 from __future__ import annotations
 
 import pickle
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from tidemill.catalog.sidecars import MATERIALIZE, TALLY_DESC, stash_desc, stash
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import Tally
 from tidemill.cdcv2.times import Time
-from tidemill.errors import Internal, LimitExceeded, TidemillError
+from tidemill.errors import Internal, LimitExceeded
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.recovery.meet import stash_index
 from tidemill.ingest.recovery.snapshot import snapshot_rows
@@ -83,9 +84,9 @@ class MicroBatches:
         stash = self._shard(stash_id(name), stash_desc(output.desc, kind))
         self._state = StreamState(self._data, stash, self._shard(tally_id(name), TALLY_DESC))
         self._take_back()
-        # Where workers on this machine keep what they know of the stash; it may be lost.
-        self._folder = tempfile.mkdtemp(prefix="tidemill-stash-")
-        self._life = uuid.uuid4().hex
+        # A batch failed, and nobody knows how far it came: what it left is taken back before the next.
+        self._torn = False
+        self._begin_life()
 
     @staticmethod
     def open(
@@ -105,6 +106,12 @@ class MicroBatches:
 
     def close(self) -> None:
         self._environment.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _begin_life(self) -> None:
+        """Where workers keep what they know of the stash, on this machine or elsewhere; it may be lost."""
+        self._folder = tempfile.mkdtemp(prefix="tidemill-stash-")
+        self._life = uuid.uuid4().hex
 
     def _shard(self, name: str, desc: RelationDesc) -> Shard:
         try:
@@ -135,6 +142,7 @@ class MicroBatches:
         what the stream says beyond it counts. `snapshot` has the columns of the data (of JSON one, `data`,
         with a text in each row) and perhaps `mz_diff`, how often a row is there. Before the first batch;
         False, and nothing happens, once there was one: a program may call it whenever it starts."""
+        self._mend()
         if self._state.frontier is not None:
             return False
         started = Tally(list(resume_from), content=lambda _: 0)
@@ -147,8 +155,8 @@ class MicroBatches:
             self._state.append([], settled, at, job)
             self._data.compare_and_append(parts, upper_of(self._data), at + 1)
             self._state.committed(settled)
-        except TidemillError:
-            self._state.forget()
+        except BaseException:
+            self._torn = True
             raise
         finally:
             self._environment.end_job(job)
@@ -157,7 +165,9 @@ class MicroBatches:
 
     def push(self, messages: DataFrame) -> Recovered:
         """Take a batch in: a column `value` (binary) with a message in each row; errors name its `partition`
-        and `offset`, if it has such columns. Raises what the job raises, and then nothing was taken in."""
+        and `offset`, if it has such columns. Raises what the job raises, and then nothing was taken in: push
+        it again, as it was or otherwise."""
+        self._mend()
         at = self._environment.oracle.write_ts()
         job = self._environment.begin_job()
         try:
@@ -165,8 +175,8 @@ class MicroBatches:
             if facts.failure is not None:
                 raise facts.failure.error()
             return self._commit(unit, facts)
-        except TidemillError:
-            self._state.forget()
+        except BaseException:
+            self._torn = True
             raise
         finally:
             self._environment.end_job(job)
@@ -201,6 +211,18 @@ class MicroBatches:
         self._state.committed(settled)
         self._state.allow_compaction()
         return Recovered(unit.time, facts.updates, self.frontier, settled.errors)
+
+    def _mend(self) -> None:
+        """After a batch that failed: all that is known is what is durable. Workers may know of a stash that
+        never came to be."""
+        if not self._torn:
+            return
+        self._data.refresh()
+        self._state.forget()
+        self._take_back()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._begin_life()
+        self._torn = False
 
     def _take_back(self) -> None:
         """A batch that reached stash and tally and not the data never was: nobody knows whether it is

@@ -1,0 +1,71 @@
+"""Which process writes a sink's files: the one of the latest life.
+
+Called by `files_target`. A server has a number that is greater than that of every server before it (its
+environment's epoch). A process that stood still may wake up when a later one has gone on with its sinks. Both
+must not write, or one would take the other's file for its own.
+
+The order is all there is. Who begins makes its life known, and then removes the files in the making of
+earlier lives. Who makes a file makes it first, and then looks whether a later life is known. So either the
+earlier one sees the later one, or its file is gone when it is to be published, which renames it: it fails.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tidemill.sinks.target import SinkError
+
+
+class Lives:
+    """Of one writer in one folder."""
+
+    def __init__(self, folder: Path, writer: str, life: int) -> None:
+        self._folder = folder
+        # A file for each. Names that begin with a dot are left alone by readers.
+        self._known = folder / f".{writer}.lives"
+        self._making = f".{writer}-"
+        self._life = life
+
+    def begin(self) -> None:
+        """Make this life known, and end earlier ones. Raises SinkError in an earlier one, and OSError."""
+        self._known.mkdir(exist_ok=True)
+        with open(self._known / f".{self._life}", "wb"):
+            pass
+        self.check()
+        for life in self._lives():
+            if life < self._life:
+                _remove(self._known / f".{life}")
+        for name in os.listdir(self._folder):
+            if name.startswith(self._making) and _life_of(name) <= self._life:
+                # Of an attempt that ended halfway, or must not end: nobody has seen it.
+                _remove(self._folder / name)
+
+    def path(self, number: int) -> Path:
+        """Of a file in the making."""
+        return self._folder / f"{self._making}{self._life}-{number}"
+
+    def check(self) -> None:
+        """Raises SinkError where a later life is known, and OSError."""
+        later = max(self._lives(), default=-1)
+        if later > self._life:
+            raise SinkError(
+                "another server has gone on with the sink",
+                detail=f"It is server {later} of this data directory, this one is {self._life}.",
+                hint="Stop this server: it has lost its data directory.",
+            )
+
+    def _lives(self) -> list[int]:
+        return [int(name[1:]) for name in os.listdir(self._known) if name[1:].isdecimal()]
+
+
+def _life_of(name: str) -> int:
+    parts = name.rsplit("-", 2)
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else -1
+
+
+def _remove(path: Path) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass  # another one was faster
