@@ -37,7 +37,7 @@ from tidemill.errors import (
     Unsupported,
 )
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, bind_query
+from tidemill.sql.bind import BoundQuery, SessionInfo, bind_query
 from tidemill.sql.names import quote_ident
 from tidemill.time.bounds import MAX_TIME
 from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ, Column, Kind, SqlType
@@ -103,9 +103,13 @@ def _spark_query(
     return QueryPlan(bound, query.as_of, catalog)
 
 
-async def evaluate_time(session: EngineSession, time: ast.Expr, catalog: CatalogState) -> int:
+async def evaluate_time(
+    session: EngineSession, time: ast.Expr, catalog: CatalogState, info: SessionInfo | None = None
+) -> int:
     """The time of AS OF in milliseconds: of any expression over no table that is a time of day, a number of
-    milliseconds, or a text of either."""
+    milliseconds, or a text of either. `info` tells what `now()` is, if not that of the transaction, and
+    perhaps `mz_now()`."""
+    info = info or session.info()
     bad = InvalidValue(
         "AS OF or UP TO should be castable to a (non-null) mz_timestamp value",
         hint="Give milliseconds since 1970, as mz_now() shows them, or a timestamp, "
@@ -115,10 +119,10 @@ async def evaluate_time(session: EngineSession, time: ast.Expr, catalog: Catalog
     )
     try:
         select = exp.Select(expressions=[time.tree.copy()])
-        bound = bind_query(select, session.resolver(catalog), session=session.info())
-        if bound.uses_mz_now or bound.inputs or len(bound.columns) != 1:
+        bound = bind_query(select, session.resolver(catalog), session=info)
+        if (bound.uses_mz_now and info.mz_now is None) or bound.inputs or len(bound.columns) != 1:
             raise bad
-        batches = await reading.answer(session, catalog, bound)
+        batches = await reading.constant(session, bound, (), info)
         batch = await anext(batches)
         await close_batches(batches)
         ms = _milliseconds(batch.column(0)[0], bound.columns[0].type, session.variables.get("timezone"))
