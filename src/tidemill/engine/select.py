@@ -17,7 +17,7 @@ from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
 from tidemill.engine.catalog_query import CatalogQueryPlan, plan_catalog_query
 from tidemill.engine.copy_options import copy_options
 from tidemill.engine.cursors import Cursor
-from tidemill.engine.durations import milliseconds
+from tidemill.engine.durations import timeout_ms
 from tidemill.engine.following import described
 from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.plan import Action, Plan, Value
@@ -286,7 +286,7 @@ def find_cursor(session: EngineSession, name: str) -> Cursor:
 
 def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
     cursor = find_cursor(session, statement.cursor.value)
-    timeout = None if statement.timeout is None else milliseconds(statement.timeout)
+    timeout = timeout_ms(statement.timeout)
     if statement.count is not None and statement.count < 0:
         raise Unsupported(
             "FETCH backward is not supported", hint="A cursor only goes forward.", sqlstate="55000"
@@ -319,6 +319,8 @@ def plan_close(session: EngineSession, statement: ast.Close) -> Plan:
 def plan_explain(
     session: EngineSession, statement: ast.Explain, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
+    from tidemill.engine.subscribing import SubscribePlan
+
     if statement.options:
         name = statement.options[0][0]
         raise Unsupported(f"EXPLAIN option {name} is not supported", hint="Use plain EXPLAIN.")
@@ -326,6 +328,8 @@ def plan_explain(
     columns = text_columns("QUERY PLAN")
 
     def lines() -> list[str]:
+        if isinstance(plan, SubscribePlan) and plan.collection is not None:
+            return [f"Followed by SUBSCRIBE: fed from the new parts of {plan.label}; no Spark job"]
         bound = plan.bound
         said = bound.describe().splitlines()
         if bound.inputs and is_steady(bound):
