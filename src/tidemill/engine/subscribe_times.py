@@ -18,9 +18,10 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.completeness import latest_complete
 from tidemill.engine.followed import Inputs, shard_of
-from tidemill.engine.select import evaluate_time
+from tidemill.engine.plan import Value
 from tidemill.engine.session import EngineSession
 from tidemill.engine.timelines import latest_on, timeline_of
+from tidemill.engine.told_times import evaluate_time
 from tidemill.engine.waiting import SourceRelation
 from tidemill.errors import TidemillError
 from tidemill.persist.holds import Hold
@@ -42,6 +43,7 @@ class Times:
     catalog: CatalogState
     inputs: Inputs
     sources: Sequence[SourceRelation]
+    params: Sequence[Value] = ()
 
     @asynccontextmanager
     async def held(self, session: EngineSession) -> AsyncGenerator[Bounds]:
@@ -50,7 +52,7 @@ class Times:
         begin, holds = await self._begin(session)
         try:
             bounds = Bounds(begin, await self._end(session, begin))
-            _check_order(bounds)
+            self._check_order(bounds)
             if self.statement.as_of is not None and not self._foreign:
                 await reading.until_come(session, begin, self.sources)
             yield bounds
@@ -63,6 +65,11 @@ class Times:
         """The times are those of a stream."""
         return timeline_of(self.inputs.items) is not None
 
+    async def _evaluated(
+        self, session: EngineSession, time: ast.Expr, info: SessionInfo | None = None
+    ) -> int:
+        return await evaluate_time(session, time, self.catalog, self.params, info)
+
     # -- AS OF
 
     async def _begin(self, session: EngineSession) -> tuple[int, list[Hold]]:
@@ -71,7 +78,7 @@ class Times:
             begin = await reading.choose_time(session, None, self.sources)
             return await _taken(session, lambda: self._hold(session, begin))
         first = as_of is ast.Bound.EARLIEST or as_of.at_least
-        time = 0 if as_of is ast.Bound.EARLIEST else await evaluate_time(session, as_of.time, self.catalog)
+        time = 0 if as_of is ast.Bound.EARLIEST else await self._evaluated(session, as_of.time)
         if self.inputs.system and not first:
             await self._check_present(session, time)
         hold = self._hold_first if first else self._hold
@@ -122,11 +129,23 @@ class Times:
             end = max(await self._latest(session), begin) + 1
         elif up_to is not None:
             info = await self._moment(session, begin)
-            end = await evaluate_time(session, up_to, self.catalog, info)
+            end = await self._evaluated(session, up_to, info)
         if not self.inputs.items and not self.inputs.system:
             # Nothing will ever change.
             end = begin + 1 if end is None else min(end, begin + 1)
         return end
+
+    def _check_order(self, bounds: Bounds) -> None:
+        begin, end = bounds.as_of, bounds.up_to
+        if end is not None and begin > end:
+            raise TidemillError(
+                "subscription lower bound (`AS OF`) is greater than its upper bound (`UP TO`): "
+                f"{begin} > {end}",
+                hint="Without AS OF it begins now. AS OF AT LEAST tells an earlier time."
+                if self.statement.as_of is None
+                else None,
+                sqlstate="22000",
+            )
 
     async def _moment(self, session: EngineSession, begin: int) -> SessionInfo:
         """`now()` and `mz_now()` of UP TO. Where AS OF is not told exactly, they are no earlier than the
@@ -175,12 +194,3 @@ def _holds(shards: Sequence[Shard], at: int) -> list[Hold]:
 def _release(holds: Sequence[Hold]) -> None:
     for hold in holds:
         hold.release()
-
-
-def _check_order(bounds: Bounds) -> None:
-    begin, end = bounds.as_of, bounds.up_to
-    if end is not None and begin > end:
-        raise TidemillError(
-            f"subscription lower bound (`AS OF`) is greater than its upper bound (`UP TO`): {begin} > {end}",
-            sqlstate="22000",
-        )

@@ -32,6 +32,7 @@ from tidemill.engine.steady import check_steady
 from tidemill.engine.subscribe_times import Times
 from tidemill.engine.system_relations import Situation
 from tidemill.engine.timelines import check_ours
+from tidemill.engine.told_times import with_times
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported, WrongObjectType
 from tidemill.persist.snapshot import InvalidAsOf
@@ -80,7 +81,7 @@ class SubscribePlan:
         _only_read(session)
         sources = source_inputs(self.catalog, self.bound)
         await until_readable(session, sources)
-        times = Times(self.statement, self.catalog, self.inputs, sources)
+        times = Times(self.statement, self.catalog, self.inputs, sources, params)
         async with times.held(session) as bounds:
             if bounds.as_of == bounds.up_to:
                 session.notice(Notice("the subscription is empty: AS OF equals UP TO"))
@@ -167,6 +168,9 @@ def plan_subscribe(
     if isinstance(relation, ast.Name):
         _check_relation(session, catalog, relation)
     query = table_query(relation) if isinstance(relation, ast.Name) else relation
+    told = [t for t in (statement.as_of, statement.up_to) if not isinstance(t, ast.Bound | None)]
+    times = [t.time if isinstance(t, ast.AsOf) else t for t in told]
+    types = with_times(session, types, times, query, catalog)
     bound = plan_query(session, query, types, catalog).bound
     check_steady(bound, "SUBSCRIBE to a query")
     inputs = Inputs.of(catalog, bound)

@@ -186,6 +186,8 @@ def _as_of(cursor: Cursor) -> AsOf | Literal[Bound.EARLIEST] | None:
             raise cursor.error()
         cursor.expect("earliest")
         return Bound.EARLIEST
+    if cursor.peek_any("latest"):
+        raise cursor.error("LATEST is for UP TO. Without AS OF a subscription begins now.")
     return AsOf(_expression(cursor), at_least)
 
 
@@ -194,6 +196,8 @@ def _up_to(cursor: Cursor) -> Expr | Literal[Bound.LATEST] | None:
         return None
     if cursor.accept("latest"):
         return Bound.LATEST
+    if cursor.peek_any("earliest"):
+        raise cursor.error("EARLIEST is for AS OF.")
     return _expression(cursor)
 
 
