@@ -94,6 +94,11 @@ class SubscribePlan:
 
     async def _start(self, session: EngineSession, bounds: Bounds, params: Sequence[Value]) -> Subscription:
         engine, from_ = session.engine, bounds.as_of + 1
+        gone = partial(_gone, engine, {item.id: dropped(self.catalog, item) for item in self.inputs.items})
+        error = gone()
+        if error is not None:
+            # While its first time was waited for.
+            raise error
         shards = frozenset(await session.blocking(self._shards, session))
         if self.collection is not None:
             item = self.collection
@@ -139,8 +144,6 @@ class SubscribePlan:
 
             def latest() -> Follower:
                 return following(own.frontier)
-
-        gone = partial(_gone, engine, {item.id: dropped(self.catalog, item) for item in self.inputs.items})
 
         def tail() -> Tail:
             joined = engine.hub.tail(followed, latest)
