@@ -14,10 +14,11 @@ import json
 import random
 import signal
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -49,23 +50,33 @@ class Handler(BaseHTTPRequestHandler):
         is needed is to pass that on."""
         upstream = http.client.HTTPConnection(self.ours.tidemill, timeout=60)
         last = self.headers.get("Last-Event-ID")
+        begun = False
         try:
             upstream.request("GET", self.ours.subscription, headers={"Last-Event-ID": last} if last else {})
             answer = upstream.getresponse()
-            if answer.status != 200:
+            if answer.status not in (200, 503):
                 self._answer(answer.status, "application/json", answer.read())
                 return
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            while data := answer.read1(65_536):
+            begun = True
+            self._events(b"")
+            while answer.status == 200 and (data := answer.read1(65_536)):
                 self.wfile.write(data)
         except (OSError, http.client.HTTPException):
-            pass  # one of the two is gone; the browser comes back by itself
+            # One of the two is gone. A browser comes back by itself, but only where it was answered with
+            # events: while Tidemill is away, these are none.
+            if not begun:
+                with suppress(OSError):
+                    self._events(b"retry: 1000\n\n")
         finally:
             upstream.close()
             self.close_connection = True
+
+    def _events(self, first: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(first)
 
     def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
@@ -105,24 +116,16 @@ def sql(tidemill: str, query: str, *params: object) -> None:
 @contextmanager
 def parcels(tidemill: str) -> Generator[str]:
     """A table in which something happens every second, for as long as the block lasts."""
+    sql(tidemill, "DROP TABLE IF EXISTS example_parcels")  # of one that could not end well
     sql(tidemill, "CREATE TABLE example_parcels (id int, place text, state text)")
     ending = threading.Event()
 
     def travel() -> None:
-        places = ["Accra", "Bergen", "Cusco", "Dhaka", "Enugu", "Fukuoka"]
         for number in itertools.count(1):
-            sql(
-                tidemill, "INSERT INTO example_parcels VALUES ($1, $2, 'sent')", number, random.choice(places)
-            )
-            moving = max(1, number - random.randrange(1, 5))
-            place = random.choice(places)
-            sql(
-                tidemill,
-                "UPDATE example_parcels SET place = $1, state = 'on its way' WHERE id = $2",
-                place,
-                moving,
-            )
-            sql(tidemill, "DELETE FROM example_parcels WHERE id = $1", number - 10)
+            # While Tidemill is away nothing travels. A statement that was cut off is not sent again, for it
+            # may have been carried out: each is about parcels of its own, or says the same twice.
+            with suppress(OSError, http.client.HTTPException, RuntimeError):
+                move(tidemill, number)
             if ending.wait(1):
                 return
 
@@ -133,7 +136,17 @@ def parcels(tidemill: str) -> Generator[str]:
     finally:
         ending.set()
         thread.join()
-        sql(tidemill, "DROP TABLE example_parcels")
+        with suppress(OSError):  # it is away: the next one drops it
+            sql(tidemill, "DROP TABLE example_parcels")
+
+
+def move(tidemill: str, number: int) -> None:
+    """A new parcel, one that goes on, and an old one that has arrived."""
+    place, other = random.sample(["Accra", "Bergen", "Cusco", "Dhaka", "Enugu", "Fukuoka"], 2)
+    sql(tidemill, "INSERT INTO example_parcels VALUES ($1, $2, 'sent')", number, place)
+    moving = "UPDATE example_parcels SET place = $1, state = 'on its way' WHERE id = $2"
+    sql(tidemill, moving, other, max(1, number - random.randrange(1, 5)))
+    sql(tidemill, "DELETE FROM example_parcels WHERE id <= $1", number - 10)
 
 
 def main() -> None:
@@ -166,6 +179,8 @@ def main() -> None:
                 serve(table, ["id"])
     except KeyboardInterrupt:
         pass
+    except urllib.error.URLError as e:
+        raise SystemExit(f"no answer from Tidemill at {given.tidemill}: {e.reason}") from None
 
 
 if __name__ == "__main__":

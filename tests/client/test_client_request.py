@@ -28,10 +28,17 @@ def one_line(text: str) -> str:
         ("SELECT 1 -- one;", "(SELECT 1 -- one\n)"),
         ("VALUES (1)", "(VALUES (1)\n)"),
         ("1st", "(1st\n)"),
+        ("subscribers", "subscribers"),
     ],
 )
 def test_a_name_or_a_query(text: str, wanted: str) -> None:
     assert target(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["SUBSCRIBE t", "subscribe (SELECT 1)", 'Subscribe\n"T" WITH (PROGRESS)'])
+def test_a_whole_statement_is_too_much(text: str) -> None:
+    with pytest.raises(InvalidValue, match="take the query alone"):
+        target(text)
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,20 @@ def test_a_dropped_relation_ends_it(server: ServerProcess, database: str) -> Non
         assert e.value.diag.message_primary == f"relation '{database}.public.t' was dropped"
 
 
+def test_a_relation_that_is_dropped_while_the_first_time_is_waited_for(
+    server: ServerProcess, database: str
+) -> None:
+    with connected(server, database) as c, connected(server, database) as other:
+        c.execute("CREATE TABLE t (a int)")
+
+        def waits(notice: psycopg.errors.Diagnostic) -> None:
+            other.execute("DROP TABLE IF EXISTS t")
+
+        c.add_notice_handler(waits)
+        with pytest.raises(psycopg.errors.UndefinedObject, match="was dropped"):
+            c.execute("SUBSCRIBE t AS OF now() + INTERVAL '5 s' UP TO LATEST")
+
+
 @pytest.mark.parametrize(
     ("statement", "state", "text"),
     [

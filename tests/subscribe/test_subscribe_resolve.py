@@ -67,6 +67,8 @@ def test_order(items: str, order: list[SortItem]) -> None:
     assert resolved(clause) == Spec(COLUMNS, Output.WITHIN_TIMESTAMP, order=tuple(order))
 
 
+ALL = 'The columns are "a", "b", "B", "j", "twice", "up".'
+WITH_DIFF = ALL.replace('"a"', '"mz_diff", "a"')
 NOT_A_COLUMN = (
     "invalid ORDER BY in SUBSCRIBE WITHIN TIMESTAMP ORDER BY",
     "42P10",
@@ -77,9 +79,30 @@ NOT_A_COLUMN = (
 @pytest.mark.parametrize(
     ("clause", "text", "state", "hint", "at"),
     [
-        ("envelope upsert (key (x))", 'column "x" does not exist', "42703", None, "x)"),
-        ("envelope debezium (key (a, X))", 'column "x" does not exist', "42703", None, "X)"),
-        ("envelope upsert (key (mz_diff))", 'column "mz_diff" does not exist', "42703", None, "mz_"),
+        ("envelope upsert (key (x))", 'column "x" does not exist', "42703", ALL, "x)"),
+        ("envelope debezium (key (a, X))", 'column "x" does not exist', "42703", ALL, "X)"),
+        ("envelope upsert (key (mz_diff))", 'column "mz_diff" does not exist', "42703", ALL, "mz_"),
+        (
+            "envelope upsert (key (twise))",
+            'column "twise" does not exist',
+            "42703",
+            'Perhaps you meant to reference the column "twice".',
+            "twise",
+        ),
+        (
+            "within timestamp order by t.mz_dif",
+            "column t.mz_dif does not exist",
+            "42703",
+            ALL,
+            "t.mz",
+        ),
+        (
+            "within timestamp order by mz_dif",
+            'column "mz_dif" does not exist',
+            "42703",
+            'Perhaps you meant to reference the column "mz_diff".',
+            "mz_dif",
+        ),
         (
             "envelope upsert (key (a, b, a))",
             'column "a" appears more than once in SUBSCRIBE ENVELOPE KEY clause',
@@ -88,16 +111,16 @@ NOT_A_COLUMN = (
             "a))",
         ),
         ("envelope upsert (key (twice))", 'column reference "twice" is ambiguous', "42702", None, "twice"),
-        ("within timestamp order by a, x", 'column "x" does not exist', "42703", None, "x"),
+        ("within timestamp order by a, x", 'column "x" does not exist', "42703", WITH_DIFF, "x"),
         (
             "within timestamp order by mz_timestamp",
             'column "mz_timestamp" does not exist',
             "42703",
-            None,
+            WITH_DIFF,
             "mz_",
         ),
-        ("within timestamp order by t.x", "column t.x does not exist", "42703", None, "t.x"),
-        ("within timestamp order by t.mz_diff", "column t.mz_diff does not exist", "42703", None, "t.mz"),
+        ("within timestamp order by t.x", "column t.x does not exist", "42703", ALL, "t.x"),
+        ("within timestamp order by t.mz_diff", "column t.mz_diff does not exist", "42703", ALL, "t.mz"),
         ("within timestamp order by u.a", 'missing FROM-clause entry for table "u"', "42P01", None, "u.a"),
         ("within timestamp order by s.t.a", 'missing FROM-clause entry for table "t"', "42P01", None, "s.t"),
         ("within timestamp order by twice", 'ORDER BY "twice" is ambiguous', "42702", None, "twice"),
@@ -124,6 +147,14 @@ def test_refused(clause: str, text: str, state: str, hint: str | None, at: str |
     if at is not None:
         assert error.position is not None
         assert f"subscribe t {clause}"[error.position - 1 :].startswith(at)
+
+
+def test_of_many_columns_some_are_named() -> None:
+    many = [Column(f"c{n}", model.INT4) for n in range(100)]
+    with pytest.raises(TidemillError) as caught:
+        spec_for(many, ast.EnvelopeUpsert((ast.Ident("x"),)))
+    hint = caught.value.hint or ""
+    assert hint.startswith('The columns are "c0", "c1",') and hint.endswith('"c19" and 80 more.')
 
 
 def test_a_number_without_end_is_no_place() -> None:

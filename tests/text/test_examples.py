@@ -35,6 +35,15 @@ def test_as_of_py(server: ServerProcess) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["transfers.sql", "as_of.py", "http.sh", "web/serve.py"])
+def test_what_an_example_makes_and_drops_is_its_own(name: str) -> None:
+    """Not what somebody made who followed README.md or the documentation."""
+    text = (ROOT / "examples" / name).read_text()
+    changed = r"(?:CREATE|DROP) (?:TABLE|VIEW)(?: IF (?:NOT )?EXISTS)? (\w+)"
+    named = re.findall(changed, text)
+    assert named and all(n.startswith("example_") for n in named), named
+
+
 def test_transfers_sql(server: ServerProcess) -> None:
     from support.wire import Wire
 

@@ -64,7 +64,6 @@ class AsyncDriver:
             while True:
                 match step:
                     case News():
-                        self.trouble = None
                         return step
                     case Ready():
                         await self._wait(step)
@@ -75,6 +74,8 @@ class AsyncDriver:
                         except ConnectionFailed as e:
                             step = steps.throw(e)
                         else:
+                            # What it asks for may take long to come.
+                            self.trouble = None
                             step = steps.send(connection)
                     case Pause():
                         self.trouble = step.error

@@ -86,7 +86,6 @@ class Driver:
             while True:
                 match step:
                     case News():
-                        self.trouble = None
                         return step
                     case Ready():
                         self._wait(step)
@@ -97,6 +96,8 @@ class Driver:
                         except ConnectionFailed as e:
                             step = steps.throw(e)
                         else:
+                            # What it asks for may take long to come.
+                            self.trouble = None
                             step = steps.send(connection)
                     case Pause():
                         self.trouble = step.error

@@ -97,7 +97,7 @@ class MissingPackage(ClientError):
 
 
 class NoRows(ClientError):
-    """query() was given a statement that returns none."""
+    """query() was given a statement that returns none. It was carried out all the same."""
 
     sqlstate = "42601"
 

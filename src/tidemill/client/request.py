@@ -20,6 +20,8 @@ Moment = int | datetime
 
 _NAME = r'(?:[^\W\d][\w$]*|"(?:[^"]|"")+")'
 _RELATION = re.compile(rf"\s*{_NAME}(?:\s*\.\s*{_NAME}){{0,2}}\s*")
+# Not what a relation of this name, or a column, could be followed by.
+_STATEMENT = re.compile(r'subscribe(?:\s+["\w]|\s*\()', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,11 @@ def target(query: str) -> str:
     text = query.strip().rstrip(";").rstrip()
     if not text:
         raise InvalidValue("nothing to subscribe to: the query is empty")
+    if _STATEMENT.match(text):
+        raise InvalidValue(
+            "subscribe() and live_table() take the query alone",
+            hint="Leave SUBSCRIBE out; its options are arguments here.",
+        )
     return text if _RELATION.fullmatch(text) else f"({text}\n)"
 
 

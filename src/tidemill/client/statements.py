@@ -45,7 +45,13 @@ def _small(link: Link, sql: str) -> Waits[Frame]:
     results = yield from link.run(sql)
     last = results[-1] if results else None
     if last is None or last.status != pq.ExecStatus.TUPLES_OK:
-        raise NoRows("the statement returns no rows", hint="Use execute().")
+        tag = "" if last is None else (last.command_status or b"").decode()
+        if not tag:
+            raise NoRows("there is no statement to run")
+        raise NoRows(
+            f"the statement was carried out ({tag}), and returns no rows",
+            hint="Do not run it again. execute() is for statements without rows.",
+        )
     fields = described(last)
     return Frame(text_rows(_texts(last, fields), fields), fields)
 

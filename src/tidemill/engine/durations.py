@@ -35,6 +35,16 @@ def history_ms(text: str | None) -> int | None:
     return ms
 
 
+def timeout_ms(text: str | None) -> int | None:
+    """TIMEOUT of FETCH; None stays None, for ever."""
+    if text is None:
+        return None
+    ms = milliseconds(text)
+    if ms < 0:
+        raise InvalidValue(f'TIMEOUT cannot be "{text}"', hint="0 does not wait.", sqlstate="22023")
+    return ms
+
+
 def interval_ms(text: str) -> int:
     """TIMESTAMP INTERVAL."""
     ms = milliseconds(text)

@@ -79,14 +79,15 @@ async def choose_time(
     now = await session.blocking(session.engine.oracle.read_ts)
     chosen = max(now, as_of.time) if as_of.at_least else as_of.time
     if chosen > now:
-        await _until(session, chosen, sources)
+        await until_come(session, chosen, sources)
     if transaction.explicit:
         transaction.read_ts = chosen
     return chosen
 
 
-async def _until(session: EngineSession, time: int, sources: Sequence[SourceRelation]) -> None:
-    """Waits until `time` has come. A statement that is stopped meanwhile is told what it waited for."""
+async def until_come(session: EngineSession, time: int, sources: Sequence[SourceRelation]) -> None:
+    """Waits until `time`, one of ours, has come. A statement that is stopped meanwhile is told what it waited
+    for."""
     try:
         await session.interrupt.guard(_come(session, time))
     except QueryCanceled as stopped:
@@ -123,7 +124,7 @@ async def answer(
     """The query's rows. Everything that can fail before the first row fails here, before the iterator is
     returned."""
     if not bound.inputs:
-        return await _constant(session, bound, params, as_of)
+        return await constant(session, bound, params, await _moment(session, bound, as_of))
     if as_of is not None and any(i in SYSTEM_RELATIONS_BY_ID for i in bound.inputs.values()):
         raise Unsupported(
             "system relations cannot be read AS OF a time", hint="They show what is now; leave AS OF out."
@@ -143,10 +144,10 @@ async def answer(
     return await _start(session, fixed, open_)
 
 
-async def _constant(
-    session: EngineSession, bound: BoundQuery, params: Sequence[Value], as_of: AsOfTime | None
+async def constant(
+    session: EngineSession, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
 ) -> AsyncIterator[pa.RecordBatch]:
-    info = await _moment(session, bound, as_of)
+    """The rows of a query without inputs, in the moment that `info` tells."""
     table = await _constant_table(session, bound, params, info)
     if table is not None:
         return stream(table)

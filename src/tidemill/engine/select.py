@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Protocol
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
 from tidemill.engine.catalog_query import CatalogQueryPlan, plan_catalog_query
 from tidemill.engine.copy_options import copy_options
 from tidemill.engine.cursors import Cursor
-from tidemill.engine.durations import milliseconds
+from tidemill.engine.durations import timeout_ms
 from tidemill.engine.following import described
 from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.plan import Action, Plan, Value
@@ -26,11 +25,10 @@ from tidemill.engine.session import MAX_CURSORS, EngineSession
 from tidemill.engine.steady import is_steady
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.timelines import check_timelines, latest_on, timeline_of
-from tidemill.engine.watched import close_batches
+from tidemill.engine.told_times import evaluate_time, with_times
 from tidemill.errors import (
     DuplicateObject,
     InvalidTransactionState,
-    InvalidValue,
     LimitExceeded,
     TidemillError,
     UndefinedObject,
@@ -39,9 +37,7 @@ from tidemill.errors import (
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.names import quote_ident
-from tidemill.time.bounds import MAX_TIME
-from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ, Column, Kind, SqlType
-from tidemill.types.wire import parse_literal
+from tidemill.types.model import Column, SqlType
 
 
 @dataclass(slots=True)
@@ -64,13 +60,14 @@ class QueryPlan:
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
         if self.bound.inputs:
             session.current.will_read()
-        as_of = await self.as_of_time(session)
+        as_of = await self.as_of_time(session, params)
         return await reading.answer(session, self.catalog, self.bound, as_of, params)
 
-    async def as_of_time(self, session: EngineSession) -> AsOfTime | None:
+    async def as_of_time(self, session: EngineSession, params: Sequence[Value] = ()) -> AsOfTime | None:
         if self.as_of is None:
             return None
-        return AsOfTime(await evaluate_time(session, self.as_of.time, self.catalog), self.as_of.at_least)
+        time = await evaluate_time(session, self.as_of.time, self.catalog, params)
+        return AsOfTime(time, self.as_of.at_least)
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
         return Rows(self.columns, await self.rows(session, params), tag=self.tag)
@@ -98,59 +95,11 @@ def plan_query(
 def _spark_query(
     session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> QueryPlan:
+    if query.as_of is not None:
+        types = with_times(session, types, [query.as_of.time], query, catalog)
     bound = bind_query(query.tree, session.resolver(catalog), param_types=types, session=session.info())
     check_timelines(catalog, bound)
     return QueryPlan(bound, query.as_of, catalog)
-
-
-async def evaluate_time(session: EngineSession, time: ast.Expr, catalog: CatalogState) -> int:
-    """The time of AS OF in milliseconds: of any expression over no table that is a time of day, a number of
-    milliseconds, or a text of either."""
-    bad = InvalidValue(
-        "AS OF or UP TO should be castable to a (non-null) mz_timestamp value",
-        hint="Give milliseconds since 1970, as mz_now() shows them, or a timestamp, "
-        "such as now() - interval '1 minute'.",
-        sqlstate="22000",
-        position=time.offset + 1,
-    )
-    try:
-        select = exp.Select(expressions=[time.tree.copy()])
-        bound = bind_query(select, session.resolver(catalog), session=session.info())
-        if bound.uses_mz_now or bound.inputs or len(bound.columns) != 1:
-            raise bad
-        batches = await reading.answer(session, catalog, bound)
-        batch = await anext(batches)
-        await close_batches(batches)
-        ms = _milliseconds(batch.column(0)[0], bound.columns[0].type, session.variables.get("timezone"))
-    except TidemillError as e:
-        if e is not bad:
-            bad.detail = e.primary
-        raise bad from None
-    if ms is None or not 0 <= ms <= MAX_TIME:
-        raise bad
-    return ms
-
-
-_DAY_MS = 86_400_000
-
-
-def _milliseconds(value: pa.Scalar, t: SqlType, zone: str) -> int | None:
-    if not value.is_valid:
-        return None
-    if t.kind in (Kind.TEXT, Kind.VARCHAR, Kind.UNKNOWN):
-        text = str(value.as_py()).strip()
-        other = MZ_TIMESTAMP if text.isdigit() else TIMESTAMPTZ
-        return _milliseconds(parse_literal(text, other, timezone=zone), other, zone)
-    if t.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-        return int(value.cast(pa.int64()).as_py()) // 1000
-    if t.kind is Kind.DATE:
-        return int(value.cast(pa.int32()).as_py()) * _DAY_MS
-    number = value.as_py()
-    if isinstance(number, int) and not isinstance(number, bool):
-        return number
-    if isinstance(number, Decimal) and number == number.to_integral_value():
-        return int(number)
-    return None
 
 
 class Readable(Protocol):
@@ -282,7 +231,7 @@ def find_cursor(session: EngineSession, name: str) -> Cursor:
 
 def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
     cursor = find_cursor(session, statement.cursor.value)
-    timeout = None if statement.timeout is None else milliseconds(statement.timeout)
+    timeout = timeout_ms(statement.timeout)
     if statement.count is not None and statement.count < 0:
         raise Unsupported(
             "FETCH backward is not supported", hint="A cursor only goes forward.", sqlstate="55000"
@@ -315,6 +264,8 @@ def plan_close(session: EngineSession, statement: ast.Close) -> Plan:
 def plan_explain(
     session: EngineSession, statement: ast.Explain, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
+    from tidemill.engine.subscribing import SubscribePlan
+
     if statement.options:
         name = statement.options[0][0]
         raise Unsupported(f"EXPLAIN option {name} is not supported", hint="Use plain EXPLAIN.")
@@ -322,6 +273,8 @@ def plan_explain(
     columns = text_columns("QUERY PLAN")
 
     def lines() -> list[str]:
+        if isinstance(plan, SubscribePlan) and plan.collection is not None:
+            return [f"Followed by SUBSCRIBE: fed from the new parts of {plan.label}; no Spark job"]
         bound = plan.bound
         said = bound.describe().splitlines()
         if bound.inputs and is_steady(bound):

@@ -1,7 +1,8 @@
 """SUBSCRIBE: from the statement to a stream of rows that goes on.
 
-Planning binds the relation or query and its output (`subscribe.spec`); running chooses the times, reads the
-snapshot, and hands the rest to `subscribe.stream`. What is followed, and how, is in `followed`.
+Planning binds the relation or query and its output (`subscribe.spec`); running chooses the times
+(`subscribe_times`), reads the snapshot, and hands the rest to `subscribe.stream`. What is followed, and how,
+is in `followed`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import pyarrow as pa
 
 from tidemill.catalog.items import RELATIONS, kind_name
 from tidemill.catalog.state import CatalogState
-from tidemill.engine import reading
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.completeness import source_inputs, until_complete, until_readable
 from tidemill.engine.first_rows import Collection, first_rows, query_rows
@@ -25,12 +25,14 @@ from tidemill.engine.followed import Dropped, Inputs, dropped, follow, shard_of,
 from tidemill.engine.following import answer_at, follow_query, way_of
 from tidemill.engine.plan import Value
 from tidemill.engine.resolver import find_system_relation
-from tidemill.engine.select import evaluate_time, plan_query, table_query
+from tidemill.engine.select import plan_query, table_query
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_value
 from tidemill.engine.steady import check_steady
+from tidemill.engine.subscribe_times import Times
 from tidemill.engine.system_relations import Situation
-from tidemill.engine.timelines import check_ours, latest_on, timeline_of
+from tidemill.engine.timelines import check_ours
+from tidemill.engine.told_times import with_times
 from tidemill.engine.variables import SYSTEM_PARAMETERS
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported, WrongObjectType
 from tidemill.persist.snapshot import InvalidAsOf
@@ -77,72 +79,26 @@ class SubscribePlan:
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> Subscription:
         """Everything that can fail before the first row fails here."""
         _only_read(session)
-        if self.collection is None:
-            await session.engine.wait_for_spark(session)
         sources = source_inputs(self.catalog, self.bound)
         await until_readable(session, sources)
-        bounds = await self._bounds(session)
-        if bounds.up_to is not None and bounds.as_of == bounds.up_to:
-            session.notice(Notice("the subscription is empty: AS OF equals UP TO"))
-        await until_complete(session, sources, bounds.as_of)
-        return await session.interrupt.guard(self._start(session, bounds, params))
-
-    # -- times
-
-    async def _bounds(self, session: EngineSession) -> Bounds:
-        as_of, up_to = self.statement.as_of, self.statement.up_to
-        end: int | None = None
-        if up_to is ast.Bound.LATEST:
-            end = await self._latest(session) + 1
-        elif up_to is not None:
-            end = await evaluate_time(session, up_to, self.catalog)
-        if as_of is ast.Bound.EARLIEST:
-            begin = await session.blocking(self._earliest, session)
-        else:
-            asked = None
-            if as_of is not None:
-                time = await evaluate_time(session, as_of.time, self.catalog)
-                # Before a time to come is waited for.
-                _check_order(time, end)
-                if self.inputs.system and not as_of.at_least:
-                    await self._check_present(session, time)
-                asked = reading.AsOfTime(time, as_of.at_least)
-            begin = await reading.choose_time(session, asked, source_inputs(self.catalog, self.bound))
-            if end is not None and as_of is None and up_to is ast.Bound.LATEST:
-                # It is later now than it was a moment ago.
-                end = max(end, begin + 1)
-        if not self.inputs.items and not self.inputs.system:
-            # Nothing will ever change.
-            end = begin + 1 if end is None else min(end, begin + 1)
-        _check_order(begin, end)
-        return Bounds(begin, end)
-
-    async def _check_present(self, session: EngineSession, time: int) -> None:
-        """System relations show what is now. What changed in them before is known to nobody: whoever wants to
-        go on from there is told what a forgotten history is told by."""
-        now = await session.blocking(session.engine.oracle.read_ts)
-        if time < now:
-            gone = InvalidAsOf("system", time, now, None)
-            gone.detail = f"System relations have no history: they show what is now, {now}."
-            gone.hint = "Leave AS OF out."
-            raise gone
-
-    async def _latest(self, session: EngineSession) -> int:
-        """The latest time that can be read at."""
-        if timeline_of(self.inputs.items) is not None:
-            return latest_on(session, source_inputs(self.catalog, self.bound))
-        return await session.blocking(session.engine.oracle.read_ts)
-
-    def _earliest(self, session: EngineSession) -> int:
-        if self.inputs.system:
-            return session.engine.oracle.read_ts()
-        since = [shard_of(session.engine, item).since for item in self.inputs.items]
-        return max(since, default=session.engine.oracle.read_ts())
+        times = Times(self.statement, self.catalog, self.inputs, sources, params)
+        async with times.held(session) as bounds:
+            if bounds.as_of == bounds.up_to:
+                session.notice(Notice("the subscription is empty: AS OF equals UP TO"))
+            if self.collection is None:
+                await session.engine.wait_for_spark(session)
+            await until_complete(session, sources, bounds.as_of)
+            return await session.interrupt.guard(self._start(session, bounds, params))
 
     # -- the stream
 
     async def _start(self, session: EngineSession, bounds: Bounds, params: Sequence[Value]) -> Subscription:
         engine, from_ = session.engine, bounds.as_of + 1
+        gone = partial(_gone, engine, {item.id: dropped(self.catalog, item) for item in self.inputs.items})
+        error = gone()
+        if error is not None:
+            # While its first time was waited for.
+            raise error
         shards = frozenset(await session.blocking(self._shards, session))
         if self.collection is not None:
             item = self.collection
@@ -189,8 +145,6 @@ class SubscribePlan:
             def latest() -> Follower:
                 return following(own.frontier)
 
-        gone = partial(_gone, engine, {item.id: dropped(self.catalog, item) for item in self.inputs.items})
-
         def tail() -> Tail:
             joined = engine.hub.tail(followed, latest)
             error = gone()
@@ -217,6 +171,9 @@ def plan_subscribe(
     if isinstance(relation, ast.Name):
         _check_relation(session, catalog, relation)
     query = table_query(relation) if isinstance(relation, ast.Name) else relation
+    told = [t for t in (statement.as_of, statement.up_to) if not isinstance(t, ast.Bound | None)]
+    times = [t.time if isinstance(t, ast.AsOf) else t for t in told]
+    types = with_times(session, types, times, query, catalog)
     bound = plan_query(session, query, types, catalog).bound
     check_steady(bound, "SUBSCRIBE to a query")
     inputs = Inputs.of(catalog, bound)
@@ -251,14 +208,6 @@ def _check_relation(session: EngineSession, catalog: CatalogState, name: ast.Nam
         )
 
 
-def _check_order(begin: int, end: int | None) -> None:
-    if end is not None and begin > end:
-        raise TidemillError(
-            f"subscription lower bound (`AS OF`) is greater than its upper bound (`UP TO`): {begin} > {end}",
-            sqlstate="22000",
-        )
-
-
 def _check_allowed(session: EngineSession, spec: Spec, statement: ast.Subscribe) -> None:
     switch = spec.output.switch
     if switch is not None and system_value(session, SYSTEM_PARAMETERS[switch]) == "off":
@@ -272,7 +221,7 @@ def _check_allowed(session: EngineSession, spec: Spec, statement: ast.Subscribe)
 def _only_read(session: EngineSession) -> None:
     """A subscription goes on in time: nothing else of its transaction can be at the same one."""
     transaction = session.current
-    if transaction.explicit and transaction.read_ts is not None:
+    if transaction.explicit and (transaction.read_ts is not None or transaction.on_timelines):
         raise InvalidTransactionState(
             "SUBSCRIBE in transactions must be the only read statement", sqlstate="25000"
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from tidemill.errors import DuplicateObject
+from tidemill.errors import DuplicateObject, UndefinedObject
 from tidemill.sql import ast
 from tidemill.sql.bind.errors import (
     AmbiguousColumn,
@@ -19,11 +19,14 @@ from tidemill.sql.bind.errors import (
     position_of,
     undefined_column,
 )
+from tidemill.sql.bind.suggest import column_hint
 from tidemill.sql.functions.comparison import check_ordered
 from tidemill.subscribe.spec import Output, SortItem, Spec
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import Column
 
+# Of the columns that a hint names: more are no help, and some relations have hundreds.
+MAX_NAMED = 20
 # No relation has so many columns that a longer number is one's place.
 _MAX_DIGITS = 9
 
@@ -59,7 +62,7 @@ def _keys(keys: Sequence[ast.Ident], columns: Sequence[Column]) -> tuple[int, ..
     for key in keys:
         named = [i for i, c in enumerate(columns) if c.name == key.value]
         if not named:
-            raise undefined_column(key.value, key.offset + 1)
+            raise _no_column(key.value, key.offset + 1, [c.name for c in columns])
         if len(named) > 1:
             raise AmbiguousColumn(f'column reference "{key.value}" is ambiguous', position=key.offset + 1)
         if named[0] in found:
@@ -107,7 +110,20 @@ def _place(expression: ast.Expr, columns: Sequence[Column], relation: str | None
     else:
         places = [i for i, name in enumerate([DIFF_COLUMN, *(c.name for c in columns)]) if name == node.name]
     if not places:
-        raise undefined_column(node.name, position, node.table or None)
+        known = [c.name for c in columns] if node.table else [DIFF_COLUMN, *(c.name for c in columns)]
+        raise _no_column(node.name, position, known, node.table or None)
     if len(places) > 1:
         raise AmbiguousColumn(f'ORDER BY "{node.name}" is ambiguous', position=position)
     return places[0]
+
+
+def _no_column(
+    name: str, position: int, known: Sequence[str], relation: str | None = None
+) -> UndefinedObject:
+    """The nearest column is proposed, or else all are named."""
+    error = undefined_column(name, position, relation)
+    names = list(dict.fromkeys(known))
+    listed = ", ".join(f'"{column}"' for column in names[:MAX_NAMED])
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    error.hint = column_hint(name, [("", column) for column in names]) or f"The columns are {listed}{more}."
+    return error

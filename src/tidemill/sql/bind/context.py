@@ -17,6 +17,9 @@ MAX_VIEW_DEPTH = 64
 # would be a billion. This many nodes of repetitions are some ten megabytes and two seconds of work.
 MAX_REPEATED_NODES = 50_000
 
+# As many as a Bind message can bring: it counts them with 16 bits.
+MAX_PARAMETERS = 65535
+
 
 class Context:
     """One per call of the binder. Not thread-safe."""
@@ -81,7 +84,7 @@ class Context:
             self.used[placeholder].add(name)
 
     def param_type(self, index: int) -> SqlType | None:
-        if index < 1 or index > 65535:
+        if index < 1 or index > MAX_PARAMETERS:
             raise TidemillError(f"there is no parameter ${index}", sqlstate="42P02")
         while len(self.params) < index:
             self.params.append(None)

@@ -22,6 +22,9 @@ def copy(cursor: Cursor) -> Statement:
         cursor.expect_symbol(")")
     else:
         source = cursor.name()
+        named = cursor.peek_any("to", "from") or cursor.token.kind is not Kind.WORD
+        if source.parts == ("subscribe",) and not named:
+            raise cursor.error("Write COPY (SUBSCRIBE ...) TO STDOUT.")
         if cursor.peek_symbol("("):
             columns = cursor.idents_in_parentheses()
     incoming = isinstance(source, Name) and cursor.accept("from")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.ast import Close, Declare, Fetch, Statement
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import query_to_end
 from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
 from tidemill.sql.tokens import Kind
+
+# No exponent, no other base: intervals have none.
+_SECONDS = re.compile(r"\d+(\.\d*)?|\.\d+")
 
 
 def declare(cursor: Cursor) -> Statement:
@@ -44,9 +49,17 @@ def fetch(cursor: Cursor) -> Statement:
         if not cursor.accept("timeout"):
             raise _option_error(cursor)
         cursor.accept_symbol("=")
-        timeout = cursor.string()
+        timeout = _timeout(cursor)
         cursor.expect_symbol(")")
     return Fetch(name, count, timeout)
+
+
+def _timeout(cursor: Cursor) -> str:
+    """An interval in quotes, or seconds, which are an interval as well."""
+    token = cursor.token
+    if token.kind is Kind.NUMBER and _SECONDS.fullmatch(token.value):
+        return cursor.advance().value
+    return cursor.string("Write seconds, as in TIMEOUT = 0.5, or an interval, as in TIMEOUT = '500 ms'.")
 
 
 def _option_error(cursor: Cursor) -> TidemillError:

@@ -5,11 +5,14 @@ Called by `dispatch` for a query that stands alone and by every statement that h
 
 from __future__ import annotations
 
-from tidemill.errors import Unsupported
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_, Unsupported
 from tidemill.sql.ast import AsOf, Expr, Query
 from tidemill.sql.names import words
 from tidemill.sql.parser import glot
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.subscribe_hints import NO_QUERY, inside_query
 from tidemill.sql.tokens import Kind, Token
 
 STARTS = frozenset({"select", "with", "values", "table"})
@@ -46,13 +49,13 @@ def query_alone(cursor: Cursor) -> Query:
 def query_to_end(cursor: Cursor, *stops: str, allow_as_of: bool = True) -> Query:
     """A query up to one of `stops` outside parentheses, a closing parenthesis too many, or the end."""
     if not at_query(cursor):
-        raise cursor.error()
+        raise cursor.error(NO_QUERY if cursor.peek_any("subscribe") else None)
     offset = cursor.offset
     end = cursor.find(*stops)
     tokens, base = cursor.cut(end)
     at = _as_of(tokens)
     if at is None:
-        return Query(glot.parse_body(cursor.text, tokens, base), None, offset)
+        return Query(_body(cursor.text, tokens, base), None, offset)
     if not allow_as_of:
         raise Unsupported(
             "AS OF is not supported here",
@@ -63,9 +66,16 @@ def query_to_end(cursor: Cursor, *stops: str, allow_as_of: bool = True) -> Query
     at_least = [t[:2] for t in rest[:2]] == [(Kind.WORD, "at"), (Kind.WORD, "least")]
     skipped = at + (4 if at_least else 2)
     head = [*tokens[:at], Token(Kind.END, "", tokens[at].start, tokens[at].end)]
-    tree = glot.parse_body(cursor.text, head, base)
+    tree = _body(cursor.text, head, base)
     time = Expr(glot.parse_scalar(cursor.text, tokens[skipped:], base + skipped), tokens[skipped].start)
     return Query(tree, AsOf(time, at_least), offset)
+
+
+def _body(text: str, tokens: list[Token], base: int) -> exp.Query | exp.Values:
+    try:
+        return glot.parse_body(text, tokens, base)
+    except SyntaxError_ as e:
+        raise inside_query(text, tokens) or e from None
 
 
 def _as_of(tokens: list[Token]) -> int | None:

@@ -28,8 +28,16 @@ from tidemill.sql.ast import (
 )
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.named_options import boolean, refuse_twice
-from tidemill.sql.parser.query import STARTS, query_to_end
+from tidemill.sql.parser.query import STARTS, at_query, query_to_end
 from tidemill.sql.parser.refused import refuse_statement
+from tidemill.sql.parser.subscribe_hints import (
+    KEY,
+    OPTIONS,
+    RELATION_OR_QUERY,
+    check_end,
+    paren_hint,
+    start_hint,
+)
 from tidemill.sql.tokens import Kind
 
 # An expression ends before one of these words, if one of those follows it: alone it may be a column. No word:
@@ -62,6 +70,7 @@ def subscribe(cursor: Cursor) -> Subscribe:
     up_to = _up_to(cursor)
     output = _output(cursor, output)
     _output(cursor, output)  # a third is refused as a second is
+    check_end(cursor, relation)
     return Subscribe(relation, output or SubscribePlain(), snapshot, progress, as_of, up_to, offset)
 
 
@@ -69,11 +78,13 @@ def _relation(cursor: Cursor) -> Name | Query:
     if cursor.peek_any(*STARTS):
         raise SyntaxError_(
             f"SUBSCRIBE {cursor.token.value.upper()} needs parentheses",
-            hint="Write SUBSCRIBE (query).",
+            hint=start_hint(cursor),
             position=cursor.offset + 1,
         )
     if not cursor.accept_symbol("("):
-        return cursor.name()
+        return _name(cursor)
+    if not at_query(cursor):
+        raise cursor.error(paren_hint(cursor))
     query = query_to_end(cursor)
     if query.as_of is not None:
         raise Unsupported(
@@ -83,6 +94,14 @@ def _relation(cursor: Cursor) -> Name | Query:
         )
     cursor.expect_symbol(")")
     return query
+
+
+def _name(cursor: Cursor) -> Name:
+    try:
+        return cursor.name()
+    except SyntaxError_ as e:
+        e.hint = e.hint or RELATION_OR_QUERY
+        raise
 
 
 # -- the output
@@ -103,18 +122,22 @@ def _output(cursor: Cursor, before: SubscribeOutput | None) -> SubscribeOutput |
         return WithinTimestampOrderBy(tuple(items), offset)
     cursor.expect("envelope")
     if cursor.accept("upsert"):
-        return EnvelopeUpsert(_keys(cursor), offset)
+        return EnvelopeUpsert(_keys(cursor, "UPSERT"), offset)
     if cursor.accept("debezium"):
-        return EnvelopeDebezium(_keys(cursor), offset)
+        return EnvelopeDebezium(_keys(cursor, "DEBEZIUM"), offset)
     raise _expected("one of UPSERT or DEBEZIUM", cursor)
 
 
-def _keys(cursor: Cursor) -> tuple[Ident, ...]:
+def _keys(cursor: Cursor, envelope: str) -> tuple[Ident, ...]:
     """(KEY (column, ...))"""
-    cursor.expect_symbol("(")
-    cursor.expect("key")
-    keys = cursor.idents_in_parentheses()
-    cursor.expect_symbol(")")
+    try:
+        cursor.expect_symbol("(")
+        cursor.expect("key")
+        keys = cursor.idents_in_parentheses()
+        cursor.expect_symbol(")")
+    except SyntaxError_ as e:
+        e.hint = KEY.format(envelope)
+        raise
     return keys
 
 
@@ -139,7 +162,7 @@ def _options(cursor: Cursor) -> tuple[bool, bool]:
     said = {"snapshot": True, "progress": False}
     if not cursor.accept("with"):
         return said["snapshot"], said["progress"]
-    cursor.expect_symbol("(")
+    cursor.expect_symbol("(", OPTIONS)
     found: list[str] = []
     while True:
         if not cursor.peek_any(*said):
@@ -163,6 +186,8 @@ def _as_of(cursor: Cursor) -> AsOf | Literal[Bound.EARLIEST] | None:
             raise cursor.error()
         cursor.expect("earliest")
         return Bound.EARLIEST
+    if cursor.peek_any("latest"):
+        raise cursor.error("LATEST is for UP TO. Without AS OF a subscription begins now.")
     return AsOf(_expression(cursor), at_least)
 
 
@@ -171,6 +196,8 @@ def _up_to(cursor: Cursor) -> Expr | Literal[Bound.LATEST] | None:
         return None
     if cursor.accept("latest"):
         return Bound.LATEST
+    if cursor.peek_any("earliest"):
+        raise cursor.error("EARLIEST is for AS OF.")
     return _expression(cursor)
 
 
