@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.bind import bounds
 from tidemill.sql.bind.aggregate import TreeKey, ordered_rows
 from tidemill.sql.bind.bounds import COMPARISONS
@@ -71,10 +71,13 @@ def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> Node:
     """left IN (query); Spark's IN has SQL's three-valued answer, NOT IN too."""
     inner = query.this if isinstance(query, exp.Subquery) and not query.args.get("alias") else query
     bound = _bind(b, inner)
-    lefts = row_of(left) or [left]
+    row = row_of(left)
+    lefts = [left] if row is None else row
     if len(lefts) != len(bound.columns):
         few = "few" if len(bound.columns) < len(lefts) else "many"
         raise SyntaxError_(f"subquery has too {few} columns", position=position_of(left))
+    if not lefts:
+        raise Unsupported("cannot compare rows of zero length", position=position_of(left))
     operands: list[Node] = []
     casts: list[Node] = []
     for item, output, i in zip(lefts, bound.columns, range(len(lefts)), strict=True):
