@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.bind import bounds
 from tidemill.sql.bind.aggregate import TreeKey, ordered_rows
 from tidemill.sql.bind.bounds import COMPARISONS
@@ -76,8 +76,6 @@ def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> Node:
     if len(lefts) != len(bound.columns):
         few = "few" if len(bound.columns) < len(lefts) else "many"
         raise SyntaxError_(f"subquery has too {few} columns", position=position_of(left))
-    if not lefts:
-        raise Unsupported("cannot compare rows of zero length", position=position_of(left))
     operands: list[Node] = []
     casts: list[Node] = []
     for item, output, i in zip(lefts, bound.columns, range(len(lefts)), strict=True):
