@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 
 from tidemill.errors import InvalidValue, Notice
 from tidemill.server import limits
+from tidemill.server.bytecolumns import content
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.messages import ProtocolViolation
-from tidemill.server.pgwire.rows import RowEncoder, data_rows, framed, is_light, pieces, result_formats
+from tidemill.server.pgwire.rows import (
+    RowEncoder,
+    data_rows,
+    framed,
+    is_light,
+    pieces,
+    result_formats,
+    rows_of_a_piece,
+)
 from tidemill.types import model
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Column
@@ -40,7 +49,7 @@ def test_data_rows(rows: list[tuple[bytes | None, ...]], skip: int) -> None:
     width = len(rows[0]) if rows else 0
     columns = [pa.array([r[i] for r in rows], pa.binary()).slice(skip) for i in range(width)]
     kept = rows[skip:]
-    assert bytes(data_rows(columns, len(kept))) == b"".join(map(packed, kept))
+    assert bytes(content(data_rows(columns, len(kept)))) == b"".join(map(packed, kept))
 
 
 @settings(deadline=None)
@@ -53,7 +62,7 @@ def test_data_rows_of_columns_that_are_one_value(
     given = [
         pa.scalar(one, pa.binary()) if same else pa.array(cells, pa.binary()) for one, cells, same in columns
     ]
-    assert bytes(data_rows(given, 3)) == b"".join(map(packed, rows or [()] * 3))
+    assert bytes(content(data_rows(given, 3))) == b"".join(map(packed, rows or [()] * 3))
 
 
 @pytest.mark.parametrize("form", [0, 1])
@@ -119,6 +128,16 @@ def test_pieces_are_bounded_and_whole(rows: int, width: int, at_most: int | None
         assert count == 1 or count * width <= limits.CHUNK_BYTES
         next_row += count
     assert next_row == min(rows, rows if at_most is None else at_most)
+
+
+def test_pieces_are_as_large_as_the_last_one_says() -> None:
+    """What numbers take is known after the first: a guess is for the longest texts."""
+    batch = pa.RecordBatch.from_arrays([pa.array(range(16_384))] * 8, names=list("abcdefgh"))
+    guessed, known = rows_of_a_piece(batch), rows_of_a_piece(batch, 103 / 64)
+    assert guessed * 103 < 0.6 * limits.CHUNK_BYTES
+    assert 0.9 * limits.CHUNK_BYTES < known * 103 <= limits.CHUNK_BYTES
+    assert rows_of_a_piece(batch, 0.0) == limits.CHUNK_ROWS
+    assert rows_of_a_piece(batch, 1e9) == 1
 
 
 def test_row_description() -> None:

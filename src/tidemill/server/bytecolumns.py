@@ -24,10 +24,10 @@ def fixed_width(values: npt.NDArray[np.generic], width: int) -> pa.Array:
     )
 
 
-def prefixes(column: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """For each value its length (-1 for null), as numbers and as four big-endian bytes."""
+def prefixes(column: pa.Array) -> pa.Array:
+    """For each value its length (-1 for null), as four big-endian bytes."""
     lengths = pc.fill_null(pc.binary_length(column), -1).to_numpy(zero_copy_only=False)
-    return lengths, fixed_width(lengths.astype(">i4"), 4)
+    return fixed_width(lengths.astype(">i4"), 4)
 
 
 def concatenated(parts: Sequence[pa.Array | pa.Scalar], null: bytes = b"") -> pa.Array:

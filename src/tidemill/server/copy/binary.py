@@ -46,7 +46,7 @@ class BinaryEncoder:
         parts: list[pa.Array] = [head]
         for column, array in zip(self._columns, batch.columns, strict=True):
             values = wire.encode_binary(array, column.type)
-            parts += [prefixes(values)[1], values]
+            parts += [prefixes(values), values]
         rows = concatenated(parts)
         if not self._header_sent and batch.num_rows:
             self._header_sent = True

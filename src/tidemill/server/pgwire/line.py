@@ -256,8 +256,11 @@ class Line:
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` away from the event loop."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+        return await self.begin_in_thread(work, *args, **kwargs)
+
+    def begin_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """The same without waiting for it."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
     def begin(self) -> None:
         """A message is about to be acted on: earlier cancels do not concern it."""

@@ -8,17 +8,26 @@ error.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pyarrow as pa
 
 from tidemill.engine.api import CopyOut, Rows
-from tidemill.errors import LimitExceeded
+from tidemill.errors import Internal, LimitExceeded
 from tidemill.server import limits
+from tidemill.server.bytecolumns import content
 from tidemill.server.copy import CopyEncoder, copy_encoder
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.line import Line
-from tidemill.server.pgwire.rows import RowEncoder, framed, is_light, pieces, result_formats
+from tidemill.server.pgwire.rows import (
+    RowEncoder,
+    framed,
+    is_light,
+    pieces,
+    result_formats,
+    rows_of_a_piece,
+)
 from tidemill.server.shared import BlockEncoder
 
 # Streams that have no end have no size either.
@@ -44,7 +53,18 @@ async def _block(
 class RowStream:
     """The rows of one execution, read in one go or, by a portal with a row limit, in several."""
 
-    __slots__ = ("_encoder", "_formats", "_rest", "_rows", "_sent_bytes")
+    __slots__ = (
+        "_ahead",
+        "_at",
+        "_batch",
+        "_encoder",
+        "_formats",
+        "_growth",
+        "_left",
+        "_resumed",
+        "_rows",
+        "_sent_bytes",
+    )
 
     def __init__(self, rows: Rows, formats: Sequence[int]) -> None:
         """`formats` as Bind carries them; `send` raises if they do not fit the columns."""
@@ -52,8 +72,16 @@ class RowStream:
         self._formats = formats
         # Made by the first `send`.
         self._encoder: RowEncoder | None = None
-        # Rows that were pulled from the engine and are beyond the last row limit.
-        self._rest: pa.RecordBatch | None = None
+        # What was pulled from the engine, from its row `_at` on. The piece that is being encoded comes before
+        # it, and before that what is left of the last one, beyond a row limit.
+        self._batch: pa.RecordBatch | None = None
+        self._at = 0
+        self._ahead: asyncio.Future[pa.Array] | None = None
+        self._left: pa.Array | None = None
+        # Bytes on the wire for each in storage, as the last piece had it; None before the first.
+        self._growth: float | None = None
+        # Executed for a second time: whoever comes again comes on.
+        self._resumed = False
         self._sent_bytes = 0
 
     def tag(self, count: int) -> str:
@@ -62,44 +90,106 @@ class RowStream:
     async def send(self, line: Line, max_rows: int = 0) -> tuple[int, bool]:
         """Send up to `max_rows` rows (0 = all). Returns how many, and whether the end was reached."""
         if self._encoder is None:
-            self._encoder = self._encoding(line)
+            encoder = self._encoder = self._encoding(line)
             if self._rows.shared:
                 # The first row may be long in coming; the client can get ready for it.
                 line.outbox.flush()
+        else:
+            encoder = self._encoder
+            self._resumed = True
         sent = 0
-        take = self._rows.take
         while True:
             room = max_rows - sent if max_rows else None
             if room == 0:
                 return sent, False
             line.check()
-            batch = await self._pull() if take is None or self._rest is not None else take()
-            if batch is None:
-                return sent, True
-            if not self._rows.shared and (room is None or batch.num_rows <= room) and is_light(batch):
-                few = self._encoder.few(batch)
-                self._count(len(few))
-                line.outbox.put(few)
-                if take is None:
-                    line.outbox.flush_soon()
-                if line.outbox.stopped:
-                    await line.outbox.drain()
-                sent += batch.num_rows
-                continue
-            shared = self._rows.shared and (room is None or batch.num_rows <= room)
-            for at, rows in pieces(batch, room):
-                line.check()
-                data = await _block(line, batch, at, rows, self._encoder, shared=shared)
-                self._count(len(data))
-                line.outbox.put(data)
-                line.outbox.flush()
-                # Until the next rows come nothing of these is kept: they may be long in coming.
-                del data
-                await line.outbox.drain()
-                sent += rows
-            if room is not None and batch.num_rows > room:
-                self._rest = batch.slice(room)
-            del batch
+            if self._left is None and self._ahead is None and self._batch is None:
+                batch = await self._pull()
+                if batch is None:
+                    return sent, True
+                if self._rows.shared:
+                    sent += await self._send_shared(line, encoder, batch, room)
+                    continue
+                if (room is None or batch.num_rows <= room) and is_light(batch):
+                    sent += await self._send_few(line, encoder, batch)
+                    continue
+                self._batch, self._at = batch, 0
+                del batch
+            sent += await self._send_piece(line, encoder, room)
+
+    async def _send_few(self, line: Line, encoder: RowEncoder, batch: pa.RecordBatch) -> int:
+        few = encoder.few(batch)
+        self._count(len(few))
+        line.outbox.put(few)
+        if self._rows.take is None:
+            line.outbox.flush_soon()
+        if line.outbox.stopped:
+            await line.outbox.drain()
+        return batch.num_rows
+
+    async def _send_shared(
+        self, line: Line, encoder: RowEncoder, batch: pa.RecordBatch, room: int | None
+    ) -> int:
+        """A batch that others are sent too, as much of it as there is room for."""
+        whole = room is None or batch.num_rows <= room
+        sent = 0
+        for at, rows in pieces(batch, room):
+            line.check()
+            data = await _block(line, batch, at, rows, encoder, shared=whole)
+            self._count(len(data))
+            line.outbox.put(data)
+            line.outbox.flush()
+            # Until the next rows come nothing of these is kept: they may be long in coming.
+            del data
+            await line.outbox.drain()
+            sent += rows
+        if not whole:
+            self._batch, self._at = batch, sent
+        return sent
+
+    async def _send_piece(self, line: Line, encoder: RowEncoder, room: int | None) -> int:
+        """The next piece, as much of it as there is room for. The one behind it is encoded meanwhile, also
+        beyond the row limit of a client that came back for more: it will again."""
+        messages = self._left
+        if messages is None:
+            self._begin(line, encoder, room)
+            ahead, self._ahead = self._ahead, None
+            if ahead is None:
+                raise Internal("no rows to encode")
+            messages = await ahead
+        rows = len(messages) if room is None else min(room, len(messages))
+        self._left = messages.slice(rows) if rows < len(messages) else None
+        data = content(messages.slice(0, rows))
+        self._count(len(data))
+        # Not before here: what comes next is read and encoded while the client takes what it has.
+        await line.outbox.drain()
+        line.outbox.put(data)
+        line.outbox.flush()
+        self._begin(line, encoder, None if room is None else room - rows)
+        return rows
+
+    def _begin(self, line: Line, encoder: RowEncoder, room: int | None) -> None:
+        """Have the next piece encoded, if there are rows for one and there is none ahead."""
+        batch = self._batch
+        if batch is None or self._ahead is not None or self._left is not None:
+            return
+        rows = batch.num_rows - self._at
+        step = rows_of_a_piece(batch, self._growth)
+        if room is not None and not self._resumed:
+            # Many a client wants no more than its limit.
+            step = min(step, room)
+        if not step:
+            return
+        piece = batch.slice(self._at, step)
+        self._ahead = line.begin_in_thread(self._encode, encoder, piece)
+        self._at += step
+        if step >= rows:
+            self._batch = None
+
+    def _encode(self, encoder: RowEncoder, piece: pa.RecordBatch) -> pa.Array:
+        messages = encoder.messages(piece)
+        self._growth = len(content(messages)) / max(1, piece.nbytes)
+        return messages
 
     def _encoding(self, line: Line) -> RowEncoder:
         columns, zone = self._rows.columns, line.timezone
@@ -112,10 +202,8 @@ class RowStream:
         )
 
     async def _pull(self) -> pa.RecordBatch | None:
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            return rest
-        return await anext(self._rows.batches, None)
+        take = self._rows.take
+        return await anext(self._rows.batches, None) if take is None else take()
 
     def _count(self, size: int) -> None:
         self._sent_bytes += size
@@ -126,6 +214,9 @@ class RowStream:
             )
 
     async def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+        self._ahead = self._left = self._batch = None
         await close_batches(self._rows.batches)
 
 

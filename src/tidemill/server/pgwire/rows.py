@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.server import limits
-from tidemill.server.bytecolumns import concatenated, content, fixed_width, prefixes, spans
+from tidemill.server.bytecolumns import concatenated, content, fixed_width, spans
 from tidemill.server.pgwire.messages import ProtocolViolation
 from tidemill.types import wire
 from tidemill.types.columns import constant
@@ -27,6 +29,8 @@ BINARY = 1
 _NULL = b"\xff\xff\xff\xff"
 _INT4 = struct.Struct("!i")
 _FEW_HEAD = struct.Struct("!ciH")
+# Of a record: its kind in numpy, and one value for all rows or one each.
+_Field = tuple[str, Any]
 _HEAD = np.dtype([("tag", "S1"), ("length", ">i4")])
 
 
@@ -53,6 +57,10 @@ class RowEncoder:
         self._timezone = timezone
 
     def encode(self, batch: pa.RecordBatch) -> memoryview:
+        return content(self.messages(batch))
+
+    def messages(self, batch: pa.RecordBatch) -> pa.Array:
+        """The same, one message to a value."""
         values: list[pa.Array | pa.Scalar] = []
         for column, (t, form) in zip(batch.columns, self._columns, strict=True):
             one = constant(column)
@@ -81,40 +89,48 @@ class RowEncoder:
         return self._values(array, t, form).to_pylist()
 
 
-def data_rows(values: Sequence[pa.Array | pa.Scalar], rows: int) -> memoryview:
+def data_rows(values: Sequence[pa.Array | pa.Scalar], rows: int) -> pa.Array:
     """The DataRow messages of `rows` rows with these encoded columns; a single value stands for a column of
     nothing else."""
     size = np.full(rows, 6, np.int64)
-    # What begins each row and is equally long in all of them is one record: every part of the join costs as
-    # much as a short value.
-    fields: list[tuple[str, str]] = [("tag", "S1"), ("length", ">i4"), ("columns", ">u2")]
-    begins: list[np.ndarray | np.void] = []
-    parts: list[pa.Array | pa.Scalar] = []
+    # What is equally long in all rows, the lengths before values among it, is gathered to records: every part
+    # of the join costs as much as a short value. Between two records is a column of any lengths.
+    records: list[list[_Field]] = [[("S1", b"D"), (">i4", size), (">u2", len(values))]]
+    columns: list[pa.Array] = []
     for column in values:
         if isinstance(column, pa.Scalar):
             text = _NULL if not column.is_valid else _INT4.pack(len(column.as_py())) + column.as_py()
             size += len(text)
-            if parts:
-                # Several such columns are one part.
-                before = parts.pop().as_py() if isinstance(parts[-1], pa.Scalar) else b""
-                parts.append(pa.scalar(before + text, pa.binary()))
-            else:
-                begins.append(np.void(text))
-                fields.append((f"f{len(fields)}", f"V{len(text)}"))
+            records[-1].append((f"V{len(text)}", np.void(text)))
             continue
-        lengths, prefix = prefixes(column)
+        ends = spans(column)
+        lengths = np.diff(ends)
+        width = int(lengths[0]) if rows else 0
+        if not column.null_count and bool((lengths == width).all()):
+            size += 4 + width
+            records[-1].append((">i4", width))
+            if width:
+                kind = f"u{width}" if width in (1, 2, 4, 8) else f"V{width}"
+                records[-1].append((kind, np.frombuffer(column.buffers()[2], kind, rows, int(ends[0]))))
+            continue
+        if column.null_count:
+            lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
         size += np.maximum(lengths, 0) + 4
-        if parts:
-            parts += [prefix, column]
-        else:
-            begins.append(lengths)
-            fields.append((f"f{len(fields)}", ">i4"))
-            parts.append(column)
-    head = np.empty(rows, np.dtype(fields))
-    head["tag"], head["length"], head["columns"] = b"D", size, len(values)
-    for (name, _), begin in zip(fields[3:], begins, strict=True):
-        head[name] = begin
-    return content(concatenated([fixed_width(head, head.dtype.itemsize), *parts]))
+        records[-1].append((">i4", lengths))
+        columns.append(column)
+        records.append([])
+    parts: list[pa.Array] = []
+    for fields, column in zip_longest(records, columns):
+        parts += [_record(fields, rows)] if fields else []
+        parts += [] if column is None else [column]
+    return parts[0] if len(parts) == 1 else concatenated(parts)
+
+
+def _record(fields: Sequence[_Field], rows: int) -> pa.Array:
+    record = np.empty(rows, np.dtype([(f"f{i}", kind) for i, (kind, _) in enumerate(fields)]))
+    for i, (_, value) in enumerate(fields):
+        record[f"f{i}"] = value
+    return fixed_width(record, record.dtype.itemsize)
 
 
 def framed(tag: bytes, rows: pa.Array) -> memoryview:
@@ -136,11 +152,15 @@ def pieces(batch: pa.RecordBatch, at_most: int | None = None) -> Iterator[tuple[
     """(first row, rows): `batch` (its first `at_most` rows) cut so that a piece encodes to about
     `limits.CHUNK_BYTES`."""
     rows = batch.num_rows if at_most is None else min(at_most, batch.num_rows)
-    if not rows:
-        return
-    # Text is up to about twice as long as the storage form (bytea is exactly so), and each value has a
-    # prefix.
-    per_row = 2 * batch.nbytes // batch.num_rows + 8 * batch.num_columns + 7
-    step = max(1, min(limits.CHUNK_ROWS, limits.CHUNK_BYTES // per_row))
+    step = rows_of_a_piece(batch) if rows else 1
     for at in range(0, rows, step):
         yield at, min(step, rows - at)
+
+
+def rows_of_a_piece(batch: pa.RecordBatch, growth: float | None = None) -> int:
+    """How many of the batch's rows make about `limits.CHUNK_BYTES`, if a byte in storage is `growth` bytes on
+    the wire. Where that is not known: text is up to about twice as long (bytea is exactly so), and each value
+    has a prefix."""
+    per_row = batch.nbytes / batch.num_rows
+    per_row = 2 * per_row + 8 * batch.num_columns + 7 if growth is None else growth * per_row
+    return max(1, min(limits.CHUNK_ROWS, int(limits.CHUNK_BYTES / max(1, per_row))))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.errors import Internal, SyntaxError_, TidemillError
+from tidemill.errors import Internal, SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.bind import subquery
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import require_bool, settle, to_type, unify
@@ -47,14 +47,14 @@ MAX_GROUPING = 31
 
 def conjunction(nodes: Sequence[Node]) -> Node:
     """All of them; the nodes are booleans."""
-    result = nodes[0]
+    result: Node = nodes[0] if nodes else Const(BOOL, pa.scalar(True))
     for node in nodes[1:]:
         result = Op(BOOL, "and", (result, node), lambda a: and_(*a))
     return result
 
 
 def disjunction(nodes: Sequence[Node]) -> Node:
-    result = nodes[0]
+    result: Node = nodes[0] if nodes else Const(BOOL, pa.scalar(False))
     for node in nodes[1:]:
         result = Op(BOOL, "or", (result, node), lambda a: or_(*a))
     return result
@@ -188,6 +188,8 @@ def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position
         raise unsupported("this comparison of rows", position)
     if len(rows[0]) != len(rows[1]):
         raise SyntaxError_("unequal number of entries in row expressions", position=position)
+    if not rows[0]:
+        raise Unsupported("cannot compare rows of zero length", position=position)
     sides = [(b.bind(x), b.bind(y)) for x, y in zip(rows[0], rows[1], strict=True)]
     pairs = [b.operator("=", list(pair), position) for pair in sides]
     if name == "=":

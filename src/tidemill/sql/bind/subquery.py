@@ -71,7 +71,8 @@ def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> Node:
     """left IN (query); Spark's IN has SQL's three-valued answer, NOT IN too."""
     inner = query.this if isinstance(query, exp.Subquery) and not query.args.get("alias") else query
     bound = _bind(b, inner)
-    lefts = row_of(left) or [left]
+    row = row_of(left)
+    lefts = [left] if row is None else row
     if len(lefts) != len(bound.columns):
         few = "few" if len(bound.columns) < len(lefts) else "many"
         raise SyntaxError_(f"subquery has too {few} columns", position=position_of(left))

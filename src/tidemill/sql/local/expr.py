@@ -83,7 +83,7 @@ class Expressions:
         if isinstance(right, exp.Any | exp.All):
             return self._quantified(name, self.compile(left), right)
         rows = row_of(left), row_of(right)
-        if rows[0] is not None and rows[1] is not None and name == "=" and len(rows[0]) == len(rows[1]):
+        if rows[0] and rows[1] and name == "=" and len(rows[0]) == len(rows[1]):
             pairs = zip(self.all(rows[0]), self.all(rows[1]), strict=True)
             return conjunction([operators.binary(self.ctx, "=", a, b) for a, b in pairs])
         return operators.binary(self.ctx, name, self.compile(left), self.compile(right))

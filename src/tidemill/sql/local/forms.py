@@ -147,7 +147,7 @@ def _in(x: Expressions, node: exp.Expr) -> Typed:
             made: list[Typed] = []
             for item in node.expressions:
                 other = row_of(item)
-                if other is None or len(other) != len(rows):
+                if not other or len(other) != len(rows):
                     raise NotLocal("a row in IN")
                 pairs = zip(x.all(rows), x.all(other), strict=True)
                 made.append(conjunction([operators.binary(x.ctx, "=", a, b) for a, b in pairs]))
@@ -156,7 +156,7 @@ def _in(x: Expressions, node: exp.Expr) -> Typed:
         return disjunction([operators.binary(x.ctx, "=", value, x.compile(i)) for i in node.expressions])
     level = x.query(query)
     operands = x.all(rows if rows is not None else [node.this])
-    if len(operands) != len(level.types):
+    if not operands or len(operands) != len(level.types):
         raise NotLocal("IN over other columns")
     tests = []
     for i, (operand, t) in enumerate(zip(operands, level.types, strict=True)):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.types import wide
 from tidemill.types.arrow import arrow_type, decimal_shape
-from tidemill.types.columns import bytes_of_cells, spans, valid_mask, validity_buffer
+from tidemill.types.columns import bytes_between, spans, valid_mask, validity_buffer
 from tidemill.types.kernels import pc
 from tidemill.types.model import SqlType
 from tidemill.types.wire.columns import decode_rows
@@ -26,6 +26,9 @@ _NEGATIVE = 0x4000
 _NAN = 0xC000
 _INFINITIES = (0xD000, 0xF000)
 _HEADER = 4  # cells
+_BASE = np.uint64(10**4)
+# Up to this many digits behind the point 64 bits hold a fraction that is filled up to whole groups.
+_NARROW_SCALE = 16
 # Groups of four digits before the point that any 38-digit number fits into.
 _WHOLE_GROUPS = 10
 
@@ -37,47 +40,86 @@ def bad_binary() -> InvalidValue:
 def encode(array: pa.Array, *, trim: bool) -> pa.Array:
     """A decimal column; `trim` shows no zeros at the end of the fraction."""
     scale = array.type.scale
-    limbs, negative = wide.magnitude(*wide.words(array))
-    pad = -scale % 4
-    limbs = wide.multiply_add(limbs, 10**pad)
-    fraction_groups = (scale + pad) // 4
-    groups: list[np.ndarray] = []  # least first
-    while len(groups) < fraction_groups or len(limbs) > 1 or bool(limbs[0].any()):
-        limbs, two = wide.divide(limbs, 10**8)
-        high = two // np.uint64(10**4)
-        groups += [two - high * np.uint64(10**4), high]
-    if not groups:
-        groups = [np.zeros(len(array), np.uint64)]
-    digits = np.stack(groups[::-1], axis=1).astype(np.int64)
-    return _cells(digits, len(groups) - fraction_groups, negative, None if trim else scale, valid_mask(array))
-
-
-def _cells(
-    digits: np.ndarray, whole: int, negative: np.ndarray, scale: int | None, valid: np.ndarray
-) -> pa.Array:
-    """Header and digits from the first group that is not zero to the last; `whole` groups stand before the
-    point."""
-    rows, width = digits.shape
-    filled = digits != 0
-    some = filled.any(axis=1)
-    first = filled.argmax(axis=1)
-    last = width - 1 - filled[:, ::-1].argmax(axis=1)
-    if scale is None:
-        group = digits[np.arange(rows), last]
-        zeros = sum((group % power == 0).astype(np.int64) for power in (10, 100, 1000))
-        shown = np.where(some, np.maximum(4 * (last - whole + 1) - zeros, 0), 0)
+    low, high = wide.words(array)
+    signed = low.view(np.int64)
+    if scale <= _NARROW_SCALE and bool((high == signed >> 63).all()):
+        groups, negative = _narrow_groups(signed, scale), signed < 0
     else:
-        shown = np.full(rows, scale)
-    cells = np.empty((rows, _HEADER + width), dtype=">i2")
-    cells[:, 0] = np.where(some, last - first + 1, 0)
-    cells[:, 1] = np.where(some, whole - 1 - first, 0)
-    cells[:, 2] = np.where(negative & some, _NEGATIVE, 0)
-    cells[:, 3] = shown
-    cells[:, _HEADER:] = digits
-    keep = np.ones(cells.shape, dtype=np.bool_)
-    places = np.arange(width)
-    keep[:, _HEADER:] = some[:, None] & (places >= first[:, None]) & (places <= last[:, None])
-    return bytes_of_cells(cells, keep, valid)
+        limbs, negative = wide.magnitude(low, high)
+        groups = _wide_groups(limbs, scale)
+    return _values(groups, -(-scale // 4), negative, None if trim else scale, valid_mask(array))
+
+
+def _narrow_groups(values: np.ndarray, scale: int) -> list[np.ndarray]:
+    """Digits to the base 10000, least first, of unscaled values that one word holds. The fraction has all its
+    groups, what is before the point as many as the largest needs."""
+    size = np.abs(values).view(np.uint64)
+    whole = size // np.uint64(10**scale)
+    fraction = (size - whole * np.uint64(10**scale)) * np.uint64(10 ** (-scale % 4))
+    groups: list[np.ndarray] = []
+    for rest, least in ((fraction, -(-scale // 4)), (whole, 0)):
+        end = len(groups) + least
+        while len(groups) < end or bool(rest.any()):
+            up = rest // _BASE
+            groups.append(rest - up * _BASE)
+            rest = up
+    return groups
+
+
+def _wide_groups(limbs: list[np.ndarray], scale: int) -> list[np.ndarray]:
+    """The same of 128 bits."""
+    limbs = wide.multiply_add(limbs, 10 ** (-scale % 4))
+    groups: list[np.ndarray] = []
+    while len(groups) < -(-scale // 4) or len(limbs) > 1 or bool(limbs[0].any()):
+        limbs, two = wide.divide(limbs, 10**8)
+        high = two // _BASE
+        groups += [two - high * _BASE, high]
+    return groups
+
+
+def _values(
+    groups: list[np.ndarray], fraction: int, negative: np.ndarray, scale: int | None, valid: np.ndarray
+) -> pa.Array:
+    """Header and digits from the first group that is not zero to the last; `fraction` groups are behind the
+    point. Each row's header is put right before its first digit, over the zeros there."""
+    rows, width = len(valid), len(groups)
+    before = _zeros(groups[::-1], rows)
+    # All zero: no digit is sent.
+    behind = np.where(before == width, 0, _zeros(groups, rows))
+    cells = np.empty((rows, _HEADER + width), np.int16)
+    for i, group in enumerate(groups):
+        cells[:, -1 - i] = group
+    header = (
+        width - before - behind,
+        np.where(before == width, 0, width - fraction - 1 - before),
+        np.where(negative, _NEGATIVE, 0),
+        _shown(cells, fraction, before, behind) if scale is None else np.full(rows, scale),
+    )
+    for at in np.flatnonzero(np.bincount(before)).tolist():
+        some = before == at
+        for i, values in enumerate(header):
+            np.copyto(cells[:, at + i], values, casting="same_kind", where=some)
+    return bytes_between(cells.byteswap(inplace=True), before, behind, valid)
+
+
+def _zeros(groups: list[np.ndarray], rows: int) -> np.ndarray:
+    """How many of the groups are zero, in each row, before one that is not."""
+    count = np.zeros(rows, np.int64)
+    empty = np.ones(rows, np.bool_)
+    for group in groups:
+        empty &= group == 0
+        if not bool(empty.any()):
+            break
+        count += empty
+    return count
+
+
+def _shown(cells: np.ndarray, fraction: int, before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+    """How many decimal digits are behind the point, without zeros at the end."""
+    rows, width = cells.shape
+    last = cells[np.arange(rows), width - 1 - behind].astype(np.int64)
+    zeros = sum((last % power == 0).astype(np.int64) for power in (10, 100, 1000))
+    return np.where(before == width - _HEADER, 0, np.maximum(4 * (fraction - behind) - zeros, 0))
 
 
 def decode(array: pa.Array, t: SqlType) -> pa.Array:
