@@ -551,3 +551,9 @@ def test_the_allow_list_has_no_row_twice() -> None:
     found = inventory()
     calls = [row.split(" -> ")[0] for row in found]
     assert len(calls) == len(set(calls)) and len(found) > 400
+
+
+def test_an_aggregate_of_arrays_into_an_array_is_refused() -> None:
+    with pytest.raises(TidemillError, match="an array of arrays is not supported") as refused:
+        bound("SELECT array_agg(ARRAY[a]) FROM t")
+    assert refused.value.sqlstate == "0A000"

@@ -15,6 +15,7 @@ from tidemill.sql.bind.ir import Const, Node
 from tidemill.sql.functions import json
 from tidemill.sql.functions.arrays import from_string
 from tidemill.sql.functions.lattice import INTEGERS, can_coerce
+from tidemill.sql.functions.regexp import MATCHES
 from tidemill.sql.functions.series import number_series, numeric_series, timestamp_series
 from tidemill.sql.functions.signature import Builder
 from tidemill.sql.functions.tree import (
@@ -47,6 +48,7 @@ from tidemill.types.model import (
     TIMESTAMPTZ,
     Kind,
     SqlType,
+    array,
 )
 
 if TYPE_CHECKING:
@@ -220,6 +222,14 @@ def _of_array(name: str, function: str) -> Make:
     return make
 
 
+def _matches(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+    types = [n.type for n in nodes]
+    if len(nodes) not in MATCHES or not all(can_coerce(t, TEXT) for t in types):
+        raise b.no_function("regexp_matches", nodes, position)
+    texts = tuple(to_type(b.ctx, n, TEXT, position=position) for n in nodes)
+    return RowSource((("regexp_matches", array(TEXT)),), texts, MATCHES[len(nodes)])
+
+
 SOURCES: dict[str, Make] = {
     "unnest": _unnest,
     "generate_series": _series,
@@ -230,5 +240,6 @@ SOURCES: dict[str, Make] = {
     "jsonb_each": _each("jsonb_each", JSONB, json.EACH),
     "jsonb_each_text": _each("jsonb_each_text", TEXT, json.EACH_TEXT),
     "string_to_table": _split,
+    "regexp_matches": _matches,
     "regexp_split_to_table": _of_array("regexp_split_to_table", "regexp_split_to_array"),
 }

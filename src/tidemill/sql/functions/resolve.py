@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tidemill.errors import Unsupported
 from tidemill.sql.functions.lattice import base, can_coerce, category, common_type, is_preferred
 from tidemill.sql.functions.signature import Declared, Fn, Poly, functions_named, operators_named
 from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array, list_
@@ -198,4 +199,8 @@ def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Res
 def _made(declared: Declared, element: SqlType) -> SqlType:
     if declared is Poly.ELEMENT:
         return element
-    return array(element) if declared is Poly.ARRAY else list_(element)
+    if declared is Poly.LIST:
+        return list_(element)
+    if element.kind is Kind.ARRAY:
+        raise Unsupported("an array of arrays is not supported", hint="Use a list, as of list_agg().")
+    return array(element)

@@ -203,6 +203,7 @@ _FUNCTIONS: list[Function] = [
     _f("regexp_replace", (TEXT, TEXT, TEXT, TEXT), TEXT, regexes.replace),
     _f("regexp_match", (TEXT, TEXT), model.array(TEXT), regexes.match),
     _f("regexp_match", (TEXT, TEXT, TEXT), model.array(TEXT), regexes.match),
+    *(_f("regexp_matches", (TEXT,) * n, model.array(TEXT), regexes.all_matches, rows=True) for n in (2, 3)),
     _f("regexp_like", (TEXT, TEXT), BOOL, regexes.like),
     _f("regexp_split_to_array", (TEXT, TEXT), model.array(TEXT), regexes.split),
     _f("initcap", (TEXT,), TEXT, strings.initcap),
