@@ -22,6 +22,7 @@ from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
+from tidemill.sql.bind.digits import result_type, with_digits, written_digits
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.fold import fold
 from tidemill.sql.bind.ir import Const, Node, Op, Param
@@ -32,7 +33,13 @@ from tidemill.sql.bind.typename import sql_type
 from tidemill.sql.bind.window import bind_window, is_window_function
 from tidemill.sql.functions import signature
 from tidemill.sql.functions.lattice import FLOATS, STRINGS, base
-from tidemill.sql.functions.resolve import Resolved, resolve_function, resolve_operator
+from tidemill.sql.functions.resolve import (
+    Resolved,
+    is_ambiguous_function,
+    is_ambiguous_operator,
+    resolve_function,
+    resolve_operator,
+)
 from tidemill.types.model import BOOL, NUMERIC, TEXT, UNKNOWN, Kind
 
 if TYPE_CHECKING:
@@ -45,6 +52,8 @@ _NO_FUNCTION = (
 _NO_OPERATOR = (
     "No operator matches the given name and argument types. You might need to add explicit type casts."
 )
+
+_NOT_UNIQUE = "Could not choose a best candidate {}. You might need to add explicit type casts."
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,13 @@ class Binder:
         if signature.is_not_yet(name):
             return Unsupported(f"function {name}() is not supported yet", position=position)
         shown = ", ".join(str(base(a.type)) for a in args)
+        if is_ambiguous_function(name, [a.type for a in args]):
+            return TidemillError(
+                f"function {name}({shown}) is not unique",
+                hint=_NOT_UNIQUE.format("function"),
+                sqlstate="42725",
+                position=position,
+            )
         return UndefinedObject(
             f"function {name}({shown}) does not exist", sqlstate="42883", position=position, hint=_NO_FUNCTION
         )
@@ -150,6 +166,13 @@ class Binder:
                 if len(args) == 2
                 else f"{name} {base(args[0].type)}"
             )
+            if is_ambiguous_operator(name, [a.type for a in args]):
+                raise TidemillError(
+                    f"operator is not unique: {shown}",
+                    hint=_NOT_UNIQUE.format("operator"),
+                    sqlstate="42725",
+                    position=position,
+                )
             raise UndefinedObject(
                 f"operator does not exist: {shown}", sqlstate="42883", position=position, hint=_NO_OPERATOR
             )
@@ -159,7 +182,8 @@ class Binder:
         coerced = tuple(
             to_type(self.ctx, a, t, position=position) for a, t in zip(args, found.args, strict=True)
         )
-        folded = fold(found.fn.name, found.result, coerced)
+        result = result_type(found.fn.name, found.fn.result, found.result, coerced)
+        folded = fold(found.fn.name, result, coerced)
         if folded is not None:
             return folded
         key = f"{found.fn.name}({','.join(map(str, found.args))})"
@@ -167,7 +191,7 @@ class Binder:
             self.ctx.uses_chance = True
             # Two calls are two values: never taken for the same expression.
             key = f"{key}#{self.ctx.alias()}"
-        return Op(found.result, key, coerced, found.fn.builder(found.args))
+        return Op(result, key, coerced, found.fn.builder([c.type for c in coerced]))
 
     def boolean(self, node: exp.Expr, clause: str) -> Node:
         from tidemill.sql.bind.coerce import require_bool
@@ -199,7 +223,8 @@ def _literal(b: Binder, node: exp.Expr) -> Node:
         if text.isdigit():
             value, t = integer_scalar(int(text))
             return Const(t, value, position)
-        return Const(NUMERIC, numeric_scalar(Decimal(text)), position)
+        t = with_digits(NUMERIC, written_digits(text))
+        return Const(t, numeric_scalar(Decimal(text)), position)
     except TidemillError as error:
         error.position = position
         raise

@@ -87,6 +87,23 @@ def _choose(candidates: list[_Candidate], types: Sequence[SqlType]) -> Resolved 
     for fn, declared in candidates:
         if all(_exact(d, t) for d, t in zip(declared, types, strict=True)):
             return _fill(fn, declared, types)
+    left = _left(candidates, types)
+    if len(left) != 1:
+        return None
+    return _fill(left[0][0], left[0][1], types)
+
+
+def is_ambiguous_function(name: str, types: Sequence[SqlType]) -> bool:
+    """Whether several rows would do, and none better than the others."""
+    return len(_left(_candidates(functions_named(name), len(types)), types)) > 1
+
+
+def is_ambiguous_operator(name: str, types: Sequence[SqlType]) -> bool:
+    return len(_left(_candidates(operators_named(name), len(types)), types)) > 1
+
+
+def _left(candidates: list[_Candidate], types: Sequence[SqlType]) -> list[_Candidate]:
+    """Those that PostgreSQL's rules leave, where none takes exactly these types."""
     left = [c for c in candidates if all(_accepts(d, t) for d, t in zip(c[1], types, strict=True))]
     left = [c for c in left if _fill(c[0], c[1], types) is not None]
     if len(left) > 1:
@@ -97,9 +114,7 @@ def _choose(candidates: list[_Candidate], types: Sequence[SqlType]) -> Resolved 
         left = _by_category(left, types)
     if len(left) > 1:
         left = _unknown_as_known(left, types)
-    if len(left) != 1:
-        return None
-    return _fill(left[0][0], left[0][1], types)
+    return left
 
 
 def _exact_or_preferred(declared: Declared, actual: SqlType) -> bool:

@@ -34,8 +34,8 @@ def bad_binary() -> InvalidValue:
     return InvalidValue("incorrect binary data format", sqlstate="22P03")
 
 
-def encode(array: pa.Array, *, trim: bool) -> pa.Array:
-    """A decimal column; `trim` shows no zeros at the end of the fraction."""
+def encode(array: pa.Array, *, least: int | None) -> pa.Array:
+    """A decimal column, all digits of its scale shown; or, with `least`, so many and no further zeros."""
     scale = array.type.scale
     limbs, negative = wide.magnitude(*wide.words(array))
     pad = -scale % 4
@@ -49,11 +49,12 @@ def encode(array: pa.Array, *, trim: bool) -> pa.Array:
     if not groups:
         groups = [np.zeros(len(array), np.uint64)]
     digits = np.stack(groups[::-1], axis=1).astype(np.int64)
-    return _cells(digits, len(groups) - fraction_groups, negative, None if trim else scale, valid_mask(array))
+    shown = scale if least is None else None
+    return _cells(digits, len(groups) - fraction_groups, negative, shown, least or 0, valid_mask(array))
 
 
 def _cells(
-    digits: np.ndarray, whole: int, negative: np.ndarray, scale: int | None, valid: np.ndarray
+    digits: np.ndarray, whole: int, negative: np.ndarray, scale: int | None, least: int, valid: np.ndarray
 ) -> pa.Array:
     """Header and digits from the first group that is not zero to the last; `whole` groups stand before the
     point."""
@@ -65,7 +66,7 @@ def _cells(
     if scale is None:
         group = digits[np.arange(rows), last]
         zeros = sum((group % power == 0).astype(np.int64) for power in (10, 100, 1000))
-        shown = np.where(some, np.maximum(4 * (last - whole + 1) - zeros, 0), 0)
+        shown = np.where(some, np.maximum(4 * (last - whole + 1) - zeros, least), least)
     else:
         shown = np.full(rows, scale)
     cells = np.empty((rows, _HEADER + width), dtype=">i2")
