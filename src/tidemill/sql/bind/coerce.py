@@ -16,8 +16,8 @@ from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import convert
 from tidemill.sql.bind.digits import agreed, digits_of, with_digits, written_digits
 from tidemill.sql.bind.errors import mismatch
-from tidemill.sql.bind.ir import Const, Convert, Node, Param
-from tidemill.sql.functions.lattice import STRINGS, base, can_coerce, common_type
+from tidemill.sql.bind.ir import Const, Convert, Node, Param, fitted
+from tidemill.sql.functions.lattice import FLOATS, STRINGS, base, can_coerce, common_type
 from tidemill.sql.functions.lattice import Context as CastContext
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import TEXT, Kind, SqlType
@@ -45,6 +45,8 @@ def _constant(ctx: Context, node: Const, target: SqlType, explicit: bool, positi
     if node.value is None:
         return Const(with_digits(target, digits_of(node.type)), None, where)
     zone = ctx.session.time_zone
+    if target.kind not in FLOATS:
+        node = fitted(node)
     try:
         if isinstance(node.value, str):
             plain = _without_modifiers(target) if explicit else target

@@ -32,7 +32,7 @@ from tidemill.sql.bind.table_functions import SET_RETURNING, bind_rows
 from tidemill.sql.bind.typename import sql_type
 from tidemill.sql.bind.window import bind_window, is_window_function
 from tidemill.sql.functions import signature
-from tidemill.sql.functions.lattice import FLOATS, STRINGS, base
+from tidemill.sql.functions.lattice import STRINGS, base
 from tidemill.sql.functions.resolve import (
     Resolved,
     is_ambiguous_function,
@@ -40,6 +40,7 @@ from tidemill.sql.functions.resolve import (
     resolve_function,
     resolve_operator,
 )
+from tidemill.types.arrow import NUMERIC_SCALE
 from tidemill.types.model import BOOL, NUMERIC, TEXT, UNKNOWN, Kind
 
 if TYPE_CHECKING:
@@ -219,17 +220,18 @@ def _literal(b: Binder, node: exp.Expr) -> Node:
     text = str(node.this)
     if node.args.get("is_string"):
         return Const(UNKNOWN, text, position)
+    digits = written_digits(text)
+    t = with_digits(NUMERIC, digits)
     try:
         if text.isdigit():
             value, t = integer_scalar(int(text))
             return Const(t, value, position)
-        t = with_digits(NUMERIC, written_digits(text))
-        return Const(t, numeric_scalar(Decimal(text)), position)
-    except TidemillError as error:
-        error.position = position
-        raise
-    except ArithmeticError:
-        raise TidemillError("value overflows numeric format", sqlstate="22003", position=position) from None
+        if digits is not None and digits <= NUMERIC_SCALE:
+            return Const(t, numeric_scalar(Decimal(text)), position)
+    except (TidemillError, ArithmeticError):
+        pass
+    # More than a numeric of ours has; beside a float it is one.
+    return Const(t, text, position)
 
 
 def _string(b: Binder, node: exp.Expr) -> Node:
@@ -297,7 +299,9 @@ def _unary(b: Binder, node: exp.Expr) -> Node:
             value, t = integer_scalar(-int(text))
             return Const(t, value, position)
         positive = _literal(b, inner)
-        assert isinstance(positive, Const) and isinstance(positive.value, pa.Scalar)
+        assert isinstance(positive, Const)
+        if isinstance(positive.value, str):
+            return Const(positive.type, f"-{positive.value}", position)
         return Const(positive.type, numeric_scalar(-positive.value.as_py()), position)
     return b.operator(name, [b.bind(inner)], position_of(node))
 
@@ -312,9 +316,6 @@ def _cast(b: Binder, node: exp.Expr) -> Node:
     empty = {exp.Array: Kind.ARRAY, exp.List: Kind.LIST}.get(type(node.this))
     if empty is target.kind and not node.this.expressions:
         return arrays.empty_array(target)
-    if target.kind in FLOATS and isinstance(node.this, exp.Literal) and not node.this.is_string:
-        # 1e300::float8: as a numeric, which it is at first, it would not fit ours.
-        return explicit_cast(b.ctx, Const(UNKNOWN, str(node.this.this), position_of(node)), target, None)
     return explicit_cast(b.ctx, b.bind(node.this), target, position_of(node))
 
 
