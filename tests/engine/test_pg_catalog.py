@@ -96,6 +96,8 @@ def ask(state: CatalogState, sql: str, *params: Any, session: SessionInfo = SESS
         ("('pg_class'::regclass)", "regclass"),
         ("'pg_class'::regclass::oid", "oid"),
         ("('pg_class'::regclass)::oid::int8", "int8"),
+        ("(SELECT 'pg_class'::regclass::oid)", "oid"),
+        ("'{}'::json", "json"),
         ("oid::regclass::text", "oid"),
         ("(relname::regclass)::oid", "relname"),
     ],

@@ -30,8 +30,9 @@ from tidemill.sql.bind import (
     constant_rows,
     map_spark_error,
 )
+from tidemill.sql.bind.digits import digits_of
 from tidemill.sql.parse import parse
-from tidemill.types.arrow import arrow_schema, storage_schema
+from tidemill.types.arrow import NUMERIC_SCALE, arrow_schema, storage_schema
 from tidemill.types.json import canonical_json
 from tidemill.types.model import Column, RelationDesc
 from tidemill.types.names import physical_names
@@ -56,11 +57,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows of texts as a client sees them (None for NULL), and the columns' names and types."""
+    """Rows of texts as a client sees them (None for NULL), and the columns' names and types. `values`: the
+    columns whose numbers are compared by their values alone, for how many digits they show is not known."""
 
     names: list[str]
     oids: list[int]
     rows: list[tuple[str | None, ...]]
+    values: list[bool]
 
 
 def lines(name: str) -> list[str]:
@@ -134,7 +137,7 @@ class Oracle:
             )
             for r in range(result.ntuples)
         ]
-        return Answer(names, oids, rows)
+        return Answer(names, oids, rows, [False] * len(oids))
 
     def relation(self, name: str) -> tuple[RelationDesc, pa.Table]:
         """A table's columns and rows in storage form."""
@@ -249,17 +252,18 @@ def answer_of(columns: Sequence[Column], table: pa.Table, zone: str) -> Answer:
         for column, c in zip(table.columns, columns, strict=True)
     ]
     rows = list(zip(*texts, strict=True)) if texts else []
-    return Answer([c.name for c in columns], [oid(c.type) for c in columns], rows)
+    values = [digits_of(c.type) in (None, NUMERIC_SCALE) for c in columns]
+    return Answer([c.name for c in columns], [oid(c.type) for c in columns], rows, values)
 
 
-def same_text(mine: str | None, theirs: str | None, t: int) -> bool:
-    """Equal answers. A numeric is compared by value, to 18 digits behind the point; jsonb as we write it, for
-    its numbers lose the zeros at their end."""
+def same_text(mine: str | None, theirs: str | None, t: int, *, value: bool = True) -> bool:
+    """Equal answers. A numeric whose digits are not known is compared by `value`, to 18 digits behind the
+    point; jsonb as we write it, for its numbers lose the zeros at their end."""
     if mine == theirs:
         return True
     if mine is None or theirs is None:
         return False
-    if t in (1700, 1231):
+    if t in (1700, 1231) and value:
         return _rounded(mine) == _rounded(theirs)
     if t == 3802:
         return mine == canonical_json(theirs)

@@ -85,7 +85,10 @@ def compare(mine: Answer | Failure, theirs: Answer | Failure, *, ordered: bool =
         left = mine.rows if ordered else sorted(mine.rows, key=key)
         right = theirs.rows if ordered else sorted(theirs.rows, key=key)
         for a, b in zip(left, right, strict=True):
-            if not all(same_text(x, y, t) for x, y, t in zip(a, b, mine.oids, strict=True)):
+            if not all(
+                same_text(x, y, t, value=value)
+                for x, y, t, value in zip(a, b, mine.oids, mine.values, strict=True)
+            ):
                 problem = f"\n    here {a}\n    PostgreSQL {b}"
                 break
     return problem
@@ -106,7 +109,8 @@ def test_expressions(oracle: Oracle, subject: Subject) -> None:
     for text in texts:
         theirs = oracle.ask(f"SELECT v.id AS key, {text} FROM v ORDER BY key")
         if isinstance(theirs, Answer):
-            theirs = Answer(theirs.names[1:], theirs.oids[1:], [r[1:] for r in theirs.rows])
+            rows = [r[1:] for r in theirs.rows]
+            theirs = Answer(theirs.names[1:], theirs.oids[1:], rows, theirs.values[1:])
         expected[text] = theirs
     # What should fail is asked by itself: among others it would cost a search for who it was.
     failing = [(t, q) for t, q in bound if isinstance(expected[t], Failure) or t in known]
@@ -137,7 +141,7 @@ def ask_together(subject: Subject, batch: list[tuple[str, BoundQuery]]) -> dict[
     for i, (text, query) in enumerate(batch):
         column: Column = query.columns[0]
         rows: list[Any] = [(row[i + 1],) for row in whole.rows]
-        found[text] = Answer([column.name], [whole.oids[i + 1]], rows)
+        found[text] = Answer([column.name], [whole.oids[i + 1]], rows, [whole.values[i + 1]])
     return found
 
 

@@ -31,6 +31,7 @@ from tidemill.sql.bind import (
     substitute,
     substitute_expr,
 )
+from tidemill.sql.bind.digits import digits_of
 from tidemill.sql.bind.spark_errors import map_spark_text
 from tidemill.sql.functions import inventory
 from tidemill.sql.names import quote_ident
@@ -154,6 +155,10 @@ def fails(sql: str) -> TidemillError:
         ("now()", NOW),
         ("mz_now()", 17),
         ("pg_typeof(1.5)", "numeric"),
+        ("'{a=>1}'::map[text=>int]", [("a", 1)]),
+        ("'{1,2}'::int list", [1, 2]),
+        ("1.10 + 2.20", Decimal("3.3")),
+        ("(1.10 + 2.20)::text", "3.30"),
     ],
 )
 def test_constants_need_no_spark(sql: str, value: Any) -> None:
@@ -322,9 +327,10 @@ def test_errors_know_their_place(sql: str, position: int) -> None:
         "SELECT a FROM t WHERE b LIKE ANY (SELECT b FROM t)",
         "SELECT jsonb_path_query(b::jsonb, '$') FROM t",
         "SELECT jsonb_each(b::jsonb) FROM t",
-        "SELECT * FROM upper('a')",
         "SELECT uuidv7()",
-        "SELECT scale(n) FROM t",
+        "SELECT scale(n / 7) FROM t",
+        "SELECT random(1.5, 2)",
+        "SELECT array_agg(ARRAY[a]) FROM t",
         "SELECT gamma(1)",
         "SELECT t FROM t",
         "SELECT (SELECT count(*) FROM t x WHERE x.a < (SELECT max(y.a) FROM t y WHERE y.a = t.a)) FROM t",
@@ -551,3 +557,26 @@ def test_the_allow_list_has_no_row_twice() -> None:
     found = inventory()
     calls = [row.split(" -> ")[0] for row in found]
     assert len(calls) == len(set(calls)) and len(found) > 400
+
+
+@pytest.mark.parametrize(
+    ("sql", "shown"),
+    [
+        ("n", 2),  # a column of numeric(10,2)
+        ("n * 1.5", 3),
+        ("a + 1.50", 2),
+        ("sum(n)", 2),
+        ("coalesce(n, 0.50)", 2),
+        ("coalesce(n, 0.5)", None),
+        ("n / 7", None),
+        ("coalesce($1, 1.50)", None),
+    ],
+)
+def test_digits_that_a_numeric_shows(sql: str, shown: int | None) -> None:
+    assert digits_of(bind(f"SELECT {sql} FROM t").columns[0].type) == shown
+
+
+def test_rows_of_different_digits_show_none() -> None:
+    for sql in ("VALUES (1.5), (2.50)", "SELECT 1.5 UNION ALL SELECT 2.50"):
+        assert bind(sql).columns[0].type.shown is None
+    assert bind("SELECT 1.25 UNION ALL SELECT 2.50").columns[0].type.shown == 2

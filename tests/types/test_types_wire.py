@@ -3,6 +3,7 @@ maps, uint)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -187,3 +188,19 @@ def test_chunked_columns_and_empty_ones() -> None:
             == len(encode_binary(pa.array([], arrow_type(t)), t))
             == 0
         )
+
+
+def test_a_numeric_shows_as_many_digits_as_its_query_tells() -> None:
+    plain, told = model.NUMERIC, replace(model.NUMERIC, shown=2)
+    texts = ["2.5", "0", "-1", "-0.25", "100", None, "99999999999999999999.99"]
+    column = decode_text(pa.array(texts), plain)
+    shown = [b"2.50", b"0.00", b"-1.00", b"-0.25", b"100.00", None, b"99999999999999999999.99"]
+    assert encode_text(column, told).to_pylist() == shown
+    assert encode_text(column, plain).to_pylist() == [None if t is None else t.encode() for t in texts]
+    fixed = decode_text(pa.array(texts), model.numeric(38, 2))
+    assert encode_binary(column, told).to_pylist() == encode_binary(fixed, model.numeric(38, 2)).to_pylist()
+    assert encode_text(pa.array([[v] for v in column]), model.array(told)).to_pylist()[0] == b"{2.50}"
+    # More digits than were told are never hidden; nor are types others for what they show.
+    longer = decode_text(pa.array(["1.234"]), plain)
+    assert encode_text(longer, told).to_pylist() == [b"1.234"]
+    assert told == plain and model.face(told) != model.face(plain) and model.plain(told).shown is None

@@ -34,7 +34,7 @@ from tidemill.engine.session import EngineSession
 from tidemill.engine.transaction import Mode
 from tidemill.errors import InvalidTransactionState, Notice, UndefinedObject, WrongObjectType
 from tidemill.sql import ast
-from tidemill.types.model import Column
+from tidemill.types.model import Column, plain
 
 
 async def transact(
@@ -187,8 +187,8 @@ def find_or_none(
 
 
 def renamed(columns: Sequence[Column], names: Sequence[ast.Ident]) -> list[Column]:
-    """The query's columns under the names that the statement gives the first of them."""
+    """The query's columns, as they are stored, under the names that the statement gives the first of them."""
     if len(names) > len(columns):
         raise WrongObjectType("too many column names were specified", sqlstate="42601")
     out = [replace(c, name=n.value) for c, n in zip(columns, names, strict=False)]
-    return [*out, *columns[len(names) :]]
+    return [replace(c, type=plain(c.type)) for c in (*out, *columns[len(names) :])]

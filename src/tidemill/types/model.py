@@ -6,7 +6,8 @@ the wire: those forms live beside it, one file each (`arrow`, `delta`, `spark`, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -49,7 +50,9 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class SqlType:
     """One SQL type. `length` for varchar(n) and char(n); `precision` and `scale` for numeric(p,s), both None
-    for numeric; `element` for array, list and map (whose keys are text); `fields` for record."""
+    for numeric; `element` for array, list and map (whose keys are text); `fields` for record. `shown`:
+    how many digits behind the point a numeric without a scale shows at least, where a query knows it; no part
+    of what the type is, nor of what is stored."""
 
     kind: Kind
     length: int | None = None
@@ -57,6 +60,7 @@ class SqlType:
     scale: int | None = None
     element: SqlType | None = None
     fields: tuple[Column, ...] = ()
+    shown: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return type_name(self)
@@ -115,6 +119,22 @@ OID = SqlType(Kind.OID)
 NAME = SqlType(Kind.NAME)
 QCHAR = SqlType(Kind.QCHAR)
 UNKNOWN = SqlType(Kind.UNKNOWN)
+
+
+def plain(t: SqlType) -> SqlType:
+    """The type as it is stored: without the digits that a query's numerics show."""
+    if t.element is not None:
+        return replace(t, element=plain(t.element))
+    return t if t.shown is None else replace(t, shown=None)
+
+
+def face(t: SqlType) -> Hashable:
+    """What clients see of a type's values: the type and the digits that its numerics show. Types alone are
+    equal whatever these are."""
+    inner = t
+    while inner.element is not None:
+        inner = inner.element
+    return t, inner.shown
 
 
 def numeric(precision: int, scale: int = 0) -> SqlType:

@@ -20,7 +20,7 @@ from tidemill.server.http.forms import stopping
 from tidemill.server.http.limits import MAX_STREAMS, SHUTDOWN_SECONDS
 from tidemill.server.http.metrics import STREAMS
 from tidemill.server.shared import BlockEncoder, Encodings
-from tidemill.types.model import Column
+from tidemill.types.model import Column, face
 
 E = TypeVar("E", bound=BlockEncoder)
 
@@ -75,7 +75,7 @@ class Streams:
         columns = rows.columns
         if not rows.shared:
             return make(columns)
-        types = tuple(c.type for c in columns)
+        types = tuple(face(c.type) for c in columns)
         return self._encodings.common((make, types), lambda: make(columns))
 
     async def encoded(

@@ -29,6 +29,7 @@ from tidemill.server.pgwire.rows import (
     rows_of_a_piece,
 )
 from tidemill.server.shared import BlockEncoder
+from tidemill.types.model import face
 
 # Streams that have no end have no size either.
 _UNLIMITED_TAGS = frozenset({"SUBSCRIBE"})
@@ -196,7 +197,7 @@ class RowStream:
         formats = result_formats(self._formats, len(columns))
         if not self._rows.shared:
             return line.shapes.of(columns, formats, zone).encoder
-        types = tuple(c.type for c in columns)
+        types = tuple(face(c.type) for c in columns)
         return line.encodings.common(
             ("rows", types, formats, zone), lambda: RowEncoder(columns, formats, zone)
         )
@@ -238,7 +239,7 @@ async def send_copy(line: Line, copy: CopyOut) -> str:
     encoder = copy_encoder(columns, options, timezone=zone)
     own, common = _Framed(encoder), None
     if copy.shared:
-        types = tuple((c.name, c.type) for c in columns)
+        types = tuple((c.name, face(c.type)) for c in columns)
         common = line.encodings.common(
             ("copy", types, options, zone),
             lambda: _Framed(copy_encoder(columns, options, timezone=zone, begun=True)),

@@ -11,6 +11,7 @@ from sqlglot import exp
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.bind.coerce import settle, to_type
+from tidemill.sql.bind.digits import result_type
 from tidemill.sql.bind.errors import GroupingError, InvalidColumnReference
 from tidemill.sql.bind.ir import Aggregate, Node, SortKey, Window, lower, walk
 from tidemill.sql.bind.json_calls import aggregate_arguments
@@ -71,7 +72,8 @@ def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, posit
                 "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
                 position=position,
             )
-    return Aggregate(found.result, found.fn, coerced, call_.distinct, condition, order)
+    result = result_type(found.fn.name, found.fn.result, found.result, coerced)
+    return Aggregate(result, found.fn, coerced, call_.distinct, condition, order)
 
 
 def check_no_windows(nodes: Sequence[Node], position: int | None) -> None:

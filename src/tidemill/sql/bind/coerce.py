@@ -14,9 +14,10 @@ import pyarrow as pa
 from tidemill.errors import TidemillError, UndefinedObject
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import convert
+from tidemill.sql.bind.digits import agreed, digits_of, with_digits, written_digits
 from tidemill.sql.bind.errors import mismatch
-from tidemill.sql.bind.ir import Const, Convert, Node, Param
-from tidemill.sql.functions.lattice import STRINGS, base, can_coerce, common_type
+from tidemill.sql.bind.ir import Const, Convert, Node, Param, fitted
+from tidemill.sql.functions.lattice import FLOATS, STRINGS, base, can_coerce, common_type
 from tidemill.sql.functions.lattice import Context as CastContext
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import TEXT, Kind, SqlType
@@ -36,19 +37,21 @@ def to_type(
         return to_type(ctx, replace(node, type=plain), target, explicit=explicit)
     if isinstance(node, Const):
         return _constant(ctx, node, target, explicit, position)
-    return Convert(target, node, explicit)
+    return Convert(with_digits(target, digits_of(node.type)), node, explicit)
 
 
 def _constant(ctx: Context, node: Const, target: SqlType, explicit: bool, position: int | None) -> Node:
     where = node.position if node.position is not None else position
     if node.value is None:
-        return Const(target, None, where)
+        return Const(with_digits(target, digits_of(node.type)), None, where)
     zone = ctx.session.time_zone
+    if target.kind not in FLOATS:
+        node = fitted(node)
     try:
         if isinstance(node.value, str):
             plain = _without_modifiers(target) if explicit else target
             value = parse_literal(node.value, plain, timezone=zone)
-            read = Const(plain, value, where)
+            read = Const(with_digits(plain, written_digits(node.value)), value, where)
             return read if plain == target else to_type(ctx, read, target, explicit=explicit)
         one = pa.repeat(node.value, 1) if node.value.is_valid else pa.nulls(1, arrow_type(node.type))
         converted = convert(one, node.type, target, explicit=explicit, zone=zone)
@@ -57,8 +60,14 @@ def _constant(ctx: Context, node: Const, target: SqlType, explicit: bool, positi
             error.position = where
         raise
     if converted is None:
-        return Convert(target, node, explicit)
-    return Const(target, converted[0], where)
+        return Convert(with_digits(target, digits_of(node.type)), node, explicit)
+    return Const(with_digits(target, _digits(node)), converted[0], where)
+
+
+def _digits(node: Const) -> int | None:
+    if node.type.kind in STRINGS and isinstance(node.value, pa.Scalar) and node.value.is_valid:
+        return written_digits(node.value.as_py())
+    return digits_of(node.type)
 
 
 def _without_modifiers(t: SqlType) -> SqlType:
@@ -109,7 +118,8 @@ def unify(
     if target.kind in STRINGS and any(n.type.kind is Kind.UNKNOWN for n in nodes):
         # A literal has no length: nothing is filled up or cut.
         target = base(target)
-    return [to_type(ctx, n, target) for n in nodes], target
+    typed = [to_type(ctx, n, target) for n in nodes]
+    return typed, agreed(target, typed)
 
 
 def require_bool(ctx: Context, node: Node, clause: str, position: int | None) -> Node:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import call_of
 from tidemill.sql.bind.operators import BINARY, UNARY
-from tidemill.sql.bind.typename import sql_type
+from tidemill.sql.bind.typename import sql_type, written_name
 from tidemill.types.model import Kind
 
 UNNAMED = "?column?"
@@ -90,7 +91,13 @@ def power_name(node: exp.Expr) -> str:
 
 
 def _type_name(node: exp.Expr) -> str:
-    t = sql_type(node)
+    """A type that only catalog queries have is called as it was written."""
+    try:
+        t = sql_type(node)
+    except TidemillError:
+        if isinstance(node, exp.DataType) and node.this is exp.DType.ARRAY:
+            return _type_name(node.expressions[0])
+        return "json" if node.this is exp.DType.JSON else written_name(node)
     while t.kind is Kind.ARRAY and t.element is not None:
         t = t.element
     return t.kind.value

@@ -99,9 +99,10 @@ def _cells(
 
 def evaluate_node(node: Node, session: SessionInfo, params: Sequence[pa.Scalar] = ()) -> pa.Scalar | None:
     """The node's value in storage form; None if it takes Spark or parameters that are not there yet."""
-    from tidemill.sql.bind.ir import Const, Convert, Param, SessionValue
+    from tidemill.sql.bind.ir import Const, Convert, Param, SessionValue, fitted
 
     if isinstance(node, Const):
+        node = fitted(node)
         if node.value is None or isinstance(node.value, str):
             return pa.scalar(node.value, arrow_type(node.type))
         return node.value

@@ -51,7 +51,7 @@ def convert(
     if source.kind is Kind.NUMERIC and target.kind is Kind.NUMERIC:
         return _rescale(array, target)
     if source.kind is target.kind:
-        return array if source.kind is not Kind.ARRAY else None
+        return array if source.kind not in (Kind.ARRAY, Kind.LIST, Kind.MAP) else None
     if source.kind is Kind.BOOL and target.kind is Kind.INT4:
         return array.cast(pa.int32())
     if target.kind is Kind.BOOL and source.kind is Kind.INT4:

@@ -22,6 +22,7 @@ from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
+from tidemill.sql.bind.digits import result_type, with_digits, written_digits
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.fold import fold
 from tidemill.sql.bind.ir import Const, Node, Op, Param
@@ -31,8 +32,15 @@ from tidemill.sql.bind.table_functions import SET_RETURNING, bind_rows
 from tidemill.sql.bind.typename import sql_type
 from tidemill.sql.bind.window import bind_window, is_window_function
 from tidemill.sql.functions import signature
-from tidemill.sql.functions.lattice import FLOATS, STRINGS, base
-from tidemill.sql.functions.resolve import Resolved, resolve_function, resolve_operator
+from tidemill.sql.functions.lattice import STRINGS, base
+from tidemill.sql.functions.resolve import (
+    Resolved,
+    is_ambiguous_function,
+    is_ambiguous_operator,
+    resolve_function,
+    resolve_operator,
+)
+from tidemill.types.arrow import NUMERIC_SCALE
 from tidemill.types.model import BOOL, NUMERIC, TEXT, UNKNOWN, Kind
 
 if TYPE_CHECKING:
@@ -45,6 +53,8 @@ _NO_FUNCTION = (
 _NO_OPERATOR = (
     "No operator matches the given name and argument types. You might need to add explicit type casts."
 )
+
+_NOT_UNIQUE = "Could not choose a best candidate {}. You might need to add explicit type casts."
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,13 @@ class Binder:
         if signature.is_not_yet(name):
             return Unsupported(f"function {name}() is not supported yet", position=position)
         shown = ", ".join(str(base(a.type)) for a in args)
+        if is_ambiguous_function(name, [a.type for a in args]):
+            return TidemillError(
+                f"function {name}({shown}) is not unique",
+                hint=_NOT_UNIQUE.format("function"),
+                sqlstate="42725",
+                position=position,
+            )
         return UndefinedObject(
             f"function {name}({shown}) does not exist", sqlstate="42883", position=position, hint=_NO_FUNCTION
         )
@@ -150,6 +167,13 @@ class Binder:
                 if len(args) == 2
                 else f"{name} {base(args[0].type)}"
             )
+            if is_ambiguous_operator(name, [a.type for a in args]):
+                raise TidemillError(
+                    f"operator is not unique: {shown}",
+                    hint=_NOT_UNIQUE.format("operator"),
+                    sqlstate="42725",
+                    position=position,
+                )
             raise UndefinedObject(
                 f"operator does not exist: {shown}", sqlstate="42883", position=position, hint=_NO_OPERATOR
             )
@@ -159,7 +183,8 @@ class Binder:
         coerced = tuple(
             to_type(self.ctx, a, t, position=position) for a, t in zip(args, found.args, strict=True)
         )
-        folded = fold(found.fn.name, found.result, coerced)
+        result = result_type(found.fn.name, found.fn.result, found.result, coerced)
+        folded = fold(found.fn.name, result, coerced)
         if folded is not None:
             return folded
         key = f"{found.fn.name}({','.join(map(str, found.args))})"
@@ -167,7 +192,7 @@ class Binder:
             self.ctx.uses_chance = True
             # Two calls are two values: never taken for the same expression.
             key = f"{key}#{self.ctx.alias()}"
-        return Op(found.result, key, coerced, found.fn.builder(found.args))
+        return Op(result, key, coerced, found.fn.builder([c.type for c in coerced]))
 
     def boolean(self, node: exp.Expr, clause: str) -> Node:
         from tidemill.sql.bind.coerce import require_bool
@@ -195,16 +220,18 @@ def _literal(b: Binder, node: exp.Expr) -> Node:
     text = str(node.this)
     if node.args.get("is_string"):
         return Const(UNKNOWN, text, position)
+    digits = written_digits(text)
+    t = with_digits(NUMERIC, digits)
     try:
         if text.isdigit():
             value, t = integer_scalar(int(text))
             return Const(t, value, position)
-        return Const(NUMERIC, numeric_scalar(Decimal(text)), position)
-    except TidemillError as error:
-        error.position = position
-        raise
-    except ArithmeticError:
-        raise TidemillError("value overflows numeric format", sqlstate="22003", position=position) from None
+        if digits is not None and digits <= NUMERIC_SCALE:
+            return Const(t, numeric_scalar(Decimal(text)), position)
+    except (TidemillError, ArithmeticError):
+        pass
+    # More than a numeric of ours has; beside a float it is one.
+    return Const(t, text, position)
 
 
 def _string(b: Binder, node: exp.Expr) -> Node:
@@ -272,7 +299,9 @@ def _unary(b: Binder, node: exp.Expr) -> Node:
             value, t = integer_scalar(-int(text))
             return Const(t, value, position)
         positive = _literal(b, inner)
-        assert isinstance(positive, Const) and isinstance(positive.value, pa.Scalar)
+        assert isinstance(positive, Const)
+        if isinstance(positive.value, str):
+            return Const(positive.type, f"-{positive.value}", position)
         return Const(positive.type, numeric_scalar(-positive.value.as_py()), position)
     return b.operator(name, [b.bind(inner)], position_of(node))
 
@@ -287,9 +316,6 @@ def _cast(b: Binder, node: exp.Expr) -> Node:
     empty = {exp.Array: Kind.ARRAY, exp.List: Kind.LIST}.get(type(node.this))
     if empty is target.kind and not node.this.expressions:
         return arrays.empty_array(target)
-    if target.kind in FLOATS and isinstance(node.this, exp.Literal) and not node.this.is_string:
-        # 1e300::float8: as a numeric, which it is at first, it would not fit ours.
-        return explicit_cast(b.ctx, Const(UNKNOWN, str(node.this.this), position_of(node)), target, None)
     return explicit_cast(b.ctx, b.bind(node.this), target, position_of(node))
 
 

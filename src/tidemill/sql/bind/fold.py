@@ -1,19 +1,24 @@
-"""Arithmetic on constants that is done while binding: signs, and sums and products of whole numbers.
+"""Arithmetic on constants that is done while binding: signs, sums and products, and what numeric has beyond.
 
-So that -2.5::int and LIMIT 10 * 2 are constants. Everything else is Spark's.
+So that -2.5::int and LIMIT 10 * 2 are constants, and a quotient of constants has PostgreSQL's digits.
+Everything else is Spark's, errors too: a branch that is not taken raises none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from tidemill.errors import InvalidValue
+from tidemill.errors import InvalidValue, TidemillError
+from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.ir import Const, Node
 from tidemill.sql.functions.lattice import FLOATS, SIGNED
-from tidemill.types.arrow import arrow_type
+from tidemill.sql.functions.rowwise import stored
+from tidemill.sql.scalar import numbers
+from tidemill.types.arrow import NUMERIC_SCALE, arrow_type
 from tidemill.types.model import Kind, SqlType
 
 _SIGNED_NUMBERS = SIGNED | FLOATS | {Kind.NUMERIC}
@@ -33,6 +38,9 @@ def fold(name: str, result: SqlType, args: Sequence[Node]) -> Const | None:
         values.append(arg.value.as_py())
     if len(values) == 1 and name == "-":
         return _constant(-values[0], result)
+    if result.kind is Kind.NUMERIC and all(a.type.kind is Kind.NUMERIC for a in args):
+        known = [digits_of(a.type) for a in args]
+        return _numeric(name, result, values, [NUMERIC_SCALE if d is None else d for d in known])
     if len(values) != 2 or any(kind not in SIGNED for kind in (result.kind, *(a.type.kind for a in args))):
         return None
     if name == "+":
@@ -40,6 +48,40 @@ def fold(name: str, result: SqlType, args: Sequence[Node]) -> Const | None:
     if name == "-":
         return _constant(values[0] - values[1], result)
     return _constant(values[0] * values[1], result) if name == "*" else None
+
+
+_FUNCTIONS: dict[tuple[str, int], Callable[..., Decimal]] = {
+    ("+", 2): numbers.EXACT.add,
+    ("-", 2): numbers.EXACT.subtract,
+    ("*", 2): numbers.EXACT.multiply,
+    ("sqrt", 1): numbers.sqrt,
+    ("ln", 1): numbers.ln,
+    ("exp", 1): numbers.exp,
+    ("log", 1): numbers.log10,
+    ("log10", 1): numbers.log10,
+    ("log", 2): numbers.log,
+    ("power", 2): numbers.power,
+    ("pow", 2): numbers.power,
+    ("^", 2): numbers.power,
+}
+
+
+def _numeric(name: str, t: SqlType, values: Sequence[Decimal], shown: Sequence[int]) -> Const | None:
+    """Of numerics; None where it fails, so that it fails when it is run."""
+    try:
+        if (name, len(values)) == ("/", 2):
+            found = numbers.quotient(values[0], values[1], max(d for d in (0, *shown) if d < NUMERIC_SCALE))
+        elif (run := _FUNCTIONS.get((name, len(values)))) is not None:
+            found = run(*(v.quantize(Decimal(1).scaleb(-d)) for v, d in zip(values, shown, strict=True)))
+        else:
+            return None
+        rounded = stored(found, t)
+    except TidemillError:
+        return None
+    if t.shown is None:
+        exponent = found.as_tuple().exponent
+        t = with_digits(t, -exponent if isinstance(exponent, int) else None)
+    return _constant(rounded, t)
 
 
 def _constant(value: Any, t: SqlType) -> Const:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from sqlglot import exp
 
-from tidemill.errors import Internal, Unsupported
+from tidemill.errors import Internal, InvalidValue, TidemillError, Unsupported
+from tidemill.sql.bind.convert import numeric_scalar
 from tidemill.sql.bind.literal import literal_tree
 from tidemill.sql.functions.casts import cast_tree
 from tidemill.sql.functions.markers import Fixed, fixed, parameter
@@ -34,10 +36,26 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Const(Node):
-    """A value in storage form; while its type is still unknown, the text of the literal. None is NULL."""
+    """A value in storage form; while its type is still unknown, the text of the literal. None is NULL. Of a
+    number with more digits than a numeric holds, too, the text: it may still become a float (`fitted`)."""
 
     value: Any  # pa.Scalar | str | None
     position: int | None = field(default=None, compare=False)
+
+
+def fitted(node: Const) -> Const:
+    """Before its value is used: a number that did not become a float is a numeric, rounded to its digits."""
+    if node.type.kind is not Kind.NUMERIC or not isinstance(node.value, str):
+        return node
+    try:
+        return replace(node, value=numeric_scalar(Decimal(node.value)))
+    except (TidemillError, ArithmeticError):
+        raise InvalidValue(
+            "value overflows numeric format",
+            detail="numeric holds 20 digits before and 18 behind the decimal point.",
+            sqlstate="22003",
+            position=node.position,
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +233,7 @@ def _rewrite_subquery(node: Subquery, change: Callable[[Node], Node | None]) -> 
 def lower(node: Node) -> Tree:
     """The node as Spark SQL, in the storage form of its type."""
     if isinstance(node, Const):
-        return literal_tree(node.value, node.type)
+        return literal_tree(fitted(node).value, node.type)
     if isinstance(node, Ref):
         return column(node.table, node.name)
     if isinstance(node, Param):

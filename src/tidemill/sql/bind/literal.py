@@ -72,7 +72,17 @@ def literal_tree(value: Any, t: SqlType) -> Tree:
         inner = element_type(t)
         values: Any = value.values
         return cast_to(call("array", *(literal_tree(v, inner) for v in values)), t)
+    if kind is Kind.MAP:
+        pairs: Any = value.as_py()
+        keys = call("array", *(string(k) for k, _ in pairs))
+        members = call("array", *(literal_tree(v, element_type(t)) for v in _items(value)))
+        return cast_to(call("map_from_arrays", keys, members) if pairs else call("map"), t)
     raise Internal(f"no literal of type {t}")
+
+
+def _items(value: Any) -> Any:
+    """A map's members, as scalars."""
+    return value.values.field(1)
 
 
 def _number(value: int) -> Tree:

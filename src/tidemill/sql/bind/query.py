@@ -25,7 +25,7 @@ from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import select_from, subquery_as
 from tidemill.sql.functions.comparison import check_grouped
 from tidemill.sql.functions.lattice import common_type
-from tidemill.types.model import Column
+from tidemill.types.model import Column, SqlType
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> B
                 f"{name} types {pair[0]} and {pair[1]} cannot be matched", position_of(query.expression)
             )
         refs = [Ref(c.type, a, f"c{i}") for c, a in zip((left, right), aliases, strict=True)]
-        typed = _through(env, raw, refs)
-        columns.append(Column(left.name, typed[0].type))
+        typed, t = _through(env, raw, refs)
+        columns.append(Column(left.name, t))
         if query.args.get("distinct"):
             check_grouped(typed[0].type, name)
         for output, node in zip(outputs, typed, strict=True):
@@ -160,13 +160,13 @@ def _raw_output(side: Bound, index: int) -> Node:
     return Ref(side.columns[index].type, "", "")
 
 
-def _through(env: Env, raw: Sequence[Node], refs: Sequence[Ref]) -> list[Node]:
+def _through(env: Env, raw: Sequence[Node], refs: Sequence[Ref]) -> tuple[list[Node], SqlType]:
     """The sides' columns as their common type: by reference, or, for untyped literals, as the literal
     itself."""
     from tidemill.types.model import Kind
 
     nodes = [r if n.type.kind is not Kind.UNKNOWN else n for n, r in zip(raw, refs, strict=True)]
-    return unify(env.ctx, nodes, "UNION")[0]
+    return unify(env.ctx, nodes, "UNION")
 
 
 def _finish(env: Env, bound: Bound, query: exp.Expr, parent: Scope | None) -> Bound:

@@ -19,7 +19,7 @@ from tidemill.sql.bind.query import Bound, bind_level, named
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import select_from, subquery_as
 from tidemill.sql.functions.lattice import base, can_coerce, common_type
-from tidemill.types.model import SqlType
+from tidemill.types.model import SqlType, plain
 
 
 class InvalidRecursion(TidemillError):
@@ -30,7 +30,8 @@ def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope 
     name, query = item.alias, item.this
     _check(name, query)
     first = bind_level(env, query.this, parent)
-    columns = named(first.columns, names, item)
+    # What the numbers of later rows show, the first ones cannot say.
+    columns = tuple(replace(c, type=plain(c.type)) for c in named(first.columns, names, item))
     table = f"tm_rec_{env.ctx.alias()}"
     itself = replace(first, source=_picked(table, len(columns)), columns=columns, constants=None, nodes=())
     again = bind_level(replace(env, ctes={**env.ctes, name: itself}), query.expression, parent)

@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.coerce import to_type, unify
+from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import unsupported
 from tidemill.sql.bind.ir import Const, Node
 from tidemill.sql.functions import json
 from tidemill.sql.functions.arrays import from_string
 from tidemill.sql.functions.lattice import INTEGERS, can_coerce
+from tidemill.sql.functions.regexp import MATCHES
 from tidemill.sql.functions.series import number_series, numeric_series, timestamp_series
 from tidemill.sql.functions.signature import Builder
 from tidemill.sql.functions.tree import (
@@ -47,6 +49,7 @@ from tidemill.types.model import (
     TIMESTAMPTZ,
     Kind,
     SqlType,
+    array,
 )
 
 if TYPE_CHECKING:
@@ -131,14 +134,22 @@ def _series(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource
         raise b.no_function("generate_series", nodes, position)
     typed, t = unify(b.ctx, list(nodes), "generate_series")
     if t.kind is Kind.NUMERIC:
-        typed = [to_type(b.ctx, n, NUMERIC) for n in typed]
-        return RowSource((("generate_series", NUMERIC),), tuple(typed), numeric_series)
+        return _numerics(b, typed)
     if t not in (INT4, INT8):
         wide = INT4 if t.kind in (Kind.INT2, Kind.UINT2) else INT8 if t.kind is Kind.UINT4 else NUMERIC
         typed, t = [to_type(b.ctx, n, wide) for n in typed], wide
         if t is NUMERIC:
-            return RowSource((("generate_series", NUMERIC),), tuple(typed), numeric_series)
+            return _numerics(b, typed)
     return RowSource((("generate_series", t),), tuple(typed), number_series(t))
+
+
+def _numerics(b: Binder, nodes: Sequence[Node]) -> RowSource:
+    """A step with more digits than the start gives them to all but the first."""
+    typed = tuple(to_type(b.ctx, n, NUMERIC) for n in nodes)
+    first, *steps = (digits_of(n.type) for n in (typed[0], *typed[2:]))
+    known = first is not None and all(s is not None and s <= first for s in steps)
+    t = with_digits(NUMERIC, first if known else None)
+    return RowSource((("generate_series", t),), typed, numeric_series)
 
 
 def _times(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
@@ -220,6 +231,14 @@ def _of_array(name: str, function: str) -> Make:
     return make
 
 
+def _matches(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+    types = [n.type for n in nodes]
+    if len(nodes) not in MATCHES or not all(can_coerce(t, TEXT) for t in types):
+        raise b.no_function("regexp_matches", nodes, position)
+    texts = tuple(to_type(b.ctx, n, TEXT, position=position) for n in nodes)
+    return RowSource((("regexp_matches", array(TEXT)),), texts, MATCHES[len(nodes)])
+
+
 SOURCES: dict[str, Make] = {
     "unnest": _unnest,
     "generate_series": _series,
@@ -230,5 +249,6 @@ SOURCES: dict[str, Make] = {
     "jsonb_each": _each("jsonb_each", JSONB, json.EACH),
     "jsonb_each_text": _each("jsonb_each_text", TEXT, json.EACH_TEXT),
     "string_to_table": _split,
+    "regexp_matches": _matches,
     "regexp_split_to_table": _of_array("regexp_split_to_table", "regexp_split_to_array"),
 }

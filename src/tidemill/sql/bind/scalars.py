@@ -14,11 +14,13 @@ from tidemill.sql.bind import session
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import explicit_cast, settle, to_type
 from tidemill.sql.bind.colname import power_name
+from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import Const, Convert, Node, Op
 from tidemill.sql.bind.typename import named_type
 from tidemill.sql.functions import extract as extracting
 from tidemill.sql.functions import regexp
+from tidemill.sql.functions.lattice import can_coerce
 from tidemill.sql.functions.strings import format_call
 from tidemill.sql.functions.tree import (
     Tree,
@@ -166,6 +168,19 @@ def _date_trunc(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return b.apply("date_trunc", args, position)
 
 
+def _scale(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+    """Known where the digits that the argument shows are."""
+    args = b.bind_all(call_.args)
+    if len(args) == 1 and can_coerce(args[0].type, NUMERIC):
+        value = to_type(b.ctx, args[0], NUMERIC, position=position)
+        digits = digits_of(value.type)
+        if digits is not None:
+            return Op(
+                INT4, f"scale {digits}", (value,), lambda a: if_(is_null(a[0]), null(), integer(digits))
+            )
+    return b.apply("scale", args, position)
+
+
 def _date_part(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     args = b.bind_all(call_.args)
     if len(args) == 2 and args[1].type.kind is Kind.UNKNOWN:
@@ -191,7 +206,8 @@ def _extract(b: Binder, node: exp.Expr) -> Node:
     if value.type.kind not in _TIMES:
         raise b.no_function("pg_catalog.extract", [Const(SqlType(Kind.UNKNOWN), unit), value], position)
     t = value.type
-    return Op(NUMERIC, f"extract {t}", (_text(unit), value), lambda a: extracting.extract(a[0], a[1], t))
+    result = with_digits(NUMERIC, extracting.digits(unit, t))
+    return Op(result, f"extract {t}", (_text(unit), value), lambda a: extracting.extract(a[0], a[1], t))
 
 
 def _at_time_zone(b: Binder, node: exp.Expr) -> Node:
@@ -311,6 +327,7 @@ FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
     "normalize": _normalize,
     "date_trunc": _date_trunc,
     "date_part": _date_part,
+    "scale": _scale,
 }
 
 HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {

@@ -1,7 +1,8 @@
 """Functions that give rows: in FROM (with several columns and WITH ORDINALITY too), and in a select list.
 
 Each makes an array of its values, or, where it has several columns, of structs with the fields c0, c1, ...;
-the array is then taken apart into rows. The functions themselves are in `row_sources`."""
+the array is then taken apart into rows. The functions themselves are in `row_sources`. Any other function in
+FROM is a table of one row, its value."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from sqlglot import exp
 
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import FunctionCall, call_of
+from tidemill.sql.bind.coerce import settle
+from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import Node, Ref, Rows, lower, walk
 from tidemill.sql.bind.row_sources import SOURCES, RowSource
@@ -34,26 +37,37 @@ def bind_table_function(env: Env, scope: Scope, node: exp.Expr, function: exp.Ex
 
     position = position_of(node)
     binder = Binder(env, scope, "functions in FROM")
-    if isinstance(function, exp.Unnest):
-        call_ = FunctionCall("unnest", tuple(function.expressions))
-    else:
-        found = call_of(function)
-        if found is None:
-            raise unsupported("this function in FROM", position)
-        call_ = found
-    nodes = binder.bind_all(call_.args)
-    if call_.name not in SOURCES:
-        # Any function may stand in FROM; those that give one value we leave to the select list.
-        binder.apply(call_.name, nodes, position)
-        raise unsupported(f"function {call_.name}() in FROM", position, "Use it in a select list.")
-    source = SOURCES[call_.name](binder, nodes, position)
     ordinality = bool(node.args.get("ordinality") or node.args.get("offset") or function.args.get("offset"))
+    call_ = (
+        FunctionCall("unnest", tuple(function.expressions))
+        if isinstance(function, exp.Unnest)
+        else call_of(function)
+    )
+    if call_ is None or call_.name not in SOURCES:
+        return _one_row(binder, function, ordinality=ordinality)
+    nodes = binder.bind_all(call_.args)
+    source = SOURCES[call_.name](binder, nodes, position)
     columns = tuple(Column(name, t) for name, t in source.columns)
     tree = exp.Select(expressions=[_rows(source, ordinality=ordinality)])
     if ordinality:
         columns = (*columns, Column("ordinality", INT8))
     outer = [n for arg in source.args for n in walk(arg) if isinstance(n, Ref)]
     return Bound(tree, columns, outer), bool(outer)
+
+
+def _one_row(binder: Binder, function: exp.Expr, *, ordinality: bool) -> tuple[Bound, bool]:
+    """A function of one value: a table of one row."""
+    from tidemill.sql.bind.query import Bound
+    from tidemill.sql.bind.tables import select_from
+
+    value = settle(binder.ctx, binder.bind(function))
+    columns = (Column(column_name(function), value.type),)
+    trees = [lower(value)]
+    if ordinality:
+        columns = (*columns, Column("ordinality", INT8))
+        trees.append(bigint(1))
+    outer = [n for n in walk(value) if isinstance(n, Ref)]
+    return Bound(select_from(None, trees), columns, outer), bool(outer)
 
 
 def _rows(source: RowSource, *, ordinality: bool) -> exp.Expr:

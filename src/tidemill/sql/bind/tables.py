@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject
-from tidemill.sql.bind.calls import call_of
 from tidemill.sql.bind.coerce import unify
+from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.context import MAX_VIEW_DEPTH
 from tidemill.sql.bind.errors import AmbiguousColumn, position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
@@ -286,7 +286,7 @@ def _function(
 ) -> From:
     scope = _left_scope(env, left, parent)
     bound, uses_left = bind_table_function(env, scope, node, function)
-    name = bound.columns[0].name if isinstance(function, exp.Unnest) else _called(function)
+    name = bound.columns[0].name if isinstance(function, exp.Unnest) else column_name(function)
     alias = _function_alias(node, function)
     own = [c for c in bound.columns if c.name != "ordinality"]
     single = alias is not None and len(own) == 1 and not alias.args.get("columns")
@@ -299,11 +299,6 @@ def _function(
     # FROM generate_series(1, 3) AS g: the column is called g too.
     bound = replace(bound, columns=(replace(own[0], name=alias.name), *bound.columns[1:]))
     return _bound_item(env, bound, alias, name, node, lateral=uses_left)
-
-
-def _called(function: exp.Expr) -> str:
-    found = call_of(function)
-    return found.name if found is not None else ""
 
 
 # How sqlglot calls the column of WITH ORDINALITY behind UNNEST that has no name; no column can be so called.

@@ -63,6 +63,8 @@ def sql_type(node: exp.Expr) -> SqlType:
     if kind is D.LIST:
         return model.list_(sql_type(node.expressions[0]))
     if kind is D.MAP:
+        if sql_type(node.expressions[0]) != model.TEXT:
+            raise Unsupported("a map whose keys are not text is not supported", position=position_of(node))
         return model.map_(sql_type(node.expressions[1]))
     if kind is D.USERDEFINED:
         named = node.args.get("kind")
@@ -72,6 +74,20 @@ def sql_type(node: exp.Expr) -> SqlType:
         raise Unsupported(f"type {node.sql('postgres').lower()} is not supported", position=position_of(node))
     modifiers = [int(p.this.name) for p in node.expressions]
     return _modified(found, modifiers, node) if modifiers else found
+
+
+def written_name(node: exp.Expr) -> str:
+    """A type's own name where sqlglot has no class for it; without its schema."""
+    if isinstance(node.this, str):
+        return node.this.lower()
+    if isinstance(node, exp.DataType):
+        named = node.args.get("kind")
+        if node.this is not exp.DType.USERDEFINED or named is None:
+            return ""
+        if isinstance(named, exp.Dot):
+            return named.expression.name
+        return named.name if isinstance(named, exp.Expr) else str(named).lower()
+    return node.name.lower()
 
 
 def named_type(name: str) -> SqlType | None:

@@ -23,6 +23,7 @@ from tidemill.sql.bind.aggregate import (
 )
 from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.bind.coerce import settle, to_type, unify
+from tidemill.sql.bind.digits import result_type
 from tidemill.sql.bind.errors import WindowingError, position_of, unsupported
 from tidemill.sql.bind.frames import Framed, framed
 from tidemill.sql.bind.ir import Const, Node, SortKey, Window, lower
@@ -182,7 +183,8 @@ def _call(b: Binder, found: FunctionCall, position: int | None) -> _Bound:
     if not resolved.fn.windowed or (found.star and name != "count"):
         raise unsupported(f"{name}() as a window function", position)
     coerced = [to_type(b.ctx, a, t) for a, t in zip(args, resolved.args, strict=True)]
-    return f"{name}({resolved.args})", resolved.result, coerced, _aggregate(resolved.fn, resolved.args)
+    result = result_type(name, resolved.fn.result, resolved.result, coerced)
+    return f"{name}({resolved.args})", result, coerced, _aggregate(resolved.fn, resolved.args)
 
 
 def _aggregate(fn: signature.Fn, types: Sequence[SqlType]) -> Callable[[Sequence[Tree]], Tree]:
@@ -228,15 +230,16 @@ def group_numbers(window: Window) -> Window:
 
 def _shift(b: Binder, name: str, args: list[Node], position: int | None) -> _Bound:
     value = settle(b.ctx, args[0])
+    t = value.type
     offset = to_type(b.ctx, args[1], INT4) if len(args) > 1 else None
     if offset is not None and not isinstance(offset, Const):
         raise unsupported(f"{name}() with an offset that is no constant", position)
     nodes = [value, *([offset] if offset is not None else [])]
     if len(args) == 3:
-        (value, default), _ = unify(b.ctx, [value, args[2]], name.upper())
+        (value, default), t = unify(b.ctx, [value, args[2]], name.upper())
         assert offset is not None
         nodes = [value, offset, default]
-    return name, value.type, nodes, lambda a: _over(call(name, *a))
+    return name, t, nodes, lambda a: _over(call(name, *a))
 
 
 _PENDING = "tidemill_over"

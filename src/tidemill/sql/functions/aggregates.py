@@ -11,15 +11,23 @@ from sqlglot import exp
 from tidemill.sql.functions.comparison import comparable
 from tidemill.sql.functions.refuse import refused_aggregate
 from tidemill.sql.functions.signature import Builder, Poly, aggregate, not_yet
+from tidemill.sql.functions.spans import divided
 from tidemill.sql.functions.tree import (
     Tree,
+    and_,
+    bigint,
     call,
+    case,
     cast,
     divide,
+    eq,
     field,
+    gt,
     if_,
     integer,
     null,
+    or_,
+    raise_error,
     string,
 )
 from tidemill.types.model import (
@@ -75,12 +83,42 @@ def _zero() -> Tree:
 
 
 def _interval_sum(args: Sequence[Tree]) -> Tree:
-    parts = (("months", "INT"), ("days", "INT"), ("micros", "BIGINT"))
+    """Field by field; an endless one makes the sum endless, two that are opposite make none."""
+    span = args[0]
+    ends = [_endless(span, end) for end in (_LAST, _FIRST)]
     fields: list[Tree] = []
-    for name, ddl in parts:
-        fields += [string(name), cast(call("sum", cast(field(args[0].copy(), name), "BIGINT")), ddl)]
-    none = exp.Paren(this=exp.EQ(this=call("count", args[0]), expression=_zero()))
-    return if_(none, null(), call("named_struct", *fields))
+    for name, ddl in (("months", "INT"), ("days", "INT"), ("micros", "BIGINT")):
+        finite = if_(or_(*(e.copy() for e in ends)), null(), cast(field(span.copy(), name), "BIGINT"))
+        fields += [string(name), cast(call("sum", finite), ddl)]
+    up, down = (gt(call("count", if_(e, integer(1), null())), _zero()) for e in ends)
+    return case(
+        (eq(call("count", span.copy()), _zero()), cast(null(), _INTERVAL)),
+        (and_(up, down), raise_error("22008", "interval out of range")),
+        (up.copy(), _end(_LAST)),
+        (down.copy(), _end(_FIRST)),
+        otherwise=call("named_struct", *fields),
+    )
+
+
+_INTERVAL = "STRUCT<months: INT, days: INT, micros: BIGINT>"
+# The endless intervals, as they are stored: every field the last of its range, or the first.
+_LAST = ((1 << 31) - 1, (1 << 31) - 1, (1 << 63) - 1)
+_FIRST = (-(1 << 31), -(1 << 31), -(1 << 63))
+
+
+def _endless(span: Tree, end: tuple[int, int, int]) -> Tree:
+    return eq(field(span.copy(), "micros"), bigint(end[2]))
+
+
+def _end(end: tuple[int, int, int]) -> Tree:
+    months, days, micros = end
+    parts = (string("months"), integer(months), string("days"), integer(days), string("micros"))
+    return call("named_struct", *parts, bigint(micros))
+
+
+def _interval_average(args: Sequence[Tree]) -> Tree:
+    count = cast(call("nullif", call("count", args[0].copy()), _zero()), "DOUBLE")
+    return divided([_interval_sum(args), count])
 
 
 def _extreme(name: str, t: SqlType) -> Builder:
@@ -111,7 +149,7 @@ def _sums() -> None:
     aggregate("sum", (FLOAT4,), FLOAT4, _sum("DOUBLE", "FLOAT"))
     aggregate("sum", (FLOAT8,), FLOAT8, "sum")
     aggregate("sum", (INTERVAL,), INTERVAL, _interval_sum)
-    refused_aggregate("avg", (INTERVAL,), INTERVAL, "Divide sum(x) by count(x).")
+    aggregate("avg", (INTERVAL,), INTERVAL, _interval_average)
     for t in (FLOAT4, FLOAT8):
         aggregate("avg", (t,), FLOAT8, lambda a: call("avg", cast(a[0], "DOUBLE")))
 

@@ -8,14 +8,16 @@ raises.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from tidemill.sql.functions.jsonb_values import written
 from tidemill.sql.functions.markers import zone
-from tidemill.sql.functions.tree import Tree, call, string
+from tidemill.sql.functions.tree import Tree, call, cast_to, string
+from tidemill.types.arrow import NUMERIC_PRECISION
 from tidemill.types.json import canonical_number
-from tidemill.types.model import Kind, SqlType
+from tidemill.types.model import Kind, SqlType, numeric
 from tidemill.types.parse_name import parse_type
 from tidemill.types.wire.text import encode_text
 
@@ -29,12 +31,23 @@ _NUMBERS = frozenset(
 
 def text_tree(value: Tree, t: SqlType) -> Tree:
     """The value as a client sees it."""
+    value, t = _as_shown(value, t)
     return call("tm_text", value, string(str(t)), zone())
 
 
 def texts_tree(value: Tree, t: SqlType) -> Tree:
     """The elements of an array or list of type `t`, as texts."""
+    value, t = _as_shown(value, t)
     return call("tm_texts", value, string(str(t)), zone())
+
+
+def _as_shown(value: Tree, t: SqlType) -> tuple[Tree, SqlType]:
+    """An array of numerics whose digits are known, as one of that scale: the type's name tells the task."""
+    element = t.element
+    if element is None or element.kind is not Kind.NUMERIC or element.shown is None:
+        return value, t
+    shown = replace(t, element=numeric(NUMERIC_PRECISION, element.shown))
+    return cast_to(value, shown), shown
 
 
 def document_tree(value: Tree, t: SqlType) -> Tree:

@@ -25,6 +25,7 @@ from tidemill.sql.functions.tree import (
     if_,
     is_infinite,
     lambda_,
+    lambda_pair,
     let,
     lt,
     not_,
@@ -58,8 +59,11 @@ def cast_tree(value: Tree, source: SqlType, target: SqlType, *, explicit: bool) 
             return found
     if source.kind in STRINGS:
         return casts_text.from_text(value, target)
-    if source.kind is Kind.ARRAY and target.kind is Kind.ARRAY:
+    if source.kind is target.kind and source.kind in (Kind.ARRAY, Kind.LIST):
         return _array(value, source, target, explicit)
+    if source.kind is target.kind is Kind.MAP:
+        inner = cast_tree(variable("e"), element_type(source), element_type(target), explicit=explicit)
+        return call("transform_values", value, lambda_pair("k", "e", inner))
     if source.kind is target.kind and source.kind is not Kind.NUMERIC:
         return value
     if Kind.BYTEA in (source.kind, target.kind):

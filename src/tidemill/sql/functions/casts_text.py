@@ -88,6 +88,8 @@ def to_text(value: Tree, source: SqlType) -> Tree:
     build = _TO_TEXT.get(source.kind)
     if source.kind is Kind.NUMERIC and source.precision is not None:
         return cast(value, "STRING")
+    if source.kind is Kind.NUMERIC and source.shown is not None:
+        return cast(cast(value, f"DECIMAL(38,{source.shown})"), "STRING")
     if build is None:
         return text_tree(value, source)
     return build(value)

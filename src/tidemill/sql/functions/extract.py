@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
+from tidemill.errors import TidemillError
 from tidemill.sql.functions.casts_time import from_micros, is_endless, micros_of, to_instant, to_local
 from tidemill.sql.functions.markers import zone
 from tidemill.sql.functions.rowwise import row_function
@@ -125,6 +126,19 @@ def extract(unit: Tree, value: Tree, t: SqlType) -> Tree:
         return if_(is_endless(v, t), _of_endless(name), found)
 
     return let(value, finite)
+
+
+# Digits behind the point; the day number has as many as it takes, all else is whole.
+_DIGITS = {"second": 6, "milliseconds": 3, "epoch": 6, "julian": None}
+
+
+def digits(unit: str, t: SqlType) -> int | None:
+    """How many digits behind the point EXTRACT(unit FROM t) shows."""
+    try:
+        name = parts.unit_of(unit, str(t))
+    except TidemillError:
+        return None
+    return 0 if name == "epoch" and t.kind is Kind.DATE else _DIGITS.get(name, 0)
 
 
 def _of_endless(name: str) -> Tree:

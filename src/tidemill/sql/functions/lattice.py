@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from tidemill.types.model import Kind, SqlType
+from tidemill.types.model import Kind, SqlType, plain
 
 
 class Context(IntEnum):
@@ -150,7 +150,7 @@ def can_coerce(source: SqlType, target: SqlType, context: Context = Context.IMPL
 def base(t: SqlType) -> SqlType:
     """The type without its modifiers (numeric(5,2) -> numeric, varchar(3) -> varchar)."""
     if t.kind is Kind.NUMERIC and t.precision is not None:
-        return SqlType(Kind.NUMERIC)
+        return SqlType(Kind.NUMERIC, shown=t.scale)
     if t.kind in STRINGS and t.length is not None:
         return SqlType(t.kind)
     return t
@@ -163,15 +163,15 @@ def common_type(types: Sequence[SqlType]) -> tuple[SqlType, None] | tuple[None, 
     if not known:
         return SqlType(Kind.TEXT), None
     if all(t == known[0] for t in known):
-        return known[0], None
-    chosen = base(known[0])
+        return plain(known[0]), None
+    chosen = plain(base(known[0]))
     for t in map(base, known[1:]):
         if t == chosen:
             continue
         if category(t) != category(chosen):
             return None, (chosen, t)
         if not is_preferred(chosen) and can_coerce(chosen, t) and not can_coerce(t, chosen):
-            chosen = t
+            chosen = plain(t)
     for t in known:
         if not can_coerce(t, chosen):
             return None, (chosen, t)

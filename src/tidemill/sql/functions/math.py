@@ -14,6 +14,7 @@ from tidemill.sql.functions.rowwise import by_row, row_function
 from tidemill.sql.functions.signature import Builder, function, not_yet
 from tidemill.sql.functions.tree import (
     Tree,
+    add,
     and_,
     call,
     case,
@@ -31,13 +32,14 @@ from tidemill.sql.functions.tree import (
     let,
     let_all,
     lt,
+    mul,
     not_,
     raise_error,
     remainder,
     sub,
 )
-from tidemill.sql.scalar import numbers
-from tidemill.types.model import FLOAT4, FLOAT8, INT2, INT4, INT8, NUMERIC, SqlType
+from tidemill.sql.scalar import numbers, sizes
+from tidemill.types.model import FLOAT4, FLOAT8, INT2, INT4, INT8, NUMERIC, TEXT, SqlType
 
 _DECIMAL = "DECIMAL(38,18)"
 _WIDER = {INT2: "INT", INT4: "BIGINT", INT8: "BIGINT"}
@@ -174,6 +176,27 @@ def _abs(t: SqlType) -> Builder:
     return lambda a: cast_to(call("abs", cast(a[0], wide)), t)
 
 
+# Three draws of 32 bits: of any 64 that are wanted, none is likelier than another by more than one in 2^32.
+_DRAWS = 3
+
+
+def _random(t: SqlType) -> Builder:
+    """One of min, ..., max. The bounds are named more than once; no lambda may stand around `rand`."""
+
+    def build(a: Sequence[Tree]) -> Tree:
+        low, high = (cast(v, "DECIMAL(38,0)") for v in a)
+        drawn: Tree = cast(integer(0), "DECIMAL(38,0)")
+        for _ in range(_DRAWS):
+            draw = cast(call("floor", mul(call("rand"), double(str(2**32)))), "DECIMAL(10,0)")
+            drawn = cast(add(mul(drawn, decimal(str(2**32), 10, 0)), draw), "DECIMAL(38,0)")
+        size = cast(add(sub(high, low.copy()), decimal("1", 1, 0)), "DECIMAL(38,0)")
+        found = cast_to(add(low.copy(), cast(remainder(drawn, size), "DECIMAL(20,0)")), t)
+        wrong = raise_error("22023", "lower bound must be less than or equal to upper bound")
+        return case((gt(a[0].copy(), a[1].copy()), wrong), otherwise=found)
+
+    return build
+
+
 def _install() -> None:
     for t in (INT2, INT4, INT8, FLOAT4, FLOAT8, NUMERIC):
         function("abs", (t,), t, _abs(t))
@@ -217,6 +240,13 @@ def _install() -> None:
     function("atan", (FLOAT8,), FLOAT8, "atan")
     function("atan2", (FLOAT8, FLOAT8), FLOAT8, "atan2")
     function("random", (), FLOAT8, "rand", volatile=True)
+    for t in (INT4, INT8):
+        function("random", (t, t), t, _random(t), volatile=True)
+    hint = "Take a whole number at random and divide it."
+    refused_function("random", (NUMERIC, NUMERIC), NUMERIC, hint)
+    for t in (INT8, NUMERIC):
+        by_row("pg_size_pretty", (t,), TEXT, sizes.pretty)
+    by_row("pg_size_bytes", (TEXT,), INT8, sizes.in_bytes)
     _install_whole()
     not_yet("setseed random_normal")
 
@@ -232,7 +262,8 @@ def _install_whole() -> None:
     by_row("factorial", (INT8,), NUMERIC, numbers.factorial)
     by_row("min_scale", (NUMERIC,), INT4, numbers.min_scale)
     function("trim_scale", (NUMERIC,), NUMERIC, lambda a: a[0])
-    hint = "A numeric keeps no zeros at its end here; min_scale() tells how many digits it needs."
+    # Where its digits are known, the binder tells them.
+    hint = "A stored numeric keeps no zeros at its end; min_scale() tells how many digits it needs."
     refused_function("scale", (NUMERIC,), INT4, hint)
     by_row("width_bucket", (FLOAT8, FLOAT8, FLOAT8, INT4), INT4, numbers.width_bucket_float)
     by_row("width_bucket", (NUMERIC, NUMERIC, NUMERIC, INT4), INT4, numbers.width_bucket_numeric)

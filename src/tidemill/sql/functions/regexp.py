@@ -13,11 +13,11 @@ from sqlglot import exp
 from tidemill.errors import TidemillError
 from tidemill.sql.functions.regex import java_regex
 from tidemill.sql.functions.rowwise import by_row, row_function
-from tidemill.sql.functions.signature import Builder, not_yet, operator
+from tidemill.sql.functions.signature import Builder, operator
 from tidemill.sql.functions.tree import Tree, call, string
 from tidemill.sql.regex import compile_regex
 from tidemill.sql.scalar import regexes
-from tidemill.types.model import BOOL, INT4, TEXT, Kind, SqlType, array
+from tidemill.types.model import BOOL, INT4, TEXT, Kind, SqlType, array, list_
 
 _TEXTS = array(TEXT)
 
@@ -65,12 +65,15 @@ def _install() -> None:
     _overloads("regexp_replace", TEXT, regexes.replace_from, *(started[:n] for n in range(4, 7)))
     by_row("substring", two, TEXT, regexes.extract)
     by_row("substring", three, TEXT, regexes.similar_extract)
-    not_yet("regexp_matches regexp_split_to_table")
 
 
 # x SIMILAR TO pattern [ESCAPE sign], a form of the grammar's.
 similar = row_function("SIMILAR TO", (TEXT, TEXT), BOOL, regexes.similar)
 similar_escape = row_function("SIMILAR TO", (TEXT, TEXT, TEXT), BOOL, regexes.similar_escape)
+
+# regexp_matches(text, pattern [, flags]), by the number of its arguments: all its rows. A list, for an array
+# has no arrays in it.
+MATCHES = {n: row_function("regexp_matches", (TEXT,) * n, list_(_TEXTS), regexes.all_matches) for n in (2, 3)}
 
 _install_operators()
 _install()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tidemill.errors import Unsupported
 from tidemill.sql.functions.lattice import base, can_coerce, category, common_type, is_preferred
 from tidemill.sql.functions.signature import Declared, Fn, Poly, functions_named, operators_named
 from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array, list_
@@ -86,6 +87,23 @@ def _choose(candidates: list[_Candidate], types: Sequence[SqlType]) -> Resolved 
     for fn, declared in candidates:
         if all(_exact(d, t) for d, t in zip(declared, types, strict=True)):
             return _fill(fn, declared, types)
+    left = _left(candidates, types)
+    if len(left) != 1:
+        return None
+    return _fill(left[0][0], left[0][1], types)
+
+
+def is_ambiguous_function(name: str, types: Sequence[SqlType]) -> bool:
+    """Whether several rows would do, and none better than the others."""
+    return len(_left(_candidates(functions_named(name), len(types)), types)) > 1
+
+
+def is_ambiguous_operator(name: str, types: Sequence[SqlType]) -> bool:
+    return len(_left(_candidates(operators_named(name), len(types)), types)) > 1
+
+
+def _left(candidates: list[_Candidate], types: Sequence[SqlType]) -> list[_Candidate]:
+    """Those that PostgreSQL's rules leave, where none takes exactly these types."""
     left = [c for c in candidates if all(_accepts(d, t) for d, t in zip(c[1], types, strict=True))]
     left = [c for c in left if _fill(c[0], c[1], types) is not None]
     if len(left) > 1:
@@ -96,9 +114,7 @@ def _choose(candidates: list[_Candidate], types: Sequence[SqlType]) -> Resolved 
         left = _by_category(left, types)
     if len(left) > 1:
         left = _unknown_as_known(left, types)
-    if len(left) != 1:
-        return None
-    return _fill(left[0][0], left[0][1], types)
+    return left
 
 
 def _exact_or_preferred(declared: Declared, actual: SqlType) -> bool:
@@ -198,4 +214,8 @@ def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Res
 def _made(declared: Declared, element: SqlType) -> SqlType:
     if declared is Poly.ELEMENT:
         return element
-    return array(element) if declared is Poly.ARRAY else list_(element)
+    if declared is Poly.LIST:
+        return list_(element)
+    if element.kind is Kind.ARRAY:
+        raise Unsupported("an array of arrays is not supported", hint="Use a list, as of list_agg().")
+    return array(element)

@@ -99,9 +99,13 @@ def row_functions() -> dict[str, RowFunction]:
 
 def carrier(result: SqlType) -> str:
     """The name of the Arrow function that gives results of this type."""
-    if result.kind is Kind.ARRAY and result.element is not None:
-        return f"tm_row_{result.element.kind.value}_array"
-    return f"tm_row_{result.kind.value}"
+    return f"tm_row_{_word(result)}"
+
+
+def _word(t: SqlType) -> str:
+    if t.kind in (Kind.ARRAY, Kind.LIST) and t.element is not None:
+        return f"{_word(t.element)}_{t.kind.value}"
+    return t.kind.value
 
 
 def carriers() -> dict[str, SqlType]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tidemill.sql.functions.markers import zone
 from tidemill.sql.functions.rowwise import by_row, by_row_operator, row_function
-from tidemill.sql.functions.signature import function
+from tidemill.sql.functions.signature import function, operator
 from tidemill.sql.scalar import making, spans
 from tidemill.types.model import DATE, FLOAT8, INT4, INTERVAL, TEXT, TIME, TIMESTAMP, TIMESTAMPTZ
+
+divided = row_function("/", (INTERVAL, FLOAT8), INTERVAL, spans.divide)
 
 
 def _install() -> None:
@@ -15,7 +17,7 @@ def _install() -> None:
     by_row_operator("-", (INTERVAL,), INTERVAL, spans.negative)
     by_row_operator("*", (INTERVAL, FLOAT8), INTERVAL, spans.multiply)
     by_row_operator("*", (FLOAT8, INTERVAL), INTERVAL, lambda factor, span: spans.multiply(span, factor))
-    by_row_operator("/", (INTERVAL, FLOAT8), INTERVAL, spans.divide)
+    operator("/", (INTERVAL, FLOAT8), INTERVAL, divided)
     by_row("justify_hours", (INTERVAL,), INTERVAL, spans.justify_hours)
     by_row("justify_days", (INTERVAL,), INTERVAL, spans.justify_days)
     by_row("justify_interval", (INTERVAL,), INTERVAL, spans.justify_interval)

@@ -12,7 +12,7 @@ from tidemill.sql.functions.signature import Poly
 from tidemill.sql.local.functions import Declared, Function
 from tidemill.sql.local.jsons import json_object, json_text
 from tidemill.sql.names import quote_ident
-from tidemill.sql.scalar import regexes, strings
+from tidemill.sql.scalar import regexes, sizes, strings
 from tidemill.types import model
 from tidemill.types.model import BOOL, INT4, INT8, JSONB, NUMERIC, TEXT, Column
 
@@ -147,19 +147,6 @@ def _format(template: str | None, *args: Any) -> str | None:
     return strings.format_text(template, [None if v is None else _shown(v) for v in args])
 
 
-_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
-
-
-def _size_pretty(size: int | Decimal) -> str:
-    """As PostgreSQL rounds: a unit is used until ten thousand of it."""
-    value = int(size)
-    for unit in _UNITS:
-        if abs(value) < 10 * 1024 or unit == _UNITS[-1]:
-            return f"{value} {unit}"
-        value = (abs(value) + 512) // 1024 * (1 if value > 0 else -1)
-    raise AssertionError
-
-
 _ENCODINGS = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}
 
 _EXPANDED = model.record(Column("x", model.INT8), Column("n", INT4))
@@ -203,6 +190,7 @@ _FUNCTIONS: list[Function] = [
     _f("regexp_replace", (TEXT, TEXT, TEXT, TEXT), TEXT, regexes.replace),
     _f("regexp_match", (TEXT, TEXT), model.array(TEXT), regexes.match),
     _f("regexp_match", (TEXT, TEXT, TEXT), model.array(TEXT), regexes.match),
+    *(_f("regexp_matches", (TEXT,) * n, model.array(TEXT), regexes.all_matches, rows=True) for n in (2, 3)),
     _f("regexp_like", (TEXT, TEXT), BOOL, regexes.like),
     _f("regexp_split_to_array", (TEXT, TEXT), model.array(TEXT), regexes.split),
     _f("initcap", (TEXT,), TEXT, strings.initcap),
@@ -229,8 +217,9 @@ _FUNCTIONS: list[Function] = [
     _f("generate_series", (INT4, INT4, INT4), INT4, _series, rows=True, optional=1, typed=True),
     _f("generate_series", (INT8, INT8, INT8), INT8, _series, rows=True, optional=1),
     _f("_pg_expandarray", (_A,), _EXPANDED, _expand, rows=True),
-    _f("pg_size_pretty", (INT8,), TEXT, _size_pretty),
-    _f("pg_size_pretty", (NUMERIC,), TEXT, _size_pretty),
+    _f("pg_size_pretty", (INT8,), TEXT, sizes.pretty),
+    _f("pg_size_pretty", (NUMERIC,), TEXT, sizes.pretty),
+    _f("pg_size_bytes", (TEXT,), INT8, sizes.in_bytes),
     _f("pg_encoding_to_char", (INT4,), model.NAME, lambda n: _ENCODINGS.get(n, "")),
     *(
         _f(name, (_ANY,), JSONB, json_object, variadic=True, lenient=True, json=True)

@@ -8,7 +8,7 @@ from enum import Enum
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.typename import sql_type
+from tidemill.sql.bind.typename import sql_type, written_name
 from tidemill.types import model
 from tidemill.types.model import Kind, SqlType
 
@@ -100,7 +100,7 @@ def local_type(node: exp.Expr) -> Type | None:
         if not isinstance(inner, SqlType):
             return None
         return inner if inner.kind is Kind.ARRAY else model.array(inner)
-    name = _written(node)
+    name = written_name(node)
     if name in _REGS:
         return _REGS[name]
     if name in _SHOWN:
@@ -111,20 +111,6 @@ def local_type(node: exp.Expr) -> Type | None:
         return sql_type(node)
     except TidemillError:
         return None
-
-
-def _written(node: exp.Expr) -> str:
-    """A type's own name where sqlglot has no class for it; without its schema."""
-    if isinstance(node.this, str):
-        return node.this.lower()
-    if isinstance(node, exp.DataType):
-        named = node.args.get("kind")
-        if node.this is not exp.DType.USERDEFINED or named is None:
-            return ""
-        if isinstance(named, exp.Dot):
-            return named.expression.name
-        return named.name if isinstance(named, exp.Expr) else str(named).lower()
-    return node.name.lower()
 
 
 def shown(t: Type) -> SqlType:

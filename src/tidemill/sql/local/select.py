@@ -7,14 +7,12 @@ from typing import Any
 
 from sqlglot import exp
 
-from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import call_of
-from tidemill.sql.bind.colname import UNNAMED, column_name
+from tidemill.sql.bind.colname import column_name
 from tidemill.sql.local.cast import to_type
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.grouping import Aggregates, group, is_aggregate
-from tidemill.sql.local.kinds import Reg, local_type
 from tidemill.sql.local.logic import all_refs, conjuncts
 from tidemill.sql.local.model import (
     NOTHING,
@@ -34,7 +32,6 @@ from tidemill.sql.local.ordering import SortKey, sort_key, sort_rows
 from tidemill.sql.local.source import Chain, From
 from tidemill.sql.local.tail import hashable_row, limits, output_column
 from tidemill.types import model
-from tidemill.types.model import Kind, SqlType
 
 
 class Select:
@@ -101,7 +98,7 @@ class Select:
                     self.values.append(visible.value)
                 continue
             inner = node.this if isinstance(node, exp.Alias) else node
-            self.names.append(_label(node))
+            self.names.append(column_name(node))
             self.values.append(self.x.compile(inner))
 
     def _stars(self, node: exp.Expr) -> list[Visible]:
@@ -293,28 +290,3 @@ class Select:
 def _meant(node: exp.Expr, names: list[str]) -> int | str:
     at = output_column(node, names)
     return node.sql() if at is None else at
-
-
-def _label(node: exp.Expr) -> str:
-    try:
-        return column_name(node)
-    except TidemillError:
-        while isinstance(node, exp.Paren):
-            node = node.this
-        inner = node
-        # Of casts upon casts the outermost gives the name, where nothing under them has one.
-        while isinstance(inner, exp.Cast | exp.Paren):
-            inner = inner.this
-        named = UNNAMED if inner is node else _label(inner)
-        return named if named != UNNAMED else _cast_name(node)
-
-
-def _cast_name(node: exp.Expr) -> str:
-    t = local_type(node.args["to"]) if isinstance(node, exp.Cast) else None
-    if isinstance(t, Reg):
-        return t.value
-    return UNNAMED if t is None else _element(t).kind.value
-
-
-def _element(t: SqlType) -> SqlType:
-    return t.element if t.kind is Kind.ARRAY and t.element is not None else t

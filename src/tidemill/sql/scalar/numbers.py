@@ -9,10 +9,11 @@ import math
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
 
 from tidemill.errors import InvalidValue
+from tidemill.types.arrow import NUMERIC_SCALE
 
 _DIGITS = 16
 # Far more than any answer shows.
-_EXACT = Context(prec=100, rounding=ROUND_HALF_UP, Emax=10**6, Emin=-(10**6))
+EXACT = Context(prec=100, rounding=ROUND_HALF_UP, Emax=10**6, Emin=-(10**6))
 # Beyond this many digits no result fits 38.
 _TOO_LARGE = 45
 _LOG10_E = 0.434294481903252
@@ -25,7 +26,7 @@ def _overflow() -> InvalidValue:
 
 
 def _plain(value: Decimal) -> Decimal:
-    return value.normalize(_EXACT)
+    return value.normalize(EXACT)
 
 
 def _scale(value: Decimal) -> int:
@@ -34,32 +35,52 @@ def _scale(value: Decimal) -> int:
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
+def _shown(value: Decimal) -> int:
+    """Digits behind the point as PostgreSQL counts them. What comes from storage has all that storage has:
+    of those, the ones that it needs."""
+    exponent = value.as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) and exponent > -NUMERIC_SCALE else _scale(value)
+
+
 def _weight(value: Decimal) -> int:
     """Of the first of its digits to the base 10000."""
     return value.adjusted() // _NBASE_DIGITS
 
 
 def _rounded(value: Decimal, scale: int) -> Decimal:
-    return value.quantize(Decimal(1).scaleb(-max(scale, 0)), context=_EXACT)
+    return value.quantize(Decimal(1).scaleb(-max(scale, 0)), context=EXACT)
 
 
 def _groups(value: Decimal) -> list[int]:
     """Its first digits to the base 10000."""
     weight = _weight(value)
-    scaled = abs(value).scaleb(-(weight - 1) * _NBASE_DIGITS, context=_EXACT)
+    scaled = abs(value).scaleb(-(weight - 1) * _NBASE_DIGITS, context=EXACT)
     whole = int(scaled)
     first, second = divmod(whole, 10_000)
     more = scaled != first * 10_000
     return [first, second] if more else [first]
 
 
+def quotient(value: Decimal, divisor: Decimal, digits: int) -> Decimal:
+    """With at least 16 significant digits, by an estimate of its size, and at least `digits` behind the
+    point."""
+    if divisor == 0:
+        raise InvalidValue("division by zero", sqlstate="22012")
+    if value == 0:
+        first, weight = 0, 0
+    else:
+        first, weight = _groups(value)[0], _weight(value)
+    below = _groups(divisor)[0]
+    weight -= _weight(divisor) + (first <= below)
+    return _rounded(EXACT.divide(value, divisor), max(_DIGITS - weight * _NBASE_DIGITS, digits))
+
+
 def sqrt(value: Decimal) -> Decimal:
     if value < 0:
         raise InvalidValue("cannot take square root of a negative number", sqlstate="2201F")
-    if value == 0:
-        return Decimal(0)
-    weight = int((_weight(value) + 1) * _NBASE_DIGITS / 2) - 1
-    return _rounded(_EXACT.sqrt(value), max(_DIGITS - weight, _scale(value)))
+    size = 0 if value == 0 else _weight(value)
+    weight = int((size + 1) * _NBASE_DIGITS / 2) - 1
+    return _rounded(EXACT.sqrt(value), max(_DIGITS - weight, _shown(value)))
 
 
 def exp(value: Decimal) -> Decimal:
@@ -68,7 +89,7 @@ def exp(value: Decimal) -> Decimal:
         raise _overflow()
     if estimate < -1000:
         return Decimal(0)
-    return _rounded(_EXACT.exp(value), max(_DIGITS - int(estimate), _scale(value)))
+    return _rounded(EXACT.exp(value), max(_DIGITS - int(estimate), _shown(value)))
 
 
 def _log_weight(value: Decimal) -> int:
@@ -95,17 +116,17 @@ def _check_log(value: Decimal) -> None:
 
 def ln(value: Decimal) -> Decimal:
     _check_log(value)
-    return _rounded(_EXACT.ln(value), max(_DIGITS - _log_weight(value), _scale(value)))
+    return _rounded(EXACT.ln(value), max(_DIGITS - _log_weight(value), _shown(value)))
 
 
 def log(base: Decimal, value: Decimal) -> Decimal:
     _check_log(base)
     _check_log(value)
-    scale = max(_DIGITS - (_log_weight(value) - _log_weight(base)), _scale(base), _scale(value))
-    below = _EXACT.ln(base)
+    scale = max(_DIGITS - (_log_weight(value) - _log_weight(base)), _shown(base), _shown(value))
+    below = EXACT.ln(base)
     if below == 0:
         raise InvalidValue("division by zero", sqlstate="22012")
-    return _rounded(_EXACT.divide(_EXACT.ln(value), below), scale)
+    return _rounded(EXACT.divide(EXACT.ln(value), below), scale)
 
 
 def log10(value: Decimal) -> Decimal:
@@ -120,18 +141,18 @@ def power(base: Decimal, exponent: Decimal) -> Decimal:
         raise InvalidValue(
             "a negative number raised to a non-integer power yields a complex result", sqlstate="2201F"
         )
-    if base == 0:
-        return Decimal(1) if exponent == 0 else Decimal(0)
+    if base == 0 or exponent == 0:
+        return _rounded(Decimal(exponent == 0), _DIGITS)
     size = abs(base)
-    estimate = float(exponent) * float(_EXACT.log10(size))
+    estimate = float(exponent) * float(EXACT.log10(size))
     if estimate > _TOO_LARGE:
         raise _overflow()
     if estimate < -1000:
         return Decimal(0)
-    found = _EXACT.power(size, exponent)
+    found = EXACT.power(size, exponent)
     if base < 0 and int(exponent) % 2:
         found = -found
-    return _rounded(found, max(_DIGITS - int(estimate), _scale(base), _scale(exponent)))
+    return _rounded(found, max(_DIGITS - int(estimate), _shown(base), _shown(exponent)))
 
 
 def round_to(value: Decimal, scale: int) -> Decimal:
@@ -147,8 +168,8 @@ def _at_scale(value: Decimal, scale: int, rounding: str) -> Decimal:
         return Decimal(0)
     if scale > _TOO_LARGE:
         return value
-    return value.quantize(Decimal(1).scaleb(-scale), rounding, context=_EXACT).quantize(
-        Decimal(1).scaleb(-max(scale, 0)), context=_EXACT
+    return value.quantize(Decimal(1).scaleb(-scale), rounding, context=EXACT).quantize(
+        Decimal(1).scaleb(-max(scale, 0)), context=EXACT
     )
 
 
@@ -189,17 +210,17 @@ def lcm8(a: int, b: int) -> int:
 def _together(a: Decimal, b: Decimal) -> tuple[int, int, int]:
     """Both as multiples of one unit."""
     scale = max(_scale(a), _scale(b))
-    return int(a.scaleb(scale, _EXACT)), int(b.scaleb(scale, _EXACT)), scale
+    return int(a.scaleb(scale, EXACT)), int(b.scaleb(scale, EXACT)), scale
 
 
 def gcd_numeric(a: Decimal, b: Decimal) -> Decimal:
     x, y, scale = _together(a, b)
-    return Decimal(math.gcd(x, y)).scaleb(-scale, _EXACT)
+    return Decimal(math.gcd(x, y)).scaleb(-scale, EXACT)
 
 
 def lcm_numeric(a: Decimal, b: Decimal) -> Decimal:
     x, y, scale = _together(a, b)
-    return Decimal(math.lcm(x, y)).scaleb(-scale, _EXACT)
+    return Decimal(math.lcm(x, y)).scaleb(-scale, EXACT)
 
 
 def _check_buckets(low: object, high: object, count: int) -> None:
@@ -240,6 +261,6 @@ def width_bucket_numeric(value: Decimal, low: Decimal, high: Decimal, count: int
     inside = (
         0
         if below or above
-        else int(_EXACT.divide_int(_EXACT.multiply(_EXACT.subtract(value, low), Decimal(count)), high - low))
+        else int(EXACT.divide_int(EXACT.multiply(EXACT.subtract(value, low), Decimal(count)), high - low))
     )
     return _bucket(below, above, inside, count)

@@ -68,9 +68,9 @@ def encode_binary(array: pa.Array | pa.ChunkedArray, t: SqlType) -> pa.Array:
     if kind in _FIXED:
         return _rows(_to_wire(column, kind).astype(_FIXED[kind]), valid_mask(column))
     if kind is Kind.NUMERIC:
-        return binary_numeric.encode(column, trim=t.precision is None)
+        return binary_numeric.encode(column, least=(t.shown or 0) if t.precision is None else None)
     if kind is Kind.MZ_TIMESTAMP:
-        return binary_numeric.encode(column.cast(pa.decimal128(19, 0)), trim=False)
+        return binary_numeric.encode(column.cast(pa.decimal128(19, 0)), least=None)
     if kind is Kind.JSONB:
         return pc.binary_join_element_wise(_JSONB_VERSION, column.cast(pa.binary()), b"")
     if kind is Kind.INTERVAL:

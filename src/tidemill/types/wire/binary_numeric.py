@@ -37,8 +37,8 @@ def bad_binary() -> InvalidValue:
     return InvalidValue("incorrect binary data format", sqlstate="22P03")
 
 
-def encode(array: pa.Array, *, trim: bool) -> pa.Array:
-    """A decimal column; `trim` shows no zeros at the end of the fraction."""
+def encode(array: pa.Array, *, least: int | None) -> pa.Array:
+    """A decimal column, all digits of its scale shown; or, with `least`, so many and no further zeros."""
     scale = array.type.scale
     low, high = wide.words(array)
     signed = low.view(np.int64)
@@ -47,7 +47,8 @@ def encode(array: pa.Array, *, trim: bool) -> pa.Array:
     else:
         limbs, negative = wide.magnitude(low, high)
         groups = _wide_groups(limbs, scale)
-    return _values(groups, -(-scale // 4), negative, None if trim else scale, valid_mask(array))
+    shown = scale if least is None else None
+    return _values(groups, -(-scale // 4), negative, shown, least or 0, valid_mask(array))
 
 
 def _narrow_groups(values: np.ndarray, scale: int) -> list[np.ndarray]:
@@ -78,7 +79,12 @@ def _wide_groups(limbs: list[np.ndarray], scale: int) -> list[np.ndarray]:
 
 
 def _values(
-    groups: list[np.ndarray], fraction: int, negative: np.ndarray, scale: int | None, valid: np.ndarray
+    groups: list[np.ndarray],
+    fraction: int,
+    negative: np.ndarray,
+    scale: int | None,
+    least: int,
+    valid: np.ndarray,
 ) -> pa.Array:
     """Header and digits from the first group that is not zero to the last; `fraction` groups are behind the
     point. Each row's header is put right before its first digit, over the zeros there."""
@@ -93,7 +99,7 @@ def _values(
         width - before - behind,
         np.where(before == width, 0, width - fraction - 1 - before),
         np.where(negative, _NEGATIVE, 0),
-        _shown(cells, fraction, before, behind) if scale is None else np.full(rows, scale),
+        np.maximum(_shown(cells, fraction, before, behind), least) if scale is None else np.full(rows, scale),
     )
     for at in np.flatnonzero(np.bincount(before)).tolist():
         some = before == at

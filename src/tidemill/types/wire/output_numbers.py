@@ -119,8 +119,9 @@ def _longer(value: Any, text: str) -> str:
     return text
 
 
-def decimal_text(array: pa.Array, *, trim: bool) -> pa.Array:
-    """A decimal column; `trim` leaves out zeros behind the last digit of the fraction."""
+def decimal_text(array: pa.Array, *, least: int | None) -> pa.Array:
+    """A decimal column, with all digits of its scale; or, with `least`, so many behind the point and no
+    further zeros."""
     scale = array.type.scale
     texts = array.cast(pa.string())
     if scale > 6:
@@ -128,9 +129,13 @@ def decimal_text(array: pa.Array, *, trim: bool) -> pa.Array:
         odd = pc.match_substring(texts, "E")
         if pc.any(odd).as_py():
             texts = pc.replace_with_mask(texts, pc.fill_null(odd, False), _small(array.filter(odd), scale))
-    if trim and scale:
-        texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, "0"), ".")
-    return texts
+    if least is None or least >= scale:
+        return texts
+    trimmed = pc.ascii_rtrim(pc.ascii_rtrim(texts, "0"), ".")
+    if not least:
+        return trimmed
+    cut = pc.utf8_slice_codeunits(texts, 0, least - scale)
+    return pc.if_else(pc.greater(pc.utf8_length(cut), pc.utf8_length(trimmed)), cut, trimmed)
 
 
 def _small(array: pa.Array, scale: int) -> pa.Array:

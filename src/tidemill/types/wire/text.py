@@ -44,7 +44,7 @@ def _encode(array: pa.Array, t: SqlType, timezone: str) -> pa.Array:
     if kind in (Kind.FLOAT4, Kind.FLOAT8):
         return float_text(array)
     if kind in (Kind.NUMERIC, Kind.UINT8):
-        return decimal_text(array, trim=t.precision is None)
+        return decimal_text(array, least=(t.shown or 0) if t.precision is None else None)
     if kind is Kind.BOOL:
         return pc.if_else(array, pa.scalar(b"t"), pa.scalar(b"f"))
     if kind is Kind.TIMESTAMP:

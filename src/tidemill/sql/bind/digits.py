@@ -1,0 +1,117 @@
+"""How many digits behind the point a numeric shows, where that is known before it runs.
+
+PostgreSQL keeps it with each value: `2.50` shows two, a sum as many as the longer operand, a product as many
+as both. Here a value is stored without (2.5 and 2.50 are one row), so the expression tells: a literal,
+a column of numeric(p,s), a whole number, and what is made of these. `SqlType.shown` has it; a numeric whose
+digits are not known shows none that are zeros at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+
+from tidemill.sql.bind.ir import Const, Node
+from tidemill.sql.functions.lattice import INTEGERS
+from tidemill.types.arrow import NUMERIC_SCALE
+from tidemill.types.model import INT4, Kind, SqlType
+
+
+def digits_of(t: SqlType) -> int | None:
+    """Those of a value of this type (of an array's elements); None if they are not known."""
+    if t.kind in (Kind.ARRAY, Kind.LIST) and t.element is not None:
+        return digits_of(t.element)
+    if t.kind in INTEGERS:
+        return 0
+    if t.kind is not Kind.NUMERIC:
+        return None
+    return t.shown if t.precision is None else t.scale
+
+
+def with_digits(t: SqlType, digits: int | None) -> SqlType:
+    """`t`, if it is numeric (or an array of them), with so many; no more than are kept."""
+    if t.kind in (Kind.ARRAY, Kind.LIST) and t.element is not None:
+        return replace(t, element=with_digits(t.element, digits))
+    if t.kind is not Kind.NUMERIC or t.precision is not None:
+        return t
+    return replace(t, shown=None if digits is None else min(digits, NUMERIC_SCALE))
+
+
+def agreed(t: SqlType, nodes: Sequence[Node]) -> SqlType:
+    """The type of a value that is one of the nodes: its digits are known if all have the same."""
+    found = {digits_of(n.type) for n in nodes if not _is_null(n)}
+    return with_digits(t, found.pop() if len(found) == 1 else None)
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, Const) and (
+        node.value is None or (isinstance(node.value, pa.Scalar) and not node.value.is_valid)
+    )
+
+
+def written_digits(text: str) -> int | None:
+    """Those that a literal is written with; of an array's, if all its elements have the same."""
+    if text.strip().startswith("{"):
+        found = {written_digits(e) for e in text.strip(" {}").split(",") if e.strip().upper() != "NULL"}
+        return found.pop() if len(found) == 1 else None
+    try:
+        exponent = Decimal(text.strip().replace("_", "")).as_tuple().exponent
+    except InvalidOperation:
+        # In another base, or no number.
+        return None
+    return max(0, -exponent) if isinstance(exponent, int) else None
+
+
+_Rule = Callable[[Sequence[Node]], "int | None"]
+
+
+def _longest(args: Sequence[Node]) -> int | None:
+    found = [digits_of(a.type) for a in args]
+    known = [d for d in found if d is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def _together(args: Sequence[Node]) -> int | None:
+    found = [digits_of(a.type) for a in args]
+    known = [d for d in found if d is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def _none(args: Sequence[Node]) -> int | None:
+    return 0
+
+
+def _rounded(args: Sequence[Node]) -> int | None:
+    """round(x) and round(x, n)."""
+    if len(args) == 1:
+        return 0
+    places = args[1]
+    if not isinstance(places, Const) or places.type != INT4 or _is_null(places):
+        return None
+    return max(0, places.value.as_py())
+
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("+", "-", "%", "mod", "gcd", "lcm", "abs", "sum", "min", "max"), _longest),
+    **dict.fromkeys(("ceil", "ceiling", "floor", "sign", "div", "factorial"), _none),
+    **dict.fromkeys(("round", "trunc"), _rounded),
+    "*": _together,
+}
+
+
+def result_type(name: str, declared: object, result: SqlType, args: Sequence[Node]) -> SqlType:
+    """The result's type of a call with these arguments. `declared` is a type that stands for others where the
+    result is one of the arguments, or made of them."""
+    if result.kind is Kind.NUMERIC and result.precision is None and name in _RULES:
+        return with_digits(result, _RULES[name](args))
+    if not isinstance(declared, SqlType) and _innermost(result).kind is Kind.NUMERIC:
+        return agreed(result, [a for a in args if _innermost(a.type).kind is Kind.NUMERIC])
+    return result
+
+
+def _innermost(t: SqlType) -> SqlType:
+    while t.kind in (Kind.ARRAY, Kind.LIST) and t.element is not None:
+        t = t.element
+    return t
