@@ -190,6 +190,10 @@ def test_inline_errors_are_rows() -> None:
     ]
     assert [r["mz_error"] for r in found] == [None, None, NULL_KEY, None]
     assert found[3]["mz_tombstone"]
+    # They have their place in an order too: as rows they win and lose by it.
+    of = spec("upsert", inline_errors="error", include=[{"what": "offset", "as": "o"}], order_by=["offset"])
+    (_, bad) = rows(of, [(b"k", b"v"), (b"k", BAD)])
+    assert (bad["error"], bad["o"], bad["mz_order1"]) == ({"description": GARBAGE}, Decimal(101), 101)
 
 
 def test_a_wrong_header_is_an_error_of_its_key() -> None:
