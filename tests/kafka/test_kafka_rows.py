@@ -18,7 +18,7 @@ from kafka.kafka_decoders import BAD, Numbers, OneColumn, spec
 from tidemill.decode.contract import Decoder, with_original
 from tidemill.sources.kafka.columns import headers_column
 from tidemill.sources.kafka.layout import plan
-from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.sources.kafka.messages import MAX_TIMESTAMP_MS, Messages, Rows
 from tidemill.types.arrow import error_parts
 
 # As clients match them.
@@ -194,6 +194,23 @@ def test_inline_errors_are_rows() -> None:
     of = spec("upsert", inline_errors="error", include=[{"what": "offset", "as": "o"}], order_by=["offset"])
     (_, bad) = rows(of, [(b"k", b"v"), (b"k", BAD)])
     assert (bad["error"], bad["o"], bad["mz_order1"]) == ({"description": GARBAGE}, Decimal(101), 101)
+
+
+def test_a_timestamp_that_is_none_is_an_error_of_its_key() -> None:
+    of = spec("upsert", include=[{"what": "timestamp", "as": None}])
+    layout = plan(of, OneColumn().columns, OneColumn().columns)
+    stamps = np.array([2**63 - 1, MAX_TIMESTAMP_MS, -1, MAX_TIMESTAMP_MS + 1])
+    said = replace(messages([(b"k%d" % n, b"v") for n in range(4)]), timestamps=stamps)
+    batch = Rows(layout, OneColumn(), OneColumn(), json_value=False).make(said)
+    texts = [None if e is None else e.partition(",")[0] for e in batch.column("mz_error").to_pylist()]
+    wrong = "Envelope error: Upsert: Value error: timestamp out of range: "
+    assert texts == [f"{wrong}{2**63 - 1}", None, None, f"{wrong}{MAX_TIMESTAMP_MS + 1}"]
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [
+        None,
+        MAX_TIMESTAMP_MS * 1000,
+        None,
+        None,
+    ]
 
 
 def test_a_wrong_header_is_an_error_of_its_key() -> None:
