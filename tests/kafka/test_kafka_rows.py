@@ -103,10 +103,12 @@ def test_none_tells_errors_and_goes_on() -> None:
         [(b"k", b"v"), (b"k", BAD), (BAD, b"v"), (b"k", b"v", [("h", b"\xff")])],
     )
     assert found[0] == {"key": "k", "text": "v", "h": None, "mz_error": None}
+    no_text = "header 'h' is no text: invalid byte sequence for encoding \"UTF8\": 0xff "
+    no_text += '(original text: \ufffd, original bytes: "ff")'
     assert [r["mz_error"] for r in found[1:]] == [
         f"Decode error: {GARBAGE}",
         f"Decode error: {GARBAGE}",
-        "Decode error: header 'h' is not valid UTF-8 (original text: \ufffd, original bytes: \"ff\")",
+        f"Decode error: {no_text}",
     ]
     assert all(r["key"] is None and r["text"] is None for r in found[1:])
 
@@ -215,9 +217,13 @@ def test_a_timestamp_that_is_none_is_an_error_of_its_key() -> None:
 
 def test_a_wrong_header_is_an_error_of_its_key() -> None:
     of = spec("upsert", include=[{"what": "header", "as": "h", "header": "h"}])
-    found = rows(of, [(b"k", b"v", [("h", b"\xff")]), (b"k", None, [("h", b"\xff")])])
-    assert found[0]["mz_error"].startswith("Envelope error: Upsert: Value error: header 'h' is not valid")
-    assert found[1]["mz_error"] is None
+    found = rows(
+        of, [(b"k", b"v", [("h", b"\xff")]), (b"k", b"v", [("h", b"a\0")]), (b"k", None, [("h", b"\xff")])]
+    )
+    wrong = "Envelope error: Upsert: Value error: header 'h' is no text: invalid byte sequence for encoding "
+    for row, byte in zip(found, ("ff", "00"), strict=False):
+        assert row["mz_error"].startswith(f'{wrong}"UTF8": 0x{byte} (')
+    assert found[2]["mz_error"] is None
 
 
 OPTIONAL = st.sampled_from([None, b"", b"a", b"b", BAD])
