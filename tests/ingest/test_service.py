@@ -195,6 +195,32 @@ def test_a_table_that_was_dropped_and_made_anew_begins_anew(world: World) -> Non
     assert world.check(new) > 0
 
 
+def test_a_source_that_waits_to_be_opened_is_told_from_one_that_is_being_opened(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(definition: Definition, files_root: str = "") -> Upstream:
+        opening.release()
+        assert go_on.wait(WAIT_SECONDS)
+        return open_source(definition, files_root)
+
+    monkeypatch.setattr(service_module, "open_source", slow)
+    first = [world.auction(f"house{n}") for n in range(OPEN_THREADS)]
+    for _ in first:
+        assert opening.acquire(timeout=WAIT_SECONDS)
+    last = world.auction("last")
+
+    def state(source: Source) -> State:
+        return world.ingestion.report(source).status.state
+
+    assert {state(source) for source in first} == {State.STARTING}
+    assert state(last) is State.CREATED
+    go_on.set()
+    world.ticks(last)
+    assert state(last) is State.RUNNING
+
+
 def test_sources_that_cannot_be_opened_keep_nobody_from_being_opened(world: World) -> None:
     bad = [world.auction(f"bad{n}", {"kind": "of another version"}) for n in range(OPEN_THREADS + 1)]
     good = world.auction("good")

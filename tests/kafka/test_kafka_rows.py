@@ -18,7 +18,7 @@ from kafka.kafka_decoders import BAD, Numbers, OneColumn, spec
 from tidemill.decode.contract import Decoder, with_original
 from tidemill.sources.kafka.columns import headers_column
 from tidemill.sources.kafka.layout import plan
-from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.sources.kafka.messages import MAX_TIMESTAMP_MS, Messages, Rows
 from tidemill.types.arrow import error_parts
 
 # As clients match them.
@@ -103,10 +103,12 @@ def test_none_tells_errors_and_goes_on() -> None:
         [(b"k", b"v"), (b"k", BAD), (BAD, b"v"), (b"k", b"v", [("h", b"\xff")])],
     )
     assert found[0] == {"key": "k", "text": "v", "h": None, "mz_error": None}
+    no_text = "header 'h' is no text: invalid byte sequence for encoding \"UTF8\": 0xff "
+    no_text += '(original text: \ufffd, original bytes: "ff")'
     assert [r["mz_error"] for r in found[1:]] == [
         f"Decode error: {GARBAGE}",
         f"Decode error: {GARBAGE}",
-        "Decode error: header 'h' is not valid UTF-8 (original text: \ufffd, original bytes: \"ff\")",
+        f"Decode error: {no_text}",
     ]
     assert all(r["key"] is None and r["text"] is None for r in found[1:])
 
@@ -190,13 +192,38 @@ def test_inline_errors_are_rows() -> None:
     ]
     assert [r["mz_error"] for r in found] == [None, None, NULL_KEY, None]
     assert found[3]["mz_tombstone"]
+    # They have their place in an order too: as rows they win and lose by it.
+    of = spec("upsert", inline_errors="error", include=[{"what": "offset", "as": "o"}], order_by=["offset"])
+    (_, bad) = rows(of, [(b"k", b"v"), (b"k", BAD)])
+    assert (bad["error"], bad["o"], bad["mz_order1"]) == ({"description": GARBAGE}, Decimal(101), 101)
+
+
+def test_a_timestamp_that_is_none_is_an_error_of_its_key() -> None:
+    of = spec("upsert", include=[{"what": "timestamp", "as": None}])
+    layout = plan(of, OneColumn().columns, OneColumn().columns)
+    stamps = np.array([2**63 - 1, MAX_TIMESTAMP_MS, -1, MAX_TIMESTAMP_MS + 1])
+    said = replace(messages([(b"k%d" % n, b"v") for n in range(4)]), timestamps=stamps)
+    batch = Rows(layout, OneColumn(), OneColumn(), json_value=False).make(said)
+    texts = [None if e is None else e.partition(",")[0] for e in batch.column("mz_error").to_pylist()]
+    wrong = "Envelope error: Upsert: Value error: timestamp out of range: "
+    assert texts == [f"{wrong}{2**63 - 1}", None, None, f"{wrong}{MAX_TIMESTAMP_MS + 1}"]
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [
+        None,
+        MAX_TIMESTAMP_MS * 1000,
+        None,
+        None,
+    ]
 
 
 def test_a_wrong_header_is_an_error_of_its_key() -> None:
     of = spec("upsert", include=[{"what": "header", "as": "h", "header": "h"}])
-    found = rows(of, [(b"k", b"v", [("h", b"\xff")]), (b"k", None, [("h", b"\xff")])])
-    assert found[0]["mz_error"].startswith("Envelope error: Upsert: Value error: header 'h' is not valid")
-    assert found[1]["mz_error"] is None
+    found = rows(
+        of, [(b"k", b"v", [("h", b"\xff")]), (b"k", b"v", [("h", b"a\0")]), (b"k", None, [("h", b"\xff")])]
+    )
+    wrong = "Envelope error: Upsert: Value error: header 'h' is no text: invalid byte sequence for encoding "
+    for row, byte in zip(found, ("ff", "00"), strict=False):
+        assert row["mz_error"].startswith(f'{wrong}"UTF8": 0x{byte} (')
+    assert found[2]["mz_error"] is None
 
 
 OPTIONAL = st.sampled_from([None, b"", b"a", b"b", BAD])

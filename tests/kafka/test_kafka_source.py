@@ -18,6 +18,7 @@ from tidemill.sources.definition import open_source
 from tidemill.sources.kafka import source as source_module
 from tidemill.sources.kafka.client import Unreachable
 from tidemill.sources.kafka.metadata import Admin, Identity, describe_topic, offsets_for_time
+from tidemill.sources.kafka.reader import KafkaReader
 from tidemill.sources.offsets import Offsets
 
 METADATA: list[dict[str, Any]] = [
@@ -285,6 +286,21 @@ def test_topics_that_are_not_there_are_told_with_those_that_are(kafka: Kafka) ->
     assert e.value.hint is not None and topic in e.value.hint
     with pytest.raises(UndefinedObject):
         offsets_for_time(connection(kafka), "nothing-like-it", 0)
+
+
+def test_groups_are_named_as_the_definition_says_and_keep_nothing() -> None:
+    of: dict[str, Any] = {
+        "kind": "kafka",
+        "connection": {"brokers": ["127.0.0.1:1"]},
+        "topic": "t",
+        "partitions": {},
+        "refresh_ms": 1000,
+        "outputs": [],
+    }
+    for prefix, group in (("team-a.", "team-a.tidemill"), (None, "tidemill")):
+        reader = open_source({**of, "group_id_prefix": prefix}).reader()
+        assert isinstance(reader, KafkaReader)
+        assert (reader.settings["group.id"], reader.settings["enable.auto.commit"]) == (group, "false")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class LiveSources:
             s = report.statistics
             known = None if machine is None or machine.upstream is None else _total(machine.upstream)
             committed = None if machine is None else _total(machine.ingested)
-            first = None if machine is None or machine.first is None else _total(machine.first)
+            snapshot = (None, None) if machine is None else _snapshot(machine)
             rows.append(
                 StatisticsRow(
                     source_id=item.id,
@@ -60,8 +60,8 @@ class LiveSources:
                     updates_committed=s.updates_committed,
                     offset_known=known,
                     offset_committed=committed,
-                    snapshot_records_known=first,
-                    snapshot_records_staged=None if first is None else min(first, committed or 0),
+                    snapshot_records_known=snapshot[0],
+                    snapshot_records_staged=snapshot[1],
                     rehydration_ms=s.rehydration_ms,
                 )
             )
@@ -91,6 +91,16 @@ class LiveSources:
                     FrontierRow(state.progress(item.id).id, machine.remap.shard.since, machine.readable)
                 )
         return rows
+
+
+def _snapshot(machine: Machine) -> tuple[int | None, int | None]:
+    """What is to be caught up with, and what of that is there. What lies before the source's beginning (which
+    retention removed, or START OFFSET leaves out) is nothing to be read."""
+    first = machine.first
+    if first is None:
+        return None, None
+    before, done = _total(machine.source.start), machine.ingested
+    return _total(first) - before, sum(min(end, done[p]) for p, end in first.items()) - before
 
 
 def _total(offsets: Offsets) -> int:

@@ -65,7 +65,8 @@ def upsert(records: pa.Table, shape: Shape, time: int, state: State) -> Changed:
     lacking: Lacking | None = None
     if UNAVAILABLE_COLUMN in records.schema.names:
         left_out = contiguous(records.column(UNAVAILABLE_COLUMN))
-        if left_out.null_count < len(left_out):
+        # One record of a batch that lacks something gives the column to all buckets.
+        if len(left_out.flatten()):
             every, lacking = fill_here(every, left_out, deleted, shape)
     forced: np.ndarray | None = None
     if shape.order:

@@ -28,7 +28,7 @@ from tidemill.ingest.machine import Feed, Machine, Timing
 from tidemill.ingest.recovery.stream import StreamState
 from tidemill.ingest.runner import Runner
 from tidemill.ingest.slot import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, Slot
-from tidemill.ingest.status import Report, State
+from tidemill.ingest.status import Report, State, Status, wall_ms
 from tidemill.ingest.ticker import Ticker
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import Shard
@@ -134,7 +134,7 @@ class Ingestion:
                 now = _Wanted.of(new, item)
                 known = self._sources.get(source_id)
                 if known is None:
-                    known = self._sources[source_id] = _Source(now, Report())
+                    known = self._sources[source_id] = _Source(now, Report(Status(State.CREATED, wall_ms())))
                 known.wanted = now
                 if known.told != now and not known.following:
                     known.following = True
@@ -189,6 +189,8 @@ class Ingestion:
 
     def _open(self, source: _Source, wanted: _Wanted) -> None:
         item = wanted.item
+        if source.report.status.state is State.CREATED:
+            source.report.become(State.STARTING)
         source.slot = Slot(item.id, item.name, self._machine(wanted), source.report)
         self.ticker.add(source.slot)
         if source.gone:

@@ -17,6 +17,7 @@ from tidemill.errors import TidemillError
 class State(Enum):
     """As `mz_source_statuses` shows it."""
 
+    CREATED = "created"  # nobody has begun to open it
     STARTING = "starting"  # its shards are being opened, or Spark is not there yet
     HYDRATING = "hydrating"  # it has not yet caught up for the first time, and cannot be read
     RUNNING = "running"

@@ -6,6 +6,8 @@ it fails: an exception of one source must not end a job that carries others.
 
 from __future__ import annotations
 
+import os
+import traceback
 from dataclasses import dataclass, field
 
 from tidemill.errors import TidemillError
@@ -14,6 +16,9 @@ from tidemill.persist.blob import Blobs
 from tidemill.persist.part import Part
 from tidemill.sources.contract import Piece, Reader
 from tidemill.types.model import RelationDesc
+
+# Calls that are told of an unforeseen error: the place itself, and who brought it there.
+SHOWN_FRAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +99,21 @@ class Failure:
             return Failure(error.primary, error.detail, error.hint, error.sqlstate, error.transient)
         if isinstance(error, MemoryError):
             return Failure("out of memory", sqlstate="53200")
-        return Failure(f"{type(error).__name__}: {error}")
+        return Failure(f"{type(error).__name__}: {error}", detail=_where(error))
 
     def error(self) -> TidemillError:
         error = TidemillError(self.primary, detail=self.detail, hint=self.hint, sqlstate=self.sqlstate)
         error.transient = self.transient
         return error
+
+
+def _where(error: BaseException) -> str | None:
+    """Where an unforeseen error was raised: a task has no log that anybody reads."""
+    frames = traceback.extract_tb(error.__traceback__)[-SHOWN_FRAMES:]
+    if not frames:
+        return None
+    places = [f"{f.name} ({os.path.basename(f.filename)}, line {f.lineno})" for f in reversed(frames)]
+    return "Raised in " + ", called by ".join(places) + "."
 
 
 @dataclass(slots=True)

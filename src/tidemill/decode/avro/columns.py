@@ -128,7 +128,7 @@ def sql_type(schema: Schema, path: Sequence[str] = ()) -> SqlType:
             raise SchemaError(
                 f'Avro type "{name}" contains itself at {place(path)}',
                 detail="A recursive type has no fixed set of columns.",
-                hint="Give a reader schema without this field: AVRO USING SCHEMA, or VALUE STRATEGY INLINE.",
+                hint="FORMAT BYTES reads such messages as they are.",
             )
 
 
@@ -145,7 +145,8 @@ def _decimal(semantic: Semantic, path: Sequence[str]) -> SqlType:
         raise SchemaError(
             f"decimal of {semantic.precision} digits is too long at {place(path)}",
             detail=f"numeric has at most {NUMERIC_PRECISION} digits.",
-            hint="Give a reader schema that has this field without its logical type, or not at all.",
+            hint="With a registry, STRATEGY INLINE takes a reader schema that has this field without its "
+            "logical type, or not at all.",
         )
     return numeric(semantic.precision, semantic.scale)
 

@@ -78,6 +78,7 @@ class _Columns:
             raise SchemaError(
                 f'Protobuf message "{name}" contains itself at {place(path)}',
                 detail="A recursive type has no fixed set of columns.",
+                hint="FORMAT BYTES reads such messages as they are.",
             )
         if len(within) >= MAX_DEPTH:
             raise SchemaError(f"Protobuf schema is deeper than {MAX_DEPTH} messages at {place(path)}")

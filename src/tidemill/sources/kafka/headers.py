@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import with_original
+from tidemill.decode.utf8 import texts, why_no_text
 from tidemill.types.kernels import pc
 from tidemill.types.nested import list_parts
 
@@ -28,19 +29,11 @@ def header_column(headers: pa.Array, name: str, *, raw: bool) -> tuple[pa.Array,
 
 
 def _text(values: pa.Array, name: str) -> tuple[pa.Array, pa.Array | None]:
-    try:
-        return values.cast(pa.string()), None
-    except pa.ArrowInvalid:
-        pass  # some are no UTF-8; rare enough to look at each
-    texts: list[str | None] = []
-    errors: list[str | None] = []
-    for value in values.to_pylist():
-        text, error = None, None
-        if value is not None:
-            try:
-                text = value.decode()
-            except UnicodeDecodeError:
-                error = with_original(f"header '{name}' is not valid UTF-8", value)
-        texts.append(text)
-        errors.append(error)
-    return pa.array(texts, pa.string()), pa.array(errors, pa.string())
+    column, wrong = texts(values)
+    if wrong is None:
+        return column, None
+    errors: list[str | None] = [None] * len(values)
+    for row in np.flatnonzero(wrong).tolist():
+        value = values[row].as_py()
+        errors[row] = with_original(f"header '{name}' is no text: {why_no_text(value)}", value)
+    return column, pa.array(errors, pa.string())

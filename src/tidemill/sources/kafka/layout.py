@@ -190,7 +190,7 @@ def _output(name: str, columns: Sequence[Column], key: Sequence[str] | None, ord
                 f'column "{column}" specified more than once',
                 detail="The columns are " + ", ".join(names) + ".",
                 hint="INCLUDE KEY AS name calls the key's columns something else; "
-                "so does AS behind any other item of INCLUDE.",
+                "so does AS behind any other item of INCLUDE, and VALUE DECODING ERRORS = (INLINE AS name).",
                 sqlstate="42701",
             )
     if key is None:

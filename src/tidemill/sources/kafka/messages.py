@@ -53,6 +53,9 @@ VALUE_ERROR = "Envelope error: Upsert: Value error: "
 NULL_KEY_SLOT = b"\x00"
 BAD_KEY_PREFIX = b"\x01"
 
+# Later ones do not fit 64 bits of microseconds; producers write what they like.
+MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
+
 UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
 
 
@@ -245,12 +248,15 @@ class Rows:
         return [*(column for column in columns if column is not None), *metadata]
 
     def _metadata(self, messages: Messages) -> tuple[list[pa.Array], pa.Array | None]:
-        """The columns, and what is wrong with a header that should be text."""
+        """The columns, and what is wrong with a header that should be text, or with a timestamp."""
         columns: list[pa.Array] = []
         errors: pa.Array | None = None
         for item in self._layout.metadata:
             if item.what == "header":
                 column, wrong = header_column(_present(messages.headers), str(item.header), raw=item.raw)
+                errors = _first_of(errors, wrong)
+            elif item.what == "timestamp":
+                column, wrong = _timestamps(_present(messages.timestamps))
                 errors = _first_of(errors, wrong)
             else:
                 column = _metadata_column(item, messages)
@@ -280,11 +286,20 @@ def _metadata_column(item: Include, messages: Messages) -> pa.Array:
     if item.what == "offset":
         zeros = np.zeros(len(messages), np.int64)
         return wide.decimals(messages.offsets.astype(np.uint64), zeros, None, arrow_type(UINT8))
-    if item.what == "timestamp":
-        milliseconds = _present(messages.timestamps)
-        micros = pa.array(milliseconds * 1000, mask=milliseconds < 0)
-        return micros.cast(pa.timestamp("us"))
     return _present(messages.headers)
+
+
+def _timestamps(milliseconds: np.ndarray) -> tuple[pa.Array, pa.Array | None]:
+    """The column, and which are out of range."""
+    late = milliseconds > MAX_TIMESTAMP_MS
+    known = (milliseconds >= 0) & ~late
+    column = pa.array(np.where(known, milliseconds, 0) * 1000, mask=~known).cast(pa.timestamp("us"))
+    if not late.any():
+        return column, None
+    texts = [
+        f"timestamp out of range: {ms}" if ms > MAX_TIMESTAMP_MS else None for ms in milliseconds.tolist()
+    ]
+    return column, pa.array(texts, pa.string())
 
 
 def _struct(columns: Sequence[pa.Array], of: Sequence[Column], present: pa.Array | None = None) -> pa.Array:
