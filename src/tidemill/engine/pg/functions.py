@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from tidemill.catalog.items import MaterializedView, View
 from tidemill.engine.pg.descriptions import description
 from tidemill.engine.pg.facts import PgFacts
 from tidemill.engine.pg.owners import may
 from tidemill.engine.pg.procs import procs
 from tidemill.engine.pg.texts import constraint_definition, index_definition
 from tidemill.engine.pg.types import format_type
+from tidemill.engine.view_text import query_today
 from tidemill.errors import UndefinedObject
 from tidemill.sql.local import Function, Reg, Runtime
 from tidemill.sql.local.builtins import builtins
@@ -40,7 +42,9 @@ def _f(
 def _view_definition(f: PgFacts, oid: int, pretty: bool | None = None) -> str | None:
     del pretty
     found = f.world.by_oid.get(oid)
-    return None if found is None or found.definition is None else f"{found.definition};"
+    if found is None or not isinstance(found.item, View | MaterializedView):
+        return None
+    return f"{query_today(f.catalog, found.item, f.name_of)};"
 
 
 def _index_definition(
