@@ -101,6 +101,16 @@ def _integer(low: int, high: int) -> Callable[[str, str], str]:
     return check
 
 
+def _float_digits(name: str, value: str) -> str:
+    """All positive values mean the shortest exact text; the others would round, which is not done here."""
+    digits = _integer(-15, 3)(name, value)
+    if int(digits) <= 0:
+        raise CannotChange(
+            f'parameter "{name}" cannot be set to "{value}"', hint="Tidemill supports only 1, 2 and 3."
+        )
+    return digits
+
+
 def _one_of(*values: str) -> Callable[[str, str], str]:
     def check(name: str, value: str) -> str:
         v = value.strip().lower()
@@ -209,9 +219,7 @@ _SESSION = [
         "Whether new transactions refuse writes.",
         reported=True,
     ),
-    Variable(
-        "extra_float_digits", "1", _integer(-15, 3), "Accepted; floats are always shown shortest-exact."
-    ),
+    Variable("extra_float_digits", "1", _float_digits, "Positive; floats are always shown shortest-exact."),
     Variable(
         "idle_in_transaction_session_timeout", "0", _duration, "Ends a session that idles in a transaction."
     ),
@@ -221,6 +229,7 @@ _SESSION = [
     Variable("intervalstyle", "postgres", _only("postgres"), "How intervals are shown.", reported=True),
     Variable("is_superuser", "off", _text, "Whether the role is a superuser.", reported=True, read_only=True),
     Variable("max_identifier_length", str(MAX_IDENTIFIER_LENGTH), _text, "In bytes.", read_only=True),
+    Variable("password_encryption", "scram-sha-256", _only("scram-sha-256"), "What is kept of a password."),
     Variable("role", "none", _text, "Who the session acts as, if it is not who logged in."),
     Variable(
         "search_path", "public", _text, "Schemas in which unqualified names are looked up.", reported=True
