@@ -18,6 +18,7 @@ from tidemill.engine.catalog_query import local_oids
 from tidemill.engine.pg.facts import PgFacts, split_name
 from tidemill.engine.pg.functions import catalog_functions
 from tidemill.engine.pg.kept import KeptRows
+from tidemill.engine.pg.owners import acl, owner_of
 from tidemill.engine.pg.types import format_type, types
 from tidemill.engine.pg.world import world
 from tidemill.engine.resolver import Resolver
@@ -258,6 +259,9 @@ def test_who_may_what(state: CatalogState) -> None:
             has_table_privilege('one', 'pg_class', 'DELETE'),
             has_table_privilege('one', 1::oid, 'SELECT'), has_schema_privilege('one', '"Other"', 'USAGE')""",
     ) == [(True, False, True, False, True, False, None, False)]
+    owner = owner_of(state, state.items[table])
+    state = apply_all(state, [SetPrivileges(table, owner.id, ("SELECT",))], time=7)
+    assert acl(state, state.items[table]) == [f"{owner.name}=arwd/{owner.name}", f"group=r/{owner.name}"]
     for call, sqlstate in [
         ("pg_has_role('nobody', 'one', 'MEMBER')", "42704"),
         ("pg_has_role('one', 'SELECT')", "22023"),

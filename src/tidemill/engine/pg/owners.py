@@ -32,6 +32,8 @@ def acl(catalog: CatalogState, item: Item | None) -> list[str] | None:
     letters = "".join(PRIVILEGES[p] for p in PRIVILEGES if p in possible_privileges(item))
     shown = [f"{owner}={letters}/{owner}"]
     for grant in access.grants:
+        if grant.to == access.owner:  # who has everything already
+            continue
         to = "" if grant.to == PUBLIC else catalog.get(grant.to, Role).name
         shown.append(f"{to}={''.join(PRIVILEGES[p] for p in grant.privileges)}/{owner}")
     return shown
