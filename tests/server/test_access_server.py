@@ -223,7 +223,10 @@ def test_other_sessions_are_ended_by_who_may(guarded: Guarded, app: psycopg.Conn
         assert row == (True,)
         with pytest.raises(psycopg.errors.AdminShutdown):
             app.execute("SELECT 1")
+        told: list[tuple[str | None, str | None]] = []
+        root.add_notice_handler(lambda n: told.append((n.severity, n.sqlstate)))
         assert root.execute("SELECT pg_terminate_backend(0)").fetchone() == (False,)
+        assert told == [("WARNING", "01000")]
 
 
 def test_sessions_are_found_and_ended_by_one_query(guarded: Guarded) -> None:
@@ -302,6 +305,9 @@ def test_no_canary_sings(guarded: Guarded) -> None:
         heard += by_sql(root, [f"CREATE SECRET s AS '{SECRET}'", f"CREATE SECRET bug AS '{SECRET}'"])
         assert "XX000" not in heard and "FailpointError" in guarded.log
         heard += by_sql(root, [*MISTAKES, *STATEMENTS])
+        # Kept under a name by the driver, for pg_prepared_statements.
+        root.execute(f"ALTER ROLE app PASSWORD '{NEXT_PASSWORD}'".encode(), prepare=True)
+        assert root.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (1,)
         heard += by_relations(root)
         with pytest.raises(psycopg.OperationalError) as caught:
             psycopg.connect(guarded.dsn("other", NEXT_PASSWORD))

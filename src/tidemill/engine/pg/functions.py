@@ -227,6 +227,8 @@ _FUNCTIONS: list[Function] = [
     _f("pg_timezone_names", (), _ZONE, lambda f: zones(f.session.now), rows=True),
     _f("pg_available_extensions", (), _EXTENSION, _none, rows=True),
     _f("pg_get_keywords", (), _KEYWORD, _keywords, rows=True),
+    # There are no advisory locks: pools of connections let go of all when one comes back.
+    _f("pg_advisory_unlock_all", (), TEXT, lambda f: ""),
     _f("pg_listening_channels", (), TEXT, _none, rows=True),
     _f("current_schemas", (BOOL,), model.array(NAME), _schemas),
     _f("current_schema", (), NAME, _schema),
