@@ -13,6 +13,7 @@ import re
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
 
@@ -153,15 +154,38 @@ def _isolation(name: str, value: str) -> str:
 
 
 def _timezone(name: str, value: str) -> str:
+    """A name in any case, a number of hours east of Greenwich, or as POSIX has it (`UTC+3`) hours west.
+    Offsets are kept by the name of their zone, which there is of whole hours only."""
     v = value.strip()
     if v.lower() in ("utc", "gmt", "z", "zulu", "etc/utc", "default", "local"):
         return "UTC"
-    if re.fullmatch(r"[+-]?\d{1,2}(:\d{2})?", v):
-        return v
-    try:
-        return zoneinfo.ZoneInfo(v).key
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise _invalid(name, value) from None
+    if (named := _zone_names().get(v.lower())) is not None:
+        return named
+    if _HOURS.fullmatch(v) is not None:
+        return _fixed_zone(name, value, float(v))
+    posix = _POSIX.fullmatch(v)
+    if posix is None:
+        raise _invalid(name, value)
+    west = int(posix[2]) + int(posix[3] or 0) / 60
+    return _fixed_zone(name, value, west if posix[1] == "-" else -west)
+
+
+_HOURS = re.compile(r"[+-]?\d{1,3}(\.\d+)?")
+_POSIX = re.compile(r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]+>)?([+-]?)(\d{1,2})(?::(\d{2}))?")
+
+
+def _fixed_zone(name: str, value: str, east: float) -> str:
+    zone = "UTC" if east == 0 else f"etc/gmt{-round(east):+d}"
+    if east != round(east) or zone.lower() not in _zone_names():
+        raise _invalid(
+            name, value, "Give the name of a zone, such as Asia/Kolkata; pg_timezone_names lists them."
+        )
+    return _zone_names()[zone.lower()]
+
+
+@cache
+def _zone_names() -> Mapping[str, str]:
+    return {n.lower(): n for n in zoneinfo.available_timezones()}
 
 
 @dataclass(frozen=True, slots=True)
