@@ -143,6 +143,10 @@ class Notice:
 
     text: str
     severity: str = "NOTICE"
-    sqlstate: str = "00000"
+    sqlstate: str = ""  # as PostgreSQL has it where nothing is said: 01000 of a warning, else 00000
     detail: str | None = None
     hint: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.sqlstate:
+            object.__setattr__(self, "sqlstate", "01000" if self.severity == "WARNING" else "00000")

@@ -169,14 +169,15 @@ def test_alterations(state: CatalogState) -> None:
         SetNotNull("u3", "a", False),
         SetRetainHistory("u3", 60_000),
         AlterSystem("max_tables", "5"),
-        Rename("u3", "orders2", {"u4": "SELECT a FROM orders2"}),
+        Rename("u3", "orders2"),
     )
     table = changed.get("u3", Table)
     assert table.name == "orders2"
     assert table.desc.names == ["a", "b", "c"] and table.desc.columns[0].nullable
     assert table.defaults == (None, None, "'x'")
     assert table.retain_history_ms == 60_000
-    assert changed.get("u4", View).sql == "SELECT a FROM orders2"
+    # What the view reads does not hang on its text.
+    assert changed.get("u4", View).sql == state.get("u4", View).sql
     assert changed.get("u4", View).references == (Reference(("orders",), "u3"),)
     assert changed.parameters() == {"max_tables": "5"}
     assert _apply(changed, AlterSystem("max_tables", None)).parameters() == {}

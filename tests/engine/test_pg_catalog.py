@@ -12,11 +12,13 @@ import pytest
 from tidemill.catalog.comment_ops import SetComment
 from tidemill.catalog.items import BUILTINS, Key
 from tidemill.catalog.ops import CreateDatabase, CreateRole, CreateSchema, CreateTable, CreateView, apply_all
+from tidemill.catalog.role_ops import SetMember, SetPrivileges
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.catalog_query import local_oids
 from tidemill.engine.pg.facts import PgFacts, split_name
 from tidemill.engine.pg.functions import catalog_functions
 from tidemill.engine.pg.kept import KeptRows
+from tidemill.engine.pg.owners import acl, owner_of
 from tidemill.engine.pg.types import format_type, types
 from tidemill.engine.pg.world import world
 from tidemill.engine.resolver import Resolver
@@ -46,6 +48,12 @@ class Now:
 
     def variables(self) -> Iterable[tuple[str, str, str]]:
         return [("search_path", "public", "Where names are looked for.")]
+
+    def prepared(self) -> Sequence[Any]:
+        return []
+
+    def cursors(self) -> Sequence[str]:
+        return []
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +237,45 @@ def test_definitions_and_comments(state: CatalogState) -> None:
     assert ask(state, "SELECT col_description('t'::regclass, 2), pg_get_viewdef('v'::regclass)") == [
         ("called", "SELECT id FROM t;")
     ]
+
+
+def test_who_may_what(state: CatalogState) -> None:
+    table = state.resolve(("t",), "d", ["public"]).id
+    group, one = (CreateRole(n) for n in ("group", "one"))
+    state = apply_all(state, [group, one], time=5)
+    ids = {n: state.role(n).id for n in ("group", "one")}
+    state = apply_all(
+        state, [SetMember(ids["group"], ids["one"]), SetPrivileges(table, ids["group"], ("SELECT",))], time=6
+    )
+    assert ask(
+        state,
+        """SELECT pg_has_role('one', 'group', 'MEMBER'), pg_has_role('group', 'one', 'USAGE'),
+            pg_has_role('one', 'one', 'USAGE'), pg_has_role('mz_system', 'one', 'MEMBER'),
+            pg_has_role('one', 'group', 'MEMBER WITH ADMIN OPTION'), pg_has_role(1::oid, 'MEMBER')""",
+    ) == [(True, False, True, True, False, None)]
+    assert ask(
+        state,
+        """SELECT has_table_privilege('one', 't', 'SELECT'), has_table_privilege('one', 't', 'UPDATE'),
+            has_table_privilege('one', 't', 'UPDATE, SELECT'), has_table_privilege('one', 't', 'TRUNCATE'),
+            has_table_privilege('one', 'pg_class', 'SELECT'),
+            has_table_privilege('one', 'pg_class', 'DELETE'),
+            has_table_privilege('one', 1::oid, 'SELECT'), has_schema_privilege('one', '"Other"', 'USAGE')""",
+    ) == [(True, False, True, False, True, False, None, False)]
+    owner = owner_of(state, state.items[table])
+    state = apply_all(state, [SetPrivileges(table, owner.id, ("SELECT",))], time=7)
+    assert acl(state, state.items[table]) == [f"{owner.name}=arwd/{owner.name}", f"group=r/{owner.name}"]
+    for call, sqlstate in [
+        ("pg_has_role('nobody', 'one', 'MEMBER')", "42704"),
+        ("pg_has_role('one', 'SELECT')", "22023"),
+        ("has_table_privilege('nothing', 'SELECT')", "42P01"),
+        ("has_table_privilege('nobody', 't', 'SELECT')", "42704"),
+        ("has_table_privilege('one', 't', 'FLY')", "22023"),
+        ("has_schema_privilege('one', 'nowhere', 'USAGE')", "3F000"),
+        ("has_database_privilege('one', 'nowhere', 'CREATE')", "3D000"),
+    ]:
+        with pytest.raises(TidemillError) as caught:
+            ask(state, f"SELECT {call}", session=replace(SESSION, user="one"))
+        assert caught.value.sqlstate == sqlstate, call
 
 
 def test_a_product_by_mistake_ends(state: CatalogState, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from canaries import by_commands, by_http, by_relations, by_sql, by_websocket
 from guarded import ROOT, Guarded
 from websockets.asyncio.client import connect
 
+from support.psql import psql_with_tls
+
 PASSWORD = "canary-password-8b1f"
 NEXT_PASSWORD = "canary-next-55aa"
 SECRET = "canary-secret-07e3"
@@ -140,6 +142,28 @@ def test_psql(guarded: Guarded) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "app"), done.stderr
 
 
+def test_psql_sends_no_password_but_its_verifier(guarded: Guarded) -> None:
+    psql = psql_with_tls()
+    with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
+        root.execute("CREATE ROLE keeper LOGIN")
+        try:
+            done = subprocess.run(
+                [psql, guarded.sql_dsn, "-X", "-c", r"\password keeper"],
+                input=f"{NEXT_PASSWORD}\n{NEXT_PASSWORD}\n",
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+                # Without a terminal it reads the password from its input.
+                start_new_session=True,
+            )
+            assert done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
+            with psycopg.connect(guarded.dsn("keeper", NEXT_PASSWORD)) as keeper:
+                assert keeper.execute("SELECT current_user").fetchone() == ("keeper",)
+        finally:
+            root.execute("DROP ROLE keeper")
+
+
 @pytest.mark.parametrize(
     ("user", "password", "error"),
     [
@@ -199,7 +223,28 @@ def test_other_sessions_are_ended_by_who_may(guarded: Guarded, app: psycopg.Conn
         assert row == (True,)
         with pytest.raises(psycopg.errors.AdminShutdown):
             app.execute("SELECT 1")
+        told: list[tuple[str | None, str | None]] = []
+        root.add_notice_handler(lambda n: told.append((n.severity, n.sqlstate)))
         assert root.execute("SELECT pg_terminate_backend(0)").fetchone() == (False,)
+        assert told == [("WARNING", "01000")]
+
+
+def test_sessions_are_found_and_ended_by_one_query(guarded: Guarded) -> None:
+    with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
+        found = [psycopg.connect(f"{guarded.sql_dsn} application_name=stray", autocommit=True) for _ in "ab"]
+        try:
+            rows = root.execute(
+                "SELECT pg_terminate_backend(pid), client_addr FROM pg_stat_activity "
+                "WHERE application_name = %s AND pid <> pg_backend_pid()",
+                ["stray"],
+            ).fetchall()
+            assert rows == [(True, "127.0.0.1")] * 2
+            for stray in found:
+                with pytest.raises(psycopg.errors.AdminShutdown):
+                    stray.execute("SELECT 1")
+        finally:
+            for stray in found:
+                stray.close()
 
 
 def test_http_asks_for_the_password(guarded: Guarded) -> None:
@@ -260,6 +305,9 @@ def test_no_canary_sings(guarded: Guarded) -> None:
         heard += by_sql(root, [f"CREATE SECRET s AS '{SECRET}'", f"CREATE SECRET bug AS '{SECRET}'"])
         assert "XX000" not in heard and "FailpointError" in guarded.log
         heard += by_sql(root, [*MISTAKES, *STATEMENTS])
+        # Kept under a name by the driver, for pg_prepared_statements.
+        root.execute(f"ALTER ROLE app PASSWORD '{NEXT_PASSWORD}'".encode(), prepare=True)
+        assert root.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (1,)
         heard += by_relations(root)
         with pytest.raises(psycopg.OperationalError) as caught:
             psycopg.connect(guarded.dsn("other", NEXT_PASSWORD))

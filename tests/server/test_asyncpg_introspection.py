@@ -1,4 +1,5 @@
-"""asyncpg asks pg_type about types that it does not know: ours, arrays of them, and codecs by name."""
+"""asyncpg asks pg_type about types that it does not know: ours, arrays of them, and codecs by name; and it
+takes connections back into a pool as they were."""
 
 from __future__ import annotations
 
@@ -51,3 +52,25 @@ def test_a_codec_by_name(server: ServerProcess, database: str) -> None:
         return prepared.get_attributes()[0].type.name, await prepared.fetchval()
 
     assert ask(server, database, work) == ("uint8", 5)
+
+
+def test_a_pool_takes_connections_back(server: ServerProcess, database: str) -> None:
+    async def main() -> list[Any]:
+        pool = await asyncpg.create_pool(
+            host="127.0.0.1",
+            port=server.sql_port,
+            user="materialize",
+            database=database,
+            min_size=1,
+            max_size=1,
+            timeout=300,
+        )
+        found: list[Any] = []
+        async with pool:
+            for _ in range(2):
+                async with pool.acquire() as connection:
+                    found.append(await connection.fetchval("SHOW statement_timeout"))
+                    await connection.execute("SET statement_timeout = '5min'")
+        return found
+
+    assert asyncio.run(main()) == ["0", "0"]

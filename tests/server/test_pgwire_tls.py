@@ -220,6 +220,14 @@ def test_no_tls_at_all(served: Served, garbage: bytes) -> None:
             pass
 
 
+def test_neither_door_negotiates_anew(certificates: Certificates) -> None:
+    """A client that asks for it again and again would cost a handshake each time."""
+    tls = load(str(certificates.server), "")
+    for context in (tls.sql, tls.http):
+        assert context.options & ssl.OP_NO_RENEGOTIATION
+        assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
 def test_tls_that_breaks_off_harms_nobody(served: Served, dsn: str) -> None:
     for after in (b"", b"\x16", b"\0" * 100, b"\x17\x03\x03\x00\x02xx"):
         with served.raw(login=False) as c:

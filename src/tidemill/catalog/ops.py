@@ -7,8 +7,8 @@ the result durable and moves the shards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidemill.catalog import comment_ops, connection_ops, materialized_ops, role_ops, sink_ops, source_ops
@@ -104,12 +104,11 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A database, a schema, or what stands in one. `rewrites` are new texts of dependent views, for those who
-    like SHOW CREATE to show the new name; what a view reads does not hang on its text (`items.Reference`)."""
+    """A database, a schema, or what stands in one. What a view reads does not hang on its text
+    (`items.Reference`), which stays as it is."""
 
     id: ItemId
     name: str
-    rewrites: Mapping[ItemId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,8 +376,6 @@ class _Draft:
         else:
             raise Unsupported(f"a {kind_name(item)} cannot be renamed")
         self.put(replace(item, name=op.name))
-        for view_id, sql in op.rewrites.items():
-            self.put(replace(self.state.get(view_id, View), sql=sql))
 
     def alter_system(self, op: AlterSystem) -> None:
         found = self.state.find_parameter(op.name)

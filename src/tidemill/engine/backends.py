@@ -1,79 +1,114 @@
-"""SELECT pg_cancel_backend(pid) and SELECT pg_terminate_backend(pid): what another session runs, or the
-session itself, is ended.
+"""SELECT pg_cancel_backend(pid) and SELECT pg_terminate_backend(pid): what other sessions run, or the
+sessions themselves, are ended.
 
-Called by `planner` for every query: only one that is nothing but such a call is meant. They do something, so
-they are no functions like the others: planning or describing them must not, and in the middle of a query
-nobody could say how often they are called. Who may is as in PostgreSQL: whoever has the rights of the
-session's role.
+Called by `planner` for every query: one whose select list has such a call is answered here, all others go
+on to `select`. The calls do something, so they are no functions like the others: planning or describing them
+must not, and inside an expression or a condition nobody could say how often they are called. In the select
+list of a query over system relations it is once for each of its rows. Who may is as in PostgreSQL: whoever
+has the rights of the session's role.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.catalog.privileges import PermissionDenied
+from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.catalog_query import CatalogQueryPlan, plan_catalog_query
 from tidemill.engine.local_rows import stream
 from tidemill.engine.plan import Plan, Value
-from tidemill.errors import Notice, Unavailable, Unsupported
+from tidemill.engine.select import plan_query as plan_other
+from tidemill.errors import Notice, Unavailable, UndefinedObject, Unsupported
 from tidemill.sql import ast
-from tidemill.types.model import BOOL, INT4, Column, SqlType
+from tidemill.types.model import BOOL, Column, SqlType
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
 
 _NAMES = ("pg_cancel_backend", "pg_terminate_backend")
+# What a query with such calls may have beside its select list: with these its rows are what they seem.
+_ALLOWED = ("expressions", "kind", "from_", "joins", "where", "order", "limit", "offset", "with_")
 
 
 @dataclass(slots=True)
-class BackendCall:
-    """`process_id` is None where it is the statement's parameter."""
+class BackendCalls:
+    """`query` has the process ids in the places of the calls; `calls` says which call by the column."""
 
-    name: str
-    process_id: int | None
-    columns: tuple[Column, ...]
-    param_types: tuple[SqlType, ...]
+    query: CatalogQueryPlan
+    calls: Mapping[int, str]
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.query.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        shown = self.query.columns
+        return tuple(Column(c.name, BOOL) if n in self.calls else c for n, c in enumerate(shown))
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        process_id = params[0].scalar.as_py() if self.process_id is None else self.process_id
-        done = None if process_id is None else _call(session, self.name, process_id)
-        table = pa.table({self.columns[0].name: pa.array([done], pa.bool_())})
+        table = await self.query.table(session, params)
+        for at, name in self.calls.items():
+            ids: list[int | None] = table.column(at).to_pylist()
+            done = [None if i is None else _call(session, name, i) for i in ids]
+            table = table.set_column(at, table.schema.names[at], pa.array(done, pa.bool_()))
         return Rows(self.columns, stream(table))
 
 
-def plan_call(s: EngineSession, query: ast.Query, types: Sequence[SqlType | None]) -> Plan | None:
-    """None where the query is another."""
+def plan_query(
+    s: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
     tree = query.tree
-    if not isinstance(tree, exp.Select) or len(tree.expressions) != 1 or query.as_of is not None:
-        return None
-    call = tree.expressions[0]
-    alias = call.alias if isinstance(call, exp.Alias) else ""
-    call = call.this if isinstance(call, exp.Alias) else call
-    name = call.meta.get("function", call.name) if isinstance(call, exp.Func) else ""
-    if name not in _NAMES:
-        return None
-    if any(v for k, v in tree.args.items() if k not in ("expressions", "kind")):
-        raise _not_alone(name)
-    (argument,) = call.expressions if len(call.expressions) == 1 else (None,)
-    columns = (Column(alias or name, BOOL),)
-    if isinstance(argument, exp.Cast):
-        argument = argument.this
-    if isinstance(argument, exp.Literal) and argument.this.isdigit() and len(argument.this) < 10:
-        return BackendCall(name, int(argument.this), columns, ())
-    if isinstance(argument, exp.Parameter | exp.Placeholder):
-        return BackendCall(name, None, columns, (types[0] if types and types[0] is not None else INT4,))
-    raise _not_alone(name)
+    calls = _calls(tree) if isinstance(tree, exp.Select) else {}
+    if not calls:
+        try:
+            return plan_other(s, query, types, catalog)
+        except UndefinedObject as e:
+            name = next((n for f in tree.find_all(exp.Func) if (n := _name(f)) in _NAMES), None)
+            if e.sqlstate == "42883" and name is not None:
+                raise _misplaced(name) from None
+            raise
+    first = next(iter(calls.values()))
+    if query.as_of is not None or any(v for k, v in tree.args.items() if k not in _ALLOWED):
+        raise _misplaced(first)
+    found = tree.copy()
+    for at, name in calls.items():
+        _take_argument(found, at, name)
+    plan = plan_catalog_query(s, replace(query, tree=found), types, catalog)
+    if plan is None:
+        raise _misplaced(first)
+    return BackendCalls(plan, calls)
 
 
-def _not_alone(name: str) -> Unsupported:
+def _calls(tree: exp.Select) -> dict[int, str]:
+    named = ((n, _name(e.this if isinstance(e, exp.Alias) else e)) for n, e in enumerate(tree.expressions))
+    return {n: name for n, name in named if name in _NAMES}
+
+
+def _name(node: object) -> str:
+    return str(node.meta.get("function", node.name)) if isinstance(node, exp.Func) else ""
+
+
+def _take_argument(tree: exp.Expr, at: int, name: str) -> None:
+    item = tree.expressions[at]
+    call = item.this if isinstance(item, exp.Alias) else item
+    if len(call.expressions) != 1:
+        raise _misplaced(name)
+    number = exp.Cast(this=call.expressions[0].copy(), to=exp.DataType(this=exp.DType.INT))
+    called = item.args["alias"] if isinstance(item, exp.Alias) else exp.to_identifier(name)
+    item.replace(exp.Alias(this=number, alias=called))
+
+
+def _misplaced(name: str) -> Unsupported:
     return Unsupported(
-        f"{name}() in a larger query is not supported",
-        hint=f"Write SELECT {name}(n) with the number of one session; mz_internal.mz_sessions has them.",
+        f"{name}() in this place is not supported",
+        hint=f"Write SELECT {name}(pid) FROM pg_stat_activity WHERE ..., or with the number of one session.",
     )
 
 

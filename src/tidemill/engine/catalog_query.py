@@ -64,10 +64,13 @@ class CatalogQueryPlan:
         )
 
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
+        return stream(await self.table(session, params))
+
+    async def table(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
         # No read of the transaction's time, so that it neither needs nor makes one that only reads: drivers
         # look up types and tables in the midst of writing. On a worker thread: the largest catalogs take
         # some tenths of a second.
-        return stream(await session.interrupt.guard(session.blocking(self._answer, session, params)))
+        return await session.interrupt.guard(session.blocking(self._answer, session, params))
 
     def _answer(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
         situation = session.engine.situation(session, self.catalog)

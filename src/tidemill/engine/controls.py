@@ -176,7 +176,8 @@ def plan_discard(statement: ast.Discard) -> Action:
 
 def plan_no_op(statement: ast.NoOp) -> Action:
     async def act(s: EngineSession) -> Outcome:
-        s.notice(Notice(statement.notice))
+        if statement.notice is not None:
+            s.notice(Notice(statement.notice))
         return Complete(statement.tag)
 
     return Action(act)

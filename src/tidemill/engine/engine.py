@@ -39,6 +39,7 @@ from tidemill.engine.materialized import ViewProgram
 from tidemill.engine.materialized_metrics import ViewsCollector
 from tidemill.engine.materialized_relations import ViewRow, view_frontiers, view_rows
 from tidemill.engine.metrics import EngineCollector
+from tidemill.engine.pg.own_session import PreparedRow
 from tidemill.engine.secrets import secret_store
 from tidemill.engine.session import EngineSession
 from tidemill.engine.sink_metrics import SinksCollector
@@ -420,6 +421,12 @@ class LiveSituation:
 
     def variables(self) -> Iterable[tuple[str, str, str]]:
         return [(v.name, value, v.description) for v, value in self.session.variables.all()]
+
+    def prepared(self) -> Sequence[PreparedRow]:
+        return self.session.statements.table()
+
+    def cursors(self) -> Sequence[str]:
+        return list(self.session.cursors)
 
 
 def _restart(spark: SparkHost) -> None:

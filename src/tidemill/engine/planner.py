@@ -57,7 +57,7 @@ def plan_statement(
 
     match statement:
         case ast.Query():
-            return backends.plan_call(s, statement, types) or select.plan_query(s, statement, types, catalog)
+            return backends.plan_query(s, statement, types, catalog)
         case ast.Subscribe():
             return subscribing.plan_subscribe(s, statement, types, catalog)
         case ast.Insert():

@@ -8,6 +8,9 @@ dependencies and reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
 
 from tidemill.catalog.items import (
     IMPLICIT_SCHEMAS,
@@ -65,7 +68,10 @@ class Resolver:
             # The view was made when its names could be looked up; now it is its owner who reads.
             found = self._catalog.relation(known.id)
             self._check_read(found)
-            return self._bound(found, position, known.width)
+            # Columns in the view's text are qualified by the names of then.
+            full = self._catalog.full_name(found)
+            named = (*full[: max(0, len(full) - len(parts))], *parts)
+            return replace(self._bound(found, position, known.width), name=".".join(named))
         system = find_system_relation(parts, self._search_path)
         if system is not None:
             return Relation(
@@ -165,13 +171,25 @@ class Resolver:
                 raise WrongObjectType(f"the text of view {name} is no query")
             owner = None if self._privileges is None else self._privileges.of_owner(item)
             scope = Resolver(self._catalog, self._database, (), item.references, owner)
+            desc, tree = item.desc, query.tree
+            if width is not None and width < len(desc.columns):
+                desc, tree = RelationDesc(desc.columns[:width]), _first_columns(tree, desc.names, width)
             return Relation(
-                id=item.id, name=name, desc=item.desc, physical=physical, view=query.tree, view_scope=scope
+                id=item.id, name=name, desc=desc, physical=physical[:width], view=tree, view_scope=scope
             )
         # Columns are only ever added behind the others.
         desc = RelationDesc(shown.columns[:width])
         hidden = PROGRESS_HIDDEN if isinstance(item, SourceProgress) else ()
         return Relation(id=item.id, name=name, desc=desc, physical=physical[:width], hidden=hidden)
+
+
+def _first_columns(query: exp.Expr, names: Sequence[str], width: int) -> exp.Expr:
+    """Of a view that was replaced by one with more columns, those that it had before."""
+    idents = [exp.Identifier(this=n, quoted=True) for n in names]
+    alias = exp.TableAlias(this=exp.Identifier(this="view", quoted=True), columns=idents)
+    cut = exp.Select(expressions=[exp.Column(this=i.copy()) for i in idents[:width]])
+    cut.set("from_", exp.From(this=exp.Subquery(this=query, alias=alias)))
+    return cut
 
 
 # What one must be granted to write, by the words of `table`.

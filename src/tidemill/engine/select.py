@@ -159,11 +159,24 @@ def plan_copy_to(
 ) -> CopyToPlan:
     source = statement.source
     if isinstance(source, ast.Name):
+        _check_once(statement.columns)
         source = table_query(source, statement.columns)
     query = _readable(session, source, types, catalog)
     return CopyToPlan(
         query, copy_options(statement.options, query.columns), isinstance(source, ast.Subscribe)
     )
+
+
+def _check_once(columns: Sequence[ast.Ident]) -> None:
+    named: set[str] = set()
+    for column in columns:
+        if column.value in named:
+            raise DuplicateObject(
+                f'column "{column.value}" specified more than once',
+                sqlstate="42701",
+                position=column.offset + 1,
+            )
+        named.add(column.value)
 
 
 def table_query(name: ast.Name, columns: Sequence[ast.Ident] = ()) -> ast.Query:

@@ -28,6 +28,7 @@ from tidemill.engine.kinds import statement_kind
 from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
+from tidemill.engine.view_text import query_today
 from tidemill.errors import Internal, WrongObjectType
 from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
 from tidemill.sql import ast
@@ -64,9 +65,9 @@ def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written
         case Table():
             return create_table_sql(name, item)
         case View():
-            return create_view_sql(name, item)
+            return create_view_sql(catalog, name, item)
         case MaterializedView():
-            return create_materialized_view_sql(name, item)
+            return create_materialized_view_sql(catalog, name, item)
         case Source():
             return create_source_sql(catalog, name, item)
         case SourceTable() if not item.subsource:
@@ -99,16 +100,17 @@ def create_table_sql(name: ast.Name, table: Table) -> str:
     return text
 
 
-def create_view_sql(name: ast.Name, view: View) -> str:
+def create_view_sql(catalog: CatalogState, name: ast.Name, view: View) -> str:
     columns = ", ".join(quote_ident(c) for c in view.desc.names)
-    return f"CREATE VIEW {name} ({columns}) AS {view.sql}"
+    return f"CREATE VIEW {name} ({columns}) AS {query_today(catalog, view, catalog.full_name)}"
 
 
-def create_materialized_view_sql(name: ast.Name, view: MaterializedView) -> str:
+def create_materialized_view_sql(catalog: CatalogState, name: ast.Name, view: MaterializedView) -> str:
     columns = ", ".join(quote_ident(c) for c in view.desc.names)
     retain = view.retain_history_ms
     history = "" if retain is None else f" WITH (RETAIN HISTORY FOR '{retain}ms')"
-    return f"CREATE MATERIALIZED VIEW {name} ({columns}){history} AS {view.sql}"
+    query = query_today(catalog, view, catalog.full_name)
+    return f"CREATE MATERIALIZED VIEW {name} ({columns}){history} AS {query}"
 
 
 def create_sink_sql(catalog: CatalogState, name: ast.Name, sink: Sink) -> str:

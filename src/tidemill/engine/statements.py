@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemill.engine.pg.own_session import SHOWN_VERBS, PreparedRow
 from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
+from tidemill.types.model import type_name
 
 if TYPE_CHECKING:
     from tidemill.engine.api import Prepared
@@ -62,6 +64,18 @@ class Statements:
         if gone is not None:
             self._bytes -= len(gone.text)
         return gone is not None
+
+    def table(self) -> list[PreparedRow]:
+        return [
+            PreparedRow(
+                name,
+                p.text if p.verb in SHOWN_VERBS else None,
+                tuple(type_name(t) for t in p.param_types),
+                None if p.columns is None else tuple(type_name(c.type) for c in p.columns),
+                p.text.lstrip()[:7].lower() == "prepare",
+            )
+            for name, p in list(self._kept.items())
+        ]
 
     def clear(self) -> None:
         self._kept.clear()

@@ -37,9 +37,11 @@ from tidemill.engine.pg.descriptions import DESCRIPTION_SPECS
 from tidemill.engine.pg.empty import EMPTY_SPECS
 from tidemill.engine.pg.info import INFO_COLUMNS, INFO_SCHEMATA, INFO_SPECS, INFO_TABLES
 from tidemill.engine.pg.oids import system_oid
+from tidemill.engine.pg.own_session import OWN_SESSION_SPECS, PreparedRow
 from tidemill.engine.pg.procs import PROC_SPECS
 from tidemill.engine.pg.relations import PG_SPECS
 from tidemill.engine.pg.settings import SETTINGS_SPEC
+from tidemill.engine.pg.zones import ZONES_SPEC
 from tidemill.engine.role_relations import ROLE_SPECS
 from tidemill.engine.sink_relations import SINK_SPECS, SinkRow
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
@@ -107,6 +109,14 @@ class Situation(Protocol):
 
     def variables(self) -> Iterable[tuple[str, str, str]]:
         """(name, setting, description)."""
+        ...
+
+    def prepared(self) -> Sequence[PreparedRow]:
+        """By the session that asks."""
+        ...
+
+    def cursors(self) -> Sequence[str]:
+        """Those that the session that asks has open."""
         ...
 
 
@@ -307,6 +317,8 @@ _SPECS: list[Spec] = [
         _system_parameters,
     ),
     SETTINGS_SPEC,
+    ZONES_SPEC,
+    *OWN_SESSION_SPECS,
     INFO_SCHEMATA,
     INFO_TABLES,
     INFO_COLUMNS,

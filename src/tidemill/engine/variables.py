@@ -13,6 +13,7 @@ import re
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
 
@@ -101,6 +102,16 @@ def _integer(low: int, high: int) -> Callable[[str, str], str]:
     return check
 
 
+def _float_digits(name: str, value: str) -> str:
+    """All positive values mean the shortest exact text; the others would round, which is not done here."""
+    digits = _integer(-15, 3)(name, value)
+    if int(digits) <= 0:
+        raise CannotChange(
+            f'parameter "{name}" cannot be set to "{value}"', hint="Tidemill supports only 1, 2 and 3."
+        )
+    return digits
+
+
 def _one_of(*values: str) -> Callable[[str, str], str]:
     def check(name: str, value: str) -> str:
         v = value.strip().lower()
@@ -143,15 +154,38 @@ def _isolation(name: str, value: str) -> str:
 
 
 def _timezone(name: str, value: str) -> str:
+    """A name in any case, a number of hours east of Greenwich, or as POSIX has it (`UTC+3`) hours west.
+    Offsets are kept by the name of their zone, which there is of whole hours only."""
     v = value.strip()
     if v.lower() in ("utc", "gmt", "z", "zulu", "etc/utc", "default", "local"):
         return "UTC"
-    if re.fullmatch(r"[+-]?\d{1,2}(:\d{2})?", v):
-        return v
-    try:
-        return zoneinfo.ZoneInfo(v).key
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise _invalid(name, value) from None
+    if (named := _zone_names().get(v.lower())) is not None:
+        return named
+    if _HOURS.fullmatch(v) is not None:
+        return _fixed_zone(name, value, float(v))
+    posix = _POSIX.fullmatch(v)
+    if posix is None:
+        raise _invalid(name, value)
+    west = int(posix[2]) + int(posix[3] or 0) / 60
+    return _fixed_zone(name, value, west if posix[1] == "-" else -west)
+
+
+_HOURS = re.compile(r"[+-]?\d{1,3}(\.\d+)?")
+_POSIX = re.compile(r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]+>)?([+-]?)(\d{1,2})(?::(\d{2}))?")
+
+
+def _fixed_zone(name: str, value: str, east: float) -> str:
+    zone = "UTC" if east == 0 else f"etc/gmt{-round(east):+d}"
+    if east != round(east) or zone.lower() not in _zone_names():
+        raise _invalid(
+            name, value, "Give the name of a zone, such as Asia/Kolkata; pg_timezone_names lists them."
+        )
+    return _zone_names()[zone.lower()]
+
+
+@cache
+def _zone_names() -> Mapping[str, str]:
+    return {n.lower(): n for n in zoneinfo.available_timezones()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +243,7 @@ _SESSION = [
         "Whether new transactions refuse writes.",
         reported=True,
     ),
-    Variable(
-        "extra_float_digits", "1", _integer(-15, 3), "Accepted; floats are always shown shortest-exact."
-    ),
+    Variable("extra_float_digits", "1", _float_digits, "Positive; floats are always shown shortest-exact."),
     Variable(
         "idle_in_transaction_session_timeout", "0", _duration, "Ends a session that idles in a transaction."
     ),
@@ -221,6 +253,7 @@ _SESSION = [
     Variable("intervalstyle", "postgres", _only("postgres"), "How intervals are shown.", reported=True),
     Variable("is_superuser", "off", _text, "Whether the role is a superuser.", reported=True, read_only=True),
     Variable("max_identifier_length", str(MAX_IDENTIFIER_LENGTH), _text, "In bytes.", read_only=True),
+    Variable("password_encryption", "scram-sha-256", _only("scram-sha-256"), "What is kept of a password."),
     Variable("role", "none", _text, "Who the session acts as, if it is not who logged in."),
     Variable(
         "search_path", "public", _text, "Schemas in which unqualified names are looked up.", reported=True

@@ -75,6 +75,7 @@ def _activity(s: Situation) -> Iterable[Record]:
             "usesysid": users.get(row.role),
             "usename": row.role,
             "application_name": row.application_name,
+            "client_addr": row.client_address or None,
             "backend_start": row.connected_at,
             "state": row.state,
             "backend_type": "client backend",

@@ -49,6 +49,10 @@ _EMPTY: dict[str, str] = {
         oid oid, extname name, extowner oid, extnamespace oid, extrelocatable bool, extversion text,
         extconfig oid[], extcondition text[]""",
     "pg_available_extensions": "name name, default_version text, installed_version text, comment text",
+    "pg_available_extension_versions": """
+        name name, version text, installed bool, superuser bool, trusted bool, relocatable bool, schema name,
+        requires name[], comment text""",
+    "pg_rules": "schemaname name, tablename name, rulename name, definition text",
     "pg_foreign_table": "ftrelid oid, ftserver oid, ftoptions text[]",
     "pg_foreign_server": """
         oid oid, srvname name, srvowner oid, srvfdw oid, srvtype text, srvversion text, srvacl text[],

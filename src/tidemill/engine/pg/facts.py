@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemill.catalog.items import IMPLICIT_SCHEMAS, Role
+from tidemill.catalog.items import IMPLICIT_SCHEMAS, Relation, Role
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.oids import item_oid
 from tidemill.engine.pg.procs import procs
@@ -46,6 +46,13 @@ class PgFacts:
             if found is not None:
                 return found.oid == relation.oid
         return False
+
+    def name_of(self, item: Relation) -> tuple[str, ...]:
+        """As much of its name as this session needs to find it."""
+        relation = self.world.by_oid.get(item_oid(item.id))
+        if relation is None:  # of another database
+            return self.catalog.full_name(item)
+        return (relation.name,) if self.visible(relation) else (relation.schema, relation.name)
 
     def is_visible(self, oid: int) -> bool | None:
         """pg_table_is_visible; NULL where there is no such relation."""

@@ -6,19 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from tidemill.catalog.items import MaterializedView, View
 from tidemill.engine.pg.descriptions import description
 from tidemill.engine.pg.facts import PgFacts
-from tidemill.engine.pg.owners import may
 from tidemill.engine.pg.procs import procs
+from tidemill.engine.pg.rights import has_role, may
 from tidemill.engine.pg.texts import constraint_definition, index_definition
 from tidemill.engine.pg.types import format_type
+from tidemill.engine.pg.zones import zones
+from tidemill.engine.view_text import query_today
 from tidemill.errors import UndefinedObject
 from tidemill.sql.local import Function, Reg, Runtime
 from tidemill.sql.local.builtins import builtins
 from tidemill.sql.local.functions import Declared
+from tidemill.sql.local.kinds import OIDVECTOR
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, quote_ident
 from tidemill.types import model
-from tidemill.types.model import BOOL, INT2, INT4, INT8, NAME, OID, TEXT, TIMESTAMPTZ, Column
+from tidemill.types.model import BOOL, INT2, INT4, INT8, INTERVAL, NAME, OID, TEXT, TIMESTAMPTZ, Column
 
 
 def _asks(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +44,9 @@ def _f(
 def _view_definition(f: PgFacts, oid: int, pretty: bool | None = None) -> str | None:
     del pretty
     found = f.world.by_oid.get(oid)
-    return None if found is None or found.definition is None else f"{found.definition};"
+    if found is None or not isinstance(found.item, View | MaterializedView):
+        return None
+    return f"{query_today(f.catalog, found.item, f.name_of)};"
 
 
 def _index_definition(
@@ -105,6 +111,11 @@ def _none(*args: Any) -> list[Any]:
     return []
 
 
+def _type_list(f: PgFacts, oids: Sequence[int]) -> str:
+    del f
+    return ", ".join(format_type(o, None) or "-" for o in oids)
+
+
 def _keywords(f: PgFacts) -> list[tuple[str, str, str]]:
     del f
     reserved = [(w, "R", "reserved") for w in sorted(RESERVED)]
@@ -133,12 +144,11 @@ def _allowed(name: str) -> list[Function]:
     if kind == "column":
         one = [(o, c) for o in (TEXT, OID) for c in (TEXT, INT2)]
 
-    def for_me(f: PgFacts, *args: Any) -> bool:
-        return may(f.catalog, f.session, f.session.user, kind, args[0], args[-1])
+    def for_me(f: PgFacts, *args: Any) -> bool | None:
+        return may(f, None, kind, args[0], args[-1])
 
-    def for_user(f: PgFacts, user: Any, *args: Any) -> bool:
-        name = f.roles().get(user, "") if isinstance(user, int) else user
-        return may(f.catalog, f.session, name, kind, args[0], args[-1])
+    def for_user(f: PgFacts, user: Any, *args: Any) -> bool | None:
+        return may(f, user, kind, args[0], args[-1])
 
     return [
         *(_f(name, (*args, TEXT), BOOL, for_me) for args in one),
@@ -155,6 +165,9 @@ _SIZES = "pg_relation_size pg_total_relation_size pg_table_size pg_indexes_size"
 _KEYWORD = model.record(Column("word", TEXT), Column("catcode", TEXT), Column("catdesc", TEXT))
 _OPTION = model.record(Column("option_name", TEXT), Column("option_value", TEXT))
 _EXTENSION = model.record(Column("name", NAME), Column("default_version", TEXT), Column("comment", TEXT))
+_ZONE = model.record(
+    Column("name", TEXT), Column("abbrev", TEXT), Column("utc_offset", INTERVAL), Column("is_dst", BOOL)
+)
 _ACL = model.record(
     Column("grantor", OID),
     Column("grantee", OID),
@@ -210,8 +223,12 @@ _FUNCTIONS: list[Function] = [
     _f("pg_partition_ancestors", (Reg.CLASS,), OID, _none, rows=True),
     _f("pg_options_to_table", (model.array(TEXT),), _OPTION, _none, rows=True),
     _f("aclexplode", (model.array(TEXT),), _ACL, _none, rows=True),
+    _f("oidvectortypes", (OIDVECTOR,), TEXT, _type_list),
+    _f("pg_timezone_names", (), _ZONE, lambda f: zones(f.session.now), rows=True),
     _f("pg_available_extensions", (), _EXTENSION, _none, rows=True),
     _f("pg_get_keywords", (), _KEYWORD, _keywords, rows=True),
+    # There are no advisory locks: pools of connections let go of all when one comes back.
+    _f("pg_advisory_unlock_all", (), TEXT, lambda f: ""),
     _f("pg_listening_channels", (), TEXT, _none, rows=True),
     _f("current_schemas", (BOOL,), model.array(NAME), _schemas),
     _f("current_schema", (), NAME, _schema),
@@ -226,8 +243,8 @@ _FUNCTIONS: list[Function] = [
     _f("to_regrole", (TEXT,), Reg.ROLE, _to(Reg.ROLE)),
     _f("to_regproc", (TEXT,), Reg.PROC, _to(Reg.PROC)),
     *(fn for kind in _PRIVILEGES.split() for fn in _allowed(f"has_{kind}_privilege")),
-    *(_f("pg_has_role", (u, r, TEXT), BOOL, _true) for u in (TEXT, OID) for r in (TEXT, OID)),
-    *(_f("pg_has_role", (r, TEXT), BOOL, _true) for r in (TEXT, OID)),
+    *(_f("pg_has_role", (u, r, TEXT), BOOL, has_role) for u in (TEXT, OID) for r in (TEXT, OID)),
+    *(_f("pg_has_role", (r, TEXT), BOOL, lambda f, r, p: has_role(f, None, r, p)) for r in (TEXT, OID)),
     _f("pg_my_temp_schema", (), OID, lambda f: 0),
     _f("pg_is_other_temp_schema", (OID,), BOOL, _false),
     _f("pg_is_in_recovery", (), BOOL, _false),

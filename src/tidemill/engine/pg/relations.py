@@ -64,7 +64,7 @@ def _classes(s: Situation) -> Iterable[Record]:
             "relnatts": len(r.desc.columns),
             "relhasrules": r.kind == "v",
             "relispopulated": True,
-            "relreplident": "d" if r.kind == "r" and r.item is not None else "n",
+            "relreplident": "d" if r.kind in "rm" and r.item is not None else "n",
             "relacl": acl(s.catalog, r.item),
         }
         for key in r.keys:

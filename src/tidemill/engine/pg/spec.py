@@ -27,6 +27,7 @@ _PLAIN: dict[str, SqlType] = {
     "float4": model.FLOAT4,
     "float8": model.FLOAT8,
     "timestamptz": model.TIMESTAMPTZ,
+    "interval": model.INTERVAL,
     "int2vector": INT2VECTOR,
     "oidvector": OIDVECTOR,
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tidemill.catalog.items import (
+    DEFAULT_SCHEMA,
     MaterializedView,
     Relation,
     Schema,
@@ -17,6 +18,7 @@ from tidemill.catalog.items import (
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.oids import item_oid
 from tidemill.engine.pg.oids import key_oids
+from tidemill.engine.view_text import query_today
 from tidemill.types.model import RelationDesc
 
 
@@ -77,7 +79,7 @@ def world(catalog: CatalogState, database: str) -> World:
     schemas = catalog.schemas(catalog.database(database).id)
     found: list[PgRelation] = []
     for schema in schemas:
-        found += [_relation(schema, item) for item in catalog.relations(schema.id)]
+        found += [_relation(catalog, schema, item) for item in catalog.relations(schema.id)]
     found += _system(schemas)
     made = World(catalog, database, schemas, found)
     for schema in schemas:
@@ -90,7 +92,7 @@ def world(catalog: CatalogState, database: str) -> World:
     return made
 
 
-def _relation(schema: Schema, item: Relation) -> PgRelation:
+def _relation(catalog: CatalogState, schema: Schema, item: Relation) -> PgRelation:
     kind = "v" if isinstance(item, View) else "m" if isinstance(item, MaterializedView) else "r"
     return PgRelation(
         item.id,
@@ -103,8 +105,19 @@ def _relation(schema: Schema, item: Relation) -> PgRelation:
         item,
         item.defaults if isinstance(item, Table) else (),
         _keys(item) if isinstance(item, Table) else (),
-        item.sql if isinstance(item, View | MaterializedView) else None,
+        query_today(catalog, item, partial(_plain_name, catalog, schema))
+        if isinstance(item, View | MaterializedView)
+        else None,
     )
+
+
+def _plain_name(catalog: CatalogState, own: Schema, item: Relation) -> tuple[str, ...]:
+    """What the text of a view calls what it reads: only as much of the name as is needed where sessions have
+    the default search path."""
+    schema = catalog.get(item.schema, Schema)
+    if schema.database != own.database:
+        return catalog.full_name(item)
+    return (item.name,) if schema.name == DEFAULT_SCHEMA else (schema.name, item.name)
 
 
 def _keys(table: Table) -> tuple[PgKey, ...]:

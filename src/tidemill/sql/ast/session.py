@@ -205,8 +205,8 @@ class ExplainTimestamp(Statement):
 @dataclass(frozen=True, slots=True)
 class NoOp(Statement):
     """A statement that is accepted and does nothing: CREATE INDEX, CREATE CLUSTER, and dropping or altering
-    them."""
+    them; UNLISTEN."""
 
     tag: str  # the command tag, e.g. CREATE INDEX
-    notice: str  # why nothing happens
+    notice: str | None  # why nothing happens; None where nothing is what it should do
     text: str  # the statement as it was written, without comments

@@ -28,7 +28,7 @@ from tidemill.sql.parser import (
 )
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import at_query, query_alone
-from tidemill.sql.parser.refused import no_op, refuse_object, refuse_statement
+from tidemill.sql.parser.refused import no_op, refuse_object, refuse_statement, unlisten
 
 Parser = Callable[[Cursor], Statement]
 
@@ -136,5 +136,6 @@ _STATEMENTS: dict[str, Parser] = {
     "start": transactions.start_transaction,
     "subscribe": subscribe.subscribe,
     "truncate": writes.truncate,
+    "unlisten": unlisten,
     "update": writes.update,
 }

@@ -23,7 +23,7 @@ NO_OPS = {
 _REFUSED_WORDS = words(
     """
     analyze call checkpoint cluster do import listen load lock merge move notify refresh reindex security
-    unlisten vacuum
+    vacuum
     """
 )
 _TWO_WORDS = frozenset({"refresh", "import", "security"})
@@ -61,6 +61,13 @@ def no_op(cursor: Cursor, verb: str) -> Statement | None:
             text = cursor.rest()
             return NoOp(f"{verb} {word.upper()}", notice, f"{verb} {text}")
     return None
+
+
+def unlisten(cursor: Cursor) -> Statement:
+    """After UNLISTEN: nothing is listened to. Pools of connections send it when one comes back."""
+    if not cursor.accept_symbol("*"):
+        cursor.ident()
+    return NoOp("UNLISTEN", None, "UNLISTEN *")
 
 
 def refuse_statement(cursor: Cursor) -> TidemillError:

@@ -39,6 +39,11 @@ _REFUSED = (
     "sysid",
 )
 _PRIVILEGES = ("select", "insert", "update", "delete", "usage", "create", "connect")
+# Things on which PostgreSQL has privileges and Tidemill has none.
+_UNGRANTABLE = frozenset(
+    {"domain", "foreign", "function", "language", "large", "parameter", "procedure", "routine", "sequence"}
+    | {"tablespace", "type"}
+)
 _REFUSED_PRIVILEGES = (
     *("truncate", "references", "trigger", "temporary", "temp", "execute", "set", "alter"),
     *("maintain", "createrole", "createdb", "createcluster"),
@@ -239,6 +244,9 @@ def _kind(cursor: Cursor) -> GrantKind:
         if cursor.peek_any(kind.value.lower()) and cursor.following.kind in (Kind.WORD, Kind.QUOTED):
             cursor.expect(kind.value.lower())
             return kind
+    named = cursor.following.kind in (Kind.WORD, Kind.QUOTED) and cursor.following.key not in ("to", "from")
+    if cursor.peek_any(*_UNGRANTABLE) and named:
+        raise cursor.unsupported(f"ON {cursor.token.value.upper()}")
     for words in (("table",), ("view",), ("source",), ("materialized", "view")):
         if cursor.accept(*words):
             break

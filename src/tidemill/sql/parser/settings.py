@@ -24,9 +24,11 @@ def set_(cursor: Cursor) -> Statement:
     if cursor.accept("session", "characteristics"):
         cursor.expect("as", "transaction")
         return set_transaction(cursor, session=True)
-    if cursor.peek_any("constraints") or cursor.peek_words("session", "authorization"):
-        raise cursor.unsupported(f"SET {cursor.token.value.upper()}")
+    if cursor.peek_any("constraints"):
+        raise cursor.unsupported("SET CONSTRAINTS")
     local = cursor.accept("local")
+    if cursor.accept("session", "authorization") or cursor.accept("session", "session", "authorization"):
+        return _authorization(cursor, local)
     if not local and cursor.peek_words("session") and cursor.following.key not in ("to", "="):
         cursor.expect("session")
     if cursor.peek_words("role") and cursor.following.key not in ("to", "="):
@@ -42,8 +44,17 @@ def set_(cursor: Cursor) -> Statement:
     return SetVariable(name, _values(cursor), local)
 
 
+def _authorization(cursor: Cursor, local: bool) -> Statement:
+    """Who logged in cannot be changed; DEFAULT goes back to that role, as clients do with pooled sessions."""
+    if not cursor.accept("default"):
+        raise cursor.unsupported("SET SESSION AUTHORIZATION", hint="Use SET ROLE.")
+    return SetVariable("role", None, local)
+
+
 def reset(cursor: Cursor) -> Statement:
     """After RESET."""
+    if cursor.accept("session", "authorization"):
+        return ResetVariable("role")
     return ResetVariable(_variable_or_all(cursor))
 
 
@@ -80,6 +91,8 @@ def _variable_or_all(cursor: Cursor) -> str | None:
         return "timezone"
     if cursor.accept("transaction", "isolation", "level"):
         return "transaction_isolation"
+    if cursor.accept("session", "authorization"):
+        return "session_authorization"
     return _variable(cursor)
 
 

@@ -1,0 +1,39 @@
+"""The time zones that SET timezone knows: pg_timezone_names, the relation and the function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, available_timezones
+
+from tidemill.engine.pg.spec import Record, spec
+
+if TYPE_CHECKING:
+    from tidemill.engine.system_relations import Situation
+
+NAMES = ("name", "abbrev", "utc_offset", "is_dst")
+
+
+def zones(now: datetime) -> list[tuple[Any, ...]]:
+    """As they are at the moment."""
+    found: list[tuple[Any, ...]] = []
+    for name in sorted(available_timezones()):
+        at = now.astimezone(ZoneInfo(name))
+        offset = (at.utcoffset() or timedelta()) // timedelta(microseconds=1)
+        interval = {"months": 0, "days": 0, "micros": offset}
+        found.append((name, at.tzname(), interval, bool(at.dst())))
+    return found
+
+
+def _rows(s: Situation) -> Iterable[Record]:
+    del s
+    return (dict(zip(NAMES, row, strict=True)) for row in zones(datetime.now(UTC)))
+
+
+ZONES_SPEC = spec(
+    "pg_catalog",
+    "pg_timezone_names",
+    "name text, abbrev text, utc_offset interval, is_dst bool",
+    _rows,
+)
