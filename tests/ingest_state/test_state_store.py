@@ -17,14 +17,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from upsert_world import SHAPE, World, random_records
+from upsert_world import SHAPE, World, applied, random_records, table_of
 
 from tidemill import failpoints
-from tidemill.envelope.keys import Shape
+from tidemill.envelope.keys import Shape, key_hash
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state import StateStore, bucket, merge, shared, sweep
 from tidemill.ingest.state.merge import MERGE_SHARE, plan
-from tidemill.ingest.state.run import REST_BYTES, open_run, write_run
+from tidemill.ingest.state.run import REST_BYTES, REST_ROWS, open_run, write_run
 
 
 def files(folder: Path, suffix: str = "") -> list[Path]:
@@ -350,6 +350,26 @@ def test_who_writes_a_run_does_not_read_it_again(tmp_path: Path, monkeypatch: py
     again = open_run(str(tmp_path), run.facts, schema)
     assert again is not None and list(again.batches) == batches
     assert sum(looked_at) == 2 * run.facts.bytes
+
+
+def test_a_larger_tick_leaves_nothing_in_memory_and_a_small_one_does(tmp_path: Path) -> None:
+    store = StateStore(str(tmp_path))
+    state = store.empty("s", 0, SHAPE, 1)
+    keys = np.arange(100_000)
+    rows = pa.record_batch(
+        [pa.array(keys), pa.array(["x" * 20] * len(keys)), pa.array(np.full(len(keys), 20))],
+        schema=SHAPE.schema,
+    )
+    order = np.argsort(hashes := key_hash(rows, SHAPE.key))
+    state.put(rows.take(pa.array(order)), hashes[order], np.zeros(len(keys), np.bool_))
+    os.makedirs(state._folder)  # pyright: ignore[reportPrivateUsage]
+    assert state.commit(2)
+    (path,) = files(tmp_path, ".run")
+    for upper, count in ((2, REST_ROWS), (3, REST_ROWS // 3), (4, REST_ROWS)):
+        records = table_of([(int(k), f"{upper}") for k in keys[:: len(keys) // count][:count]])
+        assert applied(state, records, upper).num_rows == 2 * count
+        assert state.commit(upper + 1)
+        assert (_resident(path) == 0) == (count == REST_ROWS)
 
 
 def test_a_run_that_rests_is_not_in_memory_and_still_there(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ class BucketState:
         self._runs = runs
         # Rows that no run has: what was put since the last commit, newest first, then the manifest's head.
         self._fresh: list[Run] = [] if kept is None or kept.head is None else [kept.head]
-        # Whether anything was put since the last commit.
-        self._dirty = False
+        # Whether anything was put since the last commit, and whether much at once.
+        self._dirty = self._much = False
 
     def apply(self, records: pa.Table, time: int) -> Iterator[pa.RecordBatch]:
         """The updates that the records of one time give (`envelope.upsert`), remembered. Records that are too
@@ -146,6 +146,7 @@ class BucketState:
         if len(hashes):
             self._fresh.insert(0, Run.of(rows, hashes, deleted, self.shape.kept_schema))
             self._dirty = True
+            self._much |= len(hashes) >= REST_ROWS
 
     def advance(self, upper: int) -> None:
         """What was put makes this the state at `upper`, which some later commit may keep."""
@@ -180,7 +181,6 @@ class BucketState:
             if self._dirty:
                 raise Internal(f"the state at {upper} is there already")
             return
-        much = sum(run.rows for run in self._fresh) >= REST_ROWS
         head, runs = self._settled(str(upper))
         facts = tuple(_facts(run) for run in runs)
         names = {f.name for f in facts}
@@ -196,9 +196,10 @@ class BucketState:
         if later is not None:
             oldest = later[1] == len(runs)
             self._keeper.merge_later(self._folder, self.shape, runs[slice(*later)], oldest=oldest)
-        if much:
+        if self._much:
             for run in runs:
                 run.rest()
+            self._much = False
 
     def _settled(self, label: str) -> tuple[Run | None, list[Run]]:
         """Head and runs of the next state: what is fresh stays in the head while it is small, and else
