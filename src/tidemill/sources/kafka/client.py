@@ -133,8 +133,8 @@ def explain(complaints: Sequence[Complaint], brokers: str, instead: str) -> Sour
             return Unreachable(
                 "the Kafka broker does not accept the user or the password",
                 detail=complaint.text,
-                hint="See SASL MECHANISMS, SASL USERNAME and SASL PASSWORD of the connection. "
-                "It is tried again by itself.",
+                hint="See SECURITY PROTOCOL, SASL MECHANISMS, SASL USERNAME and SASL PASSWORD of the "
+                "connection. It is tried again by itself.",
                 sqlstate="28P01",
             )
     for complaint in reversed(complaints):
