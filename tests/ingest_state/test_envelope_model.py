@@ -113,7 +113,7 @@ def table_of(records: Sequence[Record], first: int, ordered: bool) -> pa.Table:
     gone = [r.values is None and r.error is None and not r.truncate for r in records]
     table = table.append_column("mz_tombstone", pa.array(gone, pa.bool_()))
     if any(r.lacking for r in records):
-        lacking = pa.array([list(r.lacking) or None for r in records], pa.list_(pa.int32()))
+        lacking = pa.array([list(r.lacking) for r in records], pa.list_(pa.int32()))
         table = table.append_column("mz_unavailable", lacking)
     if any(r.truncate for r in records):
         table = table.append_column("mz_truncate", pa.array([r.truncate for r in records], pa.bool_()))
