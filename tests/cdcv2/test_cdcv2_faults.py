@@ -354,7 +354,7 @@ def test_odd_messages_are_refused_by_name(message: Any) -> None:
 
 @pytest.mark.parametrize(
     "resume_from",
-    [5, "5", [True], ["x"], [-1], [2**63], [1, (1, 1)], [()], [(n, 2000 - n) for n in range(1001)]],
+    [5, "5", [True], ["x"], [-1], [2**63], [1, (1, 1)], [()]],
 )
 def test_odd_frontiers_are_refused_by_name(resume_from: Any) -> None:
     with pytest.raises(InvalidMessage, match="resume_from"):

@@ -92,7 +92,8 @@ class Tally:
         self._max_statements = max_statements
         self._max_times = max_times
         if resume_from is not None:
-            start = _bound(list(items_of(resume_from, "resume_from", "resume_from")), "resume_from")
+            given = items_of(resume_from, "times", "resume_from")
+            start = [checked(t, "resume_from") for t in given]
             self.reported = self.progress = ()
             self.agree(start, "resume_from")
             self._stand_at(minimal(start))
