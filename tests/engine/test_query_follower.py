@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tidemill.engine.followed import QueryFollower
+from tidemill.persist.holds import Holds
 from tidemill.subscribe.changes import Changes
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
@@ -45,3 +46,19 @@ def test_time_that_goes_on_while_it_looks_does_not_keep_it() -> None:
     assert [(c.lower, c.upper) for c in found if c is not None][:3] == [(5, 11), (11, 21), (21, 31)]
     assert [c.updates.num_rows for c in found if c is not None] == [2, 2, 2, 0]
     assert found[3] is not None and found[3].upper == min(one.frontier, two.frontier)
+
+
+def test_what_is_still_to_be_answered_is_held_though_the_inputs_have_run_ahead() -> None:
+    holds = Holds()
+    held: list[int | None] = []
+
+    def look(at: int) -> pa.Table:
+        held.append(holds.earliest())
+        return answer(at)
+
+    follower = QueryFollower([Input([10, 20, 30])], look, 5, answer(4), lambda: 0, [holds.acquire(4)])
+    for _ in range(3):
+        follower.advance()
+    assert held == [4, 10, 20]
+    follower.close()
+    assert holds.earliest() is None

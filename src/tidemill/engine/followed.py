@@ -20,6 +20,7 @@ from tidemill.catalog.items import Item, MaterializedView, Source, SourceProgres
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.system_relations import SYSTEM_RELATIONS_BY_ID
 from tidemill.errors import Internal, Unavailable, UndefinedObject
+from tidemill.persist.holds import Hold
 from tidemill.persist.shard import Shard
 from tidemill.query.multiset import add_up
 from tidemill.sql.bind import BoundQuery
@@ -117,9 +118,13 @@ class QueryFollower:
         from_: int,
         before: pa.Table,
         now: Callable[[], int],
+        holds: Sequence[Hold] = (),
     ) -> None:
-        """`before`: the answer at `from_ - 1`. `now`: a query without inputs is complete before it."""
+        """`before`: the answer at `from_ - 1`. `now`: a query without inputs is complete before it. `holds`
+        are on the inputs, just before `from_`: their followers run ahead of the times that are still to be
+        answered, and let go of them."""
         self.frontier = from_
+        self._holds = holds
         self._inputs = inputs
         self._evaluate = evaluate
         self._before = before
@@ -139,8 +144,16 @@ class QueryFollower:
                 return self._at(at)
         if until <= self.frontier:
             return None
-        lower, self.frontier = self.frontier, until
+        lower = self._advanced(until)
         return Changes(stamped(self._before.slice(0, 0), lower), lower, until)
+
+    def _advanced(self, to: int) -> int:
+        """The frontier before. Just before the new one is held, as a follower that goes on from there needs
+        it."""
+        lower, self.frontier = self.frontier, to
+        for hold in self._holds:
+            hold.advance(max(hold.at, to - 1))
+        return lower
 
     def _note(self, changes: Changes) -> None:
         known = set(self._times)
@@ -155,12 +168,13 @@ class QueryFollower:
         answer = self._evaluate(at)
         updates = add_up([answer, negated(self._before)])
         self._before = answer
-        lower, self.frontier = self.frontier, at + 1
-        return Changes(stamped(updates, at), lower, at + 1)
+        return Changes(stamped(updates, at), self._advanced(at + 1), at + 1)
 
     def close(self) -> None:
         for follower in self._inputs:
             follower.close()
+        for hold in self._holds:
+            hold.release()
 
 
 class PolledFollower:

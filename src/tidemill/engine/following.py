@@ -116,7 +116,8 @@ def follow_query(
     now = engine.oracle.read_ts
     if inputs.system:
         return PolledFollower(now, evaluate, from_, first, POLL_MS)
-    return QueryFollower(followers, evaluate, from_, first, lambda: now() + 1)
+    holds = [follower.hold() for follower in followers]
+    return QueryFollower(followers, evaluate, from_, first, lambda: now() + 1, holds)
 
 
 def way_of(catalog: CatalogState, bound: BoundQuery) -> Linearity:

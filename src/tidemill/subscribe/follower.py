@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.persist.holds import Hold
 from tidemill.persist.listen import Listen
 from tidemill.persist.shard import Shard
 from tidemill.subscribe.changes import Changes, changes_of
@@ -56,6 +57,10 @@ class CollectionFollower:
     @property
     def relation(self) -> str:
         return self._shard.id
+
+    def hold(self) -> Hold:
+        """Keeps what has not been told yet readable, also once it has been: our own hold goes on with us."""
+        return self._shard.hold(max(self.frontier - 1, self._shard.since))
 
     def advance(self) -> Changes | None:
         complete = self._complete()
