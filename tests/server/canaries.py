@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
@@ -54,18 +53,6 @@ def by_relations(connection: psycopg.Connection[Any]) -> list[str]:
         except (psycopg.errors.FeatureNotSupported, psycopg.errors.QueryCanceled):
             pass
     return heard
-
-
-def by_status(connection: psycopg.Connection[Any], name: str) -> str:
-    """What is wrong with a source, as soon as it is known."""
-    text = "SELECT status, error, details::text FROM mz_internal.mz_source_statuses WHERE name = %s"
-    deadline = time.monotonic() + SECONDS
-    while True:
-        row = connection.execute(text, [name]).fetchone()
-        if row is not None and row[1] is not None:
-            return str(row)
-        assert time.monotonic() < deadline, row
-        time.sleep(0.1)
 
 
 def by_http(server: Guarded, user: str, password: str, statements: Sequence[str]) -> list[str]:

@@ -3,9 +3,12 @@ server's log; neither does a sink that cannot be made."""
 
 from __future__ import annotations
 
+import time
 import urllib.request
+from typing import Any
 
-from canaries import by_relations, by_sql, by_status
+import psycopg
+from canaries import SECONDS, by_relations, by_sql
 
 from support.server import ServerProcess, connected
 
@@ -23,6 +26,18 @@ MADE = [
     "CREATE SOURCE src FROM KAFKA CONNECTION k (TOPIC 't') FORMAT TEXT WITH (VALIDATE = false)",
     "CREATE SINK out FROM t INTO KAFKA CONNECTION k (TOPIC 't') FORMAT JSON ENVELOPE MATERIALIZE",
 ]
+
+
+def by_status(connection: psycopg.Connection[Any], name: str) -> str:
+    """What is wrong with a source, as soon as it is known."""
+    text = "SELECT status, error, details::text FROM mz_internal.mz_source_statuses WHERE name = %s"
+    deadline = time.monotonic() + SECONDS
+    while True:
+        row = connection.execute(text, [name]).fetchone()
+        if row is not None and row[1] is not None:
+            return str(row)
+        assert time.monotonic() < deadline, row
+        time.sleep(0.1)
 
 
 def test_statuses(server: ServerProcess, database: str) -> None:
