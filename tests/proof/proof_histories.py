@@ -12,7 +12,8 @@ import threading
 import time
 import uuid
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ from support.server import ServerProcess
 Fate = Literal["leave", "cut", "cancel", "terminate"]
 FATES: tuple[Fate, ...] = ("leave", "cut", "cancel", "terminate")
 NEVER = float("inf")
+# Of this many commits of a history at most, what was there before and after is read: two queries each.
+COMMITS_READ = 4
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,10 @@ def disturb(world: World, connection: Connection, txn: WriteTxn, tag: int, count
     return "failed"
 
 
-def read(world: World, connection: Connection, txn: ReadTxn) -> None:
+def read(
+    world: World, connection: Connection, txn: ReadTxn, between: Callable[[], None] | None = None
+) -> None:
+    """`between` is called in a block after each table's SELECT."""
     at: int | None = None
     if txn.as_of is not None:
         with world.lock:
@@ -181,6 +187,8 @@ def read(world: World, connection: Connection, txn: ReadTxn) -> None:
         now = int(row[0])
         for table in TABLES:
             seen[table] = Counter(connection.execute(sql.SQL("SELECT * FROM {}").format(world.name(table))))
+            if between is not None:
+                between()
         connection.execute("COMMIT")
     else:
         connection.execute(f"SET transaction_isolation = '{level}'".encode())
@@ -235,12 +243,7 @@ def session(world: World, program: list[Txn], start: threading.Barrier) -> None:
 
 def play(server: ServerProcess, dsn: str, programs: list[list[Txn]]) -> History:
     """Run the programs at once; the history with the times of all writes."""
-    world = World(dsn, uuid.uuid4().hex[:12])
-    with world.connect() as connection:
-        for table in TABLES:
-            text = sql.SQL("CREATE TABLE {} (k int4, v int8, tag int8)")
-            connection.execute(text.format(world.name(table)))
-        connection.execute(sql.SQL("CREATE TABLE {} (id int8)").format(world.name("log")))
+    with tables(server, dsn) as (world, connection):
         start = threading.Barrier(len(programs))
         threads = [threading.Thread(target=session, args=(world, p, start), daemon=True) for p in programs]
         for thread in threads:
@@ -251,10 +254,34 @@ def play(server: ServerProcess, dsn: str, programs: list[list[Txn]]) -> History:
         if world.errors:
             raise world.errors[0]
         read(world, connection, ReadTxn())
+    return world.history
+
+
+@contextmanager
+def tables(server: ServerProcess, dsn: str) -> Generator[tuple[World, Connection]]:
+    """Tables of their own for one example. When it is over the history gets the times of all writes, and
+    reads right around some of them."""
+    world = World(dsn, uuid.uuid4().hex[:12])
+    with world.connect() as connection:
+        for table in TABLES:
+            text = sql.SQL("CREATE TABLE {} (k int4, v int8, tag int8)")
+            connection.execute(text.format(world.name(table)))
+        connection.execute(sql.SQL("CREATE TABLE {} (id int8)").format(world.name("log")))
+        yield world, connection
         find_times(world, Store(server.data_dir))
+        read_around(world, connection)
         for table in (*TABLES, "log"):
             connection.execute(sql.SQL("DROP TABLE {}").format(world.name(table)))
-    return world.history
+
+
+def read_around(world: World, connection: Connection) -> None:
+    """The moments of some commits and the ones right before: where a read that is off by one time shows."""
+    times = sorted({w.time for w in world.history.writes if w.time is not None})
+    for at in times[:: -(-len(times) // COMMITS_READ)] if times else ():
+        for moment in (at - 1, at):
+            began = time.monotonic()
+            now, seen = read_all(world, connection, moment)
+            world.history.reads.append(Read(now, seen, began, time.monotonic(), as_of=True))
 
 
 def find_times(world: World, store: Store) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
-from proof_histories import FATES, NEVER, Fate, ReadTxn, Txn, WriteTxn, play
+from proof_histories import FATES, NEVER, Fate, ReadTxn, Txn, WriteTxn, play, read, tables, write
 from proof_model import TABLES, Anomaly, Copy, Delete, History, Insert, Op, Update, Write, check, good
 
 from support.server import ServerProcess
@@ -103,6 +103,25 @@ def test_commits_that_are_cut_off(server: ServerProcess, dsn: str) -> None:
     check(history)
     assert {w.outcome for w in history.writes} == {"unknown"}
     assert len(history.writes) == 18
+
+
+@pytest.mark.parametrize("serializable", [False, True])
+def test_a_block_reads_at_one_time_whatever_is_written_meanwhile(
+    server: ServerProcess, dsn: str, serializable: bool
+) -> None:
+    both = (Insert("a", ((0, 1),)), Insert("b", ((0, 1),)))
+    with tables(server, dsn) as (world, reader), world.connect() as writer:
+        write(world, writer, WriteTxn(both, block=True))
+        # At the weaker level a block may begin before what was just written.
+        read(
+            world,
+            reader,
+            ReadTxn(block=True, serializable=serializable),
+            lambda: write(world, writer, WriteTxn(both, block=True)),
+        )
+        read(world, reader, ReadTxn())
+    assert [w.outcome for w in world.history.writes] == ["ack"] * (1 + len(TABLES))
+    check(world.history)
 
 
 @pytest.mark.chaos

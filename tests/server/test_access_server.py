@@ -68,6 +68,7 @@ STATEMENTS = [
     "SHOW SECRETS",
     "SHOW ALL",
     "EXPLAIN SELECT * FROM t",
+    "EXPLAIN SELECT * FROM src",
 ]
 
 pytestmark = pytest.mark.server

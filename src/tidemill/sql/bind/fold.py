@@ -66,13 +66,17 @@ _FUNCTIONS: dict[tuple[str, int], Callable[..., Decimal]] = {
 }
 
 
+def _at(value: Decimal, digits: int) -> Decimal:
+    return value.quantize(Decimal(1).scaleb(-digits), context=numbers.EXACT)
+
+
 def _numeric(name: str, t: SqlType, values: Sequence[Decimal], shown: Sequence[int]) -> Const | None:
     """Of numerics; None where it fails, so that it fails when it is run."""
     try:
         if (name, len(values)) == ("/", 2):
             found = numbers.quotient(values[0], values[1], max(d for d in (0, *shown) if d < NUMERIC_SCALE))
         elif (run := _FUNCTIONS.get((name, len(values)))) is not None:
-            found = run(*(v.quantize(Decimal(1).scaleb(-d)) for v, d in zip(values, shown, strict=True)))
+            found = run(*(_at(v, d) for v, d in zip(values, shown, strict=True)))
         else:
             return None
         rounded = stored(found, t)

@@ -24,6 +24,7 @@ from tidemill.types.model import (
     TIME,
     TIMESTAMP,
     TIMESTAMPTZ,
+    Kind,
     SqlType,
 )
 
@@ -80,7 +81,9 @@ def _pg_typeof(b: Binder, call: FunctionCall, position: int | None) -> Node:
         raise b.no_function(call.name, args, position)
     from tidemill.sql.functions.lattice import base
 
-    return _constant(str(base(args[0].type)), TEXT)
+    # A type's own name, which tells no length: char(n) and bpchar are one.
+    name = "character" if args[0].type.kind is Kind.CHAR else str(base(args[0].type))
+    return _constant(name, TEXT)
 
 
 def _nullary(make: Callable[[Binder], Node]) -> Callable[[Binder, FunctionCall, int | None], Node]:

@@ -217,8 +217,7 @@ _FUNCTIONS: list[Function] = [
     _f("generate_series", (INT4, INT4, INT4), INT4, _series, rows=True, optional=1, typed=True),
     _f("generate_series", (INT8, INT8, INT8), INT8, _series, rows=True, optional=1),
     _f("_pg_expandarray", (_A,), _EXPANDED, _expand, rows=True),
-    _f("pg_size_pretty", (INT8,), TEXT, sizes.pretty),
-    _f("pg_size_pretty", (NUMERIC,), TEXT, sizes.pretty),
+    *(_f("pg_size_pretty", (t,), TEXT, sizes.pretty, typed=True, exact=True) for t in (INT8, NUMERIC)),
     _f("pg_size_bytes", (TEXT,), INT8, sizes.in_bytes),
     _f("pg_encoding_to_char", (INT4,), model.NAME, lambda n: _ENCODINGS.get(n, "")),
     *(

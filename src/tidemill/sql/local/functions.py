@@ -44,6 +44,8 @@ class Function:
     optional: int = 0
     # Its arguments have types of their own: a literal alone does not say what it is.
     typed: bool = False
+    # It takes these types and none that become them: others would fit two of its name.
+    exact: bool = False
     # It makes JSON of its arguments.
     json: bool = False
 
@@ -68,6 +70,8 @@ def apply(ctx: Context, name: str, args: Sequence[Typed]) -> tuple[Function, Typ
             declared = _arity(fn, len(args))
             if fn.typed and all(a.untyped for a in args):
                 raise NotLocal(f"{name}() of literals")
+            if fn.exact and not exact:
+                continue
             if declared is not None and all(
                 _takes(d, a, exact=exact) for d, a in zip(declared, args, strict=False)
             ):

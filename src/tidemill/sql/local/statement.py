@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from tidemill.errors import UndefinedObject, Unsupported
 from tidemill.sql.bind.model import NameResolver, SessionInfo
+from tidemill.sql.functions.rowwise import stored
 from tidemill.sql.local.cast import writer
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.functions import Function
@@ -18,7 +19,7 @@ from tidemill.sql.local.kinds import Reg, Type, is_vector, shown
 from tidemill.sql.local.model import Facts, Level, NotLocal, Row, Runtime
 from tidemill.sql.local.query import compile_level
 from tidemill.types.arrow import arrow_type
-from tidemill.types.model import TEXT, Column, Kind, SqlType
+from tidemill.types.model import NUMERIC, TEXT, Column, Kind, SqlType
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,10 @@ class LocalQuery:
             values = [r[i] for r in found]
             if write is not None:
                 values = [None if v is None else write(v, rt) for v in values]
-            arrays.append(pa.array(values, arrow_type(shown(t))))
+            told = shown(t)
+            if told == NUMERIC:
+                values = [stored(v, told) for v in values]
+            arrays.append(pa.array(values, arrow_type(told)))
         return pa.Table.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
 
 
