@@ -9,10 +9,12 @@ from tidemill.catalog.comment_ops import MAX_COMMENT_BYTES, SetComment
 from tidemill.catalog.items import BUILTINS, Comment
 from tidemill.catalog.ops import (
     CreateDatabase,
+    CreateRole,
     CreateSchema,
     CreateTable,
     CreateView,
     Drop,
+    DropRole,
     Rename,
     apply_all,
 )
@@ -64,6 +66,14 @@ def test_it_goes_with_its_database(state: CatalogState) -> None:
     made = apply_all(made, [SetComment(schema, None, "s"), SetComment(database, None, "d")], time=4)
     assert len(texts(made)) == 2
     assert texts(apply_all(made, [Drop(database, cascade=True)], time=5)) == []
+
+
+def test_it_goes_with_its_role(state: CatalogState) -> None:
+    state = apply_all(state, [CreateRole("r")], time=3)
+    role = state.role("r").id
+    state = apply_all(state, [SetComment(role, None, "who")], time=4)
+    assert texts(state) == [(role, None, "who")]
+    assert texts(apply_all(state, [DropRole(role)], time=5)) == []
 
 
 def test_bad_ones(state: CatalogState) -> None:

@@ -226,6 +226,7 @@ class _Draft:
                 materialized_ops.apply(self, op)
             case CreateRole() | AlterRole() | DropRole() | SetMember() | SetOwner() | SetPrivileges():
                 role_ops.apply(self, op)
+                comment_ops.forget(self.items)
             case CreateSource():
                 source_ops.create_source(self, op)
             case CreateSourceTable():

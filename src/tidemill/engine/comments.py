@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.catalog.comment_ops import SetComment
 from tidemill.catalog.items import RELATIONS, SCHEMA_ITEMS, Item, kind_name
+from tidemill.catalog.privileges import PermissionDenied
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.pg.spec import Record, spec
 from tidemill.engine.plan import Plan
@@ -35,7 +36,25 @@ def _item(session: EngineSession, statement: ast.CommentOn, catalog: CatalogStat
         item = session.resolver(catalog).any_item(statement.name)
         session.privileges(catalog).check_owner(item)
         return item
+    if statement.kind is None:
+        return _role(session, statement.name, catalog)
     return find(session, statement.kind, statement.name, catalog)
+
+
+def _role(session: EngineSession, name: ast.Name, catalog: CatalogState) -> Item:
+    role = catalog.find_role(name.parts[-1])
+    if role is None:
+        raise UndefinedObject(
+            f'role "{name.parts[-1]}" does not exist', sqlstate="42704", position=name.offset + 1
+        )
+    mine = session.privileges(catalog)
+    if not mine.superuser and (role.superuser or not mine.role.createrole):
+        raise PermissionDenied(
+            f'permission denied to comment on role "{role.name}"',
+            detail="Only roles with the CREATEROLE attribute, and for superusers those with the SUPERUSER "
+            "attribute, may comment on roles.",
+        )
+    return role
 
 
 def _check_column(item: Item, column: str, position: int) -> None:

@@ -10,7 +10,7 @@ from tidemill.engine.changes import transact_now
 from tidemill.engine.plan import Action
 from tidemill.engine.session import EngineSession
 from tidemill.engine.transaction import Mode
-from tidemill.engine.variables import SYSTEM_PARAMETERS, unknown_parameter
+from tidemill.engine.variables import SYSTEM_PARAMETERS, setting_text, unknown_parameter
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError
 from tidemill.sql import ast
 
@@ -97,8 +97,9 @@ def plan_set(statement: ast.SetVariable) -> Action:
         if statement.values is None:
             variable = s.variables.reset(statement.name)
         else:
-            value = ", ".join(statement.values)
-            if (name := s.variables.find(statement.name).name) == "database":
+            name = s.variables.find(statement.name).name
+            value = setting_text(name, statement.values)
+            if name == "database":
                 s.engine.catalog.state.database(value)
             elif name == "role":
                 check_set_role(s, value)

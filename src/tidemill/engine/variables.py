@@ -11,11 +11,12 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import zoneinfo
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
+from tidemill.sql.names import quote_ident
 
 SERVER_VERSION = "16.4"  # the PostgreSQL release whose behaviour we follow; drivers switch features on it
 SERVER_VERSION_NUM = "160004"
@@ -454,13 +455,20 @@ class Variables:
         return self.get(name) == "on"
 
     def search_path(self) -> list[str]:
-        """The schemas of `search_path`, folded and unquoted."""
-        return parse_search_path(self.get("search_path"))
+        """The schemas of `search_path`, folded and unquoted; `$user` is the session's role."""
+        role = self.get("role")
+        user = self.get("session_authorization") if role == "none" else role
+        return [user if name == "$user" else name for name in parse_search_path(self.get("search_path"))]
+
+
+def setting_text(name: str, values: Sequence[str]) -> str:
+    """What SET is given, as the variable keeps it: schemas are names, each by itself."""
+    return ", ".join(map(quote_ident, values) if name == "search_path" else values)
 
 
 def parse_search_path(text: str) -> list[str]:
     names: list[str] = []
-    for item in re.findall(r'"(?:[^"]|"")*"|[^,]+', text):
+    for item in re.findall(r'\s*"(?:[^"]|"")*"\s*|[^,]+', text):
         item = item.strip()
         if item.startswith('"') and item.endswith('"') and len(item) >= 2:
             names.append(item[1:-1].replace('""', '"'))

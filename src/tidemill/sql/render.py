@@ -175,7 +175,8 @@ def _(s: ast.Rename) -> str:
 
 @to_sql.register
 def _(s: ast.CommentOn) -> str:
-    what = f"COLUMN {s.name}.{s.column}" if s.column else f"{s.kind.value} {s.name}"
+    kind = "ROLE" if s.kind is None else s.kind.value
+    what = f"COLUMN {s.name}.{s.column}" if s.column else f"{kind} {s.name}"
     return f"COMMENT ON {what} IS {'NULL' if s.text is None else quote_literal(s.text)}"
 
 

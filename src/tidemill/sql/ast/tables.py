@@ -187,7 +187,7 @@ class Rename(Statement):
 class CommentOn(Statement):
     """COMMENT ON kind name IS 'text' (None = NULL); for a column, `column` names it and `kind` is TABLE."""
 
-    kind: ObjectKind
+    kind: ObjectKind | None  # None: a role
     name: Name
     text: str | None
     column: Ident | None = None

@@ -140,7 +140,10 @@ def comment_on(cursor: Cursor) -> Statement:
     """After COMMENT."""
     cursor.expect("on")
     column = None
-    if cursor.accept("column"):
+    kind: ObjectKind | None = None
+    if cursor.accept("role"):
+        name = cursor.name(max_parts=1)
+    elif cursor.accept("column"):
         kind = ObjectKind.TABLE
         full = cursor.name(max_parts=4)
         if len(full.parts) < 2:

@@ -36,6 +36,9 @@ def set_(cursor: Cursor) -> Statement:
         return SetVariable("role", set_role(cursor), local)
     if cursor.accept("time", "zone"):
         return SetVariable("timezone", _time_zone(cursor), local)
+    if cursor.peek_words("schema") and cursor.following.kind is Kind.STRING:
+        cursor.expect("schema")
+        return SetVariable("search_path", (_value(cursor),), local)
     if cursor.accept("names"):
         return SetVariable("client_encoding", _values(cursor), local)
     name = _variable(cursor)
