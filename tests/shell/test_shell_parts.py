@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -175,6 +176,16 @@ def test_what_is_not_kept(text: str) -> None:
     assert has_secret(text)
     assert not has_secret("SELECT * FROM mz_secrets")
     assert not has_secret("SELECT 'a' FROM orders WHERE id = 3")
+
+
+def test_a_history_that_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "null"
+    os.mkfifo(path, 0o644)
+    history = SafeHistory(path)
+    history.store_string("SELECT 1;")
+    assert history.problem is not None and "is no file" in history.problem
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert list(history.load_history_strings()) == []
 
 
 def test_the_history_stays_small_and_a_bad_file_does_no_harm(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
@@ -31,12 +32,15 @@ def has_secret(text: str) -> bool:
 
 
 class SafeHistory(FileHistory):
-    """Readable by its owner alone, bounded, without secrets. Where the file cannot be written, it lasts for
-    the session."""
+    """Readable by its owner alone, bounded, without secrets. Where the file cannot be written, or is none
+    (/dev/null), it lasts for the session."""
 
     def __init__(self, path: Path) -> None:
         self.problem: str | None = None
         try:
+            if path.exists() and not path.is_file():
+                # Who says /dev/null wants no history, and root could close the device to all others.
+                raise OSError(f"{path} is no file")
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Before the first line is in it: a file that is made open and closed later was open.
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))
@@ -45,6 +49,9 @@ class SafeHistory(FileHistory):
         except OSError as e:
             self.problem = f"the history is not kept: {e}"
         super().__init__(str(path))
+
+    def load_history_strings(self) -> Iterable[str]:
+        return super().load_history_strings() if os.path.isfile(self.filename) else ()
 
     def store_string(self, string: str) -> None:
         if self.problem is not None or has_secret(string):
