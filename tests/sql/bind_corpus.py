@@ -178,7 +178,7 @@ class Subject:
             frame = session.createDataFrame(rows, schema=spark_schema(desc, names))
             # For all sessions.
             frame.createOrReplaceGlobalTempView(f"corpus_{name}")
-            self.relations[name] = Relation(name, f"public.{name}", desc, tuple(names))
+            self.relations[name] = Relation(name, ("public", name), desc, tuple(names))
 
     def close(self) -> None:
         for name in self.relations:

@@ -23,9 +23,9 @@ class Names:
         name = parts[-1]
         if name == "r":
             desc = RelationDesc((Column("mz_timestamp", MZ_TIMESTAMP), Column("x", INT4)))
-            return Relation("u3", "public.r", desc, ("c_mz", "x"))
+            return Relation("u3", ("public", "r"), desc, ("c_mz", "x"))
         assert name in ("p", "q"), position
-        return Relation(f"u{name}", f"public.{name}", PROGRESS, ("partition", "offset"), hidden=HIDDEN)
+        return Relation(f"u{name}", ("public", name), PROGRESS, ("partition", "offset"), hidden=HIDDEN)
 
 
 def bound(sql: str) -> BoundQuery:

@@ -72,20 +72,20 @@ class Names:
 
     def __init__(self, extra: dict[str, Relation] | None = None) -> None:
         self.known = {
-            "t": Relation("u1", "public.t", T, ("a", "b", "n")),
+            "t": Relation("u1", ("public", "t"), T, ("a", "b", "n")),
             **(extra or {}),
         }
         view = tree("SELECT a + 1 AS x, upper(b) FROM t WHERE a > 0")
         self.known["w"] = Relation(
             "u2",
-            "public.w",
+            ("public", "w"),
             RelationDesc((Column("x", INT4), Column("up", TEXT))),
             view=view,
             view_scope=self,
         )
         loop = tree("SELECT * FROM loop")
         self.known["loop"] = Relation(
-            "u3", "public.loop", RelationDesc((Column("x", INT4),)), view=loop, view_scope=self
+            "u3", ("public", "loop"), RelationDesc((Column("x", INT4),)), view=loop, view_scope=self
         )
 
     def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
@@ -286,7 +286,7 @@ def test_describe_tells_columns_inputs_and_query() -> None:
 )
 def test_any_name_round_trips(name: str) -> None:
     desc = RelationDesc((Column(name, INT4),))
-    names = Names({"odd": Relation("u9", "public.odd", desc, (name,))})
+    names = Names({"odd": Relation("u9", ("public", "odd"), desc, (name,))})
     quoted = quote_ident(name)
     bound = bind(
         f"SELECT {quoted}, o.{quoted} + 1 AS {quoted} FROM odd AS o ORDER BY o.{quoted}", names=names
@@ -484,7 +484,7 @@ def test_repeated_queries_do_not_grow_without_bound() -> None:
         under = f"v{i - 1}" if i else "t"
         view = tree(f"SELECT x.a FROM {under} x, {under} y")
         names.known[f"v{i}"] = Relation(
-            f"u1{i}", f"public.v{i}", RelationDesc((Column("a", INT4),)), view=view, view_scope=names
+            f"u1{i}", ("public", f"v{i}"), RelationDesc((Column("a", INT4),)), view=view, view_scope=names
         )
     with pytest.raises(TidemillError) as caught:
         bind("SELECT * FROM v39", names=names)

@@ -61,7 +61,7 @@ class Names:
 
 def _relation(oracle: Oracle, name: str) -> Relation:
     desc, _ = oracle.relation(name)
-    return Relation(name, f"public.{name}", desc, tuple(physical_names(desc)))
+    return Relation(name, ("public", name), desc, tuple(physical_names(desc)))
 
 
 class Used:

@@ -42,7 +42,7 @@ class Subject:
         self.rows: dict[str, list[tuple[Any, ...]]] = {}
         for name in TABLES:
             desc, table = oracle.relation(name)
-            self.relations[name] = Relation(name, f"public.{name}", desc, tuple(physical_names(desc)))
+            self.relations[name] = Relation(name, ("public", name), desc, tuple(physical_names(desc)))
             self.rows[name] = list(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
     def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:

@@ -23,11 +23,13 @@ class Names:
         name = parts[-1]
         if name in self._stored:
             desc = self._stored[name]
-            return Relation(name, f"materialize.public.{name}", desc, tuple(physical_names(desc)))
+            return Relation(name, ("materialize", "public", name), desc, tuple(physical_names(desc)))
         if name in self._views:
             query = parsed(self._views[name])
             desc = RelationDesc(self.bind(self._views[name]).columns)
-            return Relation(name, f"materialize.public.{name}", desc, view=query.tree.copy(), view_scope=self)
+            return Relation(
+                name, ("materialize", "public", name), desc, view=query.tree.copy(), view_scope=self
+            )
         raise UndefinedObject(f'relation "{name}" does not exist', sqlstate="42P01", position=position)
 
     def bind(self, sql: str) -> BoundQuery:

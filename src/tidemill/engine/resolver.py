@@ -71,12 +71,12 @@ class Resolver:
             # Columns in the view's text are qualified by the names of then.
             full = self._catalog.full_name(found)
             named = (*full[: max(0, len(full) - len(parts))], *parts)
-            return replace(self._bound(found, position, known.width), name=".".join(named))
+            return replace(self._bound(found, position, known.width), path=named)
         system = find_system_relation(parts, self._search_path)
         if system is not None:
             return Relation(
                 id=system.id,
-                name=f"{system.schema}.{system.name}",
+                path=(system.schema, system.name),
                 desc=system.desc,
                 physical=tuple(physical_names(system.desc)),
             )
@@ -161,26 +161,26 @@ class Resolver:
     def _bound(
         self, item: CatalogRelation, position: int | None = None, width: int | None = None
     ) -> Relation:
-        name = ".".join(self._catalog.full_name(item))
+        path = self._catalog.full_name(item)
         shown = self.desc(item, position)
         physical = tuple(physical_names(shown))
         if isinstance(item, View):
             (parsed,) = parse(item.sql)
             query = parsed.statement
             if not isinstance(query, ast.Query):
-                raise WrongObjectType(f"the text of view {name} is no query")
+                raise WrongObjectType(f"the text of view {item.name} is no query")
             owner = None if self._privileges is None else self._privileges.of_owner(item)
             scope = Resolver(self._catalog, self._database, (), item.references, owner)
             desc, tree = item.desc, query.tree
             if width is not None and width < len(desc.columns):
                 desc, tree = RelationDesc(desc.columns[:width]), _first_columns(tree, desc.names, width)
             return Relation(
-                id=item.id, name=name, desc=desc, physical=physical[:width], view=tree, view_scope=scope
+                id=item.id, path=path, desc=desc, physical=physical[:width], view=tree, view_scope=scope
             )
         # Columns are only ever added behind the others.
         desc = RelationDesc(shown.columns[:width])
         hidden = PROGRESS_HIDDEN if isinstance(item, SourceProgress) else ()
-        return Relation(id=item.id, name=name, desc=desc, physical=physical[:width], hidden=hidden)
+        return Relation(id=item.id, path=path, desc=desc, physical=physical[:width], hidden=hidden)
 
 
 def _first_columns(query: exp.Expr, names: Sequence[str], width: int) -> exp.Expr:

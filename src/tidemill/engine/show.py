@@ -128,7 +128,7 @@ class _Listed:
                 hint=f"They are {', '.join(c.name for c in columns)}.",
                 position=position,
             )
-        return Relation(_LISTED_ID, parts[0], RelationDesc(columns), tuple(c.name for c in columns))
+        return Relation(_LISTED_ID, parts, RelationDesc(columns), tuple(c.name for c in columns))
 
 
 def _filter(session: EngineSession, listing: ast.Listing, where: ast.Expr) -> LocalQuery | BoundQuery:

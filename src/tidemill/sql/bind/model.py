@@ -34,13 +34,20 @@ class Relation:
     """A table, source, materialized view (read by its id) or view (expanded)."""
 
     id: str
-    name: str  # qualified as messages show it
+    path: tuple[
+        str, ...
+    ]  # its full name: the schema's and, of what users made, the database's before its own
     desc: RelationDesc
     physical: tuple[str, ...] = ()  # the columns' names in the Spark view, in order
     view: exp.Expr | None = None  # the query of a view
     view_scope: NameResolver | None = None  # how that query's names resolve
     # Columns that can be named and are no part of *, with the names that the Spark view has them under.
     hidden: tuple[tuple[Column, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As messages show it."""
+        return ".".join(self.path)
 
 
 def _no_setting(_name: str) -> str | None:

@@ -206,7 +206,7 @@ def _relation(env: Env, node: exp.Table) -> From:
             raise UndefinedObject(f'view "{relation.name}" no longer fits its query', sqlstate="42P16")
         env.ctx.write_out(relation.id, lambda: bound.tree)
         typed = tuple(replace(c, name=n) for c, n in zip(bound.columns, relation.desc.names, strict=True))
-        return _bound_item(env, replace(bound, columns=typed), alias_node, parts[-1], node, parts)
+        return _bound_item(env, replace(bound, columns=typed), alias_node, parts[-1], node, relation.path)
     alias = env.ctx.alias()
     placeholder = env.ctx.input(relation, alias)
     label = alias_node.name if alias_node is not None else parts[-1]
@@ -219,9 +219,7 @@ def _relation(env: Env, node: exp.Table) -> From:
         alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
     )
     hidden = parts[-1] if alias_node is not None else ""
-    qualified = (
-        () if alias_node is not None else (*relation.name[: -len(parts[-1]) - 1].split("."), parts[-1])
-    )
+    qualified = () if alias_node is not None else relation.path
     return From(tree, [Item(label, columns, qualified, hidden)], list(columns))
 
 

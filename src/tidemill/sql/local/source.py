@@ -317,7 +317,7 @@ class From:
         if relation.view is not None:
             level = self._view(relation.view, relation.view_scope)
             level.names = list(relation.desc.names)
-            return self._level(node, level, parts[-1], parts)
+            return self._level(node, level, parts[-1], relation.path)
         oid = self.ctx.is_local.get(relation.id)
         if oid is None:
             raise NotLocal(f"{relation.name} is read by Spark")
@@ -325,12 +325,11 @@ class From:
         relation_id = relation.id
         types: list[Type] = list(relation.desc.types)
         names = list(relation.desc.names)
-        qualified = (*relation.name.split(".")[:-1], parts[-1])
 
         def rows(e: Env, rt: Runtime) -> Sequence[Row]:
             return rt.rows(relation_id)
 
-        made = self._rows(node, names, types, rows, NOTHING, parts[-1], qualified)
+        made = self._rows(node, names, types, rows, NOTHING, parts[-1], relation.path)
         made[1].append(Visible("tableoid", Typed(OID, lambda e, rt: oid), hidden=True))
         self.scope.items[-1].columns = made[1]
         return made
