@@ -141,25 +141,25 @@ class RowStash:
 def one_nan(data: Any) -> Hashable:
     """The data with one object for every NaN, so that equal rows are equal: Python's NaN equals only
     itself."""
-    if isinstance(data, (str, int)):
-        return data
-    if isinstance(data, float):
-        return math.nan if data != data else data
     if isinstance(data, tuple):
         items = cast("tuple[Any, ...]", data)
-        if any(isinstance(i, _MAY_BE_NAN) for i in items):
-            fixed = tuple(one_nan(i) for i in items)
-            if any(a is not b for a, b in zip(items, fixed, strict=True)):
-                return fixed
-        return items
+        for item in items:
+            if type(item) not in _NEVER_NAN:
+                break
+        else:
+            return items
+        fixed = tuple(one_nan(i) for i in items)
+        changed = any(a is not b for a, b in zip(items, fixed, strict=True))
+        return fixed if changed else items
+    if isinstance(data, float):
+        return math.nan if data != data else data
     if isinstance(data, Decimal):
         return _NAN if data.is_nan() else data
     if isinstance(data, frozenset):
-        members = cast("frozenset[Any]", data)
-        if any(isinstance(i, _MAY_BE_NAN) for i in members):
-            return frozenset(map(one_nan, members))
+        return frozenset(map(one_nan, cast("frozenset[Any]", data)))
     return cast("Hashable", data)
 
 
 _NAN = Decimal("NaN")
-_MAY_BE_NAN = (float, tuple, Decimal, frozenset)
+# Most of what rows are made of.
+_NEVER_NAN = frozenset((str, int, bool, bytes, type(None)))
