@@ -172,6 +172,7 @@ def test_values_without_spark() -> None:
         {"c0": None, "c1": None},
     ]
     assert [c.name for c in bind("VALUES (1, 'x')").columns] == ["column1", "column2"]
+    assert [c.name for c in bind("SELECT current_schemas(true)").columns] == ["current_schemas"]
 
 
 @pytest.mark.parametrize("sql", ["SELECT 7 / 2", "SELECT a FROM t", "SELECT lower('A')", "SELECT count(*)"])

@@ -32,6 +32,7 @@ _FIXED: dict[type[exp.Expr], str] = {
     exp.CurrentUser: "current_user",
     exp.SessionUser: "session_user",
     exp.CurrentSchema: "current_schema",
+    exp.CurrentSchemas: "current_schemas",
     exp.CurrentCatalog: "current_catalog",
     exp.IntDiv: "div",
 }
