@@ -15,6 +15,7 @@ from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, NewSubs
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.audit import AuditEvent
 from tidemill.engine.materialized_relations import ViewRow
+from tidemill.engine.pg.own_session import PreparedRow
 from tidemill.engine.sink_relations import SinkRow
 from tidemill.engine.source_relations import (
     BindingRow,
@@ -106,6 +107,12 @@ class Now:
         return []
 
     def variables(self) -> Iterable[tuple[str, str, str]]:
+        return []
+
+    def prepared(self) -> Sequence[PreparedRow]:
+        return []
+
+    def cursors(self) -> Sequence[str]:
         return []
 
 
