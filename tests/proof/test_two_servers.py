@@ -276,9 +276,9 @@ def world(tmp_path: Path, kafka: Kafka) -> Generator[World]:
 @pytest.mark.timeout(1800)
 def test_both_are_killed_and_become_equal(world: World) -> None:
     world.create()
-    world.kill_writer("sink.settled=kill@4")
+    world.kill_writer("sink.settled=kill@2")
     world.kill_reader("tick.recovery.lined=kill@2")
-    world.kill_writer("sink.stated=kill@6")
+    world.kill_writer("sink.stated=kill@3")
     world.quiet()
 
 
