@@ -291,6 +291,24 @@ def test_limits_are_looked_at_where_a_push_is_refused() -> None:
         columns.push(UpdateColumns.of(data, [1, 2, 3, 4], [1, 1, 1, 0]))
 
 
+def test_who_goes_on_over_a_limit_of_times_is_held_to_those_of_the_stash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits still goes to the disk, and no more than that may hold."""
+    recovery = Recovery(max_stashed=10, max_spilled=50, max_times=3)
+    for n in range(12):
+        with pytest.raises(LimitExceeded, match="more than 3 unreported times"):
+            recovery.push(Updates([(f"r{n}-{i}", 5 * n + i, 1) for i in range(5)]))
+    with pytest.raises(LimitExceeded, match="more than 50 stashed updates on disk"):
+        recovery.push(Updates([(f"last{i}", 99, 1) for i in range(5)]))
+    monkeypatch.setattr(column_stash, "_SMALL", 0)
+    columns = ColumnRecovery(SCHEMA, memory_bytes=10, max_times=3)
+    data = pa.record_batch({"x": ["a" * 20] * 5}, SCHEMA)
+    with pytest.raises(LimitExceeded, match="more than 3 unreported times"):
+        columns.push(UpdateColumns.of(data, range(5)))
+    assert columns.spilled_bytes > 0
+
+
 def test_what_was_released_before_a_limit_is_handed_out() -> None:
     found: list[Any] = []
     with pytest.raises(LimitExceeded):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import weakref
 import zlib
 from pathlib import Path
 
@@ -131,6 +133,21 @@ def test_shards_of_any_name(tmp_path: Path) -> None:
 def test_one_store_per_process_and_folder(tmp_path: Path) -> None:
     assert shared(str(tmp_path)) is shared(f"{tmp_path}/")
     assert shared(str(tmp_path)) is not shared(str(tmp_path / "other"))
+
+
+def test_stores_whose_folders_are_gone_are_let_go_of(tmp_path: Path) -> None:
+    """Their maps keep the space of files that somebody has removed."""
+    gone = weakref.ref(made := shared(str(tmp_path / "gone")))
+    assert made.empty("s", 0, SHAPE, 1).commit(2)
+    shutil.rmtree(tmp_path / "gone")
+    made.settle()
+    del made
+    shared(str(tmp_path / "next"))
+    deadline = time.monotonic() + 60
+    while gone() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)  # its thread ends
+        gc.collect()
+    assert gone() is None
 
 
 @given(st.lists(st.integers(1, 200_000), max_size=400))

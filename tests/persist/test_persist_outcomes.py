@@ -47,6 +47,15 @@ def test_an_unknown_outcome_is_resolved(flaky: FlakyBlobs, fault: Fault) -> None
     check_files(flaky, "u1")
 
 
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.ECHO])
+def test_a_new_epoch_whose_answer_is_lost_is_our_own(flaky: FlakyBlobs, fault: Fault) -> None:
+    shard = Shard.create(flaky, "u1", DESC, epoch=1)
+    flaky.faults = [fault]
+    shard.fence(2, new=True)
+    append(shard, [ONE], 1)
+    assert (shard.epoch, shard.upper) == (2, 1)
+
+
 def test_failed_means_nothing_happened(flaky: FlakyBlobs) -> None:
     shard = Shard.create(flaky, "u1", DESC, epoch=1)
     flaky.faults = [Fault.FAILED]

@@ -278,6 +278,16 @@ def test_fence_everything(two: tuple[Shard, Shard]) -> None:
     assert Shard.open(first.blobs, "u1", epoch=None).epoch == 2
 
 
+def test_an_epoch_has_one_owner(two: tuple[Shard, Shard]) -> None:
+    """Two servers that look at the same time see the same last epoch."""
+    first, second = two
+    first.fence(2, new=True)
+    with pytest.raises(Fenced) as fenced:
+        second.fence(2, new=True)
+    assert (fenced.value.ours, fenced.value.current) == (2, 2)
+    second.fence(3, new=True)
+
+
 def test_a_handle_must_fence_first(folder: Blobs) -> None:
     Shard.create(folder, "u1", DESC, epoch=1)
     later = Shard.open(folder, "u1", epoch=2)

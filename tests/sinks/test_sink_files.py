@@ -166,6 +166,26 @@ def test_a_full_disk_is_told_and_passes(world: World) -> None:
     assert len(messages(world.folder)) == 2
 
 
+def test_a_file_that_cannot_be_closed_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk refuses the bytes that are still in the buffer once more."""
+    target = world.files("json")
+    target.resume()
+    target.send(b"x")
+    file: Any = target._file  # pyright: ignore[reportPrivateUsage]
+    path = file.name
+
+    class Full:
+        name = path
+
+        def close(self) -> None:
+            file.close()
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(target, "_file", Full())
+    target.close()
+    assert not os.path.exists(path)
+
+
 def test_only_below_the_root(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()

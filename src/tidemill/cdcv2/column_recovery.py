@@ -135,11 +135,12 @@ class ColumnRecovery:
         if found:
             self._stash.drop([c.time for c in found if c.time is not None])
         failed: TidemillError | None = None
-        try:
-            self._tally.check_limits()
-            self._stash.check_limits()
-        except (LimitExceeded, SpillFailed) as e:
-            failed = e
+        # Both, whatever the first says: the stash also moves what is too much to disk.
+        for check in (self._stash.check_limits, self._tally.check_limits):
+            try:
+                check()
+            except (LimitExceeded, SpillFailed) as e:
+                failed = failed or e
         if found or failed is not None:
             report(found, failed)
         return self.drain()

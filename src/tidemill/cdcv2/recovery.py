@@ -149,11 +149,12 @@ class Recovery:
         for contradiction in found:
             if contradiction.time is not None:
                 self._stash.drop(contradiction.time)
-        try:
-            self._tally.check_limits()
-            self._stash.check_limits()
-        except (LimitExceeded, SpillFailed) as e:
-            failed = failed or e
+        # Both, whatever the first says: the stash also moves what is too much to disk.
+        for check in (self._stash.check_limits, self._tally.check_limits):
+            try:
+                check()
+            except (LimitExceeded, SpillFailed) as e:
+                failed = failed or e
         if found or failed is not None:
             report(found, failed)
         return self.drain()

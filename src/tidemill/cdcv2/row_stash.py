@@ -123,7 +123,8 @@ class RowStash:
             data = pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)
         except Exception as e:  # whatever somebody's data raises
             raise SpillFailed.of(e) from e
-        self._pieces.setdefault(time, []).append(self._file.put(data))
+        piece = self._file.put(data)
+        self._pieces.setdefault(time, []).append(piece)
         del self._times[time]
         self._on_disk[time] = self._on_disk.get(time, 0) + len(rows)
         self._here -= len(rows)

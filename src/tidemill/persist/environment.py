@@ -166,7 +166,8 @@ class Environment:
             check_system(blobs, shard)
             failpoints.hit(FP_BEFORE_FENCE)
             epoch = shard.epoch + 1
-            shard.fence(epoch)
+            # Of two servers that start at once one gets the epoch: a number of both would fence neither.
+            shard.fence(epoch, new=True)
             failpoints.hit(FP_FENCED)
             formats.migrate(blobs, shard)
             clock_shard = ClockShard(shard, epoch)

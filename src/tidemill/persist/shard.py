@@ -249,13 +249,14 @@ class Shard:
 
         self._committer.commit(propose)
 
-    def fence(self, epoch: int, upper: int = 0) -> None:
+    def fence(self, epoch: int, upper: int = 0, *, new: bool = False) -> None:
         """Take the shard for `epoch`, and move its upper to at least `upper` (what was leased before).
-        From then on every handle of an earlier epoch is refused. Raises Fenced when a later epoch has it.
+        From then on every handle of an earlier epoch is refused. Raises Fenced when a later epoch has it,
+        and, where the epoch must be `new`, when this very one has it: somebody else was faster.
         Nothing is written when nothing changes."""
 
         def propose(state: State) -> Draft | None:
-            if state.epoch > epoch:
+            if state.epoch > epoch or (new and state.epoch == epoch):
                 raise Fenced(self.id, epoch, state.epoch)
             raised = None if upper_reaches(state.upper, upper) else upper
             if state.epoch == epoch and raised is None:

@@ -52,7 +52,8 @@ class Lives:
             raise SinkError(
                 "another server has gone on with the sink",
                 detail=f"It is server {later} of this data directory, this one is {self._life}.",
-                hint="Stop this server: it has lost its data directory.",
+                hint="Stop this server if it has lost its data directory. If that was restored from a backup, "
+                "the folder holds another history: DROP the sink, and CREATE it anew with another path.",
             )
 
     def _lives(self) -> list[int]:

@@ -104,9 +104,11 @@ class FilesTarget:
     def close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            file.close()
             try:
-                os.unlink(file.name)
+                try:
+                    file.close()  # which writes what it still holds
+                finally:
+                    os.unlink(file.name)
             except OSError:
                 pass  # the next attempt tries again
         self._written.in_flight = 0

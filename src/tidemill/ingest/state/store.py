@@ -244,5 +244,8 @@ def shared(folder: str, limit: int = STATE_BYTES_LIMIT) -> StateStore:
         key = (os.getpid(), os.path.abspath(folder))
         store = _shared.get(key)
         if store is None:
+            # Stores whose folders are gone: their maps would keep the space of removed files.
+            for gone in [k for k in _shared if not os.path.isdir(k[1])]:
+                _shared.pop(gone).close()
             store = _shared[key] = StateStore(folder, limit)
         return store
