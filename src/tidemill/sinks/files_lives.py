@@ -52,7 +52,7 @@ class Lives:
             raise SinkError(
                 "another server has gone on with the sink",
                 detail=f"It is server {later} of this data directory, this one is {self._life}.",
-                hint="Stop this server if it has lost its data directory. If that was restored from a backup, "
+                hint="Stop this server if it lost its data directory. If that was restored from a backup, "
                 "the folder holds another history: DROP the sink, and CREATE it anew with another path.",
             )
 
