@@ -259,8 +259,10 @@ def test_who_may_what(state: CatalogState) -> None:
             has_table_privilege('one', 't', 'UPDATE, SELECT'), has_table_privilege('one', 't', 'TRUNCATE'),
             has_table_privilege('one', 'pg_class', 'SELECT'),
             has_table_privilege('one', 'pg_class', 'DELETE'),
-            has_table_privilege('one', 1::oid, 'SELECT'), has_schema_privilege('one', '"Other"', 'USAGE')""",
-    ) == [(True, False, True, False, True, False, None, False)]
+            has_table_privilege('one', 1::oid, 'SELECT'), has_schema_privilege('one', '"Other"', 'USAGE'),
+            has_table_privilege('one', 't', 'SELECT WITH GRANT OPTION'),
+            has_table_privilege('mz_system', 't', 'SELECT WITH GRANT OPTION')""",
+    ) == [(True, False, True, False, True, False, None, False, False, True)]
     owner = owner_of(state, state.items[table])
     state = apply_all(state, [SetPrivileges(table, owner.id, ("SELECT",))], time=7)
     assert acl(state, state.items[table]) == [f"{owner.name}=arwd/{owner.name}", f"group=r/{owner.name}"]

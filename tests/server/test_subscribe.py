@@ -227,7 +227,7 @@ def test_a_relation_that_is_dropped_while_the_first_time_is_waited_for(
 
         c.add_notice_handler(waits)
         with pytest.raises(psycopg.errors.UndefinedObject, match="was dropped"):
-            c.execute("SUBSCRIBE t AS OF now() + INTERVAL '5 s' UP TO LATEST")
+            c.execute("SUBSCRIBE t AS OF now() + INTERVAL '15 s' UP TO LATEST")
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,9 @@ def test_parameters_as_constants() -> None:
     bound = bind("SELECT $1::text, $2::uuid")
     assert constant_rows(substitute(bound, ["x", bytes(16)])) == pa.table({"c0": ["x"], "c1": [bytes(16)]})
     assert bind("SELECT $1").param_types == (TEXT,)
+    # What the other values show is none of its business.
+    (found,) = bind("SELECT array_append(ARRAY[1.25], $1)").param_types
+    assert found == NUMERIC and found.shown is None
     assert bind("SELECT $1", [INT8]).param_types == (INT8,)
 
 

@@ -95,7 +95,7 @@ def _apply_modes(s: EngineSession, modes: ast.TransactionModes) -> None:
 def plan_set(statement: ast.SetVariable) -> Action:
     async def act(s: EngineSession) -> Outcome:
         if statement.values is None:
-            variable = s.variables.reset(statement.name)
+            variable = s.variables.reset(statement.name, local=statement.local)
         else:
             name = s.variables.find(statement.name).name
             value = setting_text(name, statement.values)
@@ -104,8 +104,8 @@ def plan_set(statement: ast.SetVariable) -> Action:
             elif name == "role":
                 check_set_role(s, value)
             variable = s.variables.set(statement.name, value, local=statement.local)
-            if statement.local and not s.current.explicit:
-                s.notice(Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01"))
+        if statement.local and not s.current.explicit:
+            s.notice(Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01"))
         s.variable_set(variable)
         return Complete("SET")
 

@@ -27,6 +27,7 @@ from tidemill.engine.changes import (
 from tidemill.engine.defaults import default_text, default_value
 from tidemill.engine.durations import history_ms
 from tidemill.engine.inputs import snapshot_of
+from tidemill.engine.kept_query import kept_text
 from tidemill.engine.plan import Action, Plan
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
@@ -43,7 +44,6 @@ from tidemill.errors import (
 )
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
-from tidemill.sql.render import to_sql
 from tidemill.types import parse_type
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import TEXT, Column, Kind, RelationDesc
@@ -204,7 +204,11 @@ def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: Catal
     op = ops.CreateView(
         schema.id,
         name,
-        to_sql(statement.query),
+        kept_text(
+            statement.query,
+            bound.columns,
+            lambda tree: bind_query(tree, s.resolver(catalog), session=s.info()),
+        ),
         RelationDesc(tuple(renamed(bound.columns, statement.columns))),
         references=resolver.references(),
         replace=statement.or_replace,

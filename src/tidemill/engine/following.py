@@ -109,6 +109,7 @@ def follow_query(
         return LinearFollower(engine.evaluations, bound.columns, linear.branches, named, from_)
     try:
         first = evaluate(from_ - 1) if before is None else before()
+        holds = [follower.hold() for follower in followers]
     except BaseException:
         for follower in followers:
             follower.close()
@@ -116,7 +117,6 @@ def follow_query(
     now = engine.oracle.read_ts
     if inputs.system:
         return PolledFollower(now, evaluate, from_, first, POLL_MS)
-    holds = [follower.hold() for follower in followers]
     return QueryFollower(followers, evaluate, from_, first, lambda: now() + 1, holds)
 
 

@@ -15,6 +15,7 @@ from tidemill.engine.api import Outcome
 from tidemill.engine.changes import change, existing_at, find_or_none, renamed, skip
 from tidemill.engine.durations import history_ms
 from tidemill.engine.following import described
+from tidemill.engine.kept_query import kept_text
 from tidemill.engine.local_rows import text_columns, text_rows
 from tidemill.engine.materialized import VIEW_SESSION, bind_view
 from tidemill.engine.plan import Action, Plan
@@ -25,7 +26,6 @@ from tidemill.engine.timelines import check_ours
 from tidemill.errors import Internal, UndefinedObject, Unsupported
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
-from tidemill.sql.render import to_sql
 from tidemill.types.model import TEXT, Column, Kind, RelationDesc
 
 _KIND = ast.ObjectKind.MATERIALIZED_VIEW
@@ -63,7 +63,11 @@ def plan_create_materialized_view(
     op = materialized_ops.CreateMaterializedView(
         schema.id,
         name,
-        to_sql(statement.query),
+        kept_text(
+            statement.query,
+            bound.columns,
+            lambda tree: bind_query(tree, s.resolver(catalog), session=VIEW_SESSION),
+        ),
         desc,
         resolver.references(),
         history_ms(statement.retain_history),

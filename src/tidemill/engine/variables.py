@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-import zoneinfo
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from tidemill.engine.pg.zones import zone_names
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
 from tidemill.sql.names import quote_ident
 
@@ -171,8 +171,8 @@ def _timezone(name: str, value: str) -> str:
     return _fixed_zone(name, value, west if posix[1] == "-" else -west)
 
 
-_HOURS = re.compile(r"[+-]?\d{1,3}(\.\d+)?")
-_POSIX = re.compile(r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]+>)?([+-]?)(\d{1,2})(?::(\d{2}))?")
+_HOURS = re.compile(r"[+-]?[0-9]{1,3}(\.[0-9]+)?")
+_POSIX = re.compile(r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]+>)?([+-]?)([0-9]{1,2})(?::([0-9]{2}))?")
 
 
 def _fixed_zone(name: str, value: str, east: float) -> str:
@@ -186,7 +186,7 @@ def _fixed_zone(name: str, value: str, east: float) -> str:
 
 @cache
 def _zone_names() -> Mapping[str, str]:
-    return {n.lower(): n for n in zoneinfo.available_timezones()}
+    return {n.lower(): n for n in zone_names()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,13 +400,17 @@ class Variables:
             self._values = {**self._values, variable.name: checked}
         return variable
 
-    def reset(self, name: str) -> Variable:
+    def reset(self, name: str, *, local: bool = False) -> Variable:
         variable = self.find(name)
         if variable.read_only:
             raise CannotChange(f'parameter "{variable.name}" cannot be changed')
         self.generation += 1
-        self._local.pop(variable.name, None)
-        self._values = {**self._values, variable.name: self._defaults[variable.name]}
+        default = self._defaults[variable.name]
+        if local:
+            self._local[variable.name] = default
+        else:
+            self._local.pop(variable.name, None)
+            self._values = {**self._values, variable.name: default}
         return variable
 
     def reset_all(self, *, role: bool = False) -> None:

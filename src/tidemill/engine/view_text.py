@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from tidemill.catalog.items import MaterializedView, Reference, Relation, View
 from tidemill.catalog.state import CatalogState
-from tidemill.errors import Internal
+from tidemill.errors import Internal, TidemillError
 from tidemill.sql import ast
 from tidemill.sql.names import quote_ident
 from tidemill.sql.parse import parse
@@ -36,7 +36,11 @@ def query_today(
     namings = tuple(_naming(catalog, r, name_of) for r in view.references)
     if all(written == now and columns is None for written, now, columns in namings):
         return view.sql
-    return _rewritten(view.sql, namings)
+    try:
+        return _rewritten(view.sql, namings)
+    except TidemillError:
+        # Made by a version that kept what it could not read again: one view must not take the catalogs along.
+        return view.sql
 
 
 def _naming(catalog: CatalogState, r: Reference, name_of: Callable[[Relation], Parts]) -> _Naming:

@@ -11,10 +11,28 @@ from tidemill.sql import ast
 
 _DIALECT = Postgres()
 
+# Functions that the generator calls otherwise, by a name that does not exist or names the column anew: their
+# arguments in order.
+_AS_CALLED: dict[str, tuple[str, ...]] = {
+    "to_hex": ("this",),
+    "strpos": ("this", "substr"),
+    "substr": ("this", "start", "length"),
+    "ceiling": ("this",),
+    "pow": ("this", "expression"),
+}
+
 
 def expression_sql(tree: exp.Expr) -> str:
-    """A tree as PostgreSQL text."""
+    """A tree as PostgreSQL text, which reads back as the same."""
     copy = tree.copy()
+    for node in list(copy.find_all(exp.Func)):
+        named = _as_written(node)
+        if named is None:
+            continue
+        if node is copy:
+            copy = named
+        else:
+            node.replace(named)
     for node in list(copy.find_all(exp.DataType)):
         if node.this in (exp.DType.LIST, exp.DType.MAP) and not isinstance(node.parent, exp.DataType):
             named = exp.DataType(this=exp.DType.USERDEFINED, kind=_type_sql(node))
@@ -28,6 +46,22 @@ def expression_sql(tree: exp.Expr) -> str:
         )
     except UnsupportedError as error:
         raise Unsupported(f"this query cannot be written back as text: {error}") from None
+
+
+def _as_written(node: exp.Func) -> exp.Expr | None:
+    """What the generator would write as something else; None for all the rest."""
+    name = node.meta.get("function", "")
+    if name in _AS_CALLED:
+        arguments = [node.args[key] for key in _AS_CALLED[name] if node.args.get(key) is not None]
+        return exp.Anonymous(this=name, expressions=arguments)
+    if isinstance(node, exp.CurrentTimestamp) and isinstance(node.parent, exp.Table):
+        return exp.Anonymous(this="now")
+    if isinstance(node, exp.List):
+        # The offset that the generator takes off again: these are members, not places.
+        return exp.Bracket(this=exp.Var(this="LIST"), expressions=node.expressions, offset=1)
+    if isinstance(node, exp.Array) and [type(e) for e in node.expressions] == [exp.Values]:
+        return exp.Anonymous(this="ARRAY", expressions=node.expressions)
+    return None
 
 
 def _type_sql(node: exp.DataType) -> str:

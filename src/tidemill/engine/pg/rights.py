@@ -23,7 +23,7 @@ _ON_RELATIONS = ("table", "column", "any_column")
 def may(f: PgFacts, user: str | int | None, kind: str, what: str | int, privileges: str) -> bool | None:
     """`user` is a name or an OID (None: who asks); of several privileges one is enough."""
     role = _role(f, f.session.user if user is None else user)
-    names = [_privilege(p) for p in privileges.split(",")]
+    wanted = [_privilege(p) for p in privileges.split(",")]
     if kind not in (*_ON_RELATIONS, "schema", "database"):
         return True
     found = _find(f, kind, what)
@@ -31,8 +31,11 @@ def may(f: PgFacts, user: str | int | None, kind: str, what: str | int, privileg
         return None
     if not isinstance(found, str):
         mine = Privileges(f.catalog, role)
-        return any(mine.has(found, "USAGE" if name == "CONNECT" else name) for name in names)
-    return role.superuser or found in names
+        # Nobody but the owner can grant.
+        return mine.owns(found) or any(
+            not grant and mine.has(found, "USAGE" if name == "CONNECT" else name) for name, grant in wanted
+        )
+    return role.superuser or (found, False) in wanted
 
 
 def has_role(f: PgFacts, user: str | int | None, role: str | int, privileges: str) -> bool | None:
@@ -66,11 +69,13 @@ def _role(f: PgFacts, who: str | int) -> Role | None:
     return found
 
 
-def _privilege(text: str) -> str:
-    name = text.strip().upper().removesuffix(" WITH GRANT OPTION")
+def _privilege(text: str) -> tuple[str, bool]:
+    """Its name, and whether the right to grant it is meant."""
+    written = text.strip().upper()
+    name = written.removesuffix(" WITH GRANT OPTION")
     if name not in PRIVILEGES and name not in _UNGRANTED and name not in ("CONNECT", "EXECUTE", "SET"):
         raise _unrecognized(name)
-    return name
+    return name, name != written
 
 
 def _unrecognized(name: str) -> InvalidValue:

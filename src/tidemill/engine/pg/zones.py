@@ -12,13 +12,21 @@ from tidemill.engine.pg.spec import Record, spec
 if TYPE_CHECKING:
     from tidemill.engine.system_relations import Situation
 
+# What the machine's database has beside zones: which one is meant, and that none was chosen. Neither Arrow
+# nor Java knows them.
+_NO_ZONES = frozenset({"Factory", "localtime"})
+
 NAMES = ("name", "abbrev", "utc_offset", "is_dst")
+
+
+def zone_names() -> frozenset[str]:
+    return frozenset(available_timezones() - _NO_ZONES)
 
 
 def zones(now: datetime) -> list[tuple[Any, ...]]:
     """As they are at the moment."""
     found: list[tuple[Any, ...]] = []
-    for name in sorted(available_timezones()):
+    for name in sorted(zone_names()):
         at = now.astimezone(ZoneInfo(name))
         offset = (at.utcoffset() or timedelta()) // timedelta(microseconds=1)
         interval = {"months": 0, "days": 0, "micros": offset}

@@ -114,8 +114,11 @@ class RowStream:
                 if (room is None or batch.num_rows <= room) and is_light(batch):
                     sent += await self._send_few(line, encoder, batch)
                     continue
-                self._batch, self._at = batch, 0
+                if batch.num_rows:
+                    self._batch, self._at = batch, 0
                 del batch
+                if self._batch is None:
+                    continue
             sent += await self._send_piece(line, encoder, room)
 
     async def _send_few(self, line: Line, encoder: RowEncoder, batch: pa.RecordBatch) -> int:
@@ -216,6 +219,8 @@ class RowStream:
 
     async def close(self) -> None:
         if self._ahead is not None:
+            # Why it fails, if it does, nobody wants to know any more.
+            self._ahead.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._ahead.cancel()
         self._ahead = self._left = self._batch = None
         await close_batches(self._rows.batches)

@@ -21,6 +21,7 @@ from tidemill.sql.functions.lattice import FLOATS, STRINGS, base, can_coerce, co
 from tidemill.sql.functions.lattice import Context as CastContext
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import TEXT, Kind, SqlType
+from tidemill.types.model import plain as stored_type
 from tidemill.types.wire.value import parse_literal
 
 
@@ -32,7 +33,8 @@ def to_type(
         return node
     if isinstance(node, Param) and node.type.kind is Kind.UNKNOWN:
         # A parameter is declared without the modifiers; the value is then fitted.
-        plain = _without_modifiers(target)
+        # What other values show is none of its business.
+        plain = stored_type(_without_modifiers(target))
         ctx.fix_param(node.index, plain, node.position)
         return to_type(ctx, replace(node, type=plain), target, explicit=explicit)
     if isinstance(node, Const):

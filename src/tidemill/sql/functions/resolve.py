@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidemill.errors import Unsupported
 from tidemill.sql.functions.lattice import base, can_coerce, category, common_type, is_preferred
 from tidemill.sql.functions.signature import Declared, Fn, Poly, functions_named, operators_named
-from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array, list_
+from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array, list_, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Res
         element, _ = common_type(elements)
         if element is None:
             return None
-        element = base(element)
+        element = plain(base(element))
     filled: list[SqlType] = []
     for d, t in zip(declared, types, strict=True):
         if d is Poly.ELEMENT or d in _CONTAINERS:

@@ -1,0 +1,39 @@
+"""The text that a view keeps of its query. Called by CREATE VIEW and CREATE MATERIALIZED VIEW. Promises that
+the text can be read again and has columns of the same types: a view is refused rather than made unusable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from tidemill.errors import TidemillError, Unsupported
+from tidemill.sql import ast
+from tidemill.sql.bind.model import BoundQuery
+from tidemill.sql.parse import parse
+from tidemill.sql.render import to_sql
+from tidemill.types.model import Column
+
+
+def kept_text(query: ast.Query, columns: Sequence[Column], bind: Callable[[exp.Expr], BoundQuery]) -> str:
+    """`columns` are those of the query as it was written; `bind` binds it anew."""
+    text = to_sql(query)
+    try:
+        (parsed,) = parse(text)
+        if not isinstance(parsed.statement, ast.Query):
+            raise _refusal(f"It would be kept as: {text}")
+        again = bind(parsed.statement.tree).columns
+    except TidemillError as error:
+        raise _refusal(f"It would be kept as {text}, which gives: {error.primary}") from error
+    # Their names stand beside the text.
+    if [c.type for c in again] != [c.type for c in columns]:
+        raise _refusal(f"It would be kept as {text}, whose columns are others.")
+    return text
+
+
+def _refusal(detail: str) -> Unsupported:
+    return Unsupported(
+        "this query cannot be kept as the text of a view",
+        detail=detail,
+        hint="Give columns of subqueries names with AS, or write the expression in another way.",
+    )
