@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import struct
+import weakref
+from collections.abc import AsyncIterator
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
 
 import pgframes as f
 import pyarrow as pa
@@ -11,11 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.engine.api import Rows
 from tidemill.errors import InvalidValue, Notice
 from tidemill.server import limits
 from tidemill.server.bytecolumns import content
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.messages import ProtocolViolation
+from tidemill.server.pgwire.results import RowStream
 from tidemill.server.pgwire.rows import (
     RowEncoder,
     data_rows,
@@ -188,3 +196,38 @@ def test_few_rows_are_the_same_bytes(choice: st.DataObject) -> None:
     formats = [choice.draw(st.sampled_from([0, 1])) for _ in types]
     encoder = RowEncoder(columns, formats)
     assert encoder.few(batch) == bytes(encoder.encode(batch))
+
+
+def test_nothing_is_kept_of_rows_that_were_sent() -> None:
+    """The next ones of a subscription may be long in coming."""
+    seen: list[weakref.ref[pa.RecordBatch]] = []
+
+    async def batches(length: int) -> AsyncIterator[pa.RecordBatch]:
+        for _ in range(2):
+            batch = pa.record_batch({"a": pa.array(["x" * 100] * length)})
+            seen.append(weakref.ref(batch))
+            yield batch
+            del batch
+            gc.collect()
+            assert [r() for r in seen] == [None] * len(seen)
+
+    async def block(batch: pa.RecordBatch, at: int, rows: int, encoder: RowEncoder) -> memoryview:
+        return encoder.encode(batch.slice(at, rows))
+
+    async def drain() -> None:
+        return None
+
+    def nothing(*_: object) -> None:
+        return None
+
+    outbox = SimpleNamespace(put=nothing, flush=nothing, flush_soon=nothing, drain=drain, stopped=False)
+    columns = (Column("a", model.TEXT),)
+    encodings = SimpleNamespace(common=lambda _key, make: make(), block=block)
+    shapes = SimpleNamespace(of=lambda *_: SimpleNamespace(encoder=RowEncoder(columns, (0,), "UTC")))
+    line: Any = SimpleNamespace(
+        outbox=outbox, check=nothing, timezone="UTC", encodings=encodings, shapes=shapes
+    )
+    for shared, length in ((True, 5), (False, 5)):
+        stream = RowStream(Rows(columns, batches(length), "SELECT", shared=shared), ())
+        assert asyncio.run(stream.send(line)) == (2 * length, True)
+    assert len(seen) == 4

@@ -110,9 +110,12 @@ class RowStream:
                     return sent, True
                 if self._rows.shared:
                     sent += await self._send_shared(line, encoder, batch, room)
+                    # The next rows may be long in coming.
+                    del batch
                     continue
                 if (room is None or batch.num_rows <= room) and is_light(batch):
                     sent += await self._send_few(line, encoder, batch)
+                    del batch
                     continue
                 if batch.num_rows:
                     self._batch, self._at = batch, 0
