@@ -21,11 +21,11 @@ import pyarrow as pa
 from tidemill.cdcv2.column_recovery import keys_of
 from tidemill.cdcv2.column_stash import ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
-from tidemill.cdcv2.coverage import Statement, empty_coverage
+from tidemill.cdcv2.coverage import MAX_FRONTIER, Statement, empty_coverage
 from tidemill.cdcv2.digest import sealed, signed
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.times import Frontier, Time, beyond, kind_of, least, minimal, within
-from tidemill.errors import Internal
+from tidemill.errors import Internal, LimitExceeded
 
 
 class Writer:
@@ -144,6 +144,8 @@ def resume_from(statements: Iterable[Progress], start: Sequence[Time]) -> list[T
             coverage = empty_coverage(kind_of(statement.lower[0]))
         coverage.add(statement)
         reached = coverage.extend(reached, statement)
+    if coverage is not None and coverage.held_back:
+        raise LimitExceeded(f"the statements leave off at more than {MAX_FRONTIER} times")
     return list(reached)
 
 
