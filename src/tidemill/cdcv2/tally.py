@@ -20,7 +20,7 @@ from tidemill.cdcv2.account import Account, checked_contents, checked_counts, ch
 from tidemill.cdcv2.coverage import MAX_FRONTIER, Coverage, Statement, empty_coverage, reaches
 from tidemill.cdcv2.digest import seal_of, signed
 from tidemill.cdcv2.messages import Progress
-from tidemill.cdcv2.problems import Contradiction, InvalidMessage, NoDigest
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage, NoDigest, ResumeMismatch
 from tidemill.cdcv2.stalls import Stall, Waits
 from tidemill.cdcv2.times import (
     INTEGERS,
@@ -70,6 +70,8 @@ class Tally:
     ) -> None:
         # Integers, or products of so many; None until the first time is seen.
         self.kind: int | None = None
+        # Of `resume_from`, until a message of that kind has come.
+        self._resumed: int | None = None
         # Everything not beyond it was released; nothing about such times is kept or looked at.
         self.reported: Frontier = (0,)
         # The least times that no statement covers. Beyond or at `reported`, always.
@@ -101,6 +103,7 @@ class Tally:
             start = [checked(t, "resume_from") for t in given]
             self.reported = self.progress = ()
             self.agree(start, "resume_from")
+            self._resumed = self.kind
             self._stand_at(minimal(start))
             self.progress = self.reported
 
@@ -110,6 +113,10 @@ class Tally:
         """Make sure that these are times of this stream's kind; the first ones say which that is. Called
         when all else of a message was checked: one that is refused says nothing."""
         kinds = set(map(kind_of, times))
+        if self._resumed is not None and len(kinds) == 1:
+            if self._resumed not in kinds:
+                raise ResumeMismatch(_kind_name(self._resumed), _kind_name(kinds.pop()), origin)
+            self._resumed = None
         if self.kind is not None:
             kinds.add(self.kind)
         if len(kinds) > 1:
