@@ -29,7 +29,8 @@ def words(error: BaseException) -> str:
         case Malformed():
             return str(error)
         case TidemillError():
-            return f"{error.primary}: {error.detail}".rstrip(".") if error.detail else error.primary
+            detail = error.detail or ""
+            return f"{error.primary}: {detail[:1].lower()}{detail[1:]}".rstrip(":. ")
         case json.JSONDecodeError():
             said = error.msg.removesuffix(" at")
             return f"{said[:1].lower()}{said[1:]} at character {error.pos + 1}"
