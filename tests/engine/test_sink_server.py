@@ -100,6 +100,18 @@ def test_a_table_and_a_view_over_it(sql: Connection, kafka: Kafka, registry: Sch
     with pytest.raises(psycopg.Error, match="is not empty") as refused:
         run(sql, again)
     assert refused.value.sqlstate == "55000"
+    # Nor then, if it would write something else than lies there.
+    run(sql, "CREATE TABLE wide (a int, b text, c bigint)")
+    for wrong, found in (
+        (again.replace(avro, "FORMAT JSON ENVELOPE MATERIALIZE"), "is Avro"),
+        (
+            again.replace("FROM t", "FROM wide"),
+            "has the columns a integer, b text. The sink writes Avro, with",
+        ),
+    ):
+        with pytest.raises(psycopg.Error, match="holds something else than the sink would write") as refused:
+            run(sql, f"{wrong} WITH (JOIN = true)")
+        assert refused.value.sqlstate == "55000" and found in str(refused.value.diag.message_detail)
     run(sql, "INSERT INTO t VALUES (4, 'after')")
     run(sql, f"{again} WITH (JOIN = true)")
     wanted[(4, "after")] = 1
