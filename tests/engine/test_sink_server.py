@@ -87,12 +87,13 @@ def test_a_table_and_a_view_over_it(sql: Connection, kafka: Kafka, registry: Sch
     until(lambda: [status(sql, n) for n in ("s", "sv")] == [("running", None)] * 2)
 
     # What it has done is told.
-    ((messages, updates, frontier),) = run(
+    ((messages, updates, frontier, lag),) = run(
         sql,
-        "SELECT messages_sent, updates_sent, frontier::text FROM mz_internal.mz_sink_statistics st "
+        "SELECT messages_sent, updates_sent, frontier::text, extract(epoch FROM lag)::float8 "
+        "FROM mz_internal.mz_sink_statistics st "
         "JOIN mz_sinks s ON s.id = st.id WHERE s.target = '" + topic + "'",
     )
-    assert messages >= 5 and updates >= 6 and int(frontier) > 0
+    assert messages >= 5 and updates >= 6 and int(frontier) > 0 and 0 <= lag < SECONDS
 
     # A drop leaves the topic; another sink goes on with it only if it is told that it may.
     run(sql, "DROP SINK s")
