@@ -116,7 +116,7 @@ def test_avro_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cut.write_bytes(Path(whole).read_bytes()[:-30])
     status, found = _asked(capsys, Wish((str(cut),), as_json=True))
     assert status == 1 and found["unreadable"] == 1
-    assert "cut.avro, after message" in found["first_unreadable"][0]["origin"]
+    assert "cut.avro, before its first message" in found["first_unreadable"][0]["origin"]
     other = tmp_path / "other.avro"
     with other.open("wb") as out:
         fastavro.writer(out, "int", [1, 2])
@@ -202,6 +202,19 @@ def test_bad_usage(tmp_path: Path) -> None:
         Wish((stream,), registry="http://localhost")
     with pytest.raises(InvalidValue, match="one topic"):
         Wish(("a", "b"), brokers="localhost:9092")
+    with pytest.raises(InvalidValue, match="a name is empty"):
+        Wish(("",))
+    with pytest.raises(InvalidValue, match="names no broker"):
+        Wish(("a",), brokers=" ,")
+    for schema in ("nosuch.avsc", str(tmp_path)):
+        with pytest.raises(InvalidValue, match="cannot be read") as caught:
+            cdcv2_inspect.run(Wish(("a",), brokers="localhost:1", schema=schema))
+        assert caught.value.detail in ("No such file or directory.", "Is a directory.")
+    # Of another kind than the stream: it is the flag that is wrong, not the stream.
+    with pytest.raises(
+        InvalidValue, match="--resume-from has products of 2 integers, and the stream has int"
+    ):
+        cdcv2_inspect.run(Wish((stream,), resume_from=("1,2",)))
     assert CliRunner().invoke(app, ["cdcv2", "inspect"]).exit_code == 2
 
 

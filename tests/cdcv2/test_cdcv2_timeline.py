@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from random import Random
 from typing import Any
@@ -160,6 +161,42 @@ def test_svg_is_xml_and_escapes() -> None:
     assert 'a "title" <of> &' in texts and "<&>" in texts
     assert set(MEANINGS.values()) <= set(texts)
     assert all(math.isfinite(float(root.attrib[a])) for a in ("width", "height"))
+
+
+@pytest.mark.parametrize(("rounds", "updates"), [(1, 1), (4, 123_456), (5, 1), (60, 3)])
+@pytest.mark.parametrize("first", [7, 1763251200123, 2**63 - 10**6])
+@pytest.mark.parametrize("kind", [0, 2])
+def test_no_two_texts_lie_upon_each_other(rounds: int, updates: int, first: int, kind: int) -> None:
+    """Whatever the times are and however many: in the file no two on a line, in the terminal none shifted."""
+    from xml.etree import ElementTree
+
+    from tidemill.cli.cdcv2_draw import drawn
+
+    def at(n: int) -> Any:
+        return first + 1000 * n if kind == 0 else (first + 1000 * n, first + 1000 * (rounds - n))
+
+    said: list[Message] = []
+    for n in range(rounds):
+        said += [Updates([("x", at(n), 1)]), Progress([at(n)], [], [(at(n), updates)])]
+    shown = picture(surveyed(said).steps())
+    assert shown is not None
+    root = ElementTree.fromstring(svg(shown, "a\x01name"))
+    lines: dict[float, list[tuple[float, float]]] = {}
+    for text in root.iter("{http://www.w3.org/2000/svg}text"):
+        x, y = float(text.attrib["x"]), float(text.attrib["y"])
+        # A character of this font is at most so wide.
+        lines.setdefault(y, []).append((x, x + 7.25 * len("".join(text.itertext()))))
+    for spans in lines.values():
+        ordered = sorted(spans)
+        assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(ordered))
+        assert ordered[-1][1] <= float(root.attrib["width"])
+    if shown.wide:
+        head, *rest = (str(text) for text in itertools.islice(drawn(shown), len(shown.lines) + 1))
+        begins = [head.index(h, len(shown.corner)) for h in shown.heads[1:]]
+        cut = [max(begins[-1], len(line)) for line in rest]
+        assert all(
+            line.ljust(end + 1)[at - 1] == " " for line, end in zip(rest, cut, strict=True) for at in begins
+        )
 
 
 def picture_line(label: str, cells: list[Cell]) -> Any:

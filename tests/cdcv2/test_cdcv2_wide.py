@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,7 +12,11 @@ from cdcv2_oracle import after, at_or_before, lowest
 
 from tidemill.cdcv2 import Progress, Recovery, Updates
 from tidemill.cdcv2.coverage import ProductCoverage, Statement, reaches
-from tidemill.cdcv2.times import beyond_each, joins, minimal, within_each
+from tidemill.cdcv2.problems import Stalled
+from tidemill.cdcv2.tally import MAX_STALLS, Tally
+from tidemill.cdcv2.times import beyond_each, joins, minimal, shown, within_each
+from tidemill.cdcv2.writer import resume_from
+from tidemill.errors import LimitExceeded
 
 SIZES = (0, 1, 31, 32, 70)
 
@@ -88,3 +94,59 @@ def test_a_stream_with_bounds_of_hundreds() -> None:
     ((released, frontier),) = recovery.push(Progress([(0, 0)], stairs(1)))
     assert released == [("x", t, 1) for t in at] and frontier == stairs(2)
     assert recovery.push(Progress(stairs(2), [])) == [([], [])]
+
+
+def _crossed(n: int) -> list[Progress]:
+    """Two statements with bounds of n times each whose regions together end at n * n times."""
+    first: list[Any] = [(i, n - 1 - i, 0, 0) for i in range(n)]
+    second: list[Any] = [(0, 0, i, n - 1 - i) for i in range(n)]
+    return [Progress([(0, 0, 0, 0)], first, [((0, 0, 0, 0), 1)]), Progress([(0, 0, 0, 0)], second)]
+
+
+def test_the_progress_frontier_has_a_limit() -> None:
+    recovery = Recovery(max_frontier=20)
+    recovery.push(Updates([("a", (0, 0, 0, 0), 1), ("b", (20, 9, 9, 9), 1)]))
+    wide, crossed = _crossed(5)
+    ((released, frontier),) = recovery.push(wide)
+    assert released == [("a", (0, 0, 0, 0), 1)] and len(frontier) == 5
+    with pytest.raises(LimitExceeded, match="the progress frontier has more than 20 times") as caught:
+        recovery.push(replace(crossed, counts=[((0, 0, 0, 0), 1)]))
+    assert caught.value.hint is not None and "max_frontier" in caught.value.hint
+    # It was taken in and nothing wrong came out; every push says so, until what is stated fits.
+    assert recovery.frontier == frontier and recovery.stalls() and recovery.stashed == 1
+    with pytest.raises(LimitExceeded, match="the progress frontier"):
+        recovery.push(Updates([("b", (20, 9, 9, 9), 1)]))
+    ((released, frontier),) = recovery.push(Progress([(0, 0, 0, 0)], [(10, 0, 0, 0)], [((0, 0, 0, 0), 1)]))
+    assert released == [] and frontier == [(10, 0, i, 4 - i) for i in range(5)]
+    assert recovery.push(Progress(frontier, [], [((20, 9, 9, 9), 1)])) == [([("b", (20, 9, 9, 9), 1)], [])]
+
+
+def test_the_limit_is_kept_across_a_restart() -> None:
+    tally = Tally(None, content=lambda _: 0, max_frontier=20)
+    for statement in _crossed(5):
+        tally.declare(replace(statement, counts=[]), "a test")
+        tally.advance()
+    again = Tally(None, content=lambda _: 0, max_frontier=20)
+    again.load(json.loads(json.dumps(tally.dump())))
+    with pytest.raises(LimitExceeded, match="the progress frontier"):
+        again.check_limits()
+    wider = Tally(None, content=lambda _: 0)
+    wider.load(tally.dump())
+    wider.check_limits()
+    assert len(wider.progress) == 25
+    with pytest.raises(LimitExceeded, match="more than 10000 times"):
+        resume_from([replace(s, counts=[]) for s in _crossed(101)], [(0, 0, 0, 0)])
+
+
+def test_a_wide_frontier_is_told_in_a_few_words() -> None:
+    recovery = Recovery()
+    bound: list[Any] = [(i, 999 - i) for i in range(1000)]
+    recovery.push(Progress([(0, 0)], bound))
+    recovery.push(Progress([(i + 1, 1000 - i) for i in range(999)], [], [((2000, 2000), 1)]))
+    stalls = recovery.stalls()
+    assert len(stalls) == MAX_STALLS
+    assert shown(bound) == "[(0, 999), (1, 998), (2, 997), (3, 996), (4, 995) and 995 more]"
+    assert (
+        stalls[1].describe().endswith("GAP between it and [(1, 1000), (2, 999), (3, 998)]")
+        and len(str(Stalled(stalls))) < 5000
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 import pyarrow as pa
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tidemill.cdcv2 import AvroCodec, InvalidMessage, JsonCodec, Progress, UpdateColumns, sealed
 from tidemill.cdcv2.avro_schema import same_layout
+from tidemill.decode.registry import Registry, RegistryError
 from tidemill.decode.stream import AvroStream, JsonStream, open_stream_decoder, stream_shape
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.types.json import canonical_json
@@ -128,6 +129,40 @@ def test_other_names_and_orders_are_resolved() -> None:
     found = decoder.decode([out.getvalue(), said.getvalue()], ["a", "b"])
     assert shown(found[0]) == [((5, "x", None), 3, 2)]
     assert shown(found[1]) == ([0], [4], [(3, 1)])
+
+
+class Registered:
+    """A registry with these schemas."""
+
+    def __init__(self, *schemas: str) -> None:
+        self._schemas = schemas
+
+    def schema_text(self, number: int) -> str:
+        if number >= len(self._schemas):
+            raise RegistryError(f"schema {number} is not there", status=404)
+        return self._schemas[number]
+
+
+def test_a_schema_that_changes_in_the_middle_of_a_stream() -> None:
+    """Each message is read by the schema whose number it has, and gives the columns of the source."""
+    wide = SCHEMA.append(pa.field("note", pa.string()))
+    codecs = AvroCodec(SCHEMA, schema_id=0), AvroCodec(wide, schema_id=1)
+    shape = stream_shape(avro(codecs[0].avro_schema))
+    known = Registered(*(codec.avro_schema for codec in codecs))
+    schema = codecs[0].avro_schema
+    decoder = AvroStream(shape, schema, schema, framed=True, registry=cast("Registry", known))
+    noted = UPDATES.data.append_column(wide.field("note"), pa.array(["x", None]))
+    later = UpdateColumns.of(noted, [9, 9], [5, 6])
+    messages = [m for codec, said in zip(codecs, (UPDATES, later), strict=True) for m in codec.encode(said)]
+    messages += [codec.encode(SAID)[0] for codec in codecs]
+    found = decoder.decode(messages, ["a", "b", "c", "d"])
+    rows = UPDATES.rows()
+    assert shown(found[0]) == rows
+    assert shown(found[1]) == [(rows[0][0], 9, 5), (rows[1][0], 9, 6)]
+    assert shown(found[2]) == shown(found[3]) == ([0], [9], [(7, 1), (8, 1)])
+    # What a number means that nobody knows, no message can tell: the source waits.
+    with pytest.raises(RegistryError, match="is not there"):
+        decoder.decode([b"\x00\x00\x00\x00\x07\x00"], ["e"])
 
 
 def test_json_is_jsonb() -> None:

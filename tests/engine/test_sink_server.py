@@ -87,12 +87,13 @@ def test_a_table_and_a_view_over_it(sql: Connection, kafka: Kafka, registry: Sch
     until(lambda: [status(sql, n) for n in ("s", "sv")] == [("running", None)] * 2)
 
     # What it has done is told.
-    ((messages, updates, frontier),) = run(
+    ((messages, updates, frontier, lag),) = run(
         sql,
-        "SELECT messages_sent, updates_sent, frontier::text FROM mz_internal.mz_sink_statistics st "
+        "SELECT messages_sent, updates_sent, frontier::text, extract(epoch FROM lag)::float8 "
+        "FROM mz_internal.mz_sink_statistics st "
         "JOIN mz_sinks s ON s.id = st.id WHERE s.target = '" + topic + "'",
     )
-    assert messages >= 5 and updates >= 6 and int(frontier) > 0
+    assert messages >= 5 and updates >= 6 and int(frontier) > 0 and 0 <= lag < SECONDS
 
     # A drop leaves the topic; another sink goes on with it only if it is told that it may.
     run(sql, "DROP SINK s")
@@ -100,6 +101,18 @@ def test_a_table_and_a_view_over_it(sql: Connection, kafka: Kafka, registry: Sch
     with pytest.raises(psycopg.Error, match="is not empty") as refused:
         run(sql, again)
     assert refused.value.sqlstate == "55000"
+    # Nor then, if it would write something else than lies there.
+    run(sql, "CREATE TABLE wide (a int, b text, c bigint)")
+    for wrong, found in (
+        (again.replace(avro, "FORMAT JSON ENVELOPE MATERIALIZE"), "is Avro"),
+        (
+            again.replace("FROM t", "FROM wide"),
+            "has the columns a integer, b text. The sink writes Avro, with",
+        ),
+    ):
+        with pytest.raises(psycopg.Error, match="holds something else than the sink would write") as refused:
+            run(sql, f"{wrong} WITH (JOIN = true)")
+        assert refused.value.sqlstate == "55000" and found in str(refused.value.diag.message_detail)
     run(sql, "INSERT INTO t VALUES (4, 'after')")
     run(sql, f"{again} WITH (JOIN = true)")
     wanted[(4, "after")] = 1

@@ -115,14 +115,15 @@ class StreamHouse:
         if not self.created:
             self.created = oracle.write_ts()
             oracle.complete(self.created)
-        desc = stash_desc(ROWS, self.source.kind)
-        line = self._shard("line", ROWS) if self.own_times else None
-        data = self._shard("data", CLOCK_DESC if self.own_times else ROWS)
+        rows, gauge = self.source.outputs[0].desc, self.source.gauge
+        desc = stash_desc(rows, self.source.kind)
+        line = self._shard("line", rows) if self.own_times else None
+        data = self._shard("data", CLOCK_DESC if self.own_times else rows)
         self.stream = StreamState(data, self._shard("stash", desc), self._shard("tally", TALLY_DESC), line)
         self.machine = Machine(
             "u1",
             self.source,
-            Remap(self._shard("remap", GAUGE.remap_desc), GAUGE, self.source.start),
+            Remap(self._shard("remap", gauge.remap_desc), gauge, self.source.start),
             [Feed(0, data, self.created, self.stream)],
             Timing(self.created, 100),
             home=self.environment,

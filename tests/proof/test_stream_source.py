@@ -157,6 +157,8 @@ def test_files_are_read_once_whatever_dies(lives: ServerProcess, tmp_path: Path)
     until(lambda: statuses(lives), [("a", "running"), ("j", "ceased")])
     assert found(JSON) == streams["j"].rows
     waits_and_errors(lives, tmp_path)
+    changed_files(lives, tmp_path / "files" / "a")
+    assert found(AVRO) == streams["a"].rows
 
 
 def products(lives: ServerProcess, tmp_path: Path) -> None:
@@ -266,8 +268,45 @@ def waits_and_errors(lives: ServerProcess, tmp_path: Path) -> None:
         ("'j' FORMAT TEXT ENVELOPE MATERIALIZE", "requires that FORMAT is AVRO or JSON"),
         ("'j' FORMAT AVRO ENVELOPE MATERIALIZE", "is no Avro file"),
         ("'none' FORMAT AVRO ENVELOPE MATERIALIZE", "has no files to take the schema from"),
+        ("'none' FORMAT JSON ENVELOPE MATERIALIZE", 'folder "none" does not exist'),
         ("'a' FORMAT AVRO USING SCHEMA '[1' ENVELOPE MATERIALIZE", "the schema is not JSON"),
         ("""'a' FORMAT AVRO USING SCHEMA '"int"' ENVELOPE MATERIALIZE""", "not that of a CDCv2 stream"),
     ):
         with pytest.raises(psycopg.Error, match=text):
             ask(lives, f"CREATE SOURCE z FROM FILES {wrong}")
+    # One that is to come is waited for, and the status says so.
+    ask(lives, "CREATE SOURCE z FROM FILES 'none' FORMAT JSON ENVELOPE MATERIALIZE WITH (VALIDATE = false)")
+    sql = "SELECT details->>'waits' FROM mz_internal.mz_source_statuses WHERE name = 'z'"
+    until(lambda: ask(lives, sql), [('folder "none" is not there yet',)])
+    (tmp_path / "files" / "none").mkdir()
+    until(lambda: ask(lives, sql), [('folder "none" has no files yet',)])
+    (tmp_path / "files" / "none" / "1").write_bytes(JsonCodec(SCHEMA).encode_progress(Progress([0], [6])))
+    until(lambda: ask(lives, sql), [(None,)])
+    ask(lives, "DROP SOURCE z")
+
+
+def changed_files(lives: ServerProcess, folder: Path) -> None:
+    """A file that is overwritten with as many bytes, or gone, stalls its source: in the same words after a
+    restart, and until it is as it was."""
+
+    def trouble() -> tuple[Any, ...]:
+        sql = "SELECT status, error, details->>'detail' FROM mz_internal.mz_source_statuses WHERE name = 'a'"
+        (found,) = ask(lives, sql)
+        return found
+
+    first = min(p for p in folder.rglob("*") if p.is_file())
+    kept, name = first.read_bytes(), first.relative_to(folder)
+    error = f'file "{name}" has changed since it was read'
+    first.write_bytes(kept[:-20] + bytes(20))
+    other = ("stalled", error, f"It has {len(kept)} bytes as before, but not the same ones.")
+    until(trouble, other)
+    first.unlink()
+    gone = ("stalled", error, f"It had {len(kept)} bytes; now it is gone.")
+    until(trouble, gone)
+    lives.kill9()
+    lives.start()
+    until(trouble, gone)
+    first.write_bytes(kept[:-20] + bytes(20))
+    until(trouble, other)
+    first.write_bytes(kept)
+    until(trouble, ("running", None, None))

@@ -14,10 +14,10 @@ import pytest
 from sinks_world import World, messages
 
 from tidemill import failpoints
-from tidemill.errors import InvalidValue, Unsupported
+from tidemill.errors import InvalidValue, Unsupported, WrongObjectType
 from tidemill.files_root import below_root
 from tidemill.sinks import files_target
-from tidemill.sinks.files_target import FilesTarget, is_free
+from tidemill.sinks.files_target import FilesTarget, check_writable, is_free
 from tidemill.sinks.target import SinkError, Written
 
 
@@ -149,6 +149,16 @@ def test_any_avro_reader_reads_them(world: World) -> None:
         {"data": {"k": 2, "v": None}, "time": 4, "diff": 2},
     ]
     assert progress == {"lower": [0], "upper": [5], "counts": [{"time": 4, "count": 2}]}
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("")
+    for folder in (tmp_path / "f", tmp_path / "f" / "below"):
+        with pytest.raises(WrongObjectType, match='"f" is a file, and not a folder'):
+            check_writable(folder)
+    with pytest.raises(SinkError, match="cannot be written to") as caught:
+        is_free(tmp_path / "f")
+    assert caught.value.detail == "Not a directory."
 
 
 def test_a_full_disk_is_told_and_passes(world: World) -> None:

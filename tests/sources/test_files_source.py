@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from tidemill.sources.contract import (
 )
 from tidemill.sources.definition import open_source
 from tidemill.sources.files import reader as reader_module
+from tidemill.sources.files import source as source_module
+from tidemill.sources.files.marks import digest
 from tidemill.sources.offsets import Offsets
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
@@ -152,7 +155,7 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path) -> None:
     assert count == 0
     texts = [s.said for s in stated]
     assert texts[0] == f"Decode error: the file ends within a block\nIn file cut, byte {stated[0].offset}."
-    assert str(texts[1]).startswith("Decode error: this is no Avro file: ValueError: it does not begin as")
+    assert str(texts[1]).startswith("Decode error: this is no Avro file: it does not begin as")
     assert str(texts[1]).endswith("\nIn file no, byte 0.")
     assert "compressed by zstd, which is not supported" in str(texts[2])
     lines = (b"[1]", b'{"lower":[0]}', b"{nonsense", b'[{"data":{"a":1},"time":5,"diff":1}]')
@@ -195,6 +198,142 @@ def test_files_must_stay_as_they_are(tmp_path: Path) -> None:
         source.frontier(0)
     with pytest.raises(Forgotten, match="not what it was"):
         list(source.reader().read(piece))
+
+
+def committed(source: Source, lower: Offsets, upper: Offsets) -> dict[str, str]:
+    """The marks of a range that was read."""
+    marks = source.mark(lower, upper)
+    source.confirm(marks)
+    return dict(marks)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("how", ["in place", "renamed", "times kept"])
+def test_a_file_that_is_overwritten_by_as_many_bytes_is_noticed(
+    how: str, restarted: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a"
+    write_json(path, said(1, 5000))
+    source = opened(tmp_path, "json")
+    upper = source.frontier(0)
+    # In two bindings.
+    half = source.cut(Offsets(), upper, Limits(100))
+    marks = committed(source, Offsets(), half) | committed(source, half, upper)
+    if restarted:
+        source = opened(tmp_path, "json")
+        source.recall(upper, marks)
+    assert source.frontier(0) == upper
+    before, stat = path.read_bytes(), path.stat()
+    at = len(before) * 3 // 4
+    after = before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :]
+
+    def write(data: bytes) -> None:
+        if how == "renamed":
+            (tmp_path / "in" / ".new").write_bytes(data)
+            (tmp_path / "in" / ".new").rename(path)
+        else:
+            path.write_bytes(data)
+        if how == "times kept":
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    write(after)
+    for _ in range(2):
+        with pytest.raises(SourceError, match='file "a" has changed since it was read') as caught:
+            source.frontier(0)
+        assert caught.value.detail == f"It has {len(before)} bytes as before, but not the same ones."
+    # As it was it is taken again; so is one that was only touched or copied.
+    write(before)
+    assert source.frontier(0) == upper
+    path.touch()
+    assert source.frontier(0) == upper
+    again = opened(tmp_path, "json")
+    again.recall(upper, marks)
+    assert again.frontier(0) == upper
+
+
+def test_a_file_that_is_gone_is_told_the_same_after_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_json(tmp_path / "in" / "a", said(1, 100))
+    source = opened(tmp_path, "json")
+    upper = source.frontier(0)
+    marks = committed(source, Offsets(), upper)
+    again = opened(tmp_path, "json")
+    again.recall(upper, marks)
+    for other in (None, b"another one"):
+        (tmp_path / "in" / "a").unlink()
+        if other is not None:
+            (tmp_path / "in" / "a").write_bytes(other)
+        told: list[str] = []
+        for one in (source, again):
+            with pytest.raises(SourceError) as caught:
+                one.frontier(0)
+            told.append(str(caught.value))
+        assert told[0] == told[1] and 'file "a" has changed since it was read' in told[0]
+        (tmp_path / "in" / "a").touch()
+    # Without marks (nothing of it was read to its end) as much as is known.
+    bare = opened(tmp_path, "json")
+    bare.recall(upper, {})
+    with pytest.raises(
+        SourceError, match=f"has changed since it was read\\nDETAIL: It had {upper['a']} kilobytes"
+    ):
+        bare.frontier(0)
+
+
+def test_a_file_that_is_written_to_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a"
+    write_json(path, said(1, 100))
+    source = opened(tmp_path, "json")
+    upper = source.frontier(0)
+    marks = source.mark(Offsets(), upper)
+    path.write_bytes(path.read_bytes().replace(b"name", b"NAME"))
+    with pytest.raises(SourceError, match="It was written to while it was read"):
+        source.confirm(marks)
+    # Nothing of it was taken in, so the new one is as good.
+    assert source.frontier(0) == upper
+    source.confirm(source.mark(Offsets(), upper))
+    path.unlink()
+    with pytest.raises(SourceError, match="has changed since it was read"):
+        source.mark(Offsets(), upper)
+
+
+def test_files_that_were_touched_are_looked_into_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    for n in range(10):
+        (tmp_path / "in" / str(n)).write_bytes(b"\n" * 1024)
+    source = opened(tmp_path, "json")
+    upper = source.frontier(0)
+    committed(source, Offsets(), upper)
+    looked: list[Path] = []
+    monkeypatch.setattr(source_module, "BINDING_KIB", 4)
+    monkeypatch.setattr(source_module, "digest", lambda path, a, b: looked.append(path) or digest(path, a, b))
+    for n in range(10):
+        (tmp_path / "in" / str(n)).touch()
+    counts: list[int] = []
+    for _ in range(4):
+        source.frontier(0)
+        counts.append(len(looked))
+    assert counts == [4, 8, 10, 10]
+
+
+def test_what_is_not_there_yet_is_told(tmp_path: Path) -> None:
+    source = opened(tmp_path, "json")
+    source.frontier(0)
+    assert source.waits == 'folder "in" is not there yet'
+    (tmp_path / "in").mkdir()
+    source.frontier(0)
+    assert source.waits == 'folder "in" has no files yet'
+    write_json(tmp_path / "in" / "a", said(1, 1))
+    source.frontier(0)
+    assert source.waits is None
+    (tmp_path / "file").write_text("")
+    other = open_source(definition("json") | {"path": "file"}, str(tmp_path))
+    with pytest.raises(SourceError, match="cannot be read") as caught:
+        other.frontier(0)
+    assert caught.value.detail == "Not a directory."
 
 
 def test_paths_lead_nowhere_else(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tidemill.cdcv2.columns import UpdateColumns, coalesced
 from tidemill.cdcv2.digest import content_of, python_hash, sealed
 from tidemill.cdcv2.json import JsonCodec
 from tidemill.cdcv2.messages import Message, Progress, Update, Updates
-from tidemill.cdcv2.problems import Contradiction, InvalidMessage, SpillFailed, Stalled
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage, ResumeMismatch, SpillFailed, Stalled
 from tidemill.cdcv2.recovery import Recovery, Release, recover
 from tidemill.cdcv2.stalls import Stall, Waits
 from tidemill.cdcv2.writer import Writer, consolidate, resume_from
@@ -28,6 +28,7 @@ __all__ = [
     "Progress",
     "Recovery",
     "Release",
+    "ResumeMismatch",
     "SpillFailed",
     "Stall",
     "Stalled",

@@ -12,7 +12,7 @@ from tidemill.cdcv2.coverage import Statement
 from tidemill.cdcv2.digest import signed
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage
-from tidemill.cdcv2.times import Time, checked
+from tidemill.cdcv2.times import Time, checked, kind_of
 
 # A count that no stream reaches, and that stays exact wherever it is carried.
 MAX_COUNT = 2**63 - 1
@@ -69,6 +69,17 @@ def checked_counts(value: Any, origin: str) -> list[tuple[Time, int]]:
             raise InvalidMessage(f"not a count: {count!r}", origin)
         found.append((checked(time, origin), count))
     return found
+
+
+def checked_progress(said: Progress, kind: int) -> None:
+    """A statement that is to be encoded, with times of `kind`. Raises InvalidMessage."""
+    origin = said.origin or "the writer"
+    bounds = [checked(t, origin) for b in (said.lower, said.upper) for t in checked_list(b, "times", origin)]
+    times = [*bounds, *(time for time, _ in checked_counts(said.counts, origin))]
+    wrong = next((t for t in times if kind_of(t) != kind), None)
+    if wrong is not None:
+        raise InvalidMessage(f"not a time of this stream: {wrong!r}", origin)
+    checked_contents(said, origin)
 
 
 def checked_contents(message: Progress, origin: str) -> list[int] | None:

@@ -26,13 +26,15 @@ import pyarrow as pa
 # has bytes left after its last record (seen in 0.13). Here no more than the wanted records are asked of it.
 from polars_avro._avro_rs import AvroBuffSink, AvroSource
 
+from tidemill.cdcv2.account import checked_progress
 from tidemill.cdcv2.avro_rows import columns_of_rows, to_storage
 from tidemill.cdcv2.avro_schema import NAMESPACE, data_schema, schema_text, stream_schema
-from tidemill.cdcv2.columns import UpdateColumns
-from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.columns import UpdateColumns, check_columns
+from tidemill.cdcv2.messages import Progress, as_bytes, no_message
 from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.times import INTEGERS, Time
-from tidemill.errors import LimitExceeded
+from tidemill.cdcv2.wording import sentence
+from tidemill.errors import InvalidValue, LimitExceeded
 
 # Updates in one message. Kafka's default limit is 1 MB a message; rows of 100 bytes then fit.
 UPDATES_PER_MESSAGE = 8192
@@ -67,8 +69,8 @@ class AvroCodec:
         self._frame = b"" if schema_id is None else b"\x00" + struct.pack(">I", schema_id)
         parsed = cast("list[Any]", json.loads(self.avro_schema))
         self._union: Any = fastavro.parse_schema(parsed)
-        self._writer: Any = None if writer is None else fastavro.parse_schema(json.loads(writer))
-        self._reader: Any = self._union if reader is None else fastavro.parse_schema(json.loads(reader))
+        self._writer: Any = None if writer is None else _parsed(writer)
+        self._reader: Any = self._union if reader is None else _parsed(reader)
         self._progress_name = f"{NAMESPACE}.{parsed[1]['name']}"
         time: Any = pa.int64()
         if kind != INTEGERS:
@@ -90,9 +92,12 @@ class AvroCodec:
         """The messages that say the same: one for a progress statement, for updates as many as they need."""
         if isinstance(message, Progress):
             return [self.encode_progress(message)]
+        if not isinstance(message, UpdateColumns):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise no_message(message, 0, UpdateColumns, Progress)
         return self.encode_updates(message)
 
     def encode_progress(self, progress: Progress) -> bytes:
+        checked_progress(progress, self.kind)
         counts: list[dict[str, Any]] = [{"time": t, "count": n} for t, n in progress.counts]
         record: dict[str, Any] = {"lower": progress.lower, "upper": progress.upper, "counts": counts}
         if self._digests:
@@ -108,6 +113,7 @@ class AvroCodec:
 
     def encode_updates(self, updates: UpdateColumns, per_message: int = UPDATES_PER_MESSAGE) -> list[bytes]:
         """Updates in messages of at most `per_message`."""
+        check_columns(updates, self.schema, updates.origin or "the writer")
         total = len(updates)
         counts = [min(per_message, total - first) for first in range(0, total, per_message)]
         arrays = self._arrays(self._records(updates), counts)
@@ -161,7 +167,7 @@ class AvroCodec:
         plain: list[tuple[int, int, memoryview]] = []
         for i, message in enumerate(messages):
             try:
-                self._sort(i, memoryview(message), named[i], result, plain)
+                self._sort(i, memoryview(as_bytes(message, named[i])), named[i], result, plain)
             except InvalidMessage as e:
                 _report(e, errors)
         self._columns(plain, messages, named, result, errors)
@@ -278,9 +284,7 @@ class AvroCodec:
                 source, self._writer or self._union, None if self._writer is None else self._reader
             )
         except Exception as e:
-            raise InvalidMessage(
-                "not a CDCv2 message in Avro", origin, detail=f"{type(e).__name__}: {e}."
-            ) from None
+            raise InvalidMessage("not a CDCv2 message in Avro", origin, detail=sentence(e)) from None
         if source.read(1):
             raise InvalidMessage("bytes behind the end of a CDCv2 message", origin)
         if isinstance(found, list):
@@ -309,6 +313,13 @@ class AvroCodec:
             record["seal"] if self._digests else None,
             origin,
         )
+
+
+def _parsed(schema: str) -> Any:
+    try:
+        return fastavro.parse_schema(json.loads(schema))
+    except Exception as e:  # fastavro raises whatever it stumbles over
+        raise InvalidValue("the schema is no Avro", detail=sentence(e)) from None
 
 
 def _report(error: InvalidMessage, errors: list[InvalidMessage] | None) -> None:

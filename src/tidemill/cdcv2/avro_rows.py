@@ -10,6 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from tidemill.cdcv2.problems import InvalidMessage
+from tidemill.cdcv2.wording import sentence
 
 
 def to_storage(column: pa.Array, field: pa.Field) -> pa.Array | None:
@@ -27,7 +28,7 @@ def columns_of_rows(rows: list[Any], schema: pa.Schema, origin: str) -> pa.Recor
     try:
         columns = [pa.array([plain(r[f.name], f.type) for r in rows], f.type) for f in schema]
     except (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError) as e:
-        raise InvalidMessage("data that is not of the stream's columns", origin, detail=f"{e}.") from None
+        raise InvalidMessage("data that is not of the stream's columns", origin, detail=sentence(e)) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -16,6 +16,7 @@ from tidemill.cdcv2 import problems
 from tidemill.cdcv2.batches import MEMORY_BYTES, SPILL_BYTES
 from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
+from tidemill.cdcv2.coverage import MAX_FRONTIER
 from tidemill.cdcv2.digest import UpdateHash
 from tidemill.cdcv2.messages import Progress, no_message
 from tidemill.cdcv2.problems import SpillFailed, Stalled, report
@@ -61,6 +62,7 @@ class ColumnRecovery:
         spill_bytes: int = SPILL_BYTES,
         max_statements: int = MAX_STATEMENTS,
         max_times: int = MAX_TIMES,
+        max_frontier: int = MAX_FRONTIER,
         require_digests: bool = False,
         spill_folder: str | None = None,
         clock: Clock | None = None,
@@ -82,6 +84,7 @@ class ColumnRecovery:
             require_digests=require_digests,
             max_statements=max_statements,
             max_times=max_times,
+            max_frontier=max_frontier,
         )
         # Released, and not yet handed out because the push that found it also found something wrong.
         self._ready: list[ColumnRelease] = []

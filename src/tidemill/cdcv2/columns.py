@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, MAX_COMPONENT, Time
+from tidemill.cdcv2.wording import named, sentence
 from tidemill.errors import Internal
 
 # Rows for one push: enough that its fixed cost does not count, few enough to stay in the processor's caches.
@@ -58,6 +59,12 @@ class UpdateColumns:
         origin: str | None = None,
     ) -> UpdateColumns:
         """From anything that numpy takes for times and diffs; without diffs, each row appears once."""
+        if not isinstance(data, (pa.RecordBatch, pa.Table)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidMessage(
+                f"{named(data)} is no data of updates",
+                origin or "the updates",
+                detail="Wanted: a RecordBatch or a Table of Arrow.",
+            )
         batch = data if isinstance(data, pa.RecordBatch) else one_batch(data)
         when = _numbers(times, "times", origin)
         change = np.ones(batch.num_rows, np.int64) if diffs is None else _numbers(diffs, "diffs", origin)
@@ -181,7 +188,7 @@ def _numbers(given: Any, what: str, origin: str | None) -> np.ndarray:
     try:
         found = np.asarray(given)
     except (ValueError, TypeError, OverflowError) as e:
-        raise InvalidMessage(f"not {what}", origin or "the updates", detail=f"{e}.") from None
+        raise InvalidMessage(f"not {what}", origin or "the updates", detail=sentence(e)) from None
     # An empty list has no kind of numbers.
     whole = found.dtype.kind == "i" or not found.size
     if not whole and found.dtype.kind == "u":

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Protocol, cast
 
-from tidemill.cdcv2.times import INTEGERS, Frontier, Time, beyond_each, joins, minimal, within_each
+from tidemill.cdcv2.times import INTEGERS, Frontier, Time, beyond_each, joins, minimal, shown, within_each
+
+# Elements of the progress frontier of products. With three components and more it can have the product of
+# what two bounds have; to find the least of so many takes some tenths of a second.
+MAX_FRONTIER = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,13 @@ class Statement:
     origin: str
 
     def __str__(self) -> str:
-        return f"progress from {list(self.lower)} to {list(self.upper)} of {self.origin}"
+        return f"progress from {shown(self.lower)} to {shown(self.upper)} of {self.origin}"
 
 
 class Coverage(Protocol):
+    # The frontier that `extend` gave could go on, but would have more elements than it may.
+    held_back: bool
+
     def add(self, statement: Statement) -> None: ...
 
     def covering(self, time: Time) -> Statement | None:
@@ -41,8 +48,9 @@ class Coverage(Protocol):
         """`covering` for each of `times`."""
         ...
 
-    def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
-        """`frontier` was the least uncovered times; the same after `statement` was added."""
+    def extend(self, frontier: Frontier, statement: Statement | None) -> Frontier:
+        """`frontier` was the least uncovered times; the same after `statement` was added, or any (None).
+        Where it is held back, everything before it is covered all the same."""
         ...
 
     def forget(self, reported: Frontier) -> None:
@@ -60,13 +68,15 @@ class Coverage(Protocol):
     def __len__(self) -> int: ...
 
 
-def empty_coverage(kind: int) -> Coverage:
-    return LineCoverage() if kind == INTEGERS else ProductCoverage()
+def empty_coverage(kind: int, max_frontier: int = MAX_FRONTIER) -> Coverage:
+    return LineCoverage() if kind == INTEGERS else ProductCoverage(max_frontier)
 
 
 class LineCoverage:
     """For integers: disjoint intervals in order. A later statement takes over what it covers whole, so
     there are never more intervals than statements."""
+
+    held_back = False
 
     def __init__(self) -> None:
         # Interval i is [starts[i], ends[i]); infinity where a statement ends the stream.
@@ -100,7 +110,7 @@ class LineCoverage:
     def covering_each(self, times: Sequence[Time]) -> list[Statement | None]:
         return [self.covering(t) for t in times]
 
-    def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
+    def extend(self, frontier: Frontier, statement: Statement | None) -> Frontier:
         if not frontier:
             return frontier
         here = cast("int", frontier[0])
@@ -135,7 +145,9 @@ class ProductCoverage:
     """For products of integers: the regions as they were stated, each once. Asked by looking at all of
     them; there are as many as distinct statements that touch unreported times."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_frontier: int = MAX_FRONTIER) -> None:
+        self.held_back = False
+        self._max_frontier = max_frontier
         self._regions: dict[tuple[Frontier, Frontier], Statement] = {}
 
     def add(self, statement: Statement) -> None:
@@ -156,22 +168,41 @@ class ProductCoverage:
             left = [i for i, here in zip(left, inside, strict=True) if not here]
         return found
 
-    def extend(self, frontier: Frontier, statement: Statement) -> Frontier:
+    def extend(self, frontier: Frontier, statement: Statement | None) -> Frontier:
         """An element in a region moves to where it leaves it: everything between is covered. To a fixpoint:
         what it becomes may lie in another region. The element, not the whole frontier, must be beyond
         `lower`: else two statements that need one another's half of the frontier would wait for ever."""
-        if not any(within_each(statement.lower, statement.upper, frontier)):
-            return frontier
-        while True:
-            by = self.covering_each(frontier)
-            if not any(by):
+        if statement is not None:
+            inside = within_each(statement.lower, statement.upper, frontier)
+            if not any(inside):
                 return frontier
-            # Of two that remain only the least matters: what is uncovered beyond one is so beyond the other.
-            moved = [p for p, s in zip(frontier, by, strict=True) if s is None]
-            for p, s in zip(frontier, by, strict=True):
-                if s is not None:
-                    moved += joins(s.upper, p)
-            frontier = minimal(moved)
+            # The new one first: it may cover at once what the others cover in too many pieces.
+            moved = self._moved(frontier, [statement if i else None for i in inside])
+            frontier = frontier if moved is None else moved
+        while any(by := self.covering_each(frontier)):
+            moved = self._moved(frontier, by)
+            if moved is None:
+                self.held_back = True
+                return frontier
+            frontier = moved
+        self.held_back = False
+        return frontier
+
+    def _moved(self, frontier: Frontier, by: Sequence[Statement | None]) -> Frontier | None:
+        """Each element to where it leaves the region that it is in, if it is in one; None if there would be
+        too many."""
+        # Of two that remain only the least matters: what is uncovered beyond one is so beyond the other.
+        found = [p for p, s in zip(frontier, by, strict=True) if s is None]
+        for p, s in zip(frontier, by, strict=True):
+            if s is None:
+                continue
+            found += joins(s.upper, p)
+            if len(found) > 2 * self._max_frontier:
+                found = list(minimal(found))
+                if len(found) > self._max_frontier:
+                    return None
+        moved = minimal(found)
+        return None if len(moved) > self._max_frontier else moved
 
     def forget(self, reported: Frontier) -> None:
         if not reported:

@@ -18,7 +18,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tidemill.cdcv2.columns import UpdateColumns
+from tidemill.cdcv2.account import checked_progress
+from tidemill.cdcv2.columns import UpdateColumns, check_columns
 from tidemill.cdcv2.json_forms import (
     from_json_form,
     has_map,
@@ -28,9 +29,10 @@ from tidemill.cdcv2.json_forms import (
     strict_json,
     to_json_form,
 )
-from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.messages import Progress, as_bytes, no_message
 from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.times import INTEGERS, Time
+from tidemill.cdcv2.wording import Malformed, brief, field, progress_record, sentence, whole
 from tidemill.errors import LimitExceeded, Unsupported
 
 # As for Avro.
@@ -67,9 +69,12 @@ class JsonCodec:
         """The messages that say the same: one for a progress statement, for updates as many as they need."""
         if isinstance(message, Progress):
             return [self.encode_progress(message)]
+        if not isinstance(message, UpdateColumns):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise no_message(message, 0, UpdateColumns, Progress)
         return self.encode_updates(message)
 
     def encode_progress(self, progress: Progress) -> bytes:
+        checked_progress(progress, self.kind)
         counts: list[dict[str, Any]] = [{"time": t, "count": n} for t, n in progress.counts]
         record: dict[str, Any] = {
             "lower": list(progress.lower),
@@ -86,6 +91,7 @@ class JsonCodec:
 
     def encode_updates(self, updates: UpdateColumns, per_message: int = UPDATES_PER_MESSAGE) -> list[bytes]:
         """Updates in messages of at most `per_message`."""
+        check_columns(updates, self.schema, updates.origin or "the writer")
         starts = range(0, len(updates), per_message)
         return [
             self._encode(updates.slice(first, min(per_message, len(updates) - first))) for first in starts
@@ -132,7 +138,7 @@ class JsonCodec:
         """What the messages say, in their order. The first that cannot be decoded is raised; with a list for
         `errors`, all such go there and are left out."""
         named = [f"message {i}" for i in range(len(messages))] if origins is None else origins
-        arrays = [i for i, m in enumerate(messages) if m[:1] == b"[" and not any(s in m for s in _SLOW)]
+        arrays = [i for i, m in enumerate(messages) if _may_be_fast(m)]
         fast: dict[int, UpdateColumns] = {}
         if arrays and not self._by_row:
             fast = self._columns([messages[i] for i in arrays], arrays, named)
@@ -194,28 +200,26 @@ class JsonCodec:
 
     def _slow(self, message: bytes, origin: str) -> UpdateColumns | Progress:
         """One message, value by value."""
-        if len(message) > MAX_MESSAGE_BYTES:
+        if len(as_bytes(message, origin)) > MAX_MESSAGE_BYTES:
             raise LimitExceeded(f"a message of {len(message)} bytes", detail=f"In {origin}.")
         try:
-            found = strict_json(message.decode())
+            found = strict_json(bytes(message).decode())
             return self._rows(found, origin) if isinstance(found, list) else self._progress(found, origin)
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as e:
-            raise InvalidMessage(
-                "not a CDCv2 message in JSON", origin, detail=f"{type(e).__name__}: {e}."
-            ) from None
+            raise InvalidMessage("not a CDCv2 message in JSON", origin, detail=sentence(e)) from None
 
     def _rows(self, rows: Any, origin: str) -> UpdateColumns:
         columns: list[pa.Array] = []
         for row in rows:
-            _only(row, {"data", "time", "diff"})
-            _only(row["data"], set(self.schema.names))
+            _only(row, {"data", "time", "diff"}, "an update")
+            _only(field(row, "data", "an update"), set(self.schema.names), "the data of an update")
         for f in self.schema:
-            values = [python_value(row["data"].get(f.name), f.type) for row in rows]
+            values = [_value(row["data"].get(f.name), f) for row in rows]
             if not f.nullable and None in values:
-                raise ValueError(f"column {f.name} is null")
-            columns.append(_array(values, f.type))
-        times = [self._time(row["time"]) for row in rows]
-        diffs = [_whole(row["diff"]) for row in rows]
+                raise Malformed(f'column "{f.name}" is null')
+            columns.append(_array(values, f))
+        times = [self._time(field(row, "time", "an update")) for row in rows]
+        diffs = [whole(field(row, "diff", "an update")) for row in rows]
         shape = (len(rows),) if self.kind == INTEGERS else (len(rows), self.kind)
         return UpdateColumns(
             pa.RecordBatch.from_arrays(columns, schema=self.schema),
@@ -224,23 +228,28 @@ class JsonCodec:
             origin,
         )
 
-    def _progress(self, record: Any, origin: str) -> Progress:
+    def _progress(self, found: Any, origin: str) -> Progress:
+        record = progress_record(found)
         counts = record["counts"]
         return Progress(
             [self._time(t) for t in record["lower"]],
             [self._time(t) for t in record["upper"]],
-            [(self._time(c["time"]), _whole(c["count"])) for c in counts],
-            [_whole(c["content"]) for c in counts] if self._digests else None,
-            _whole(record["seal"]) if self._digests else None,
+            [(self._time(c["time"]), whole(c["count"])) for c in counts],
+            [whole(field(c, "content", 'an entry of "counts"')) for c in counts] if self._digests else None,
+            whole(field(record, "seal", "progress")) if self._digests else None,
             origin,
         )
 
     def _time(self, value: Any) -> Time:
         if self.kind == INTEGERS:
-            return _whole(value)
+            return whole(value)
         if not isinstance(value, list) or len(cast("list[Any]", value)) != self.kind:
-            raise ValueError(f"not a time: {value!r}")
-        return tuple(_whole(v) for v in cast("list[Any]", value))
+            raise Malformed(f"not a time of {self.kind} numbers: {brief(value)}")
+        return tuple(whole(v) for v in cast("list[Any]", value))
+
+
+def _may_be_fast(message: Any) -> bool:
+    return isinstance(message, bytes) and message[:1] == b"[" and not any(s in message for s in _SLOW)
 
 
 def _by_numbers(data: pa.RecordBatch) -> pa.RecordBatch:
@@ -264,22 +273,26 @@ def _numbers(t: Any) -> Any:
     return t
 
 
-def _array(values: list[Any], t: Any) -> pa.Array:
-    numbers = _numbers(t)
-    array = pa.array(values, numbers)
-    return array if numbers == t else array.cast(t)
+def _value(value: Any, f: pa.Field) -> Any:
+    try:
+        return python_value(value, f.type)
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError):
+        raise Malformed(f'not a value of column "{f.name}", which is {f.type}: {brief(value)}') from None
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise ValueError(f"not a number of 64 bits: {value!r}")
-    return value
+def _array(values: list[Any], f: pa.Field) -> pa.Array:
+    numbers = _numbers(f.type)
+    try:
+        array = pa.array(values, numbers)
+        return array if numbers == f.type else array.cast(f.type)
+    except (ValueError, TypeError, ArithmeticError):  # Arrow's errors are such
+        raise Malformed(f'not values of column "{f.name}", which is {f.type}: {brief(values)}') from None
 
 
-def _only(record: Any, names: set[str]) -> None:
+def _only(record: Any, names: set[str], what: str) -> None:
     """An object with no other names than these."""
     if not isinstance(record, dict):
-        raise ValueError(f"not an object: {record!r}")
+        raise Malformed(f"{what} is an object, not {brief(record)}")
     unknown = set(cast("dict[str, Any]", record)) - names
     if unknown:
-        raise ValueError(f"unknown fields {sorted(unknown)}")
+        raise Malformed(f"{what} has unknown fields: {', '.join(sorted(unknown))}")

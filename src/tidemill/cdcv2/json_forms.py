@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from tidemill.cdcv2.wording import Malformed
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.nested import list_array, list_parts, struct_array, struct_parts
@@ -28,12 +29,12 @@ def strict_json(text: str) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice in an object")
+        raise Malformed("a name stands twice in an object")
     return found
 
 
 def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise Malformed(f"{word} is no JSON")
 
 
 def has_map(t: Any) -> bool:

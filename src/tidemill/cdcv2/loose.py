@@ -21,6 +21,7 @@ from tidemill.cdcv2.digest import seal_of, signed
 from tidemill.cdcv2.json_forms import strict_json
 from tidemill.cdcv2.messages import Message, Progress, Updates
 from tidemill.cdcv2.problems import InvalidMessage
+from tidemill.cdcv2.wording import Malformed, field, progress_record, sentence
 from tidemill.errors import InvalidValue
 
 # Longer data is known by its beginning and a hash of all of it: the stash keeps these texts.
@@ -40,9 +41,7 @@ def from_json(raw: bytes, origin: str) -> Message:
         hint = None
         if raw[:1] == b"\x00":
             hint = "This looks like Avro: name the schema registry, or the file with the schema."
-        raise InvalidMessage(
-            "not a CDCv2 message in JSON", origin, detail=f"{type(e).__name__}: {e}.", hint=hint
-        ) from None
+        raise InvalidMessage("not a CDCv2 message in JSON", origin, detail=sentence(e), hint=hint) from None
     return _message(found, origin)
 
 
@@ -51,16 +50,14 @@ def avro_reader(schema: str) -> Callable[[bytes, str], Message]:
     try:
         parsed: Any = fastavro.parse_schema(json.loads(schema))
     except Exception as e:
-        raise InvalidValue("the schema is no Avro", detail=f"{type(e).__name__}: {e}.") from None
+        raise InvalidValue("the schema is no Avro", detail=sentence(e)) from None
 
     def read(raw: bytes, origin: str) -> Message:
         source = BytesIO(raw)
         try:
             found = fastavro.schemaless_reader(source, parsed, None)
         except Exception as e:  # fastavro raises whatever it stumbles over
-            raise InvalidMessage(
-                "not a CDCv2 message in Avro", origin, detail=f"{type(e).__name__}: {e}."
-            ) from None
+            raise InvalidMessage("not a CDCv2 message in Avro", origin, detail=sentence(e)) from None
         if source.read(1):
             raise InvalidMessage("bytes behind the end of a CDCv2 message", origin)
         return _message(found, origin)
@@ -71,7 +68,7 @@ def avro_reader(schema: str) -> Callable[[bytes, str], Message]:
 def avro_file(source: BinaryIO, name: str) -> Iterator[Message | InvalidMessage]:
     """The messages of an Avro file whose records are the union. What cannot be read of a record's shape is
     given in its place; bytes that are no Avro end the file, for nobody knows where the next record is."""
-    number = 1
+    number = 0
     try:
         for number, found in enumerate(fastavro.reader(source), 1):
             try:
@@ -83,23 +80,29 @@ def avro_file(source: BinaryIO, name: str) -> Iterator[Message | InvalidMessage]
     except Exception as e:
         yield InvalidMessage(
             "the Avro file cannot be read any further",
-            f"{name}, after message {number}",
-            detail=f"{type(e).__name__}: {e}.",
+            f"{name}, after message {number}" if number else f"{name}, before its first message",
+            detail=sentence(e),
         )
 
 
 def _message(found: Any, origin: str) -> Message:
     try:
-        return _updates(found, origin) if isinstance(found, list) else _progress(found, origin)
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise InvalidMessage("not a CDCv2 message", origin, detail=f"{type(e).__name__}: {e}.") from None
+        return (
+            _updates(cast("list[Any]", found), origin)
+            if isinstance(found, list)
+            else _progress(found, origin)
+        )
+    except (Malformed, RecursionError) as e:
+        raise InvalidMessage("not a CDCv2 message", origin, detail=sentence(e)) from None
 
 
 def _updates(rows: list[Any], origin: str) -> Updates:
-    return Updates([(_text(row["data"]), _time(row["time"]), row["diff"]) for row in rows], origin)
+    said = [[field(row, name, "an update") for name in ("data", "time", "diff")] for row in rows]
+    return Updates([(_text(data), _time(time), diff) for data, time, diff in said], origin)
 
 
-def _progress(record: Any, origin: str) -> Progress:
+def _progress(found: Any, origin: str) -> Progress:
+    record = progress_record(found)
     counts = record["counts"]
     seal = record.get("seal")
     said = Progress(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.times import Time
+from tidemill.cdcv2.wording import named
 
 Update = tuple[Hashable, Time, int]
 
@@ -51,6 +52,11 @@ Message = Updates | Progress
 def no_message(message: object, number: int, *kinds: type) -> InvalidMessage:
     """What was pushed is none of these."""
     wanted = " or ".join(kind.__name__ for kind in kinds)
-    return InvalidMessage(
-        f"a {type(message).__name__} is no message", f"message {number}", detail=f"Wanted: {wanted}."
-    )
+    return InvalidMessage(f"{named(message)} is no message", f"message {number}", detail=f"Wanted: {wanted}.")
+
+
+def as_bytes(message: Any, origin: str) -> bytes | bytearray | memoryview:
+    """What is to be decoded. Raises InvalidMessage."""
+    if isinstance(message, (bytes, bytearray, memoryview)):
+        return cast("bytes", message)
+    raise InvalidMessage(f"{named(message)} is no message", origin, detail="Wanted: bytes.")

@@ -1,9 +1,10 @@
 """What can be wrong with a stream, as errors that name the statements and where they came from.
 
 Raised by recovery and the codecs. An `InvalidMessage` says nothing that could be weighed (it is refused
-whole and changes nothing); a `Contradiction` is two statements of which one must be false (or one that
-refutes itself): its time is never released; `Stalled` is a bounded input that ended while something was
-still waiting; `SpillFailed` is a disk that does not take what memory is too small for.
+whole and changes nothing), a `ResumeMismatch` nothing that the reader was told to expect; a `Contradiction`
+is two statements of which one must be false (or one that refutes itself): its time is never released;
+`Stalled` is a bounded input that ended while something was still waiting; `SpillFailed` is a disk that does
+not take what memory is too small for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from tidemill.cdcv2.wording import sentence
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
@@ -31,6 +33,20 @@ class InvalidMessage(TidemillError):
         super().__init__(primary, detail=f"In {origin}.{' ' + detail if detail else ''}", hint=hint)
         # Where the message came from, in its transport's words.
         self.origin = origin
+
+
+class ResumeMismatch(InvalidMessage):
+    """The reader was told to begin at times of another kind than the stream has."""
+
+    def __init__(self, told: str, found: str, origin: str) -> None:
+        super().__init__(
+            f"resume_from has {told}, and the stream has {found}",
+            origin,
+            hint="Give the frontier of a snapshot of this stream.",
+        )
+        # The two kinds, in words.
+        self.told = told
+        self.found = found
 
 
 class Contradiction(TidemillError):
@@ -94,7 +110,7 @@ class SpillFailed(TidemillError):
         hint = "Make room on the disk" if full else "See whether the folder is there and can be written to"
         return SpillFailed(
             "stashed updates cannot be kept on disk",
-            detail=f"{type(error).__name__}: {error}.",
+            detail=sentence(error),
             hint=f"{hint}, or raise the limit of those in memory. The next push tries again.",
             sqlstate="53100" if full else None,
         )

@@ -20,6 +20,7 @@ from itertools import compress
 from typing import Any
 
 from tidemill.cdcv2 import problems
+from tidemill.cdcv2.coverage import MAX_FRONTIER
 from tidemill.cdcv2.digest import UpdateHash, content_of, python_hash
 from tidemill.cdcv2.messages import Message, Progress, Update, Updates, no_message
 from tidemill.cdcv2.problems import InvalidMessage, NoDigest, SpillFailed, Stalled, report
@@ -73,6 +74,7 @@ class Recovery:
         max_spilled: int = MAX_SPILLED,
         max_statements: int = MAX_STATEMENTS,
         max_times: int = MAX_TIMES,
+        max_frontier: int = MAX_FRONTIER,
         require_digests: bool = False,
         update_hash: UpdateHash = python_hash,
         spill_folder: str | None = None,
@@ -89,6 +91,7 @@ class Recovery:
             require_digests=require_digests,
             max_statements=max_statements,
             max_times=max_times,
+            max_frontier=max_frontier,
         )
         # Passed by the frontier (these times; it moved from here to there), and not yet taken out of the
         # stash because the disk failed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tidemill.cdcv2.times import Frontier, Time
+from tidemill.cdcv2.times import Frontier, Time, shown
 
 
 class Waits(Enum):
@@ -45,6 +45,6 @@ class Stall:
         if self.waits is Waits.MISSING:
             return f"time {self.time} waits {waited}, MISSING {self.want - self.have} of {self.want} updates"
         if self.waits is Waits.GAP:
-            until = f" and {list(self.nearest)}" if self.nearest else " and what has come beyond it"
+            until = f" and {shown(self.nearest)}" if self.nearest else " and what has come beyond it"
             return f"time {self.time} waits {waited} for a statement, GAP between it{until}"
         return f"time {self.time} is withheld {waited}, {self.reason}"

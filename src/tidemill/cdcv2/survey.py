@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidemill.cdcv2.messages import Message, Updates
-from tidemill.cdcv2.problems import Contradiction, InvalidMessage
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage, ResumeMismatch
 from tidemill.cdcv2.recovery import Recovery
 from tidemill.cdcv2.stalls import Stall, Waits
 from tidemill.cdcv2.steps import Step, Steps
@@ -97,9 +97,12 @@ class Survey:
         # By element of the frontier.
         self._since: dict[Time, Since] = {}
         self._frontier = self._recovery.frontier
+        # The first message whose times are not of the kind that `resume_from` has; None when any were.
+        self._mismatch: ResumeMismatch | None = None
 
     def take(self, heard: Heard) -> None:
-        """The next message. Raises LimitExceeded where even the disk is not enough."""
+        """The next message. Raises LimitExceeded where even the disk is not enough, and ResumeMismatch where
+        `resume_from` fits nothing that came."""
         found, said = self._found, heard.said
         found.messages += 1
         if isinstance(said, InvalidMessage):
@@ -113,12 +116,18 @@ class Survey:
             released = self._recovery.push(said)
         except InvalidMessage as e:
             self._unread(e)
+            if isinstance(e, ResumeMismatch):
+                self._mismatch = self._mismatch or e
+                if found.unread > MAX_NOTED:
+                    raise self._mismatch from None
             return
         except Contradiction as e:
             everything = (e, *e.others)
             found.contradicted += len(everything)
             found.contradictions += everything[: MAX_NOTED - len(found.contradictions)]
             released = self._recovery.drain()
+        # One that does not fit among those that do is a bad message, and no more.
+        self._mismatch = None
         times: dict[Time, int] = {}
         for updates, _ in released:
             for _, time, _ in updates:
@@ -131,7 +140,9 @@ class Survey:
         self._steps.add(found.messages, said, self._recovery, times)
 
     def findings(self) -> Findings:
-        """What is known by now."""
+        """What is known by now. Raises ResumeMismatch."""
+        if self._mismatch is not None:
+            raise self._mismatch
         found, recovery = self._found, self._recovery
         found.frontier = recovery.frontier
         found.stashed = recovery.stashed

@@ -5,6 +5,7 @@ Written by hand: rectangles and text need no library.
 
 from __future__ import annotations
 
+from math import ceil
 from xml.sax.saxutils import escape
 
 from tidemill.cdcv2.timeline import MEANINGS, Picture, State
@@ -21,27 +22,33 @@ _COLOURS = {
 _KIND = 'xmlns="http://www.w3.org/2000/svg" font-family="monospace" font-size="12"'
 _LINE = 22
 _CHARACTER = 7.3
-_WIDE, _NARROW = 46, 10
+# The least width of a column with numbers, and the width of one without; the room between two texts.
+_WIDE, _NARROW, _BETWEEN = 46, 10, 10
 _TOP = 30
 
 
 def svg(picture: Picture, title: str) -> str:
-    """The file's text."""
-    cell = _WIDE if picture.wide else _NARROW
+    """The file's text. No two texts lie upon each other: a column with numbers is as wide as the longest time
+    or number, of narrow ones only every so many has its time above it."""
+    longest = _CHARACTER * max(map(len, picture.heads), default=0) + _BETWEEN
+    counted = _CHARACTER * max((len(c.text) for line in picture.lines for c in line.cells), default=0)
+    cell = ceil(max(_WIDE, longest, counted + _BETWEEN)) if picture.wide else _NARROW
+    step = 1 if picture.wide else max(10, ceil(longest / cell))
     left = 12 + _CHARACTER * max([len(picture.corner), *(len(line.label) for line in picture.lines)]) + 10
     right = left + cell * len(picture.heads)
     notes = _CHARACTER * max([0, *(len(line.note) for line in picture.lines)])
     states = picture.states()
     height = _TOP + _LINE * (len(picture.lines) + 2 + len(states)) + 20
-    width = max(right + 14 + notes, left + 420, 24 + _CHARACTER * len(title)) + 12
+    ticks = range(0, len(picture.heads), step)
+    last = left + cell * ticks[-1] + longest if ticks else left
+    width = max(right + 14 + notes, last, left + 420, 24 + _CHARACTER * len(title)) + 12
     out = [
         f'<svg {_KIND} width="{width:.0f}" height="{height}">',
         f'<rect width="{width:.0f}" height="{height}" fill="white"/>',
         _text(12, 18, title),
         _text(12, _TOP + 16, picture.corner),
     ]
-    step = 1 if picture.wide else 10
-    for i in range(0, len(picture.heads), step):
+    for i in ticks:
         out.append(_text(left + i * cell, _TOP + 16, picture.heads[i]))
     for row, line in enumerate(picture.lines):
         y = _TOP + _LINE * (row + 1)
@@ -71,4 +78,6 @@ def svg(picture: Picture, title: str) -> str:
 
 
 def _text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y}" xml:space="preserve">{escape(text)}</text>'
+    # XML has no signs for control characters, which names of files may have.
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return f'<text x="{x:.1f}" y="{y}" xml:space="preserve">{escape(shown)}</text>'

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 from tidemill.cdcv2 import problems
 from tidemill.cdcv2.account import Account, checked_contents, checked_counts, checked_list
-from tidemill.cdcv2.coverage import Coverage, Statement, empty_coverage, reaches
+from tidemill.cdcv2.coverage import MAX_FRONTIER, Coverage, Statement, empty_coverage, reaches
 from tidemill.cdcv2.digest import seal_of, signed
 from tidemill.cdcv2.messages import Progress
-from tidemill.cdcv2.problems import Contradiction, InvalidMessage, NoDigest
+from tidemill.cdcv2.problems import Contradiction, InvalidMessage, NoDigest, ResumeMismatch
 from tidemill.cdcv2.stalls import Stall, Waits
 from tidemill.cdcv2.times import (
     INTEGERS,
@@ -34,6 +34,7 @@ from tidemill.cdcv2.times import (
     least,
     less_equal,
     minimal,
+    shown,
     within_each,
 )
 from tidemill.errors import LimitExceeded
@@ -48,6 +49,8 @@ MAX_TIMES = 10_000_000
 # Elements of a statement's bound. Comparing bounds takes the product of their sizes; a message must not
 # choose how long that is.
 MAX_BOUND = 1_000
+# Times of the frontier of which it is told what they wait for. Each takes a look at all that is stated.
+MAX_STALLS = 100
 
 
 class Tally:
@@ -63,9 +66,12 @@ class Tally:
         require_digests: bool = False,
         max_statements: int = MAX_STATEMENTS,
         max_times: int = MAX_TIMES,
+        max_frontier: int = MAX_FRONTIER,
     ) -> None:
         # Integers, or products of so many; None until the first time is seen.
         self.kind: int | None = None
+        # Of `resume_from`, until a message of that kind has come.
+        self._resumed: int | None = None
         # Everything not beyond it was released; nothing about such times is kept or looked at.
         self.reported: Frontier = (0,)
         # The least times that no statement covers. Beyond or at `reported`, always.
@@ -91,11 +97,13 @@ class Tally:
         self._require_digests = require_digests
         self._max_statements = max_statements
         self._max_times = max_times
+        self._max_frontier = max_frontier
         if resume_from is not None:
             given = items_of(resume_from, "times", "resume_from")
             start = [checked(t, "resume_from") for t in given]
             self.reported = self.progress = ()
             self.agree(start, "resume_from")
+            self._resumed = self.kind
             self._stand_at(minimal(start))
             self.progress = self.reported
 
@@ -105,6 +113,10 @@ class Tally:
         """Make sure that these are times of this stream's kind; the first ones say which that is. Called
         when all else of a message was checked: one that is refused says nothing."""
         kinds = set(map(kind_of, times))
+        if self._resumed is not None and len(kinds) == 1:
+            if self._resumed not in kinds:
+                raise ResumeMismatch(_kind_name(self._resumed), _kind_name(kinds.pop()), origin)
+            self._resumed = None
         if self.kind is not None:
             kinds.add(self.kind)
         if len(kinds) > 1:
@@ -242,21 +254,32 @@ class Tally:
         if len(self._coverage) > self._max_statements:
             raise LimitExceeded(
                 f"more than {self._max_statements} pending statements",
-                detail=f"The stream is complete up to {list(self.reported)} and was stated beyond it.",
+                detail=f"The stream is complete up to {shown(self.reported)} and was stated beyond it.",
                 hint="Raise max_statements, or find out why the earlier times do not complete.",
+            )
+        if self._coverage.held_back:
+            raise LimitExceeded(
+                f"the progress frontier has more than {self._max_frontier} times",
+                detail=f"The stream is complete up to {shown(self.reported)}. What is stated beyond it ends"
+                " at too many times that come neither before nor after one another.",
+                hint="Raise max_frontier, or have larger regions stated: one that covers all of this in one"
+                " piece lets the stream go on.",
             )
         if len(self._accounts) > self._max_times:
             raise LimitExceeded(
                 f"more than {self._max_times} unreported times",
-                detail=f"The stream is complete up to {list(self.reported)}.",
+                detail=f"The stream is complete up to {shown(self.reported)}.",
                 hint="Raise max_times, or find out why the earlier times do not complete.",
             )
 
     def stalls(self) -> list[Stall]:
-        """What the stream waits for. Empty when nothing beyond `reported` has come yet."""
+        """What the stream waits for, for the first MAX_STALLS times of the frontier that wait. Empty when
+        nothing beyond `reported` has come yet."""
         now = self._clock.monotonic_us()
         found: list[Stall] = []
         for time in self.reported:
+            if len(found) == MAX_STALLS:
+                break
             seconds = (now - self._since[time]) / 1e6
             account = self._accounts.get(time)
             if account is not None and account.poison is not None:
@@ -316,11 +339,13 @@ class Tally:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a `dump`; the tally is new. How long a time has waited is counted anew."""
         self.kind = state["kind"]
-        self._coverage = empty_coverage(self.kind or INTEGERS)
+        self._coverage = empty_coverage(self.kind or INTEGERS, self._max_frontier)
         self._stand_at(_times(state["reported"]))
         self.progress = _times(state["progress"])
         for said in state["statements"]:
             self._coverage.add(cast("Statement", _loaded(said)))
+        # It stands where it stood, unless the limit held it back.
+        self.progress = self._coverage.extend(self.progress, None)
         for known in state["times"]:
             time = _times([known["time"]])[0]
             self.open((time,))
@@ -338,7 +363,7 @@ class Tally:
     def _learn(self, kind: int) -> None:
         self.kind = kind
         if kind != INTEGERS:
-            self._coverage = empty_coverage(kind)
+            self._coverage = empty_coverage(kind, self._max_frontier)
             if self.reported:
                 self._stand_at((least(kind),))
                 self.progress = self.reported

@@ -31,6 +31,11 @@ MAX_ARITY = 16
 _WIDE = 32
 _MANY = 512
 _AT_ONCE = 1 << 18
+# Rows that are compared with one another and then with all that come behind them.
+_BLOCK = 128
+
+# Of many times so many are shown in a text.
+MAX_SHOWN = 5
 
 # The kind of a time: 0 for integers, else how many components a product has.
 INTEGERS = 0
@@ -73,6 +78,13 @@ def items_of(value: Any, what: str, origin: str) -> Iterable[Any]:
     return cast("Iterable[Any]", value)
 
 
+def shown(times: Sequence[Time]) -> str:
+    """A bound for people to read, which may have thousands of times."""
+    if len(times) <= MAX_SHOWN:
+        return str(list(times))
+    return f"[{', '.join(map(str, times[:MAX_SHOWN]))} and {len(times) - MAX_SHOWN} more]"
+
+
 def less_equal(a: Time, b: Time) -> bool:
     """The order of two times of one kind."""
     if isinstance(a, int):
@@ -99,19 +111,38 @@ def minimal(times: Iterable[Time]) -> Frontier:
 
 def _least(rows: np.ndarray) -> Frontier:
     """The least of many products, in order."""
-    # In an order in which only what comes before can be less.
-    rows = rows[np.lexsort(rows.T[::-1])]
     if rows.shape[1] == 2:
         # What comes before has a first component that is not greater: the second must be less than all.
+        rows = rows[np.lexsort(rows.T[::-1])]
         lowest = np.minimum.accumulate(rows[:, 1])
         kept = np.ones(len(rows), np.bool_)
         kept[1:] = rows[1:, 1] < lowest[:-1]
         return tuple(map(cast("Any", tuple), rows[kept].tolist()))
+    # In an order in which only what comes before can be less (sums that are rounded keep to it, with the rows
+    # themselves where they are equal), and those first that are less than most.
+    rows = rows[np.lexsort((*rows.T[::-1], rows.astype(np.float64).sum(axis=1)))]
+    rows = rows[np.insert((rows[1:] != rows[:-1]).any(axis=1), 0, True)]
     found: list[Time] = []
     while len(rows):
-        found.append(cast("Time", tuple(rows[0].tolist())))
-        rows = rows[~(rows >= rows[0]).all(axis=1)]
-    return tuple(found)
+        first, rows = rows[:_BLOCK], rows[_BLOCK:]
+        # Each is beyond itself, so one that is beyond nothing else is beyond one.
+        first = first[_beyond_rows(first, first, 1)]
+        found += map(cast("Any", tuple), first.tolist())
+        rows = rows[_beyond_rows(first, rows, 0)]
+    return tuple(sorted(cast("list[Any]", found)))
+
+
+def _beyond_rows(bound: np.ndarray, rows: np.ndarray, many: int) -> np.ndarray:
+    """Which of `rows` are beyond exactly so many of `bound`."""
+    found = np.zeros(len(rows), np.bool_)
+    step = max(1, _AT_ONCE // max(1, len(bound)))
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        every = part[:, :1] >= bound[:, 0]
+        for i in range(1, part.shape[1]):
+            every &= part[:, i : i + 1] >= bound[:, i]
+        found[start : start + step] = every.sum(axis=1) == many
+    return found
 
 
 def beyond(bound: Sequence[Time], time: Time) -> bool:
@@ -128,16 +159,7 @@ def beyond_each(bound: Sequence[Time], times: Sequence[Time]) -> list[bool]:
         return [t >= first for t in cast("Sequence[int]", times)]
     if len(bound) * len(times) < _MANY:
         return [beyond(bound, t) for t in times]
-    # Component by component, so many comparisons at once.
-    lows, found = np.array(bound, np.int64), np.zeros(len(times), np.bool_)
-    step = max(1, _AT_ONCE // len(lows))
-    for start in range(0, len(times), step):
-        part = np.array(times[start : start + step], np.int64)
-        every = part[:, :1] >= lows[:, 0]
-        for i in range(1, part.shape[1]):
-            every &= part[:, i : i + 1] >= lows[:, i]
-        found[start : start + step] = every.any(axis=1)
-    return found.tolist()
+    return (~_beyond_rows(np.array(bound, np.int64), np.array(times, np.int64), 0)).tolist()
 
 
 def joins(times: Sequence[Time], time: Time) -> Frontier:

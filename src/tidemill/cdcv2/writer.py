@@ -21,11 +21,11 @@ import pyarrow as pa
 from tidemill.cdcv2.column_recovery import keys_of
 from tidemill.cdcv2.column_stash import ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
-from tidemill.cdcv2.coverage import Statement, empty_coverage
+from tidemill.cdcv2.coverage import MAX_FRONTIER, Statement, empty_coverage
 from tidemill.cdcv2.digest import sealed, signed
 from tidemill.cdcv2.messages import Progress
-from tidemill.cdcv2.times import Frontier, Time, beyond, kind_of, least, minimal, within
-from tidemill.errors import Internal
+from tidemill.cdcv2.times import Frontier, Time, beyond, checked, items_of, kind_of, least, minimal, within
+from tidemill.errors import Internal, LimitExceeded
 
 
 class Writer:
@@ -47,7 +47,7 @@ class Writer:
         own. With `share` (i, n) it sends only the updates whose hash is i modulo n."""
         self._schema = schema
         # Everything before it was stated, durably.
-        self._lower: Frontier = minimal(lower)
+        self._lower: Frontier = _frontier(lower, "lower")
         self._digests = digests
         self._share = share
         # What the round has: distinct updates per time, and the sum of their hashes.
@@ -106,7 +106,7 @@ class Writer:
         """The round has everything before `upper` ([] = for ever): the statement to send."""
         if self._in_flight or self._stating is not None:
             raise Internal("a statement was asked for before what it counts is durable")
-        bound = minimal(upper)
+        bound = _frontier(upper, "upper")
         if len(bound) != len(upper) or not all(beyond(self._lower, t) for t in bound):
             raise Internal(f"a statement from {self.lower} to {list(upper)}")
         late = next((t for t in self._counts if not within(self._lower, bound, t)), None)
@@ -134,7 +134,7 @@ def begin(kind: int) -> list[Time]:
 
 def resume_from(statements: Iterable[Progress], start: Sequence[Time]) -> list[Time]:
     """Where a writer goes on: how far its own durable statements reach from `start` without a gap."""
-    reached = minimal(start)
+    reached = _frontier(start, "start")
     coverage = None
     for said in statements:
         statement = Statement(minimal(said.lower), minimal(said.upper), said.origin or "the stream")
@@ -144,6 +144,8 @@ def resume_from(statements: Iterable[Progress], start: Sequence[Time]) -> list[T
             coverage = empty_coverage(kind_of(statement.lower[0]))
         coverage.add(statement)
         reached = coverage.extend(reached, statement)
+    if coverage is not None and coverage.held_back:
+        raise LimitExceeded(f"the statements leave off at more than {MAX_FRONTIER} times")
     return list(reached)
 
 
@@ -163,6 +165,11 @@ def consolidate(updates: UpdateColumns) -> UpdateColumns:
     kept = np.flatnonzero(sums)
     rows = updates.take(first[kept])
     return UpdateColumns(rows.data, rows.times, sums[kept], updates.origin)
+
+
+def _frontier(times: Iterable[Time], what: str) -> Frontier:
+    """Raises InvalidMessage."""
+    return minimal(checked(t, what) for t in items_of(times, "times", what))
 
 
 def _order(time: Time) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ _STYLES = {
 # Where there is room, these are numbers.
 _COUNTED = (State.READY, State.MISSING, State.UNSTATED)
 FRONTIER = "R"
-# A column with numbers; longer ones push the rest of the line.
+# A column with numbers, at least.
 _WIDTH = 4
 # Of a narrow picture's columns every so many has its time above it.
 _TICK = 15
@@ -30,7 +30,10 @@ _MOST_LABEL = 44
 
 def drawn(picture: Picture) -> Iterator[Text]:
     label = max(len(picture.corner), *(len(_cut(line.label)) for line in picture.lines)) + 2
-    width = max(_WIDTH, *(len(head) for head in picture.heads)) + 1 if picture.wide else 1
+    width = 1
+    if picture.wide:
+        cells = (len(c.text) + c.frontier for line in picture.lines for c in line.cells)
+        width += max(_WIDTH, *cells, *map(len, picture.heads))
     yield Text(picture.corner.ljust(label) + _heads(picture, width), style="bold")
     for line in picture.lines:
         text = Text(_cut(line.label).ljust(label))

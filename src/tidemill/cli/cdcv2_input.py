@@ -18,6 +18,7 @@ from tidemill.cdcv2.loose import AVRO_FILE, MAX_MESSAGE_BYTES, avro_file, avro_r
 from tidemill.cdcv2.messages import Message
 from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.survey import Heard
+from tidemill.cdcv2.wording import sentence
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _file(path: str, advance: Callable[[int], None]) -> Iterator[Heard]:
     try:
         file = open(path, "rb")  # noqa: SIM115 closed below
     except OSError as e:
-        raise InvalidValue(f'the file "{path}" cannot be read', detail=f"{e.strerror}.") from None
+        raise InvalidValue(f'the file "{path}" cannot be read', detail=sentence(e)) from None
     with file:
         yield from _messages(file, path, advance)
 
@@ -176,7 +177,7 @@ def _reader(registry: str | None, schema: str | None) -> Reader:
     try:
         text = Path(schema).read_text()
     except (OSError, ValueError) as e:
-        raise InvalidValue(f'the file "{schema}" cannot be read', detail=f"{e}.") from None
+        raise InvalidValue(f'the file "{schema}" cannot be read', detail=sentence(e)) from None
     return avro_reader(text)
 
 

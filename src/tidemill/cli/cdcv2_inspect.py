@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from tidemill.cdcv2.problems import ResumeMismatch
 from tidemill.cdcv2.stalls import Waits
 from tidemill.cdcv2.survey import Findings, Since, Survey, Waiting
 from tidemill.cdcv2.svg import svg
 from tidemill.cdcv2.timeline import Picture, picture
 from tidemill.cdcv2.times import Time, checked, minimal
+from tidemill.cdcv2.wording import sentence
 from tidemill.cli.cdcv2_draw import drawn
 from tidemill.cli.cdcv2_input import Input, files, topic
 from tidemill.errors import InvalidValue
@@ -47,8 +49,12 @@ class Wish:
             raise InvalidValue("--registry and --schema are for topics", hint="Name the --brokers.")
         if self.registry and self.schema:
             raise InvalidValue("--registry and --schema exclude each other")
+        if not all(self.names):
+            raise InvalidValue("a name is empty", hint="Give a file, a folder, or a topic with --brokers.")
         if self.brokers is not None and len(self.names) != 1:
             raise InvalidValue("one topic at a time")
+        if self.brokers is not None and not self.brokers.strip(", "):
+            raise InvalidValue("--brokers names no broker", hint="--brokers localhost:9092")
 
 
 def run(wish: Wish) -> int:
@@ -56,10 +62,17 @@ def run(wish: Wish) -> int:
     start = _frontier(wish.resume_from)
     source = files(wish.names) if wish.brokers is None else _topic(wish, wish.brokers)
     survey = Survey(start)
-    with _progress(source) as advance:
-        for heard in source.read(advance):
-            survey.take(heard)
-    found = survey.findings()
+    try:
+        with _progress(source) as advance:
+            for heard in source.read(advance):
+                survey.take(heard)
+        found = survey.findings()
+    except ResumeMismatch as e:
+        raise InvalidValue(
+            f"--resume-from has {e.told}, and the stream has {e.found}",
+            detail=e.detail,
+            hint="7 for integers, 3,4 for pairs: the times at which there is a snapshot of this stream.",
+        ) from None
     shown = picture(survey.steps()) if wish.svg or (wish.timeline and not wish.as_json) else None
     if wish.as_json:
         print(json.dumps({"name": source.name, **as_json(found)}, indent=2))
@@ -251,4 +264,4 @@ def _write(path: str, name: str, shown: Picture | None) -> None:
     try:
         Path(path).write_text(svg(shown, name))
     except OSError as e:
-        raise InvalidValue(f'the file "{path}" cannot be written', detail=f"{e.strerror}.") from None
+        raise InvalidValue(f'the file "{path}" cannot be written', detail=sentence(e)) from None

@@ -25,6 +25,7 @@ from tidemill.cdcv2.json_forms import strict_json
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import SEAL_BROKEN, InvalidMessage
 from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, Time
+from tidemill.cdcv2.wording import Malformed, brief, progress_record, sentence, whole
 from tidemill.decode.avro import columns_of, parse_schema
 from tidemill.decode.contract import MAX_MESSAGE_BYTES
 from tidemill.decode.registry import Registry
@@ -110,7 +111,7 @@ def _avro_shape(text: str, kind: int) -> StreamShape:
     try:
         union: Any = json.loads(text)
     except ValueError as e:
-        raise InvalidValue("the schema is not JSON", detail=f"{e}.", sqlstate="22023") from None
+        raise InvalidValue("the schema is not JSON", detail=sentence(e), sqlstate="22023") from None
     update, progress = _branches(union)
     data = _field(update, "data")
     times = [_field(update, "time"), _items(_field(progress, "lower"))]
@@ -260,8 +261,7 @@ class JsonStream:
                 return _checked(self._updates(canonical_json(text), origin), self.shape.schema)
             return _progress(strict_json(text), origin, self.shape.kind)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, TidemillError) as e:
-            told = f"{type(e).__name__}: {e}".rstrip(".")
-            return InvalidMessage("not a CDCv2 message in JSON", origin, detail=f"{told}.")
+            return InvalidMessage("not a CDCv2 message in JSON", origin, detail=sentence(e))
 
     def _updates(self, text: str, origin: str) -> UpdateColumns:
         """From the canonical text, in which an update's data stands between its first name and its diff: so
@@ -273,10 +273,14 @@ class JsonStream:
         at = 1
         while text[at] != "]":
             row, end = _ROWS.raw_decode(text, at)
+            if not isinstance(row, dict):
+                raise Malformed(f"an update is an object, not {brief(row)}")
             if set(row) != _NAMES:
-                raise ValueError(f"an update has the names {sorted(row)}")
+                raise Malformed(
+                    f"an update has data, time and diff, not {', '.join(sorted(row)) or 'nothing'}"
+                )
             times.append(_time(row["time"], kind))
-            diffs.append(_whole(row["diff"]))
+            diffs.append(whole(row["diff"]))
             behind = len(f', "diff": {diffs[-1]}, "time": {row["time"]}}}')
             data.append(text[at + len('{"data": ') : end - behind])
             at = end + 2 if text[end] == "," else end
@@ -289,26 +293,21 @@ _ROWS = json.JSONDecoder()
 _NAMES = {"data", "diff", "time"}
 
 
-def _progress(record: Any, origin: str, kind: int) -> Said:
-    counts = [(_time(c["time"], kind), _whole(c["count"])) for c in record["counts"]]
+def _progress(found: Any, origin: str, kind: int) -> Said:
+    record = progress_record(found)
+    counts = [(_time(c["time"], kind), whole(c["count"])) for c in record["counts"]]
     lower, upper = ([_time(t, kind) for t in record[name]] for name in ("lower", "upper"))
     seal = record.get("seal")
     if seal is not None:
-        contents = [_whole(c["content"]) for c in record["counts"]]
-        if seal_of(Progress(lower, upper, counts, contents)) != signed(_whole(seal)):
+        contents = [whole(c["content"]) for c in record["counts"]]
+        if seal_of(Progress(lower, upper, counts, contents)) != signed(whole(seal)):
             return InvalidMessage(SEAL_BROKEN, origin)
     return Progress(lower, upper, counts, origin=origin)
 
 
 def _time(value: Any, kind: int) -> Time:
     if kind == INTEGERS:
-        return _whole(value)
+        return whole(value)
     if not isinstance(value, list) or len(cast("list[Any]", value)) != kind:
-        raise ValueError(f"not a time of {kind} components: {value!r}")
-    return tuple(map(_whole, cast("list[Any]", value)))
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise ValueError(f"not a number of 64 bits: {value!r}")
-    return value
+        raise Malformed(f"not a time of {kind} numbers: {brief(value)}")
+    return tuple(map(whole, cast("list[Any]", value)))

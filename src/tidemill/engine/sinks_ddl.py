@@ -32,6 +32,7 @@ from tidemill.engine.upstreams.reach import asking
 from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, Unsupported, WrongObjectType
 from tidemill.files_root import below_root
 from tidemill.sinks.definition import AVRO, FILES, JSON, KAFKA, WHOLE, Definition
+from tidemill.sinks.presence import Wished
 from tidemill.sql import ast
 from tidemill.sql.render import to_sql
 from tidemill.types.arrow import arrow_schema
@@ -190,7 +191,7 @@ class _Asked:
         try:
             folder = below_root(root, target.path)
             found = replace(found, path=os.path.relpath(folder, os.path.realpath(root)))
-            check_files(folder, target.path, self._beginning(found))
+            check_files(folder, target.path, self._beginning(found), self._wished(found.format, None))
         except TidemillError as e:
             e.position = target.offset + 1
             raise
@@ -200,11 +201,20 @@ class _Asked:
         topic = topic_name(target)
         connection = self._connection(target.connection, KAFKA_CONNECTION)
         found = replace(found, topic=topic, connection=connection)
+        registry: ItemId | None = None
         if self.statement.format.registry is not None:
             registry = self._connection(self.statement.format.registry, SCHEMA_REGISTRY)
+        # Before the schema is registered: a sink that is refused leaves nothing behind.
+        wished = self._wished(found.format, registry)
+        check_topic(self._reached(connection), target, self._beginning(found), wished)
+        if registry is not None:
             found = replace(found, registry=registry, schema_id=self._registered(registry, topic))
-        check_topic(self._reached(connection), target, self._beginning(found))
         return found
+
+    def _wished(self, form: str, registry: ItemId | None) -> Wished:
+        schema = arrow_schema(self.desc)
+        codec = AvroCodec(schema) if form == AVRO else JsonCodec(schema)
+        return Wished(form, codec, None if registry is None else Registry(self._reached(registry)))
 
     def _registered(self, registry: ItemId, topic: str) -> int:
         """The number of the stream's schema."""

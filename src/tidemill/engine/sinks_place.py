@@ -1,8 +1,9 @@
 """Whether a sink may be made into a place: it is made and written to, and what it holds is looked at.
 
 Called by `sinks_ddl`, on a worker thread. A stream that is there already must be this very history: that is
-so where another sink of the catalog writes it, or where somebody says so (JOIN) and a statement tells where
-to go on, or the beginning was given (AS OF).
+so where another sink of the catalog writes it, or where somebody says so (JOIN), what lies there is of the
+sink's format and columns (`sinks.presence`), and a statement tells where to go on, or the beginning was given
+(AS OF).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 
 from tidemill.engine.upstreams.reach import asking
 from tidemill.errors import InvalidValue, SyntaxError_
-from tidemill.sinks import files_target
+from tidemill.sinks import files_target, presence
 from tidemill.sinks.files_target import check_writable, is_free
 from tidemill.sinks.kafka_topic import last_upper, make_topic
+from tidemill.sinks.presence import Wished
 from tidemill.sql import ast
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -35,8 +37,9 @@ class Beginning:
     dated: bool
     since: int
 
-    def check(self, place: str, free: bool, last: Callable[[], int | None]) -> None:
-        """`last` is the upper of the last statement there that speaks for the share."""
+    def check(self, place: str, free: bool, last: Callable[[], int | None], look: Callable[[], None]) -> None:
+        """`last` is the upper of the last statement there that speaks for the share; `look` raises where
+        something else lies there than the sink would write."""
         if free or self.known:
             return
         if not self.join:
@@ -46,6 +49,7 @@ class Beginning:
                 hint="Choose another one. If it holds this very history, WITH (JOIN = true) goes on with it.",
                 sqlstate="55000",
             )
+        look()
         upper = last()
         if upper is None and not self.dated:
             raise InvalidValue(
@@ -84,23 +88,28 @@ def topic_name(target: ast.IntoKafka) -> str:
     return target.topic
 
 
-def check_topic(connection: Mapping[str, Any], target: ast.IntoKafka, beginning: Beginning) -> None:
+def check_topic(
+    connection: Mapping[str, Any], target: ast.IntoKafka, beginning: Beginning, wished: Wished
+) -> None:
     """Makes the topic where there is none."""
     topic = topic_name(target)
 
     def look() -> None:
         place = make_topic(connection, topic, target.partition_count, target.replication_factor)
+        named = f'topic "{topic}"'
         beginning.check(
-            f'topic "{topic}"',
+            named,
             place.empty,
             lambda: last_upper(connection, topic, beginning.share, place, lambda: None),
+            lambda: presence.check_topic(connection, topic, named, wished),
         )
 
     asking(look, avoidable=False)
 
 
-def check_files(folder: Path, path: str, beginning: Beginning) -> None:
+def check_files(folder: Path, path: str, beginning: Beginning, wished: Wished) -> None:
     """Makes the folder where there is none."""
     check_writable(folder)
     reached = partial(files_target.last_upper, folder, beginning.share)
-    beginning.check(f'folder "{path}"', is_free(folder), reached)
+    named = f'folder "{path}"'
+    beginning.check(named, is_free(folder), reached, lambda: presence.check_folder(folder, named, wished))

@@ -54,10 +54,10 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
 
     _check_timeline(statement)
 
-    def work_out() -> source_ops.CreateSource:
+    def work_out() -> tuple[source_ops.CreateSource, Sequence[Notice]]:
         described = describe(statement, _context(s, catalog))
         own = described.own
-        return source_ops.CreateSource(
+        op = source_ops.CreateSource(
             schema.id,
             name,
             described.type,
@@ -74,10 +74,13 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
             described.connections,
             statement.timeline,
         )
+        return op, described.notices
 
     async def act(s: EngineSession) -> Outcome:
-        op = await s.interrupt.guard(s.blocking(work_out))
+        op, notices = await s.interrupt.guard(s.blocking(work_out))
         await transact(s, "CREATE SOURCE", [op])
+        for notice in notices:
+            s.notice(notice)
         if op.desc is None and not op.subsources:
             s.notice(
                 Notice(

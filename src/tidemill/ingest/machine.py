@@ -135,6 +135,8 @@ class Machine:
         self.feeds: tuple[Feed, ...] = ()
         # Per shard: complete before this time, by the log or because a binding gave it nothing.
         self._complete: dict[str, int] = {}
+        # What the first of `pending` is known again by (`sources.contract`); None until it is marked.
+        self._marks: Mapping[str, str] | None = None
         # Bound, and not yet in every shard; in order. More than one only after a crash.
         self.pending: list[Work] = []
         # No binding will be made below it. The first comes after the moment of creation: since moves to it.
@@ -159,7 +161,11 @@ class Machine:
         made = [feed.created + 1 for feed in feeds]
         self.promised = max([self.promised, self.remap.upper, *self._complete.values(), *made])
         # Before the feeds: readers must not take one for complete whose work is not yet known.
-        self.pending = self._not_done(feeds)
+        self.pending, self._marks = self._not_done(feeds), None
+        if source is not None or not self.feeds:
+            # What is bound and not done is marked when it is read.
+            kept = next((f.stream.marks for f in feeds if f.stream is not None), {})
+            self.source.recall(self.remap.frontier, kept)
         self.feeds = tuple(feeds)
 
     def _original(self) -> list[Feed]:
@@ -234,7 +240,7 @@ class Machine:
 
     def stalls(self) -> list[str]:
         """What its CDCv2 streams wait for, in words."""
-        told: list[str] = []
+        told = [] if self.source.waits is None else [self.source.waits]
         for feed in self.feeds:
             stream = self.source.outputs[feed.output].stream
             if feed.stream is not None and stream is not None:
@@ -254,7 +260,7 @@ class Machine:
         bound before is to be done first; but an upstream that was just opened is asked all the same, for it
         may have been made anew meanwhile. Raises SourceError and the outcomes of a commit."""
         if self.pending and self._looked:
-            return self.pending[0]
+            return self._marked(self.pending[0])
         at = boundary(now, self.timing.interval)
         if self.hydrated and self.ceased and not self.pending:
             # Whatever else is upstream says nothing.
@@ -274,7 +280,7 @@ class Machine:
         if self.first is None:
             self.first = upstream
         if self.pending:
-            return self.pending[0]
+            return self._marked(self.pending[0])
         if upstream == bound:
             self._promise(at + self.timing.interval)
             self._hydrate()
@@ -295,6 +301,12 @@ class Machine:
         work = Work(binding, frozenset(f.shard.id for f in self.feeds))
         self.pending.append(work)
         self._promise(max(time + 1, at + self.timing.interval if caught_up else 0))
+        return self._marked(work)
+
+    def _marked(self, work: Work) -> Work:
+        """Before it is read: what changes from now on is found out."""
+        if self._marks is None:
+            self._marks = self.source.mark(work.binding.lower, work.binding.upper)
         return work
 
     def _learn(self) -> None:
@@ -371,6 +383,14 @@ class Machine:
         if work.binding.time != unit.time:
             raise Internal(f"the unit is for {unit.time}, the next binding for {work.binding.time}")
         failpoints.hit(FP_BEFORE_COMMIT)
+        marks = self._marks or {}
+        try:
+            self.source.confirm(marks)
+        except TidemillError:
+            # It is looked at anew, marked and read again.
+            self._marks, self._looked = None, False
+            self._home.end_job(unit.job)
+            raise
         try:
             for feed in self.feeds:
                 if self._wants(feed, work):
@@ -378,7 +398,7 @@ class Machine:
                     settled = facts.settled.get(feed.output)
                     if feed.stream is not None and settled is not None:
                         stashed = facts.parts.get(stash_index(feed.output), [])
-                        feed.stream.append(stashed, settled, unit.time, unit.job)
+                        feed.stream.append(stashed, settled, unit.time, unit.job, marks)
                         if feed.line is not None:
                             feed.stream.release(parts, settled)
                             parts = []
@@ -387,7 +407,7 @@ class Machine:
                             parts.append(feed.shard.write_part(errors, job=unit.job))
                     self._append(feed, parts, unit.time)
                     if feed.stream is not None and settled is not None:
-                        feed.stream.committed(settled)
+                        feed.stream.committed(settled, marks)
                     self._complete[feed.shard.id] = unit.time + 1
                     failpoints.hit(FP_BETWEEN)
         except TidemillError:
@@ -396,6 +416,7 @@ class Machine:
         finally:
             self._home.end_job(unit.job)
         self.pending.pop(0)
+        self._marks = None
         if facts.records:
             self.weight = max(1.0, facts.rows / facts.records)
         self._hydrate()

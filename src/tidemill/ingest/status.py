@@ -107,15 +107,12 @@ class Report:
     began: float = field(default_factory=time.monotonic)
 
     def become(self, state: State, error: TidemillError | None = None) -> None:
-        primary = None if error is None else error.primary
-        if (state, primary) != (self.status.state, self.status.error):
-            self.status = Status(
-                state,
-                wall_ms(),
-                primary,
-                None if error is None else error.detail,
-                None if error is None else error.hint,
-            )
+        """The same trouble is since when it was; what is found of it may be something else each time."""
+        primary, detail, hint = (
+            (None, None, None) if error is None else (error.primary, error.detail, error.hint)
+        )
+        same = (state, primary) == (self.status.state, self.status.error)
+        self.status = Status(state, self.status.since if same else wall_ms(), primary, detail, hint)
 
 
 def wall_ms() -> int:

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from tidemill import failpoints
+from tidemill.cdcv2.wording import sentence
+from tidemill.errors import WrongObjectType
 from tidemill.sinks.definition import AVRO, WHOLE
 from tidemill.sinks.files_form import avro_block, avro_header
 from tidemill.sinks.files_lives import Lives
@@ -172,15 +174,22 @@ def _last(found: list[re.Match[str]], share: tuple[int, int]) -> int | None:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether nothing is in the folder that a reader would read."""
+    """Whether nothing is in the folder that a reader would read. Raises SinkError."""
     try:
         return all(name.startswith((".", "_")) for name in os.listdir(folder))
     except FileNotFoundError:
         return True
+    except OSError as e:
+        raise _failed(e) from e
 
 
 def check_writable(folder: Path) -> None:
-    """Make the folder, and a file in it. Raises SinkError."""
+    """Make the folder, and a file in it. Raises SinkError, and WrongObjectType where a file is in the way."""
+    in_the_way = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
+    if in_the_way is not None:
+        raise WrongObjectType(
+            f'"{in_the_way.name}" is a file, and not a folder', hint="A sink writes files into a folder."
+        )
     probe = folder / f".probe-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,4 +212,4 @@ def _failed(error: OSError) -> SinkError:
     hint = "See whether the folder is there and whether the server may write to it."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = "Make room on the disk: the sink goes on by itself."
-    return SinkError("the folder cannot be written to", detail=f"{error}.", hint=hint)
+    return SinkError("the folder cannot be written to", detail=sentence(error), hint=hint)

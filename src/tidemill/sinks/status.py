@@ -37,12 +37,11 @@ def begin() -> Status:
 
 
 def become(before: Status, state: State, error: TidemillError | None = None) -> Status:
-    """The status from now on; the one before where nothing is new."""
-    primary = None if error is None else error.primary
-    if (state, primary) == (before.state, before.error):
-        return before
-    detail, hint = (None, None) if error is None else (error.detail, error.hint)
-    return Status(state, _now(), primary, detail, hint)
+    """The status from now on. The same trouble is since when it was; what is found of it may be another thing
+    each time."""
+    primary, detail, hint = (None, None, None) if error is None else (error.primary, error.detail, error.hint)
+    same = (state, primary) == (before.state, before.error)
+    return Status(state, before.since if same else _now(), primary, detail, hint)
 
 
 def _now() -> int:

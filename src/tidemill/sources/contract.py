@@ -185,6 +185,9 @@ class Source(ABC):
     # (which of all topics of a name it reads). They are kept before anything is bound, and then taken away.
     learned: Mapping[str, Any] | None = None
 
+    # What is missing upstream before there is anything to read, in words; as of the last look.
+    waits: str | None = None
+
     @abstractmethod
     def frontier(self, now: int) -> Offsets:
         """Where the upstream stands. `now` is the tick's time, in milliseconds; only sources that are driven
@@ -195,6 +198,21 @@ class Source(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go
         """Let connections go. Nothing is called afterwards."""
+
+    # Upstreams that can be changed behind our back (files) are known again by marks: texts by name, kept
+    # durably with the rows of a range. Only sources of CDCv2 streams have a place for them.
+
+    def mark(self, lower: Offsets, upper: Offsets) -> Mapping[str, str]:
+        """The marks of a range, before it is read. May take as long as a small part of reading it. Raises
+        SourceError."""
+        return {}
+
+    def confirm(self, marks: Mapping[str, str]) -> None:  # noqa: B027 - most have no marks
+        """The range was read and is about to be committed: is it still what was marked? Raises SourceError,
+        and then it is marked and read again."""
+
+    def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:  # noqa: B027 - as above
+        """Once, before the first look: what was bound before, and the marks that were kept of it."""
 
     def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
         """The frontier, at most `upper`, that one binding after `lower` should cover: all of it within the

@@ -9,6 +9,7 @@ from typing import Any
 from tidemill.catalog.connections import Secrets, options
 from tidemill.catalog.items import Connection, ItemId
 from tidemill.catalog.state import CatalogState
+from tidemill.errors import Notice
 from tidemill.sources.contract import Gauge, Output
 from tidemill.sql import ast
 
@@ -47,6 +48,8 @@ class Described:
     envelope: str | None = None
     # Those that the definition names.
     connections: tuple[ItemId, ...] = ()
+    # What whoever makes the source should know.
+    notices: tuple[Notice, ...] = ()
 
     @property
     def own(self) -> Output | None:

@@ -1,19 +1,31 @@
 """FROM FILES: from a statement to the definition of a source of files.
 
-The folder must be below the server's `files_root`. It need not be there yet, unless the schema is to be taken
-from a file of it (FORMAT AVRO without USING).
+The folder must be below the server's `files_root`, and be there, unless the statement says VALIDATE = false;
+one without files is told of. Where the schema is to be taken from a file (FORMAT AVRO without USING) there
+must be one.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from tidemill.catalog.sidecars import MATERIALIZE
+from tidemill.cdcv2.wording import sentence
 from tidemill.decode.stream import stream_shape
 from tidemill.engine.upstreams.described import Context, Described
-from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, UndefinedObject, Unsupported
+from tidemill.errors import (
+    InvalidValue,
+    Notice,
+    SyntaxError_,
+    TidemillError,
+    UndefinedObject,
+    Unsupported,
+    WrongObjectType,
+)
 from tidemill.files_root import below_root
+from tidemill.sinks.definition import Definition
 from tidemill.sources.definition import FILES
 from tidemill.sources.files.form import avro_header
 from tidemill.sources.files.reader import WORDS
@@ -51,7 +63,32 @@ def _described(statement: ast.CreateSource, files: ast.Files, context: Context) 
     }
     output = stream_output(spec, WORDS)
     definition = {"kind": FILES, "path": files.path, "output": spec, "started": context.started}
-    return Described(FILES, f'folder "{files.path}"', definition, KILOBYTES, (output,), MATERIALIZE)
+    notices = _look(folder, files.path, context) if statement.validate else ()
+    return Described(
+        FILES, f'folder "{files.path}"', definition, KILOBYTES, (output,), MATERIALIZE, notices=notices
+    )
+
+
+def _look(folder: Path, path: str, context: Context) -> tuple[Notice, ...]:
+    """Whether there is anything at the path, which may be mistyped. Raises what keeps it from being read."""
+    here = f"It is taken from the folder files_root on, which is {context.files_root}."
+    if not os.path.lexists(folder):
+        raise UndefinedObject(
+            f'folder "{path}" does not exist',
+            hint=f"{here} For a folder that comes later, WITH (VALIDATE = false) does without it.",
+        )
+    if not os.path.isdir(folder):
+        raise WrongObjectType(f'"{path}" is not a folder', hint="Name the folder that the files are in.")
+    if next(found_in(folder), None) is not None or _written_to(folder, context):
+        return ()
+    return (Notice(f'folder "{path}" has no files yet', detail="What appears in it is read.", hint=here),)
+
+
+def _written_to(folder: Path, context: Context) -> bool:
+    """By a sink of this server, which has not come to write yet."""
+    root = os.path.realpath(context.files_root)
+    paths = (Definition.of(sink).path for sink in context.catalog.sinks())
+    return any(path is not None and os.path.join(root, path) == str(folder) for path in paths)
 
 
 def _format(form: ast.Format, components: int | None, folder: Path) -> dict[str, Any]:
@@ -89,11 +126,12 @@ def _schema_in(folder: Path) -> str:
             with open(folder / name, "rb") as file:
                 return avro_header(file).schema
         except OSError as e:
-            raise InvalidValue(f'file "{name}" cannot be read', detail=f"{e.strerror}.") from None
+            raise InvalidValue(f'file "{name}" cannot be read', detail=sentence(e)) from None
         except InvalidValue as e:
             e.primary = f'"{name}" is no Avro file'
             raise
     raise UndefinedObject(
         f'folder "{folder.name}" has no files to take the schema from',
+        detail=None if os.path.isdir(folder) else "It does not exist.",
         hint="Write FORMAT AVRO USING SCHEMA '...', or make the source when there is a file.",
     )

@@ -11,7 +11,7 @@ from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import Tally
-from tidemill.cdcv2.times import Time, least
+from tidemill.cdcv2.times import Time, least, shown
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.ingest.recovery.values import Found, Place, Recover, Settled, Tallied
 from tidemill.sources.contract import Stream
@@ -68,7 +68,7 @@ def settle(recover: Recover, found: Found, max_stashed: int = MAX_STASHED) -> Se
     if sum(left.values()) > max_stashed:
         raise LimitExceeded(
             f"more than {max_stashed} stashed updates",
-            detail=f"The stream is complete up to {list(tally.reported)}. {told(tally.stalls())}".rstrip(),
+            detail=f"The stream is complete up to {shown(tally.reported)}. {told(tally.stalls())}".rstrip(),
             hint="Find out why the earlier times do not complete: tidemill cdcv2 inspect draws the stream.",
         )
     return Settled(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -40,8 +40,8 @@ FP_LINED = failpoints.register(
     "tick.recovery.lined", "rows with times of their own have the tick, its clock not"
 )
 
-# The tally's rows: what each is about.
-FRONTIERS, STATEMENT, TIME = "frontiers", "statement", "time"
+# The tally's rows: what each is about. (Marks are the source's: `sources.contract`.)
+FRONTIERS, STATEMENT, TIME, MARK = "frontiers", "statement", "time", "mark"
 # Records that could not be read, of which the status tells.
 MAX_UNREADABLE = 5
 
@@ -63,6 +63,8 @@ class StreamState:
         # be read anew.
         self._tallied: Tallied | None = None
         self._rows: dict[str, str] = {}
+        # What the source knows its upstream again by, of all that was read.
+        self.marks: dict[str, str] = {}
         # Whether the tally had the tick at hand before it was committed.
         self._ahead = False
         # Since when (monotonic seconds) the frontier stands at each of its elements.
@@ -87,7 +89,12 @@ class StreamState:
 
     def _load(self) -> Tallied:
         if self._tallied is None:
-            self._rows = self._kept()
+            data, tally = upper_of(self._data), upper_of(self.tally)
+            kept = self._kept(data)
+            self._rows = {item: value for item, value in kept.items() if not _is_mark(item)}
+            # Also those of a tick that came so far and no further: it is read again, from what it read.
+            kept = self._kept(tally) if tally > data else kept
+            self.marks = {item[len(MARK) + 1 :]: value for item, value in kept.items() if _is_mark(item)}
             tallied = from_rows(self._rows)
             now = time.monotonic()
             known = tallied.known or {"reported": []}
@@ -95,9 +102,9 @@ class StreamState:
             self._tallied = tallied
         return self._tallied
 
-    def _kept(self) -> dict[str, str]:
-        """The tally's rows just before the data's upper."""
-        as_of = max(upper_of(self._data) - 1, self.tally.since)
+    def _kept(self, upper: int) -> dict[str, str]:
+        """The tally's rows just before a time."""
+        as_of = max(upper - 1, self.tally.since)
         sums: dict[tuple[str, str], int] = {}
         with self.tally.snapshot(as_of, readable=as_of + 1) as snapshot:
             for part in snapshot.parts:
@@ -107,14 +114,22 @@ class StreamState:
                     sums[item, value] = sums.get((item, value), 0) + cast("int", diff)
         return {item: value for (item, value), count in sums.items() if count}
 
-    def append(self, parts: Sequence[Part], settled: Settled, at: int, job: str) -> None:
-        """Make the tick's changes of stash and tally durable, before the data's. Raises a commit's
-        outcomes."""
+    def append(
+        self,
+        parts: Sequence[Part],
+        settled: Settled,
+        at: int,
+        job: str,
+        marks: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the tick's changes of stash and tally durable, and the marks of what was read, before the
+        data's. Raises a commit's outcomes."""
         self._append(self.stash, parts, at)
         failpoints.hit(FP_STASHED)
         # One that is ahead has it from an attempt that came so far and no further.
         self._ahead = upper_of(self.tally) > at
-        changes = None if self._ahead else _changes(self._rows, to_rows(settled.tallied), at)
+        rows = to_rows(settled.tallied) | {f"{MARK} {name}": mark for name, mark in (marks or {}).items()}
+        changes = None if self._ahead else _changes(self._rows, rows, at)
         if changes is not None:
             self._append(self.tally, [self.tally.write_part(changes, job=job)], at)
         failpoints.hit(FP_TALLIED)
@@ -151,7 +166,7 @@ class StreamState:
         upper = None if self.line is None else self.line.upper
         return MAX_UPPER if upper is None else upper
 
-    def committed(self, settled: Settled) -> None:
+    def committed(self, settled: Settled, marks: Mapping[str, str] | None = None) -> None:
         """The data has the tick too."""
         # What is durable counts, also where another attempt wrote it.
         if self._ahead:
@@ -159,6 +174,7 @@ class StreamState:
             self._load()
         else:
             self._tallied, self._rows = settled.tallied, to_rows(settled.tallied)
+            self.marks |= marks or {}
         now = time.monotonic()
         self._since = {at: self._since.get(at, now) for at in settled.after}
 
@@ -199,6 +215,10 @@ class StreamState:
         """The stream is complete before it, as of the last commit; [] for ever; None before the first."""
         known = self._load().known
         return None if known is None else list(known["reported"])
+
+
+def _is_mark(item: str) -> bool:
+    return item.startswith(f"{MARK} ")
 
 
 def to_rows(tallied: Tallied) -> dict[str, str]:

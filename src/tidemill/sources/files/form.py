@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import fastavro
 
+from tidemill.cdcv2.wording import Malformed, sentence, words
 from tidemill.decode.contract import MAX_MESSAGE_BYTES
 from tidemill.errors import InvalidValue
 
@@ -82,7 +83,7 @@ def avro_header(file: BinaryIO) -> Header:
     head = io.BytesIO(file.read(MAX_HEADER_BYTES))
     try:
         if head.read(len(MAGIC)) != MAGIC:
-            raise ValueError("it does not begin as an Avro file does")
+            raise Malformed("it does not begin as an Avro file does")
         meta: dict[bytes, bytes] = {}
         while count := _number(head):
             if count < 0:
@@ -93,11 +94,11 @@ def avro_header(file: BinaryIO) -> Header:
                 meta[key] = _bytes(head)
         marker = head.read(16)
         if len(marker) != 16:
-            raise ValueError("it ends too early")
+            raise Malformed("it ends too early")
         schema = meta[b"avro.schema"].decode()
         json.loads(schema)
-    except (ValueError, KeyError) as e:
-        raise InvalidValue("this is no Avro file", detail=f"{type(e).__name__}: {e}.") from None
+    except (ValueError, KeyError, EOFError) as e:
+        raise InvalidValue("this is no Avro file", detail=sentence(e)) from None
     return Header(schema, meta.get(b"avro.codec", b"null").decode("utf-8", "replace"), marker, head.tell())
 
 
@@ -136,7 +137,7 @@ def records(file: BinaryIO, header: Header, lower: int, upper: int) -> Iterator[
                 parsed = parsed or fastavro.parse_schema(json.loads(header.schema))
                 yield from ((at, record) for record in _parted(body, count, parsed))
         except Exception as e:  # fastavro raises whatever it stumbles over
-            yield at, Broken(f"{type(e).__name__}: {e}")
+            yield at, Broken(f"a block cannot be read: {words(e)}")
         at = begins + size + len(header.marker)
 
 
@@ -149,7 +150,7 @@ def _parted(body: bytes, count: int, schema: Any) -> list[bytes]:
         fastavro.schemaless_reader(source, schema, None)
         found.append(body[begins : source.tell()])
     if source.tell() != len(body):
-        raise ValueError("bytes behind the last record of a block")
+        raise Malformed("bytes behind the last record of a block")
     return found
 
 
@@ -157,11 +158,11 @@ def _expanded(data: bytes, codec: str) -> bytes:
     if codec == "null":
         return data
     if codec != "deflate":
-        raise ValueError(f"blocks are compressed by {codec}, which is not supported; null and deflate are")
+        raise Malformed(f"blocks are compressed by {codec}, which is not supported; null and deflate are")
     expander = zlib.decompressobj(-15)
     body = expander.decompress(data, MAX_BLOCK_BYTES)
     if expander.unconsumed_tail:
-        raise ValueError(f"a block of more than {MAX_BLOCK_BYTES} bytes")
+        raise Malformed(f"a block of more than {MAX_BLOCK_BYTES} bytes")
     return body
 
 
@@ -182,5 +183,5 @@ def _bytes(source: BinaryIO) -> bytes:
     size = _number(source)
     data = source.read(size) if 0 <= size <= MAX_HEADER_BYTES else b""
     if len(data) != size:
-        raise ValueError("it ends too early")
+        raise Malformed("it ends too early")
     return data

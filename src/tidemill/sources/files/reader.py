@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from tidemill.cdcv2.wording import sentence, words
 from tidemill.decode.contract import legible
 from tidemill.errors import Internal, InvalidValue
 from tidemill.sources.contract import MAX_BATCH_ROWS, Batch, Forgotten, Piece, SourceError, Stated
@@ -46,7 +47,7 @@ class FilesReader:
         except FileNotFoundError:
             raise _gone(piece, "It is not there any more.") from None
         except OSError as e:
-            raise _unreadable(piece.partition, e) from e
+            raise unreadable(piece.partition, e) from e
 
     def _batches(self, file: BinaryIO, piece: Piece) -> Iterator[Batch]:
         """The kilobytes are counted with the first batch."""
@@ -85,7 +86,7 @@ def _messages(file: BinaryIO, piece: Piece, output: str) -> tuple[Iterator[Found
             header = avro_header(file)
             return records(file, header, lower, upper), header.schema
         except InvalidValue as e:
-            why = f"{e.primary}: {e.detail}".rstrip(".")
+            why = words(e)
     # Only who reads the beginning tells of it.
     return iter([(0, Broken(why))] if lower == 0 else []), None
 
@@ -100,13 +101,13 @@ def _rows(output: str, writer: str | None) -> StreamRows:
 def _gone(piece: Piece, found: str) -> Forgotten:
     return Forgotten(
         f'file "{legible(str(piece.partition))}" is not what it was when it was bound',
-        detail=f"Its bytes from {piece.lower} up to {piece.upper} are to be read. {found}",
+        detail=f"Its kilobytes from {piece.lower} up to {piece.upper} are to be read. {found}",
         hint="Files that a source reads must stay as they are: put it back, or drop the source and create it "
         "again.",
     )
 
 
-def _unreadable(name: str, error: OSError) -> SourceError:
-    failed = SourceError(f'file "{legible(name)}" cannot be read', detail=f"{error.strerror or error}.")
+def unreadable(name: str, error: OSError) -> SourceError:
+    failed = SourceError(f'file "{legible(name)}" cannot be read', detail=sentence(error))
     failed.transient = True
     return failed

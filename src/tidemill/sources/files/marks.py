@@ -1,0 +1,70 @@
+"""What a file is known again by: its size, what the file system says of it, and a digest of what was read.
+
+Used by `source`. The size and the times tell with every look, for nothing, that a file was not touched. One
+that was touched is read again, and its digests say whether it is still the same: so a file may be copied,
+restored or touched, and one that holds something else is found out, whatever its size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+# What is read at once.
+_READ = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What the file system says of a file. Whoever writes to a file, or puts another in its place, changes
+    it, as far as the file system keeps such times; and so does some that changes nothing."""
+
+    size: int
+    modified: int
+    changed: int
+    inode: int
+
+    @staticmethod
+    def of(stat: os.stat_result) -> Stamp:
+        return Stamp(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The bytes [lower, upper) of a file, as they were when they were bound."""
+
+    lower: int
+    upper: int
+    digest: str
+    stamp: Stamp
+
+
+def digest(path: Path, lower: int, upper: int) -> str:
+    """Of the bytes [lower, upper), or as many as there are. Raises OSError."""
+    found = blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        file.seek(lower)
+        left = upper - lower
+        while left > 0 and (data := file.read(min(left, _READ))):
+            found.update(data)
+            left -= len(data)
+    return found.hexdigest()
+
+
+def written(name: str, mark: Mark) -> tuple[str, str]:
+    """A mark as it is kept: two texts, of which the first is different for each."""
+    stamp = mark.stamp
+    about = [mark.upper, mark.digest, stamp.size, stamp.modified, stamp.changed, stamp.inode]
+    return json.dumps([name, mark.lower]), json.dumps(about, separators=(",", ":"))
+
+
+def read(kept: Mapping[str, str]) -> Iterable[tuple[str, Mark]]:
+    """The marks that were kept, by the names of their files."""
+    for key, value in kept.items():
+        name, lower = json.loads(key)
+        upper, said, *stamp = json.loads(value)
+        yield name, Mark(lower, upper, said, Stamp(*stamp))
