@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemill.decode.contract import Decoder
 from tidemill.sources.kafka.debezium import TRUNCATE
-from tidemill.sources.kafka.toast import JSON_PLACEHOLDERS, lacks
+from tidemill.sources.kafka.toast import TRACES, lacks
 from tidemill.sources.kafka.values import Values
 from tidemill.types.kernels import pc
 
@@ -63,8 +63,8 @@ class JsonChanges:
 def _suspects(values: pa.Array) -> np.ndarray:
     """Which messages may hold a placeholder: most have none, and are not looked into."""
     found = np.zeros(len(values), np.bool_)
-    for placeholder in JSON_PLACEHOLDERS:
-        hits = pc.match_substring(values, placeholder)
+    for trace in TRACES:
+        hits = pc.match_substring(values, trace)
         found |= pc.fill_null(hits, False).to_numpy(zero_copy_only=False)
     return found
 
