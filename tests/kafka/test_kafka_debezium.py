@@ -376,13 +376,25 @@ def test_what_cannot_be_read_stands_in_its_slot() -> None:
         (b'{"op":"c"}', "'after' column missing from debezium input"),
         (b"[1]", "'after' column missing from debezium input"),
         (b'{"schema":{},"payload":7}', "'after' column missing from debezium input"),
-        (b"{", "json deserialization error: Expecting property name enclosed in double quotes"),
-        (b'{"after":{}} x', "json deserialization error: Extra data: line 1 column 14 (char 13)"),
-        (b'{"after":x}', "json deserialization error: Expecting value: line 1 column 10 (char 9)"),
+        (
+            b"{",
+            "json deserialization error: invalid input syntax for type json: The input string ended",
+        ),
+        (
+            b'{"after":{}} x',
+            'json deserialization error: invalid input syntax for type json: Token "x" is invalid.',
+        ),
+        (
+            b'{"after":x}',
+            'json deserialization error: invalid input syntax for type json: Token "x" is invalid.',
+        ),
         (b'{"\\u0061fter":{}}', "json deserialization error: a member's name is written with escapes"),
-        (b"\xff", "json deserialization error: 'utf-8' codec can't decode byte 0xff in position 0"),
-        (b"", "json deserialization error: Expecting value: line 1 column 1 (char 0)"),
-        (b'{"a":' * 100_000, "json deserialization error: it is nested too deeply"),
+        (b"\xff", 'json deserialization error: invalid byte sequence for encoding "UTF8": 0xff'),
+        (
+            b"",
+            "json deserialization error: invalid input syntax for type json: The input string ended",
+        ),
+        (b'{"a":' * 100_000, "json deserialization error: objects and arrays are nested more than 200 deep"),
     ],
 )
 def test_json_that_is_no_change(value: bytes, why: str) -> None:

@@ -46,7 +46,7 @@ class JsonChanges:
                 try:
                     after, truncate[at] = _change(value.decode())
                 except (ValueError, RecursionError) as error:
-                    errors[at] = _complaint(error)
+                    errors[at] = self._complaint(value, error)
             if after is not None and suspects[at]:
                 partial[at] = lacks(after)
             afters.append(None if after is None else after.encode())
@@ -58,6 +58,13 @@ class JsonChanges:
         missing = np.fromiter((after is None for after in afters), np.bool_, count)
         missing[list(errors)] = False
         return Values(decoded.columns, missing, wrong, truncate, partial=partial if partial.any() else None)
+
+    def _complaint(self, value: bytes, error: ValueError | RecursionError) -> str:
+        """Why a message is no change; of what is no JSON the decoder tells it as in any other source."""
+        if isinstance(error, _NoAfter):
+            return MISSING_AFTER
+        said = self._decoder.decode(pa.array([value], pa.binary())).errors
+        return f"json deserialization error: {error}" if said is None else said[0].as_py()
 
 
 def _suspects(values: pa.Array) -> np.ndarray:
@@ -71,14 +78,6 @@ def _suspects(values: pa.Array) -> np.ndarray:
 
 class _NoAfter(ValueError):
     pass
-
-
-def _complaint(error: ValueError | RecursionError) -> str:
-    if isinstance(error, _NoAfter):
-        return MISSING_AFTER
-    if isinstance(error, RecursionError):
-        return "json deserialization error: it is nested too deeply"
-    return f"json deserialization error: {error}"
 
 
 def _change(text: str) -> tuple[str | None, bool]:
