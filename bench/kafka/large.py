@@ -182,7 +182,8 @@ def _hydration(held: Held, sizes: Sizes) -> list[Figure]:
 
 
 def _memory(held: Held) -> list[Figure]:
-    """The same topic twice as long, from the beginning, on another server."""
+    """The same topic twice as long, from the beginning, on another server; the first one rests meanwhile."""
+    held.one.drop(held.name)
     produce(held.one.bootstrap, held.topic, held.next(held.keys, held.keys))
     total = sum(ends(held.one.bootstrap, held.topic))
     with ours(held.one.bootstrap) as other:

@@ -150,8 +150,8 @@ def test_unreachable() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     error = failure(lambda: Registry({"url": url}).by_id(1))
     assert error.primary == f'schema registry at "{url}" cannot be reached'
+    assert error.detail == "Connection refused."
     assert error.status is None
-    assert "Connection refused" in str(error.detail)
 
 
 def test_a_server_that_drips_has_an_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 
 from support.kafka import REQUEST_SECONDS, Kafka, Record, send
 from tidemill.sources.contract import MAX_BATCH_ROWS, SourceError
@@ -17,6 +18,7 @@ from tidemill.sources.kafka import consume
 from tidemill.sources.kafka.client import Unreachable
 from tidemill.sources.kafka.consume import Lot, Range, Wanted, read_range, settings_of
 from tidemill.sources.kafka.messages import Messages
+from tidemill.sources.kafka.native import NativeError
 
 
 @pytest.fixture
@@ -234,6 +236,27 @@ def test_what_retention_removed_is_an_error_that_says_so(
     (lot,) = whole(read_range(settings, Range(topic, 0, 0, 20, from_start=True), Wanted()))
     assert messages(lot).offsets.tolist() == list(range(5, 20))
     assert whole(read_range(settings, Range(topic, 0, 0, 4, from_start=True), Wanted())) == []
+
+
+def test_a_broker_that_denies_what_it_has_is_asked_again(
+    kafka: Kafka, settings: dict[str, str | int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Seen of a busy broker, once; here it is said in its place.
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbered(10))
+
+    def denied(*_: object) -> Iterator[Lot]:
+        raise NativeError(KafkaError.OFFSET_OUT_OF_RANGE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consume, "_range", denied)
+        with pytest.raises(Unreachable) as e:
+            read(settings, topic, 5, 10)
+    assert e.value.transient
+    assert e.value.detail == (
+        "Those from 5 up to 10 were asked for, and called out of range. It has those from 0 up to 10."
+    )
+    assert len(read(settings, topic, 5, 10)) == 5
 
 
 def whole(reading: Iterator[Lot]) -> list[Lot]:

@@ -108,3 +108,19 @@ def test_nothing_is_learned_of_a_topic_that_is_not_there_or_has_no_id(brokers: B
     brokers.topic_id = "A"
     source.frontier(NOW + 1)
     assert source.learned == {"topic_id": "A"}
+
+
+def test_more_start_offsets_than_partitions(brokers: Brokers) -> None:
+    """With VALIDATE = false nobody asked how many there are."""
+    source = open_source(definition(partitions={"0": 1, "1": 0, "2": 0}))
+    assert told(source) == 'topic "t" has no partition 1'
+    brokers.ends = {0: 3, 1: 1, 2: 0}
+    assert source.frontier(NOW + 1) == Offsets({0: 3, 1: 1, 2: 0})
+
+
+def test_a_topic_without_an_id_that_loses_partitions_was_made_anew(brokers: Brokers) -> None:
+    brokers.topic_id, brokers.ends = None, {0: 3, 1: 1}
+    source = open_source(definition(partitions={"0": 0, "1": 0}))
+    source.frontier(NOW)
+    brokers.ends = {0: 3}
+    assert told(source) == 'topic "t" has no partition 1 any more'

@@ -134,6 +134,16 @@ def test_what_a_message_says_cannot_move_a_terminal() -> None:
     assert shown.startswith(r"bad (original text: a\x00\x1b[31m\r\n\u202eb\u2028é\n, original bytes: ")
 
 
+def test_errors_are_short_however_long_what_they_quote() -> None:
+    long = "x" * 100_000
+    shown = with_original(f'invalid: Token "{long}" (in field "a.b")', b"m")
+    assert shown.startswith('invalid: Token "xxx') and len(shown) < 1200
+    assert shown.endswith('xxx" (in field "a.b") (original text: m, original bytes: "6d")')
+    (found,) = rows(spec("upsert"), [(long.encode(), BAD)])
+    assert found["key"] == long
+    assert len(found["mz_error"]) < 1300 and ", decoded key: (xxx" in found["mz_error"]
+
+
 def test_upsert_slots() -> None:
     found = rows(
         spec("upsert"),

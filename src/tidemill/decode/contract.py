@@ -54,9 +54,17 @@ def legible(text: str) -> str:
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def shortened(text: str) -> str:
+    """A text that quotes a message: what is too long loses its middle, for the end says in which field."""
+    if len(text) <= MAX_SHOWN_BYTES:
+        return text
+    end = MAX_SHOWN_BYTES // 4
+    return f"{text[: MAX_SHOWN_BYTES - end]}...{text[-end:]}"
+
+
 def with_original(error: str, message: bytes) -> str:
     """A decoder's complaint with the message it is about, in the form that clients match."""
     shown = message[:MAX_SHOWN_BYTES]
     cut = "..." if len(message) > MAX_SHOWN_BYTES else ""
     text = shown.decode("utf-8", errors="replace")
-    return legible(f'{error} (original text: {text}{cut}, original bytes: "{shown.hex()}{cut}")')
+    return legible(f'{shortened(error)} (original text: {text}{cut}, original bytes: "{shown.hex()}{cut}")')

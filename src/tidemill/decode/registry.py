@@ -177,7 +177,7 @@ class Registry:
         except (OSError, http.client.HTTPException) as error:
             raise RegistryError(
                 f"schema registry at {self._place} cannot be reached",
-                detail=f"{error or type(error).__name__}.",
+                detail=f"{getattr(error, 'strerror', None) or error or type(error).__name__}.",
                 hint="Reading goes on by itself when it answers. If it never has: check the URL.",
             ) from None
         if status != 200:

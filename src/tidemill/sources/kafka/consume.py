@@ -325,15 +325,21 @@ def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) ->
 
 
 def _gone(consumer: Consumer, of: Range) -> SourceError:
-    """The range is outside of what the partition has."""
-    found = "What it has instead cannot be told."
+    """The broker said that the range is outside of what the partition has. One that was busy has said so of a
+    range that it had: whoever gives up for good looks first."""
+    place = f'partition {of.partition} of topic "{of.topic}"'
     try:
         low, high = consumer.watermarks(of.topic, of.partition, _REQUEST_MS)
-        found = f"It has those from {low} up to {high}."
-    except NativeError:
-        pass
+    except NativeError as e:
+        return Unreachable(f"what {place} has cannot be told", detail=str(e))
+    found = f"It has those from {low} up to {high}."
+    if low <= of.lower <= high:
+        return Unreachable(
+            f"{place} did not give records that it has",
+            detail=f"Those from {of.lower} up to {of.upper} were asked for, and called out of range. {found}",
+        )
     return Forgotten(
-        f'partition {of.partition} of topic "{of.topic}" does not have the records that are to be read',
+        f"{place} does not have the records that are to be read",
         detail=f"Those from {of.lower} up to {of.upper} were there when they were bound. {found}",
         hint="Retention removed them, or the topic was truncated or created anew: drop the source and create "
         "it again. A topic should keep its records for longer than its readers may be away.",

@@ -15,14 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import Decoder
-from tidemill.sources.kafka.toast import PLACEHOLDER
+from tidemill.sources.kafka.toast import MAP_TEXT, NUMBERS, PLACEHOLDER, UUID
 from tidemill.sources.kafka.values import Values
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
-from tidemill.types.nested import list_parts, struct_parts
+from tidemill.types.nested import list_parts, map_parts, struct_parts
 
 TRUNCATE = "t"
+
+# Elements of arrays whose placeholder is spelt out.
+_SPELT_OUT = (Kind.INT4, Kind.INT8, Kind.DATE)
 
 
 class AvroChanges:
@@ -64,22 +67,51 @@ def _marked(column: pa.Array, of: SqlType) -> np.ndarray | None:
     if of.kind in (Kind.TEXT, Kind.VARCHAR, Kind.CHAR):
         equal = pc.equal(column, PLACEHOLDER)
     elif of.kind is Kind.JSONB:
-        equal = pc.equal(column, json.dumps(PLACEHOLDER))
+        equal = pc.is_in(column, pa.array([json.dumps(PLACEHOLDER), MAP_TEXT]))
     elif of.kind is Kind.BYTEA:
         equal = pc.equal(column, PLACEHOLDER.encode())
     elif of.kind in (Kind.ARRAY, Kind.LIST) and of.element is not None:
-        # The placeholder of an array is an array of it.
-        offsets, elements = list_parts(column)
-        inner = _marked(elements, of.element)
-        if inner is None or not inner.any():
-            return None
-        single = np.flatnonzero(np.diff(offsets) == 1)
-        mark = np.zeros(len(column), np.bool_)
-        mark[single] = inner[offsets[single]]
-        return mark
+        return _marked_lists(column, of.element)
+    elif of.kind is Kind.MAP:
+        offsets, keys, _ = map_parts(column)
+        return _single(offsets, _true(pc.equal(keys, PLACEHOLDER)))
     else:
         return None
-    return pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+    return _true(equal)
+
+
+def _marked_lists(column: pa.Array, of: SqlType) -> np.ndarray | None:
+    offsets, elements = list_parts(column)
+    if of.kind in _SPELT_OUT:
+        return _spelt_out(offsets, elements)
+    # No uuid by itself is too large to be sent.
+    inner = _true(pc.equal(elements, UUID.bytes)) if of.kind is Kind.UUID else _marked(elements, of)
+    return None if inner is None else _single(offsets, inner)
+
+
+def _single(offsets: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    """Which lists have one element, which is marked."""
+    mark = np.zeros(len(offsets) - 1, np.bool_)
+    if inner.any():
+        single = np.flatnonzero(np.diff(offsets) == 1)
+        mark[single] = inner[offsets[single]]
+    return mark
+
+
+def _spelt_out(offsets: np.ndarray, elements: pa.Array) -> np.ndarray:
+    """Which lists of numbers or dates have the letters of the placeholder for their elements."""
+    mark = np.zeros(len(offsets) - 1, np.bool_)
+    likely = np.flatnonzero(np.diff(offsets) == len(NUMBERS))
+    if likely.size:
+        at = offsets[likely][:, None] + np.arange(len(NUMBERS))
+        days = elements.cast(pa.int32()) if pa.types.is_date(elements.type) else elements
+        numbers = pc.fill_null(days, 0).to_numpy(zero_copy_only=False)[at]
+        mark[likely] = (numbers == np.array(NUMBERS)).all(axis=1)
+    return mark
+
+
+def _true(found: pa.Array) -> np.ndarray:
+    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
 
 
 def narrowed(form: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemill.decode.contract import Decoder
 from tidemill.sources.kafka.debezium import TRUNCATE
-from tidemill.sources.kafka.toast import JSON_PLACEHOLDERS, lacks
+from tidemill.sources.kafka.toast import TRACES, lacks
 from tidemill.sources.kafka.values import Values
 from tidemill.types.kernels import pc
 
@@ -46,7 +46,7 @@ class JsonChanges:
                 try:
                     after, truncate[at] = _change(value.decode())
                 except (ValueError, RecursionError) as error:
-                    errors[at] = _complaint(error)
+                    errors[at] = self._complaint(value, error)
             if after is not None and suspects[at]:
                 partial[at] = lacks(after)
             afters.append(None if after is None else after.encode())
@@ -59,26 +59,25 @@ class JsonChanges:
         missing[list(errors)] = False
         return Values(decoded.columns, missing, wrong, truncate, partial=partial if partial.any() else None)
 
+    def _complaint(self, value: bytes, error: ValueError | RecursionError) -> str:
+        """Why a message is no change; of what is no JSON the decoder tells it as in any other source."""
+        if isinstance(error, _NoAfter):
+            return MISSING_AFTER
+        said = self._decoder.decode(pa.array([value], pa.binary())).errors
+        return f"json deserialization error: {error}" if said is None else said[0].as_py()
+
 
 def _suspects(values: pa.Array) -> np.ndarray:
     """Which messages may hold a placeholder: most have none, and are not looked into."""
     found = np.zeros(len(values), np.bool_)
-    for placeholder in JSON_PLACEHOLDERS:
-        hits = pc.match_substring(values, placeholder)
+    for trace in TRACES:
+        hits = pc.match_substring(values, trace)
         found |= pc.fill_null(hits, False).to_numpy(zero_copy_only=False)
     return found
 
 
 class _NoAfter(ValueError):
     pass
-
-
-def _complaint(error: ValueError | RecursionError) -> str:
-    if isinstance(error, _NoAfter):
-        return MISSING_AFTER
-    if isinstance(error, RecursionError):
-        return "json deserialization error: it is nested too deeply"
-    return f"json deserialization error: {error}"
 
 
 def _change(text: str) -> tuple[str | None, bool]:

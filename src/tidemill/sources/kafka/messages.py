@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.contract import Decoded, Decoder, legible, with_original
+from tidemill.decode.contract import Decoded, Decoder, legible, shortened, with_original
 from tidemill.errors import Internal
 from tidemill.sources.contract import (
     KEY_SLOT_COLUMN,
@@ -202,8 +202,8 @@ class Rows:
 
     def _value_errors(self, keys: Sequence[pa.Array], errors: pa.Array) -> pa.Array:
         shown = encode_text(_struct(keys, self._key_columns), record(*self._key_columns))
-        legible_keys = pa.array([legible(key) for key in shown.cast(pa.string()).to_pylist()], pa.string())
-        ends = pc.binary_join_element_wise(errors, legible_keys, ", decoded key: ")
+        texts = [legible(shortened(key)) for key in shown.cast(pa.string()).to_pylist()]
+        ends = pc.binary_join_element_wise(errors, pa.array(texts, pa.string()), ", decoded key: ")
         return pc.binary_join_element_wise(pa.scalar(VALUE_ERROR), ends, "")
 
     def _lacking(self, values: Values) -> dict[int, np.ndarray]:

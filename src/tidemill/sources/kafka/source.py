@@ -108,6 +108,15 @@ class KafkaSource(Source):
                 hint=_AGAIN,
             )
         missing = self._partitions - set(identity.partitions)
+        if missing and missing <= self._begun and identity.topic_id is not None:
+            # A topic never loses partitions: with VALIDATE = false nobody asked how many there are.
+            raise SourceError(
+                f'topic "{self._topic}" has no partition {min(missing)}',
+                detail=f"START OFFSET has {len(self._begun)} entries; the topic has "
+                f"{len(identity.partitions)} partitions.",
+                hint="Add partitions to the topic, and it is read; or drop the source and create it again "
+                "with fewer entries.",
+            )
         if missing:
             raise SourceError(
                 f'topic "{self._topic}" has no partition {min(missing)} any more',

@@ -8,14 +8,26 @@ Called by the envelope, which knows that row.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import uuid
 from typing import Any, cast
 
 from tidemill.types.json import canonical_json
 
-# Debezium's default for unavailable.value.placeholder; of bytes it is the same letters, in JSON in base64.
+# Debezium's default for unavailable.value.placeholder; of bytes it is the same letters, in JSON in base64. An
+# array has it as its one element, but for arrays of numbers and dates, whose elements are its letters. A map
+# (hstore, which is JSON or a map) has it as its one key. So Debezium 3.6 writes them; of other types it
+# writes null, which cannot be told from a null.
 PLACEHOLDER = "__debezium_unavailable_value"
+NUMBERS = tuple(PLACEHOLDER.encode())
+UUID = uuid.UUID(bytes=hashlib.md5(PLACEHOLDER.encode()).digest(), version=3)
+MAP_TEXT = canonical_json(json.dumps({PLACEHOLDER: PLACEHOLDER}))
 JSON_PLACEHOLDERS = (PLACEHOLDER, base64.b64encode(PLACEHOLDER.encode()).decode())
+
+_SPELT = tuple(map(str, NUMBERS))
+# What a message with a placeholder contains, in one of these forms: with or without blanks between numbers.
+TRACES = (*JSON_PLACEHOLDERS, str(UUID), ",".join(_SPELT), ", ".join(_SPELT))
 
 # Numbers are not looked at: they may have more digits than Python converts.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
@@ -42,10 +54,20 @@ def filled(new: str, old: str) -> str:
 
 
 def _is_placeholder(value: Any) -> bool:
-    # That of an array is an array of it.
-    if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
-        value = cast("list[Any]", value)[0]
-    return isinstance(value, str) and value in JSON_PLACEHOLDERS
+    if isinstance(value, list):
+        elements = cast("list[Any]", value)
+        if len(elements) != 1:
+            return len(elements) == len(_SPELT) and tuple(elements) == _SPELT
+        return elements[0] == str(UUID) or _is_letters(elements[0])
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value).keys() == {PLACEHOLDER}
+    return _is_letters(value)
+
+
+def _is_letters(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    return value in JSON_PLACEHOLDERS or value.replace(" ", "") == MAP_TEXT.replace(" ", "")
 
 
 def _members(row: str) -> dict[str, tuple[int, int, Any]]:

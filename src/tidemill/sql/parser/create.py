@@ -15,7 +15,7 @@ from tidemill.sql.ast import (
 from tidemill.sql.parser.columns import retain_history, table_elements
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.query import query_to_end
-from tidemill.sql.parser.sources import create_table_from_source
+from tidemill.sql.parser.sources import NAMES_ALONE, create_table_from_source
 from tidemill.sql.tokens import Kind
 
 
@@ -34,6 +34,8 @@ def create_table(cursor: Cursor) -> Statement:
         columns, constraints = table_elements(cursor)
         if cursor.peek_any("inherits", "partition", "on", "tablespace"):
             raise cursor.unsupported(f"CREATE TABLE ... {cursor.token.value.upper()}")
+        if cursor.peek_words("from", "source"):
+            raise cursor.error(NAMES_ALONE)
         return CreateTable(name, columns, constraints, if_not_exists, retain_history(cursor))
     history = retain_history(cursor)
     cursor.expect("as")

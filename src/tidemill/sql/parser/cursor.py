@@ -138,7 +138,7 @@ class Cursor:
 
     # -- names
 
-    def ident(self) -> Ident:
+    def ident(self, hint: str | None = None) -> Ident:
         """A name of a column, table, cursor, ...: quoted, or a word that is not reserved."""
         token = self.token
         if token.kind is Kind.QUOTED or (
@@ -148,7 +148,7 @@ class Cursor:
         ):
             self._at += 1
             return Ident(token.value, token.start)
-        raise self.error()
+        raise self.error(hint)
 
     def word(self) -> str:
         """Any word or quoted name, folded."""
@@ -176,12 +176,12 @@ class Cursor:
             found.append(self.name())
         return tuple(found)
 
-    def idents_in_parentheses(self) -> tuple[Ident, ...]:
-        self.expect_symbol("(")
-        found = [self.ident()]
+    def idents_in_parentheses(self, hint: str | None = None) -> tuple[Ident, ...]:
+        self.expect_symbol("(", hint)
+        found = [self.ident(hint)]
         while self.accept_symbol(","):
-            found.append(self.ident())
-        self.expect_symbol(")")
+            found.append(self.ident(hint))
+        self.expect_symbol(")", hint)
         return tuple(found)
 
     def accept_if_not_exists(self) -> bool:

@@ -36,12 +36,17 @@ _PROTOBUF = (
 )
 _CSV = "Write CSV WITH n COLUMNS or CSV WITH HEADER (name, ...)."
 _STRATEGY = "Write STRATEGY LATEST, STRATEGY ID n or STRATEGY INLINE '...'."
+_STRATEGY_SIDE = "Write KEY STRATEGY ... or VALUE STRATEGY ...."
+_DELIMITED = "Write DELIMITED BY 'c', one character."
+# What may begin a clause behind those of this file, or be meant to.
+_CLAUSES = ("FORMAT", "KEY FORMAT", "INCLUDE", "ENVELOPE", "EXPOSE PROGRESS AS", "WITH")
 # What may stand behind a format.
 _BEHIND = ("envelope", "include", "value", "expose", "with")
 _INCLUDES = ("key", "partition", "offset", "timestamp", "headers")
 _INCLUDES_HINT = (
     "What can be included is KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS and HEADER '...' AS name."
 )
+_INCLUDE_MORE = "Between what is included stand commas; AS name calls a column something else."
 _HEADER = "A header's column needs a name: write INCLUDE HEADER '...' AS name."
 _ENVELOPES = ("NONE", "UPSERT", "DEBEZIUM UPSERT", "MATERIALIZE")
 _ENVELOPES_HINT = (
@@ -53,6 +58,9 @@ _MATERIALIZE_HINT = (
 _UPSERT_HINT = (
     "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE)."
 )
+_NO_PARENTHESES = "Only ENVELOPE UPSERT takes ORDER BY and VALUE DECODING ERRORS, in parentheses."
+_ORDER = "Write ORDER BY (column, ...), with columns that are included: TIMESTAMP, OFFSET."
+_INLINE = "Write VALUE DECODING ERRORS = (INLINE), or (INLINE AS name)."
 # What the column of inlined errors is called unless it is said.
 _ERROR_COLUMN = "error"
 
@@ -78,6 +86,16 @@ def messages(cursor: Cursor) -> Messages:
         else:
             said = replace(said, envelope=_envelope(cursor))
     return said
+
+
+def end_of_clauses(cursor: Cursor, hint: str, *more: str) -> None:
+    """Raises where anything but the statement's end or one of these words stands: with the clause that was
+    perhaps meant, before the hint."""
+    if cursor.at_end or cursor.peek_any(*more):
+        return
+    word = cursor.token.value.upper()
+    misspelt = cursor.token.kind is Kind.WORD and word not in _CLAUSES
+    raise cursor.error(nearest(word, _CLAUSES, hint) if misspelt else hint)
 
 
 def _clause(cursor: Cursor) -> str | None:
@@ -133,6 +151,8 @@ def _avro(cursor: Cursor, offset: int) -> Format:
                 )
             cursor.expect(side, "strategy")
             strategies[side] = _strategy(cursor)
+        if cursor.peek_any("strategy"):
+            raise cursor.error(_STRATEGY_SIDE)
         return AvroRegistry(registry, strategies.get("key"), strategies.get("value"), offset)
     cursor.expect("schema", hint=_AVRO)
     if cursor.peek_any("file"):
@@ -172,6 +192,8 @@ def _protobuf(cursor: Cursor, offset: int) -> Format:
         cursor.expect("using", "schema", hint=_PROTOBUF)
         return ProtobufSchema(message, cursor.string(_PROTOBUF), offset)
     cursor.expect("using", hint=_PROTOBUF)
+    if cursor.peek_any("schema"):
+        raise cursor.error(_PROTOBUF)
     return ProtobufRegistry(_registry(cursor), offset)
 
 
@@ -181,13 +203,16 @@ def _csv(cursor: Cursor, offset: int) -> Format:
     closed = cursor.accept_symbol("(")
     columns: int | tuple[Ident, ...]
     if cursor.accept("header"):
-        columns = cursor.idents_in_parentheses()
+        columns = cursor.idents_in_parentheses(_CSV)
     else:
         columns = cursor.integer(_CSV)
         cursor.expect("columns", hint=_CSV)
     if closed:
         cursor.expect_symbol(")", _CSV)
-    return Csv(columns, cursor.string() if cursor.accept("delimited", "by") else None, offset)
+    if not cursor.accept("delimited"):
+        return Csv(columns, None, offset)
+    cursor.expect("by", hint=_DELIMITED)
+    return Csv(columns, cursor.string(_DELIMITED), offset)
 
 
 # -- INCLUDE
@@ -198,6 +223,7 @@ def _includes(cursor: Cursor) -> tuple[Include, ...]:
     found = [_include(cursor)]
     while cursor.accept_symbol(","):
         found.append(_include(cursor))
+    end_of_clauses(cursor, _INCLUDE_MORE, "format", "key", "value", "include", "envelope", "expose", "with")
     return tuple(found)
 
 
@@ -224,20 +250,28 @@ def _envelope(cursor: Cursor) -> Envelope:
     cursor.expect("envelope")
     offset = cursor.offset
     if cursor.accept("none"):
-        return Envelope("NONE", offset=offset)
+        return _bare(cursor, Envelope("NONE", offset=offset))
     if cursor.accept("materialize"):
         return Envelope("MATERIALIZE", components=_components(cursor), offset=offset)
     if cursor.accept("debezium", "upsert"):
-        return Envelope("DEBEZIUM UPSERT", offset=offset)
+        return _bare(cursor, Envelope("DEBEZIUM UPSERT", offset=offset))
     if cursor.accept("upsert"):
         envelope = Envelope("UPSERT", offset=offset)
         while cursor.accept_symbol("("):
             envelope = _upsert_clause(cursor, envelope)
             while cursor.accept_symbol(","):
                 envelope = _upsert_clause(cursor, envelope)
-            cursor.expect_symbol(")")
+            cursor.expect_symbol(")", _UPSERT_HINT)
+        if cursor.peek_any("order") or cursor.peek_words("value", "decoding"):
+            raise cursor.error(_UPSERT_HINT)
         return envelope
     raise _unknown_envelope(cursor)
+
+
+def _bare(cursor: Cursor, envelope: Envelope) -> Envelope:
+    if cursor.peek_symbol("("):
+        raise cursor.error(_NO_PARENTHESES)
+    return envelope
 
 
 def _components(cursor: Cursor) -> int | None:
@@ -285,13 +319,15 @@ def _order_by(cursor: Cursor) -> tuple[Ident, ...]:
     found = [_order_column(cursor)]
     while cursor.accept_symbol(","):
         found.append(_order_column(cursor))
-    cursor.expect_symbol(")")
+    cursor.expect_symbol(")", _ORDER)
     _ascending(cursor)
     return tuple(found)
 
 
 def _order_column(cursor: Cursor) -> Ident:
     offset = cursor.offset
+    if cursor.token.kind not in (Kind.WORD, Kind.QUOTED):
+        raise cursor.error(_ORDER)
     column = Ident(cursor.word(), offset)
     _ascending(cursor)
     return column
@@ -311,8 +347,8 @@ def _inline(cursor: Cursor) -> Ident:
     """[=] [(] INLINE [AS name] [)]"""
     cursor.accept_symbol("=")
     closed = cursor.accept_symbol("(")
-    cursor.expect("inline", hint="Write VALUE DECODING ERRORS = (INLINE), or (INLINE AS name).")
+    cursor.expect("inline", hint=_INLINE)
     column = cursor.ident() if cursor.accept("as") else Ident(_ERROR_COLUMN, cursor.offset)
     if closed:
-        cursor.expect_symbol(")")
+        cursor.expect_symbol(")", _INLINE)
     return column

@@ -21,7 +21,7 @@ from tidemill.sql.ast import (
     Statement,
 )
 from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.parser.formats import messages
+from tidemill.sql.parser.formats import end_of_clauses, messages
 from tidemill.sql.parser.named_options import boolean, nearest
 from tidemill.sql.parser.upstreams import upstream
 from tidemill.sql.tokens import Kind
@@ -31,6 +31,13 @@ T = TypeVar("T")
 _FROM_SOURCE = (
     "Write CREATE TABLE name FROM SOURCE source (REFERENCE which), with a table of the source, or its topic."
 )
+NAMES_ALONE = "Write names alone: types come from the upstream. They name the first columns."
+_WITH = "Write WITH (option, ...)."
+_ORDER = (
+    "Behind FROM ... stand, in this order: FORMAT, INCLUDE and ENVELOPE (in any order), EXPOSE PROGRESS AS "
+    "name, WITH (option, ...)."
+)
+_TABLE_ORDER = "Behind (REFERENCE ...) stand FORMAT, INCLUDE and ENVELOPE, in any order."
 _OPTIONS = "RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'"
 
 
@@ -38,7 +45,7 @@ def create_source(cursor: Cursor) -> Statement:
     """After CREATE SOURCE."""
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.name()
-    columns = cursor.idents_in_parentheses() if cursor.peek_symbol("(") else ()
+    columns = cursor.idents_in_parentheses(NAMES_ALONE) if cursor.peek_symbol("(") else ()
     cluster = cursor.ident() if cursor.accept("in", "cluster") else None
     cursor.expect("from", hint="Write CREATE SOURCE name FROM ..., such as FROM KAFKA CONNECTION.")
     read = upstream(cursor)
@@ -48,9 +55,9 @@ def create_source(cursor: Cursor) -> Statement:
     if cursor.accept("expose"):
         cursor.expect("progress", "as", hint="Write EXPOSE PROGRESS AS name.")
         progress = cursor.name()
-    return CreateSource(
-        name, read, columns, if_not_exists, cluster, tables, said, progress, *_with_options(cursor)
-    )
+    options = _with_options(cursor)
+    end_of_clauses(cursor, _ORDER)
+    return CreateSource(name, read, columns, if_not_exists, cluster, tables, said, progress, *options)
 
 
 def create_table_from_source(
@@ -69,6 +76,7 @@ def create_table_from_source(
     said = messages(cursor)
     if cursor.peek_any("with"):
         raise cursor.unsupported("CREATE TABLE ... FROM SOURCE ... WITH")
+    end_of_clauses(cursor, _TABLE_ORDER)
     return CreateTableFromSource(name, source, reference, tuple(columns), if_not_exists, said)
 
 
@@ -128,7 +136,7 @@ def _with_options(cursor: Cursor) -> tuple[str | None, str | None, bool, str | N
 
 def _options(cursor: Cursor, read: Callable[[Cursor], T]) -> tuple[T, ...]:
     """The options in parentheses, each at most once."""
-    cursor.expect_symbol("(")
+    cursor.expect_symbol("(", _WITH)
     found: list[T] = []
     while True:
         offset = cursor.offset

@@ -78,7 +78,7 @@ def _milliseconds(cursor: Cursor) -> int:
 
 
 _READERS: dict[tuple[str, ...], Callable[[Cursor], object]] = {
-    ("topic",): Cursor.string,
+    ("topic",): lambda cursor: cursor.string("Write TOPIC '...'."),
     ("start", "offset"): _offsets,
     ("start", "timestamp"): _milliseconds,
     ("group", "id", "prefix"): Cursor.string,
