@@ -90,7 +90,7 @@ class StreamState:
     def _load(self) -> Tallied:
         if self._tallied is None:
             data, tally = upper_of(self._data), upper_of(self.tally)
-            kept = self._kept(data)
+            kept = self._kept()
             self._rows = {item: value for item, value in kept.items() if not _is_mark(item)}
             # Also those of a tick that came so far and no further: it is read again, from what it read.
             kept = self._kept(tally) if tally > data else kept
@@ -102,9 +102,9 @@ class StreamState:
             self._tallied = tallied
         return self._tallied
 
-    def _kept(self, upper: int) -> dict[str, str]:
-        """The tally's rows just before a time."""
-        as_of = max(upper - 1, self.tally.since)
+    def _kept(self, upper: int | None = None) -> dict[str, str]:
+        """The tally's rows just before a time: the data's upper, if nothing is said."""
+        as_of = max((upper_of(self._data) if upper is None else upper) - 1, self.tally.since)
         sums: dict[tuple[str, str], int] = {}
         with self.tally.snapshot(as_of, readable=as_of + 1) as snapshot:
             for part in snapshot.parts:
