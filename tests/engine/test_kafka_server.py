@@ -143,6 +143,16 @@ def test_several_tables_of_one_topic_with_a_registry(
     with pytest.raises(psycopg.errors.DependentObjectsStillExist, match="cannot drop connection c"):
         run(home, "DROP CONNECTION c")
     run(home, "DROP TABLE later")
+    # What cannot be decoded as a row with its reason, and a key of several fields.
+    run(
+        home,
+        f'CREATE TABLE told FROM SOURCE raw (REFERENCE "{topic}") KEY FORMAT REGEX '
+        "'(?P<letter>.)(?P<digit>.)' VALUE FORMAT TEXT INCLUDE KEY AS k "
+        "ENVELOPE UPSERT (VALUE DECODING ERRORS = (INLINE))",
+    )
+    told = "SELECT (k).letter, (k).digit, left((error).description, 22) FROM told ORDER BY (k).digit"
+    until(lambda: run(home, told), [("k", f"{n}", "text deserialization e") for n in range(3)])
+    run(home, "DROP TABLE told")
     run(home, "DROP CONNECTION c CASCADE")
     assert run(home, "SHOW TABLES") == []
     assert run(home, "SHOW SOURCES") == [("raw", "kafka", "k")]

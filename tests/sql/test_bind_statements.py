@@ -49,6 +49,7 @@ from tidemill.types.model import (
     TEXT,
     TIMESTAMPTZ,
     Column,
+    Kind,
     RelationDesc,
     SqlType,
     numeric,
@@ -588,3 +589,43 @@ def test_rows_of_different_digits_show_none() -> None:
     for sql in ("VALUES (1.5), (2.50)", "SELECT 1.5 UNION ALL SELECT 2.50"):
         assert bind(sql).columns[0].type.shown is None
     assert bind("SELECT 1.25 UNION ALL SELECT 2.50").columns[0].type.shown == 2
+
+
+# Records and maps
+
+
+NESTED = SqlType(Kind.RECORD, fields=(Column("p", INT4), Column("X y", TEXT)))
+R = RelationDesc(
+    (
+        Column("r", SqlType(Kind.RECORD, fields=(Column("in", NESTED), Column("b", INT8)))),
+        Column("m", SqlType(Kind.MAP, element=NESTED)),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "type_", "lowered"),
+    [
+        ("(r).b", INT8, "(`t1`.`r`).`b`"),
+        ('((r)."in").p', INT4, "((`t1`.`r`).`in`).`p`"),
+        ('(s.r)."in"."X y"', TEXT, "((`t1`.`r`).`in`).`X%20y`"),
+        ("(m -> 'k').p", INT4, "(try_element_at(`t1`.`m`, 'k')).`p`"),
+    ],
+)
+def test_fields_of_records_and_entries_of_maps(sql: str, type_: SqlType, lowered: str) -> None:
+    names = Names({"s": Relation("u4", ("public", "s"), R, ("r", "m"))})
+    found = bind(f"SELECT {sql} FROM s", names=names)
+    assert [c.type for c in found.columns] == [type_]
+    assert found.sql() == f"SELECT {lowered} AS `c0` FROM `tm_in_0` AS `t1`"
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate", "text"),
+    [
+        ("(a).x", "42809", "column notation .x applied to type integer, which is not a composite type"),
+        ("(1, 2).f1", "0A000", "selecting a field of a row is not supported"),
+    ],
+)
+def test_fields_of_what_has_none(sql: str, sqlstate: str, text: str) -> None:
+    error = fails(f"SELECT {sql} FROM t")
+    assert (error.sqlstate, error.primary) == (sqlstate, text)

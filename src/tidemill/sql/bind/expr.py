@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import TidemillError, UndefinedObject, Unsupported
-from tidemill.sql.bind import arrays, json_calls, ordered_sets, scalars, session, special, subquery
+from tidemill.sql.bind import arrays, json_calls, ordered_sets, records, scalars, session, special, subquery
 from tidemill.sql.bind.aggregate import bind_aggregate
 from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
@@ -160,6 +160,8 @@ class Binder:
         if name == "||" and _joins_text([a.type.kind for a in args]):
             # text || anything: the other side as text.
             args = [to_type(self.ctx, a, TEXT, position=position) for a in args]
+        if name == "->" and args[0].type.kind is Kind.MAP:
+            return records.bind_entry(self, args[0], args[1], position)
         found = resolve_operator(name, [a.type for a in args])
         if found is None:
             shown = (
@@ -320,7 +322,8 @@ def _cast(b: Binder, node: exp.Expr) -> Node:
 
 
 def _dot(b: Binder, node: exp.Expr) -> Node:
-    """pg_catalog.f(x), and fields of records (which there are none of)."""
+    """pg_catalog.f(x), and fields of records."""
+    assert isinstance(node, exp.Dot)
     if isinstance(node.this, exp.Identifier) and isinstance(node.expression, exp.Func):
         if node.this.name in ("pg_catalog", "mz_catalog"):
             return b.bind(node.expression)
@@ -332,7 +335,7 @@ def _dot(b: Binder, node: exp.Expr) -> Node:
             position=position_of(node),
             hint=_NO_FUNCTION,
         )
-    raise unsupported("selecting a field of a row", position_of(node))
+    return records.bind_field(b, node)
 
 
 def _window(b: Binder, node: exp.Expr) -> Node:
