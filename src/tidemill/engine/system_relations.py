@@ -115,8 +115,8 @@ class Situation(Protocol):
         """By the session that asks."""
         ...
 
-    def cursors(self) -> Sequence[str]:
-        """Those that the session that asks has open."""
+    def cursors(self) -> Sequence[tuple[str, bool]]:
+        """Those that the session that asks has open, and whether they are WITH HOLD."""
         ...
 
 
