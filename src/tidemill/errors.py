@@ -12,6 +12,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What an error is about, by name, for programs that do not read its text: PostgreSQL's fields s, t, c, d
+    and n. Only errors that PostgreSQL gives them to have it."""
+
+    schema: str | None = None
+    table: str | None = None
+    column: str | None = None
+    data_type: str | None = None
+    constraint: str | None = None
+
+
 class TidemillError(Exception):
     """Base of all deliberate errors; subclasses set `sqlstate` (and `transient`) once for all their
     instances."""
@@ -27,6 +39,7 @@ class TidemillError(Exception):
         hint: str | None = None,
         sqlstate: str | None = None,
         position: int | None = None,
+        about: About | None = None,
     ) -> None:
         super().__init__(primary)
         self.primary = primary
@@ -36,6 +49,7 @@ class TidemillError(Exception):
             self.sqlstate = sqlstate
         # 1-based character offset into the statement's text, as PostgreSQL's ErrorResponse field P wants it.
         self.position = position
+        self.about = about
 
     def __str__(self) -> str:
         lines = [self.primary]

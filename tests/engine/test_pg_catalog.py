@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tidemill.catalog.access import PUBLIC
 from tidemill.catalog.comment_ops import SetComment
 from tidemill.catalog.items import BUILTINS, Key
 from tidemill.catalog.ops import CreateDatabase, CreateRole, CreateSchema, CreateTable, CreateView, apply_all
@@ -52,7 +53,7 @@ class Now:
     def prepared(self) -> Sequence[Any]:
         return []
 
-    def cursors(self) -> Sequence[str]:
+    def cursors(self) -> Sequence[tuple[str, bool]]:
         return []
 
 
@@ -263,6 +264,16 @@ def test_who_may_what(state: CatalogState) -> None:
             has_table_privilege('one', 't', 'SELECT WITH GRANT OPTION'),
             has_table_privilege('mz_system', 't', 'SELECT WITH GRANT OPTION')""",
     ) == [(True, False, True, False, True, False, None, False, False, True)]
+    everybody = """SELECT has_table_privilege('public', 't', 'SELECT'),
+        has_table_privilege('public', 't', 'SELECT WITH GRANT OPTION'),
+        has_table_privilege('public', '"Other".t', 'SELECT'), has_table_privilege(0::oid, 't', 'SELECT'),
+        has_table_privilege('public', 'pg_class', 'SELECT'),
+        has_table_privilege('public', 'pg_class', 'INSERT'),
+        has_schema_privilege('public', 'public', 'USAGE'), has_schema_privilege('public', 'public', 'CREATE'),
+        has_database_privilege('public', 'd', 'CONNECT'), has_table_privilege('public', 1::oid, 'SELECT')"""
+    assert ask(state, everybody) == [(False, False, False, False, True, False, True, False, True, None)]
+    open_to_all = apply_all(state, [SetPrivileges(table, PUBLIC, ("SELECT",))], time=7)
+    assert ask(open_to_all, everybody) == [(True, False, False, True, True, False, True, False, True, None)]
     owner = owner_of(state, state.items[table])
     state = apply_all(state, [SetPrivileges(table, owner.id, ("SELECT",))], time=7)
     assert acl(state, state.items[table]) == [f"{owner.name}=arwd/{owner.name}", f"group=r/{owner.name}"]
@@ -271,6 +282,8 @@ def test_who_may_what(state: CatalogState) -> None:
         ("pg_has_role('one', 'SELECT')", "22023"),
         ("has_table_privilege('nothing', 'SELECT')", "42P01"),
         ("has_table_privilege('nobody', 't', 'SELECT')", "42704"),
+        ("has_table_privilege('PUBLIC', 't', 'SELECT')", "42704"),
+        ("pg_has_role('public', 'one', 'MEMBER')", "42704"),
         ("has_table_privilege('one', 't', 'FLY')", "22023"),
         ("has_schema_privilege('one', 'nowhere', 'USAGE')", "3F000"),
         ("has_database_privilege('one', 'nowhere', 'CREATE')", "3D000"),

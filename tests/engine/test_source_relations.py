@@ -112,7 +112,7 @@ class Now:
     def prepared(self) -> Sequence[PreparedRow]:
         return []
 
-    def cursors(self) -> Sequence[str]:
+    def cursors(self) -> Sequence[tuple[str, bool]]:
         return []
 
 

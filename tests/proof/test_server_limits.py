@@ -206,6 +206,32 @@ def test_not_null(connection: Connection, table: str) -> None:
     assert connection.execute(query(table, "SELECT * FROM {}")).fetchall() == [(1, "x")]
 
 
+def test_a_table_that_is_dropped_while_its_time_is_waited_for(
+    dsn: str, connection: Connection, table: str
+) -> None:
+    """There is nothing of it at that time: told as a SUBSCRIBE is, and no answer of an earlier one."""
+    connection.execute(query(table, "CREATE TABLE {} (n int8)"))
+    connection.execute(query(table, "INSERT INTO {} VALUES (1)"))
+    told: list[psycopg.Error | object] = []
+
+    def wait() -> None:
+        with psycopg.connect(dsn, autocommit=True) as waiting:
+            try:
+                later = sql.SQL("SELECT n FROM {} AS OF now() + INTERVAL '4 seconds'")
+                told.append(waiting.execute(later.format(sql.Identifier(table))).fetchall())
+            except psycopg.Error as e:
+                told.append(e)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    time.sleep(1.5)
+    connection.execute(query(table, "DROP TABLE {}"))
+    thread.join(PATIENCE)
+    (error,) = told
+    assert isinstance(error, psycopg.Error) and error.sqlstate == "42704", error
+    assert f"{table}' was dropped" in str(error)
+
+
 BAD_VALUES: list[tuple[LiteralString, str, str]] = [
     ("int4", "one", "22P02"),
     ("int2", "40000", "22003"),

@@ -15,8 +15,8 @@ from typing import Self
 
 import pgframes as f
 
-# Words of errors are ours; what programs act on must be the same: severity, state, place.
-_ERROR_FIELDS = "SVCP"
+# Words of errors are ours; what programs act on must be the same: severity, state, place, names.
+_ERROR_FIELDS = "SVCPstcdn"
 _NOTICE_FIELDS = "SVC"
 _SECONDS = 300.0
 

@@ -27,6 +27,7 @@ SETUP = (
     """CREATE TABLE zz (a int4, b text, c numeric(10,2), d timestamptz, e bool, f int8, g float8, h date,
     i uuid, j jsonb)""",
     "CREATE TABLE cc (a int4, b text DEFAULT 'by itself')",
+    "CREATE TABLE nn (a int4 NOT NULL, b text)",
 )
 
 

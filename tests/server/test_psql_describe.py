@@ -19,6 +19,7 @@ CREATE TABLE items (id int PRIMARY KEY, name text NOT NULL DEFAULT 'x', price nu
 CREATE VIEW dear AS SELECT id, name FROM items WHERE price > 1;
 CREATE SCHEMA other;
 CREATE TABLE other.t (a int, "B c" varchar(10), UNIQUE (a, "B c"));
+CREATE TABLE other.nested (l int list, m map[text=>int], d map[text=>numeric(4,2) list], a text list[]);
 COMMENT ON TABLE items IS 'Things, and "more"';
 COMMENT ON COLUMN items.name IS 'What it is called';
 COMMENT ON SCHEMA other IS 'Elsewhere';
@@ -48,11 +49,17 @@ SHOWN: dict[str, list[str]] = {
     r"\d+ items": ["What it is called"],
     r"\d+ dear": ['View "public.dear"', "SELECT id, name FROM items WHERE price > 1;"],
     r"\d other.t": ["B c | character varying(10)", '"t_a_B c_key" UNIQUE CONSTRAINT, btree (a, "B c")'],
+    r"\d other.nested": [
+        "l | integer list",
+        "m | map[text=>integer]",
+        "d | map[text=>numeric(4,2) list]",
+        "a | text list[]",
+    ],
     r"\d pg_catalog.pg_class": ["relname | name", 'relkind | "char"'],
     r"\d mz_catalog.mz_tables": ["shard_id | text"],
     r"\dt": ["public | items | table | materialize", "(1 row)"],
     r"\dt+": ['Things, and "more"'],
-    r"\dt other.*": ["other | t | table", "(1 row)"],
+    r"\dt other.t": ["other | t | table", "(1 row)"],
     r"\dv": ["public | dear | view", "(1 row)"],
     r"\dm": [],
     r"\di": ["items_pkey", "(1 row)"],

@@ -3,7 +3,7 @@ always answered.
 
 Some hundred conversations, texts at the limits, TLS asked for twice; `make chaos` has a hundred thousand
 conversations, 500 stalled handshakes, thousands of guessed passwords and a gigabyte that one client reads and
-another does not.
+another does not; and results that are computed, larger than Spark's memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import LiteralString
 
 import pgframes as f
 import psutil
@@ -307,6 +308,48 @@ def _read_all(c: Raw, statement: str) -> tuple[int, bytes]:
         size += len(piece)
         end = (end + piece)[-100:]
     return size, end
+
+
+# Beyond what a task may return, or a JVM of one gigabyte hold: (query, rows or None, SQLSTATE or None).
+COMPUTED: list[tuple[LiteralString, int, str | None]] = [
+    ("SELECT repeat('x', 1000), g FROM generate_series(1, 1040000) g", 1_040_000, None),
+    ("SELECT a, b FROM generate_series(1, 1000) a, generate_series(1, 1000) b", 1_000_000, None),
+    ("SELECT repeat('x', 1000000) FROM generate_series(1, 2000)", 0, "54000"),
+    ("SELECT repeat('x', 1000000), g FROM generate_series(1, 900) g ORDER BY g DESC", 900, None),
+    ("SELECT a.k, repeat(a.v, 10) FROM many a JOIN many b USING (k)", 1_000_000, None),
+    ("SELECT row_number() OVER (), repeat('x', 1000000) FROM generate_series(1, 500)", 500, None),
+    ("SELECT count(*) FROM generate_series(1, 1000000000)", 1, None),
+    ("SELECT count(*) FROM (SELECT generate_series(1, 1000000000)) AS g", 0, "54000"),
+    ("SELECT repeat('x', 2000000000)", 0, "54000"),
+    ("SELECT repeat('x', 60000000) FROM generate_series(1, 40)", 0, "53200"),
+    ("SELECT length(string_agg(repeat('x', 1000000), '')) FROM generate_series(1, 2000)", 0, "53200"),
+]
+
+
+@pytest.mark.chaos
+@pytest.mark.spark
+def test_gigabytes_that_are_computed(tmp_path: Path) -> None:
+    """Each streams, or is an error of its own session: the JVM lives, and others are answered."""
+    with server_process(tmp_path / "data", args=("--spark-driver-memory", "1g"), wait_ready=True) as server:
+        with psycopg.connect(server.sql_dsn, autocommit=True) as c:
+            c.execute("CREATE TABLE many (k int, v text)")
+            c.execute("INSERT INTO many SELECT 1, repeat('y', 100) FROM generate_series(1, 1000)")
+        (jvm,) = [p for p in psutil.Process(server.pid).children(recursive=True) if p.name() == "java"]
+        memory = Memory(psutil.Process(server.pid))
+        with watched(server):
+            for text, rows, state in COMPUTED:
+                found = 0
+                with psycopg.connect(server.sql_dsn, autocommit=True) as c, c.cursor() as cursor:
+                    try:
+                        for _ in cursor.stream(text, size=100):
+                            found += 1
+                        assert (found, None) == (rows, state), text
+                    except psycopg.Error as e:
+                        assert e.sqlstate == state, text
+                    # On Spark, at once.
+                    assert c.execute("SELECT count(*) FROM many").fetchone() == (1000,), text
+                assert jvm.is_running() and jvm.status() != psutil.STATUS_ZOMBIE, text
+        assert memory.grown() < GROWTH_BYTES
 
 
 @pytest.mark.chaos

@@ -629,3 +629,31 @@ def test_fields_of_records_and_entries_of_maps(sql: str, type_: SqlType, lowered
 def test_fields_of_what_has_none(sql: str, sqlstate: str, text: str) -> None:
     error = fails(f"SELECT {sql} FROM t")
     assert (error.sqlstate, error.primary) == (sqlstate, text)
+
+
+@pytest.mark.parametrize(
+    ("series", "ends", "partitions"),
+    [
+        ("1, 10", (1, 11, 1), 1),
+        ("10, 1, -3", (10, -2, -3), 1),
+        ("5, 1", (5, 5, 1), 1),
+        ("1::bigint, 1040000", (1, 1040001, 1), 16),
+        ("1, length('x')", None, 0),
+        ("0, 1000000000", (0, 1000000001, 1), 1000),
+        ("9223372036854775806, 9223372036854775807", None, 0),
+        ("1, 10, 0", None, 0),
+        ("1, NULL", None, 0),
+        ("1, 10.0", None, 0),
+    ],
+)
+def test_long_series_are_counted_in_partitions(
+    series: str, ends: tuple[int, int, int] | None, partitions: int
+) -> None:
+    """One array of all its numbers would have to fit a task, and so would all that is made of them."""
+    text = bind(f"SELECT g FROM generate_series({series}) AS g").sql()
+    if ends is None:
+        assert "range(" not in text and "sequence(" in text
+    else:
+        start, end, step = ends
+        numbers = ", ".join(f"CAST({n} AS BIGINT)" for n in (start, end, step))
+        assert f"FROM range({numbers}, {partitions})" in text

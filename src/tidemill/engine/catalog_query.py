@@ -27,11 +27,15 @@ from tidemill.errors import TidemillError
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.local import LocalQuery, NotLocal, compile_query
+from tidemill.sql.local.model import TooLarge
 from tidemill.types.model import Column, SqlType
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
 
+
+# Rows that a query with nothing but functions in FROM may make here; for more Spark is faster.
+FEW_STEPS = 10_000
 
 # Of the process: keyed by the very catalog state, so that two engines in one process do not meet.
 _KEPT = KeptRows()
@@ -45,6 +49,8 @@ class CatalogQueryPlan:
     local: LocalQuery
     catalog: CatalogState
     session: EngineSession
+    # Whether it names a relation; else it has functions in FROM alone.
+    reads: bool
     tag: str = "SELECT"
 
     @property
@@ -64,7 +70,14 @@ class CatalogQueryPlan:
         )
 
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
-        return stream(await self.table(session, params))
+        try:
+            return stream(await self.table(session, params))
+        except TooLarge:
+            if self.reads:
+                raise
+        from tidemill.engine import reading
+
+        return await reading.answer(session, self.catalog, self.bound, None, params)
 
     async def table(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
         # No read of the transaction's time, so that it neither needs nor makes one that only reads: drivers
@@ -79,6 +92,7 @@ class CatalogQueryPlan:
             lambda relation_id: _KEPT.rows(SYSTEM_RELATIONS_BY_ID[relation_id], situation),
             [p.scalar.as_py() for p in params],
             session.interrupt.check,
+            None if self.reads else FEW_STEPS,
         )
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
@@ -97,7 +111,8 @@ def plan_catalog_query(
         )
     except NotLocal:
         return None
-    return CatalogQueryPlan(query, local, catalog, session)
+    reads = any(not isinstance(t.this, exp.Func) for t in query.tree.find_all(exp.Table))
+    return CatalogQueryPlan(query, local, catalog, session, reads)
 
 
 def _of_the_system(session: EngineSession, tree: exp.Expr, catalog: CatalogState) -> bool:

@@ -10,7 +10,7 @@ from tidemill.engine.changes import transact_now
 from tidemill.engine.plan import Action
 from tidemill.engine.session import EngineSession
 from tidemill.engine.transaction import Mode
-from tidemill.engine.variables import SYSTEM_PARAMETERS, setting_text, unknown_parameter
+from tidemill.engine.variables import ALIASES, SYSTEM_PARAMETERS, setting_text, unknown_parameter
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError
 from tidemill.sql import ast
 
@@ -94,22 +94,28 @@ def _apply_modes(s: EngineSession, modes: ast.TransactionModes) -> None:
 
 def plan_set(statement: ast.SetVariable) -> Action:
     async def act(s: EngineSession) -> Outcome:
-        if statement.values is None:
-            variable = s.variables.reset(statement.name, local=statement.local)
-        else:
-            name = s.variables.find(statement.name).name
-            value = setting_text(name, statement.values)
-            if name == "database":
-                s.engine.catalog.state.database(value)
-            elif name == "role":
-                check_set_role(s, value)
-            variable = s.variables.set(statement.name, value, local=statement.local)
+        value = None if statement.values is None else setting_text(statement.name, statement.values)
+        set_variable(s, statement.name, value, local=statement.local)
         if statement.local and not s.current.explicit:
             s.notice(Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01"))
-        s.variable_set(variable)
         return Complete("SET")
 
     return Action(act)
+
+
+def set_variable(s: EngineSession, name: str, value: str | None, *, local: bool) -> str:
+    """To what it was at first where there is no value. Returns what SHOW shows then."""
+    if value is None:
+        variable = s.variables.reset(name, local=local)
+    else:
+        known = ALIASES.get(name.lower(), name.lower())
+        if known == "database":
+            s.engine.catalog.state.database(value)
+        elif known == "role":
+            check_set_role(s, value)
+        variable = s.variables.set(name, value, local=local)
+    s.variable_set(variable)
+    return s.variables.get(variable.name)
 
 
 def check_set_role(s: EngineSession, name: str) -> None:

@@ -2,6 +2,7 @@
 
 A cursor lives in its transaction and reads at the transaction's time. It keeps what a batch brought and a
 FETCH did not take, and a read that a FETCH's time-out left under way, so that no row is lost or repeated.
+One WITH HOLD outlives its transaction: when that commits, the rows that are left are read into memory.
 The rows of a subscription have no end: a FETCH of them returns what there is, once there is anything.
 """
 
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidemill.engine.watched import close_batches
-from tidemill.errors import TidemillError
+from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.types.model import Column
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
 
+
+# What a cursor WITH HOLD keeps in the server's memory once its transaction has ended.
+HOLD_LIMIT_BYTES = 64 << 20
 
 # How often rows that are being made ready are looked for.
 LOOK_SECONDS = 0.01
@@ -31,10 +35,19 @@ class Cursor:
     """An open cursor."""
 
     def __init__(
-        self, columns: tuple[Column, ...], batches: AsyncIterator[pa.RecordBatch], *, endless: bool = False
+        self,
+        columns: tuple[Column, ...],
+        batches: AsyncIterator[pa.RecordBatch],
+        *,
+        endless: bool = False,
+        hold: bool = False,
     ) -> None:
-        """`endless`: of a subscription (`subscribe.stream.Subscription`)."""
+        """`endless`: of a subscription (`subscribe.stream.Subscription`). `hold`: `keep` is called before its
+        transaction commits."""
         self.columns = columns
+        self.hold = hold
+        self.kept = False  # its rows are here; no transaction is needed any more
+        self.kept_before = False  # since a transaction that committed
         self._batches = batches
         self._endless = endless
         self._rest: pa.RecordBatch | None = None  # read and not yet fetched
@@ -93,6 +106,25 @@ class Cursor:
         self._done = batch is None
         return batch
 
+    async def keep(self, session: EngineSession) -> None:
+        """Read what is left, for the time after the transaction. Raises `LimitExceeded` where that is too
+        much."""
+        if self.kept:
+            return
+        rows: list[pa.RecordBatch] = []
+        size = 0
+        async for batch in self.fetch(session, None, None):
+            size += batch.nbytes
+            if size > HOLD_LIMIT_BYTES:
+                raise LimitExceeded(
+                    f"the rows of a cursor WITH HOLD exceed {HOLD_LIMIT_BYTES >> 20} MB",
+                    hint="Fetch within the transaction, or CREATE TABLE AS and read that.",
+                )
+            rows.append(batch)
+        self.kept = True
+        if rows:
+            self._batches, self._done = _again(rows), False
+
     def _ready(self) -> bool:
         """Rows are there already, and are only being made ready."""
         return self._endless and bool(getattr(self._batches, "ready", False))
@@ -105,6 +137,11 @@ class Cursor:
         task = asyncio.ensure_future(_release(self._batches, coming))
         _releasing.add(task)  # the loop itself keeps no reference
         task.add_done_callback(_releasing.discard)
+
+
+async def _again(batches: list[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
+    while batches:
+        yield batches.pop(0)
 
 
 async def _read(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:

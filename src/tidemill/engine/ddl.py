@@ -33,6 +33,7 @@ from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
 from tidemill.engine.turns import in_turn
 from tidemill.errors import (
+    About,
     DuplicateObject,
     InvalidTransactionState,
     Notice,
@@ -324,6 +325,7 @@ def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> P
             raise NotNullViolation(
                 f'column "{column.name}" of relation "{table.name}" contains null values',
                 hint="Give the column a DEFAULT.",
+                about=_about(s, table, column.name),
             )
         if value.null_count == rows.num_rows:
             return op, None
@@ -359,6 +361,10 @@ def _read(s: EngineSession, table: Table, ts: int, columns: Sequence[str]) -> pa
         return snapshot.read(columns).select([*columns, DIFF_COLUMN])
 
 
+def _about(s: EngineSession, table: Table, column: str) -> About:
+    return About(s.engine.catalog.state.full_name(table)[-2], table.name, column)
+
+
 def _plan_set_not_null(table: Table, column: Column) -> Plan:
     op = ops.SetNotNull(table.id, column.name, True)
 
@@ -367,7 +373,8 @@ def _plan_set_not_null(table: Table, column: Column) -> Plan:
             name = physical_names(table.desc)[table.desc.names.index(column.name)]
             if _read(s, table, ts, [name]).column(0).null_count:
                 raise NotNullViolation(
-                    f'column "{column.name}" of relation "{table.name}" contains null values'
+                    f'column "{column.name}" of relation "{table.name}" contains null values',
+                    about=_about(s, table, column.name),
                 )
             return op, None
 

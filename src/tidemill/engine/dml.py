@@ -52,7 +52,7 @@ class WritePlan:
         retracts: bool,
     ) -> None:
         self._verb = verb
-        self._target = Target(table)
+        self._target = Target(table, catalog)
         self._catalog = catalog
         self._source = source
         self._split = split

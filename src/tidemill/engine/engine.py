@@ -425,8 +425,8 @@ class LiveSituation:
     def prepared(self) -> Sequence[PreparedRow]:
         return self.session.statements.table()
 
-    def cursors(self) -> Sequence[str]:
-        return list(self.session.cursors)
+    def cursors(self) -> Sequence[tuple[str, bool]]:
+        return [(name, cursor.hold) for name, cursor in self.session.cursors.items()]
 
 
 def _restart(spark: SparkHost) -> None:

@@ -35,7 +35,7 @@ def plan_statement(
     s: EngineSession, statement: ast.Statement, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
     from tidemill.engine import (
-        backends,
+        acting,
         comments,
         connections_ddl,
         controls,
@@ -57,7 +57,7 @@ def plan_statement(
 
     match statement:
         case ast.Query():
-            return backends.plan_query(s, statement, types, catalog)
+            return acting.plan_query(s, statement, types, catalog)
         case ast.Subscribe():
             return subscribing.plan_subscribe(s, statement, types, catalog)
         case ast.Insert():

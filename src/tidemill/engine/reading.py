@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidemill.catalog.items import MaterializedView, Table, View
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.completeness import latest_complete, source_inputs, until_complete, until_readable
+from tidemill.engine.followed import dropped
 from tidemill.engine.inputs import Opened, open_inputs
 from tidemill.engine.local_rows import stream
 from tidemill.engine.plan import Value
@@ -133,6 +134,8 @@ async def answer(
     sources = source_inputs(catalog, bound)
     await until_readable(session, sources)
     ts = await choose_time(session, as_of, sources)
+    if as_of is not None:
+        _check_there(session, catalog, bound)
     await until_complete(session, sources, ts)
     fixed = _fixed(bound, params, replace(session.info(), mz_now=ts))
 
@@ -142,6 +145,15 @@ async def answer(
         return open_inputs(session.engine, catalog, bound, ts, situation=situation, pending=pending)
 
     return await _start(session, fixed, open_)
+
+
+def _check_there(session: EngineSession, catalog: CatalogState, bound: BoundQuery) -> None:
+    """That what the query reads was not dropped while it waited for a time to come: there is nothing of it at
+    that time."""
+    there = session.engine.catalog.state.items
+    for relation in bound.inputs.values():
+        if relation not in there and relation not in SYSTEM_RELATIONS_BY_ID:
+            raise dropped(catalog, catalog.relation(relation))
 
 
 async def constant(

@@ -10,7 +10,7 @@ from tidemill.catalog.items import Role, is_system, kind_name
 from tidemill.catalog.privileges import access_of
 from tidemill.catalog.role_ops import ownable
 from tidemill.engine.source_relations import Rows, Spec
-from tidemill.types.model import BOOL, INT8, TEXT, TIMESTAMPTZ
+from tidemill.types.model import BOOL, INT8, NAME, TEXT, TIMESTAMPTZ
 
 if TYPE_CHECKING:
     from tidemill.engine.system_relations import Situation
@@ -98,17 +98,8 @@ def _events(s: Situation) -> Rows:
 
 
 _TABLE_PRIVILEGES = [
-    (name, TEXT)
-    for name in (
-        "grantor",
-        "grantee",
-        "table_catalog",
-        "table_schema",
-        "table_name",
-        "privilege_type",
-        "is_grantable",
-        "with_hierarchy",
-    )
+    *((name, NAME) for name in ("grantor", "grantee", "table_catalog", "table_schema", "table_name")),
+    *((name, TEXT) for name in ("privilege_type", "is_grantable", "with_hierarchy")),
 ]
 
 ROLE_SPECS: list[Spec] = [

@@ -205,6 +205,7 @@ class DeclarePlan:
     name: str
     query: Readable
     endless: bool
+    hold: bool
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
@@ -215,7 +216,7 @@ class DeclarePlan:
         return None
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        if not session.current.explicit:
+        if not session.current.explicit and not self.hold:
             raise InvalidTransactionState(
                 "DECLARE CURSOR can only be used in transaction blocks", sqlstate="25P01"
             )
@@ -224,7 +225,15 @@ class DeclarePlan:
         if len(session.cursors) >= MAX_CURSORS:
             raise LimitExceeded(f"too many open cursors (limit {MAX_CURSORS})", hint="CLOSE some.")
         rows = await self.query.rows(session, params)
-        session.cursors[self.name] = Cursor(self.query.columns, rows, endless=self.endless)
+        cursor = Cursor(self.query.columns, rows, endless=self.endless, hold=self.hold)
+        if not session.current.explicit:
+            # Its transaction ends with the statement.
+            try:
+                await cursor.keep(session)
+            except BaseException:
+                cursor.close()
+                raise
+        session.cursors[self.name] = cursor
         return Complete("DECLARE CURSOR")
 
 
@@ -232,7 +241,8 @@ def plan_declare(
     session: EngineSession, statement: ast.Declare, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> Plan:
     query = _readable(session, statement.query, types, catalog)
-    return DeclarePlan(statement.name.value, query, isinstance(statement.query, ast.Subscribe))
+    endless = isinstance(statement.query, ast.Subscribe)
+    return DeclarePlan(statement.name.value, query, endless, statement.hold)
 
 
 def find_cursor(session: EngineSession, name: str) -> Cursor:
@@ -253,9 +263,12 @@ def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
     async def act(s: EngineSession) -> Outcome:
         now = find_cursor(s, statement.cursor.value)
         seconds = None if timeout is None else timeout / 1000
+        if statement.move:
+            passed = [b.num_rows async for b in now.fetch(s, statement.count, seconds)]
+            return Complete(f"MOVE {sum(passed)}")
         return Rows(now.columns, now.fetch(s, statement.count, seconds), tag="FETCH")
 
-    return Action(act, cursor.columns)
+    return Action(act, None if statement.move else cursor.columns)
 
 
 def plan_close(session: EngineSession, statement: ast.Close) -> Plan:

@@ -443,6 +443,9 @@ class EngineSession:
             self._end(committed=False)
             return False
         try:
+            for cursor in self.cursors.values():
+                if cursor.hold:
+                    await cursor.keep(self)
             if transaction.writes:
                 await self.engine.commit(transaction)
         except BaseException:
@@ -457,9 +460,11 @@ class EngineSession:
     def _end(self, *, committed: bool) -> None:
         self.variables.end(committed=committed)
         self.transaction = None
-        for cursor in self.cursors.values():
-            cursor.close()
-        self.cursors.clear()
+        for name, cursor in list(self.cursors.items()):
+            if not (cursor.kept and (committed or cursor.kept_before)):
+                cursor.close()
+                del self.cursors[name]
+            cursor.kept_before = cursor.kept
 
     def _in_failed_block(self) -> bool:
         return self.transaction is not None and self.transaction.failed

@@ -36,6 +36,7 @@ from tidemill.engine.pg.cluster import CLUSTER_SPECS
 from tidemill.engine.pg.descriptions import DESCRIPTION_SPECS
 from tidemill.engine.pg.empty import EMPTY_SPECS
 from tidemill.engine.pg.info import INFO_COLUMNS, INFO_SCHEMATA, INFO_SPECS, INFO_TABLES
+from tidemill.engine.pg.info_empty import INFO_EMPTY_SPECS
 from tidemill.engine.pg.oids import system_oid
 from tidemill.engine.pg.own_session import OWN_SESSION_SPECS, PreparedRow
 from tidemill.engine.pg.procs import PROC_SPECS
@@ -115,8 +116,8 @@ class Situation(Protocol):
         """By the session that asks."""
         ...
 
-    def cursors(self) -> Sequence[str]:
-        """Those that the session that asks has open."""
+    def cursors(self) -> Sequence[tuple[str, bool]]:
+        """Those that the session that asks has open, and whether they are WITH HOLD."""
         ...
 
 
@@ -336,6 +337,7 @@ _SPECS: list[Spec] = [
     COMMENTS_SPEC,
     *EMPTY_SPECS,
     *INFO_SPECS,
+    *INFO_EMPTY_SPECS,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

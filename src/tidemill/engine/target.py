@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.catalog.items import Table
-from tidemill.errors import NotNullViolation
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import About, NotNullViolation
 from tidemill.types.arrow import DIFF_COLUMN, storage_schema
 from tidemill.types.identity import canonical
 from tidemill.types.model import Kind, SqlType
@@ -30,10 +31,12 @@ _ONE = {diff: pa.array([diff], pa.int64()) for diff in (1, -1)}
 class Target:
     """One table as one state of the catalog defines it."""
 
-    __slots__ = ("_jsonb", "_not_null", "_schema", "table")
+    __slots__ = ("_in", "_jsonb", "_not_null", "_schema", "table")
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, catalog: CatalogState) -> None:
         self.table = table
+        # The schema's name, for errors.
+        self._in = catalog.full_name(table)[-2]
         # Of the updates: the table's columns under their physical names, then the diff.
         self._schema = storage_schema(table.desc).append(pa.field(DIFF_COLUMN, pa.int64()))
         columns = list(enumerate(table.desc.columns))
@@ -73,6 +76,7 @@ class Target:
         return NotNullViolation(
             f'null value in column "{name}" of relation "{self.table.name}" violates not-null constraint',
             detail=f"Failing row contains ({shown}).",
+            about=About(self._in, self.table.name, name),
         )
 
 

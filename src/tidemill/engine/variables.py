@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tidemill.engine.pg.zones import zone_names
-from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
+from tidemill.errors import InvalidValue, LimitExceeded, TidemillError, UndefinedObject
 from tidemill.sql.names import quote_ident
 
 SERVER_VERSION = "16.4"  # the PostgreSQL release whose behaviour we follow; drivers switch features on it
@@ -350,6 +350,11 @@ SYSTEM_PARAMETERS: Mapping[str, Variable] = {v.name: v for v in _SYSTEM}
 REPORTED_NAMES = {"datestyle": "DateStyle", "intervalstyle": "IntervalStyle", "timezone": "TimeZone"}
 
 
+# Variables of the application's own, as PostgreSQL lets it have them: my_app.user_id.
+MAX_OWN = 1_000
+_OWN_NAME = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
+
+
 def unknown_parameter(name: str) -> UndefinedObject:
     return UndefinedObject(
         f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists the parameters."
@@ -369,6 +374,7 @@ class Variables:
         self._defaults.update(initial)  # what the client asked for at start is what RESET goes back to
         self._values: dict[str, str] = dict(self._defaults)
         self._local: dict[str, str] = {}
+        self._own: dict[str, Variable] = {}
         # Values when the transaction began, for a rollback. The very same object as long as nothing was set:
         # `_values` is never changed, only replaced.
         self._saved: dict[str, str] | None = None
@@ -377,17 +383,38 @@ class Variables:
 
     def find(self, name: str) -> Variable:
         key = ALIASES.get(name.lower(), name.lower())
-        variable = SESSION_VARIABLES.get(key)
+        variable = SESSION_VARIABLES.get(key) or self._own.get(key)
         if variable is None:
             raise unknown_parameter(name)
         return variable
 
+    def _make(self, name: str) -> None:
+        """A variable of the application's own, which there is once it was set: its name has a dot in it."""
+        key = name.lower()
+        if "." not in key or key in self._own:
+            return
+        if _OWN_NAME.fullmatch(key) is None:
+            raise TidemillError(
+                f'invalid configuration parameter name "{name}"',
+                detail="Custom parameter names must be two or more simple identifiers separated by dots.",
+                sqlstate="42602",
+            )
+        if len(self._own) >= MAX_OWN:
+            raise LimitExceeded(f"too many variables of one's own (limit {MAX_OWN})")
+        self._own[key] = Variable(key, "", _text, "")
+        self._defaults[key] = ""
+
     def get(self, name: str) -> str:
         if (compute := self._computed.get(name)) is not None:
             return compute()
-        return self._local.get(name, self._values[name])
+        found = self._local.get(name)
+        if found is None:
+            found = self._values.get(name)
+        # One that was made after the values were saved that a rollback brought back.
+        return self._defaults[name] if found is None else found
 
     def set(self, name: str, value: str, *, local: bool = False) -> Variable:
+        self._make(name)
         variable = self.find(name)
         if variable.read_only:
             raise CannotChange(f'parameter "{variable.name}" cannot be changed')
@@ -467,7 +494,8 @@ class Variables:
 
 def setting_text(name: str, values: Sequence[str]) -> str:
     """What SET is given, as the variable keeps it: schemas are names, each by itself."""
-    return ", ".join(map(quote_ident, values) if name == "search_path" else values)
+    known = ALIASES.get(name.lower(), name.lower())
+    return ", ".join(map(quote_ident, values) if known == "search_path" else values)
 
 
 def parse_search_path(text: str) -> list[str]:

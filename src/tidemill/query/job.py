@@ -148,7 +148,10 @@ class Job:
         damaged = _damaged_part(str(e))
         if damaged is not None:
             return damaged
-        return _mapper()(e)
+        told = _mapper()(e)
+        if told.sqlstate == "53200":
+            self._host.ran_out_of_memory()
+        return told
 
 
 def _propagate(host: SparkHost, session: Any) -> None:

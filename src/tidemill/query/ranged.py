@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidemill.query.growth import Growth
 from tidemill.query.job import Job
 from tidemill.query.read import Constant, Input, prepare
 from tidemill.query.relation import frame_of, jdf_of
@@ -78,7 +79,9 @@ def ranged_query(
     """As `ranged`, of a query's rows. The keys know its columns as c0, c1, ... (`query_names`)."""
     with planned(host, sql_text, inputs, job) as (slot, jdf):
         frame = frame_of(slot, jdf).toDF(*query_names(columns))
-        return _dealt(host, job, frame, columns, keys, ranges, counted)
+        return _dealt(
+            host, job, frame, columns, keys, ranges, counted, spooled=slot.growth is not Growth.NONE
+        )
 
 
 def query_names(columns: Sequence[Column]) -> list[str]:
@@ -104,6 +107,8 @@ def _dealt(
     keys: Sequence[RangeKey],
     ranges: int,
     counted: bool,
+    *,
+    spooled: bool = False,
 ) -> ResultStream:
     from pyspark.sql import functions as F
 
@@ -117,7 +122,7 @@ def _dealt(
     schema = arrow_schema(RelationDesc(tuple(columns)))
     for name, t in ((DIFF_COLUMN, pa.int64()), (RANGE_COLUMN, pa.int32())):
         schema = schema.append(pa.field(name, t))
-    return ResultStream(host, job, jdf_of(frame), schema)
+    return ResultStream(host, job, jdf_of(frame), schema, spooled=spooled)
 
 
 def _sort_column(column: Any, key: RangeKey) -> Any:

@@ -61,6 +61,19 @@ class Prepared:
         return not self.parts and self.count is None and not self.counted
 
     @property
+    def repeats(self) -> bool:
+        """Whether a row stands for several."""
+        return self.counted or any(part.max_diff > 1 for part in self.parts)
+
+    @property
+    def row_bytes(self) -> int:
+        """What a row takes in memory on average."""
+        rows, size = self._part_sizes
+        if self.table is not None:
+            rows, size = rows + self.table.num_rows, size + self.table.nbytes
+        return size // max(1, rows)
+
+    @property
     def _part_sizes(self) -> tuple[int, int]:
         """(rows, bytes of them in memory) of the parts."""
         return sum(part.rows for part in self.parts), sum(part.weight for part in self.parts)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -25,7 +26,9 @@ import pyarrow as pa
 
 from tidemill.errors import Internal, LimitExceeded, Unavailable
 from tidemill.persist.part import ROW_GROUP_BYTES
+from tidemill.query.growth import Growth, growth
 from tidemill.query.job import Job
+from tidemill.query.spool import Spool
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import Column, RelationDesc
 
@@ -60,8 +63,9 @@ def run(
     caller cancel before this returns. Raises what reading the inputs raises, Spark's errors as
     `map_spark_error` tells them, `QueryCanceled`, `Unavailable`."""
     job = job or Job(host)
-    with planned(host, sql_text, inputs, job) as (_, frame):
-        return ResultStream(host, job, frame, arrow_schema(RelationDesc(tuple(columns))))
+    with planned(host, sql_text, inputs, job) as (slot, frame):
+        schema = arrow_schema(RelationDesc(tuple(columns)))
+        return ResultStream(host, job, frame, schema, spooled=slot.growth is not Growth.NONE)
 
 
 @contextmanager
@@ -79,7 +83,11 @@ def planned(
         for name, given in inputs.items()
     }
     small = all(p.small for p in prepared.values())
+    grown = growth(sql_text, small=small)
+    if grown is Growth.NONE and any(p.repeats for p in prepared.values()):
+        grown = Growth.ROWS
     with job.running(), host.lease(small=small) as slot:
+        slot.grow(grown, max((p.row_bytes for p in prepared.values()), default=0), host.heap_bytes)
         views: list[str] = []
         try:
             for name, relation in prepared.items():
@@ -122,20 +130,28 @@ class ResultStream:
     """Iterate for `pa.RecordBatch`es of `schema`; close (or exhaust) it to release the job. Iteration from
     several threads is allowed, one at a time; `cancel` at any time."""
 
-    def __init__(self, host: SparkHost, job: Job, frame: Any, schema: pa.Schema) -> None:
+    def __init__(
+        self, host: SparkHost, job: Job, frame: Any, schema: pa.Schema, *, spooled: bool = False
+    ) -> None:
+        """`spooled`: nobody knows how large a partition is."""
         self.schema = schema
         self._host = host
         self._job = job
         self._source = _spark_arrow_schema(frame, schema)
         # RDD of byte arrays, one per batch: computes the plan's shuffles now, its last stage wave by wave.
-        self._rdd = frame.toArrowBatchRdd().toJavaRDD()
+        batches = frame.toArrowBatchRdd()
+        self._rdd = batches.toJavaRDD()
+        self._spool = Spool(host, job, batches) if spooled else None
         self._partitions = int(self._rdd.getNumPartitions())
         self._next_partition = 0
         self._widest = max(2, int(host.heap_bytes * WAVE_SHARE) // ROW_GROUP_BYTES)
         self._width = min(max(2, host.cores), self._widest)
+        if spooled:
+            # Each has its own part of the disk, and takes a connection.
+            self._widest = self._width
         # The wave after the one that is read now; None when there is none left to start.
-        self._ahead: Future[_Wave] | None = None
-        self._wave: _Wave | None = None
+        self._ahead: Future[_Wave | _SpooledWave] | None = None
+        self._wave: _Wave | _SpooledWave | None = None
         self._closed = False
         host.metrics.add(active=1)
 
@@ -190,6 +206,8 @@ class ResultStream:
         if unfinished and not self._job.cancelled:
             self._job.stop_jobs()
         self._rdd = None
+        if self._spool is not None:
+            self._spool.close()
 
     # -- waves -----------------------------------------------------------------------------------------
 
@@ -211,12 +229,13 @@ class ResultStream:
         self._next_partition = min(self._partitions, first + self._width)
         return first, self._next_partition
 
-    def _run_wave(self, first: int, end: int) -> _Wave:
+    def _run_wave(self, first: int, end: int) -> _Wave | _SpooledWave:
         with self._job.running() as session:
             context = session.sparkContext
-            jvm = context._jvm
             self._host.metrics.add(jobs=1)
-            served = jvm.PythonRDD.runJob(context._jsc.sc(), self._rdd, list(range(first, end)))
+            if self._spool is not None:
+                return _SpooledWave(self._spool, context, first, end)
+            served = context._jvm.PythonRDD.runJob(context._jsc.sc(), self._rdd, list(range(first, end)))
             return _Wave(served)
 
     def _read(self) -> pa.RecordBatch | None:
@@ -288,7 +307,55 @@ class _Wave:
         self._server._detach()
 
 
-def _discard(future: Future[_Wave]) -> None:
+class _SpooledWave:
+    """As `_Wave`, of partitions that wait on disk: one after the other is read from there."""
+
+    def __init__(self, spool: Spool, context: Any, first: int, end: int) -> None:
+        self._spool = spool
+        self._context = context
+        self._left = list(range(first, end))
+        self._open: _Wave | None = None
+        self._over = threading.Event()
+        self.bytes = 0
+        self._fill(self._left)
+
+    def read(self) -> pa.Buffer | None:
+        while not self._over.is_set():
+            if self._open is None:
+                if not self._left:
+                    return None
+                self._open = self._next()
+            data = self._open.read()
+            if data is not None:
+                self.bytes += data.size
+                return data
+            self._open = None
+            self._spool.drop(self._left.pop(0))
+        return None
+
+    def interrupt(self) -> None:
+        self._over.set()
+        reading = self._open
+        if reading is not None:
+            reading.interrupt()
+
+    def _fill(self, partitions: list[int]) -> None:
+        nothing = _Wave(self._spool.fill(self._context, partitions))
+        if nothing.read() is not None:
+            raise Internal("a partition that was put aside came along")
+
+    def _next(self) -> _Wave:
+        partition = self._left[0]
+        served = self._spool.serve(partition)
+        if served is None:
+            self._fill([partition])
+            served = self._spool.serve(partition)
+        if served is None:
+            raise Unavailable("a part of the result was lost", hint="run the statement again")
+        return _Wave(served)
+
+
+def _discard(future: Future[_Wave | _SpooledWave]) -> None:
     if not future.cancelled() and future.exception() is None:
         future.result().interrupt()
 

@@ -123,9 +123,10 @@ def spark_conf(
             (
                 _java_options(where, scratch, socket_dir),
                 "-XX:+UseParallelGC",
-                # The thread that runs out of memory may be the one that a query waits for: it would wait for
-                # ever. A JVM that is gone is noticed, told of, and made anew.
-                "-XX:+ExitOnOutOfMemoryError",
+                # The thread that runs out of memory may be the one that all wait for: they would wait for
+                # ever. A JVM that is gone is noticed, told of, and made anew. Where tasks run in it, it is
+                # nearly always a task: those may fail alone (`exhausted`).
+                *([] if where is Place.ONE_JVM else ["-XX:+ExitOnOutOfMemoryError"]),
                 *LATE_COMPILATION,
             )
         ),
@@ -170,6 +171,8 @@ def spark_conf(
     if where is Place.ONE_JVM:
         conf["spark.task.maxDirectResultSize"] = str(DIRECT_RESULT_BYTES)
         conf["spark.rpc.message.maxSize"] = str(2 * DIRECT_RESULT_BYTES >> 20)
+        # A task that finds no memory fails by itself; Spark would end the process.
+        conf["spark.executor.killOnFatalError.depth"] = "0"
     else:
         conf |= EXECUTORS
         conf["spark.executor.extraJavaOptions"] = "-Duser.timezone=UTC"
@@ -203,6 +206,8 @@ def _java_options(where: Place, scratch: Path, socket_dir: Path) -> str:
 
 # Executors that are processes of their own can die alone, and the others should go on soon.
 EXECUTORS: dict[str, str] = {
+    # A block of a result (`spool`) that is larger comes by a file, not through the driver's heap.
+    "spark.network.maxRemoteBlockSizeFetchToMem": str(MAX_PARTITION_BYTES),
     # Any free core is better than waiting for one near the data: a tick has a second for everything.
     "spark.locality.wait": "0s",
     # A machine that vanishes without a word is given up after a minute. (The end of a process is seen at

@@ -20,6 +20,7 @@ from typing import Any
 
 from tidemill.errors import Unavailable
 from tidemill.persist.part import group_rows
+from tidemill.query.growth import Growth
 from tidemill.sql.functions.python import register
 
 # A lease lasts some tens of milliseconds (analysis only), so more would only be needed beyond a hundred
@@ -36,6 +37,18 @@ MIN_SPLIT_BYTES = 64 << 10
 _SHUFFLED = "spark.sql.shuffle.partitions"
 _SPLIT = "spark.sql.files.maxPartitionBytes"
 _JOINED = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+# Rows that some operators keep in the heap, however long they are, before they begin to put them aside.
+_KEPT = tuple(
+    f"spark.sql.{name}.buffer.in.memory.threshold"
+    for name in ("cartesianProductExec", "windowExec", "sortMergeJoinExec")
+)
+# A batch of a result is bounded by its rows alone. Where these may be long, as many as are a sixteenth of the
+# heap if each is a megabyte: a batch is there several times while it is made.
+GROWN_BATCH_ROWS = 1_024
+WIDE_SHARE = 1 / 16
+# Rows that are longer on average are wide.
+WIDE_ROW_BYTES = 16 << 10
 
 _SMALL = {
     "spark.sql.adaptive.enabled": "false",
@@ -62,6 +75,18 @@ class Slot:
         self._usual: dict[str, str] = {}
         # Into how many partitions what the query reads is cut.
         self._pieces = 0
+        self.growth = Growth.NONE
+
+    def grow(self, growth: Growth, row_bytes: int, heap_bytes: int) -> None:
+        """What the query makes of its inputs, whose rows have so many bytes on average."""
+        self.growth = growth
+        if growth is Growth.NONE:
+            return
+        wide = growth is Growth.WIDTH or row_bytes > WIDE_ROW_BYTES
+        few = max(16, int(heap_bytes * WIDE_SHARE) >> 20)
+        self._bound(_BATCH, min, few if wide else GROWN_BATCH_ROWS)
+        for key in _KEPT if wide else ():
+            self._bound(key, min, few)
 
     def expect(self, rows: int, memory: int, size: int) -> None:
         """The query reads so many more rows, which take so much memory, from so many bytes of Parquet.
@@ -87,6 +112,7 @@ class Slot:
             self.jsession.conf().set(key, value)
         self._usual.clear()
         self._pieces = 0
+        self.growth = Growth.NONE
 
 
 class Slots:

@@ -21,11 +21,13 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tidemill.errors import Internal, TidemillError, Unavailable
 from tidemill.query.executors import Executors
+from tidemill.query.exhausted import Exhausted
 from tidemill.query.java import Java, find_java
 from tidemill.query.metrics import QueryMetrics
 from tidemill.query.scratch import Scratch
@@ -138,6 +140,7 @@ class SparkHost:
         self._settled = threading.Event()  # ready or failed
         self._slots: Slots | None = None  # sessions for queries, of the present JVM
         self._executors: Executors | None = None  # of the present session, where they are processes
+        self._exhausted: Exhausted | None = None  # of the present session, where they are not
         self._given_up = ""  # why we ended the JVM ourselves, for whoever sees its death
         self._settings: dict[str, str] = {}  # all that the present session was started with
         # For what must not run on a caller's thread: waves ahead of a reader, cancels. Idle threads cost
@@ -318,6 +321,8 @@ class SparkHost:
                 self._executors = executors
                 self._given_up = ""
                 self.started_seconds = time.monotonic() - began
+            if self.place is Place.ONE_JVM:
+                self._watch_memory()
             if executors is not None:
                 executors.wait(lambda: self._stopping or self._failure is not None)
                 self._watch_executors(executors)
@@ -467,6 +472,41 @@ class SparkHost:
                 log.debug("the session could not be asked, its process is gone: %s", e)
 
         threading.Thread(target=watch, name="spark-executors", daemon=True).start()
+
+    def _watch_memory(self) -> None:
+        """From now on, in a thread."""
+        with self._lock:
+            process = self._process
+            exhausted = self._exhausted = Exhausted(
+                self.scratch / "jvm.log", self._empty_job, partial(self._end_exhausted, process)
+            )
+
+        def over() -> bool:
+            with self._lock:
+                return self._stopping or self._process is not process
+
+        threading.Thread(
+            target=exhausted.watch, args=(over, time.sleep), name="spark-memory", daemon=True
+        ).start()
+
+    def _empty_job(self) -> None:
+        context = self.session.sparkContext
+        context._jsc.setLocalProperty("spark.scheduler.pool", "probe")
+        self.session._jsparkSession.range(1).count()
+
+    def _end_exhausted(self, process: subprocess.Popen[bytes] | None, why: str) -> None:
+        with self._lock:
+            if process is None or self._stopping or self._process is not process:
+                return
+        log.error("Spark's JVM is ended: %s", why)
+        process.kill()
+
+    def ran_out_of_memory(self) -> None:
+        """Somebody met the end of the heap: see that the JVM is still of use. Returns at once."""
+        with self._lock:
+            exhausted = self._exhausted
+        if exhausted is not None:
+            exhausted.met()
 
     def _give_up(self, why: str) -> None:
         with self._lock:

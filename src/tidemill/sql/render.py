@@ -301,7 +301,7 @@ def _copy_options(o: ast.CopyOptions) -> str:
 
 @to_sql.register
 def _(s: ast.CopyFrom) -> str:
-    return f"COPY {s.table}{_columns(s.columns)} FROM STDIN{_copy_options(s.options)}"
+    return f"COPY {s.table}{_columns(s.columns)} FROM STDIN{_copy_options(s.options)}{_where(s.where)}"
 
 
 @to_sql.register
@@ -361,13 +361,14 @@ def _(s: ast.SetTransaction) -> str:
 
 @to_sql.register
 def _(s: ast.Declare) -> str:
-    return f"DECLARE {s.name} {_if(s.binary, 'BINARY')}CURSOR FOR {to_sql(s.query)}"
+    return f"DECLARE {s.name} {_if(s.binary, 'BINARY')}CURSOR {_if(s.hold, 'WITH HOLD')}FOR {to_sql(s.query)}"
 
 
 @to_sql.register
 def _(s: ast.Fetch) -> str:
     timeout = "" if s.timeout is None else f" WITH (TIMEOUT = {quote_literal(s.timeout)})"
-    return f"FETCH {'ALL' if s.count is None else s.count} FROM {s.cursor}{timeout}"
+    verb = "MOVE" if s.move else "FETCH"
+    return f"{verb} {'ALL' if s.count is None else s.count} FROM {s.cursor}{timeout}"
 
 
 @to_sql.register

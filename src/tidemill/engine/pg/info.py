@@ -140,6 +140,66 @@ def _constraints(s: Situation) -> Iterable[Record]:
                 "enforced": "NO",
                 "nulls_distinct": None if key.primary else "YES",
             }
+        for column in _not_null(r):
+            yield {
+                "constraint_catalog": s.database,
+                "constraint_schema": r.schema,
+                "constraint_name": _not_null_name(r, column),
+                "table_catalog": s.database,
+                "table_schema": r.schema,
+                "table_name": r.name,
+                "constraint_type": "CHECK",
+                "is_deferrable": "NO",
+                "initially_deferred": "NO",
+                "enforced": "YES",
+            }
+
+
+def _not_null(r: PgRelation) -> list[str]:
+    return [c.name for c in r.desc.columns if not c.nullable] if isinstance(r.item, Table) else []
+
+
+def _not_null_name(r: PgRelation, column: str) -> str:
+    return f"{r.name}_{column}_not_null"
+
+
+def _checks(s: Situation) -> Iterable[Record]:
+    """To be no NULL is a check in the standard's eyes."""
+    for r in world(s.catalog, s.database).relations:
+        for column in _not_null(r):
+            yield {
+                "constraint_catalog": s.database,
+                "constraint_schema": r.schema,
+                "constraint_name": _not_null_name(r, column),
+                "check_clause": f"{column} IS NOT NULL",
+            }
+
+
+def _constraint_tables(s: Situation) -> Iterable[Record]:
+    """Keys alone, as in PostgreSQL."""
+    for record in _constraints(s):
+        if record["constraint_type"] != "CHECK":
+            yield {name: record[name] for name in _CONSTRAINT_TABLE}
+
+
+def _element_types(s: Situation) -> Iterable[Record]:
+    for r, number in world(s.catalog, s.database).columns():
+        element = r.desc.columns[number - 1].type.element
+        if r.desc.columns[number - 1].type.kind is not Kind.ARRAY or element is None:
+            continue
+        t = types()[column_oid(element)]
+        yield {
+            "object_catalog": s.database,
+            "object_schema": r.schema,
+            "object_name": r.name,
+            "object_type": "TABLE",
+            "collection_type_identifier": str(number),
+            "data_type": t.sql_name,
+            "udt_catalog": s.database,
+            "udt_schema": "pg_catalog",
+            "udt_name": t.name,
+            "dtd_identifier": f"a{number}",
+        }
 
 
 def _key_columns(s: Situation) -> Iterable[Record]:
@@ -205,8 +265,15 @@ INFO_COLUMNS = spec(
     _columns,
     nulls=True,
 )
+_CONSTRAINT_TABLE = (
+    "table_catalog",
+    "table_schema",
+    "table_name",
+    "constraint_catalog",
+    "constraint_schema",
+    "constraint_name",
+)
 _CONSTRAINT = "constraint_catalog name, constraint_schema name, constraint_name name"
-_ROUTINE = "specific_catalog name, specific_schema name, specific_name name"
 
 INFO_SPECS: list[Spec] = [
     spec(
@@ -242,28 +309,27 @@ INFO_SPECS: list[Spec] = [
         f"""{_CONSTRAINT}, unique_constraint_catalog name, unique_constraint_schema name,
         unique_constraint_name name, match_option text, update_rule text, delete_rule text""",
     ),
+    spec(_SCHEMA, "check_constraints", f"{_CONSTRAINT}, check_clause text", _checks),
+    spec(_SCHEMA, "constraint_table_usage", f"{_TABLE}, {_CONSTRAINT}", _constraint_tables),
     spec(
         _SCHEMA,
-        "routines",
-        f"""{_ROUTINE}, routine_catalog name, routine_schema name, routine_name name, routine_type text,
-        data_type text, external_language text, routine_definition text""",
+        "element_types",
+        """object_catalog name, object_schema name, object_name name, object_type text,
+        collection_type_identifier name, data_type text, character_maximum_length int4,
+        character_octet_length int4, character_set_catalog name, character_set_schema name,
+        character_set_name name, collation_catalog name, collation_schema name, collation_name name,
+        numeric_precision int4, numeric_precision_radix int4, numeric_scale int4, datetime_precision int4,
+        interval_type text, interval_precision int4, udt_catalog name, udt_schema name, udt_name name,
+        scope_catalog name, scope_schema name, scope_name name, maximum_cardinality int4,
+        dtd_identifier name""",
+        _element_types,
+        nulls=True,
     ),
     spec(
         _SCHEMA,
-        "parameters",
-        f"""{_ROUTINE}, ordinal_position int4, parameter_mode text, parameter_name name, data_type text""",
-    ),
-    spec(
-        _SCHEMA,
-        "triggers",
-        """trigger_catalog name, trigger_schema name, trigger_name name, event_manipulation text,
-        event_object_catalog name, event_object_schema name, event_object_table name, action_order int4,
-        action_statement text, action_timing text""",
-    ),
-    spec(
-        _SCHEMA,
-        "sequences",
-        "sequence_catalog name, sequence_schema name, sequence_name name, data_type text",
+        "information_schema_catalog_name",
+        "catalog_name name",
+        lambda s: [{"catalog_name": s.database}],
     ),
     spec(_SCHEMA, "enabled_roles", "role_name name", _roles),
     spec(_SCHEMA, "applicable_roles", "grantee name, role_name name, is_grantable text"),

@@ -7,9 +7,9 @@ privileges on here (functions, types, languages) everybody may use.
 
 from __future__ import annotations
 
-from tidemill.catalog.access import PRIVILEGES
+from tidemill.catalog.access import PRIVILEGES, PUBLIC
 from tidemill.catalog.items import Item, Role
-from tidemill.catalog.privileges import Privileges, members_of
+from tidemill.catalog.privileges import Privileges, access_of, members_of
 from tidemill.engine.oids import item_oid
 from tidemill.engine.pg.facts import PgFacts, split_name
 from tidemill.errors import InvalidValue, UndefinedObject
@@ -21,14 +21,18 @@ _ON_RELATIONS = ("table", "column", "any_column")
 
 
 def may(f: PgFacts, user: str | int | None, kind: str, what: str | int, privileges: str) -> bool | None:
-    """`user` is a name or an OID (None: who asks); of several privileges one is enough."""
-    role = _role(f, f.session.user if user is None else user)
+    """`user` is a name or an OID (None: who asks; `public` and 0: everybody); of several privileges one is
+    enough."""
+    everybody = user in (PUBLIC, 0)
+    role = None if everybody else _role(f, f.session.user if user is None else user)
     wanted = [_privilege(p) for p in privileges.split(",")]
     if kind not in (*_ON_RELATIONS, "schema", "database"):
         return True
     found = _find(f, kind, what)
-    if role is None or found is None:
+    if found is None or (role is None and not everybody):
         return None
+    if role is None:
+        return _all_may(f, found, wanted)
     if not isinstance(found, str):
         mine = Privileges(f.catalog, role)
         # Nobody but the owner can grant.
@@ -36,6 +40,14 @@ def may(f: PgFacts, user: str | int | None, kind: str, what: str | int, privileg
             not grant and mine.has(found, "USAGE" if name == "CONNECT" else name) for name, grant in wanted
         )
     return role.superuser or (found, False) in wanted
+
+
+def _all_may(f: PgFacts, found: Item | str, wanted: list[tuple[str, bool]]) -> bool:
+    """What PUBLIC, which is no role, was granted."""
+    if isinstance(found, str):
+        return (found, False) in wanted
+    granted = {p for g in access_of(f.catalog, found).grants if g.to == PUBLIC for p in g.privileges}
+    return any(not grant and ("USAGE" if name == "CONNECT" else name) in granted for name, grant in wanted)
 
 
 def has_role(f: PgFacts, user: str | int | None, role: str | int, privileges: str) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -92,8 +93,18 @@ def column_oid(t: SqlType) -> int:
     return oid(t)
 
 
+# Lists and maps by the modifier that stands for what is in them: a type has one OID whatever that is. There
+# are as many as types that columns have.
+_WHOLE: dict[int, str] = {}
+
+
 def column_typmod(t: SqlType) -> int:
+    """pg_attribute.atttypmod, which `format_type` understands."""
     inner = t.element if t.kind is Kind.ARRAY and t.element is not None else t
+    if inner.kind in (Kind.LIST, Kind.MAP):
+        number = zlib.crc32(str(inner).encode()) >> 1
+        _WHOLE[number] = str(inner)
+        return number
     return -1 if inner.kind is Kind.MZ_TIMESTAMP else typmod(t)
 
 
@@ -172,6 +183,8 @@ def format_type(number: int | None, modifier: int | None) -> str | None:
         return f"{format_type(t.element, modifier)}[]"
     if modifier is None:
         return t.sql_name
+    if t.name in ("list", "map") and modifier in _WHOLE:
+        return _WHOLE[modifier]
     if modifier < 0:
         return "bpchar" if t.name == "bpchar" else t.sql_name
     if t.name == "numeric" and modifier >= 4:

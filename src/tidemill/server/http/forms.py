@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from typing import Any
 
 from tidemill.engine.api import Session
@@ -23,6 +24,8 @@ def error_json(error: Exception) -> dict[str, Any]:
             "hint": error.hint,
             "position": error.position,
         }
+        if error.about is not None:
+            found |= asdict(error.about)
         return {key: value for key, value in found.items() if value is not None}
     _log.error("a statement over HTTP failed in a way that is a bug", exc_info=error)
     return {"message": "internal error", "code": "XX000", "hint": "The server's log tells more."}

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from tidemill.errors import Notice, TidemillError
+from tidemill.errors import About, Notice, TidemillError
 from tidemill.types import wire
 from tidemill.types.model import Column, SqlType
 
@@ -99,8 +99,12 @@ def _fields(pairs: Iterable[tuple[bytes, str | None]]) -> bytes:
     return b"".join(code + _cstring(text) for code, text in pairs if text) + b"\0"
 
 
+_NOTHING = About()
+
+
 def error_response(error: TidemillError, *, severity: str = "ERROR") -> bytes:
     """`severity` is ERROR, FATAL (the connection ends) or PANIC."""
+    about = error.about or _NOTHING
     return message(
         b"E",
         _fields(
@@ -112,6 +116,11 @@ def error_response(error: TidemillError, *, severity: str = "ERROR") -> bytes:
                 (b"D", error.detail),
                 (b"H", error.hint),
                 (b"P", str(error.position) if error.position else None),
+                (b"s", about.schema),
+                (b"t", about.table),
+                (b"c", about.column),
+                (b"d", about.data_type),
+                (b"n", about.constraint),
             )
         ),
     )

@@ -63,20 +63,22 @@ class SetTransaction(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Declare(Statement):
-    """DECLARE name [BINARY] [NO SCROLL] CURSOR FOR query | SUBSCRIBE ..."""
+    """DECLARE name [BINARY] [NO SCROLL] CURSOR [WITH HOLD] FOR query | SUBSCRIBE ..."""
 
     name: Ident
     query: Query | Subscribe
     binary: bool = False
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch(Statement):
-    """FETCH [count] FROM cursor [WITH (TIMEOUT = '...')]."""
+    """FETCH [count] FROM cursor [WITH (TIMEOUT = '...')]; MOVE, which shows no rows."""
 
     cursor: Ident
     count: int | None = 1  # None = ALL
     timeout: str | None = None  # an interval, as text
+    move: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,11 +84,12 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class CopyFrom(Statement):
-    """COPY table [(columns)] FROM STDIN [options]."""
+    """COPY table [(columns)] FROM STDIN [options] [WHERE condition]."""
 
     table: Name
     columns: tuple[Ident, ...] = ()
     options: CopyOptions = CopyOptions()
+    where: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tidemill.sql.functions.markers import Fixed, fixed, parameter
 from tidemill.sql.functions.signature import Fn
 from tidemill.sql.functions.tree import Tree, boolean, call, case, column, eq, integer, string
 from tidemill.sql.functions.tree import field as field_of
-from tidemill.types.model import Kind, SqlType
+from tidemill.types.model import Kind, SqlType, face
 
 # The key of the Op that is GROUPING(...): what it is, the grouping knows (`grouping`).
 GROUPING = "grouping"
@@ -41,6 +41,11 @@ class Const(Node):
 
     value: Any  # pa.Scalar | str | None
     position: int | None = field(default=None, compare=False)
+    # 1.0 and 1.00 are one value of one type, and yet not the same: what is made of them shows other digits.
+    shown: object = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shown", face(self.type))
 
 
 def fitted(node: Const) -> Const:

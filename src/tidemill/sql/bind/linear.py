@@ -134,7 +134,7 @@ def _select(select: exp.Select) -> list[exp.Select]:
     for tree in (*select.expressions, *([where] if where is not None else [])):
         _check_scalar(tree)
     clause = select.args.get("from_")
-    if clause is None or isinstance(clause.this, exp.Values):
+    if clause is None or isinstance(clause.this, exp.Values) or _counted(clause.this):
         # Rows that are always there: no change is theirs.
         return []
     source = clause.this
@@ -145,6 +145,11 @@ def _select(select: exp.Select) -> list[exp.Select]:
     if isinstance(source, exp.Subquery):
         return [_over(select, b, source.alias) for b in _branches(source.this)]
     raise _NotLinear(type(source).__name__)
+
+
+def _counted(source: exp.Expr) -> bool:
+    """Whether it is a series (`counted`), no relation."""
+    return isinstance(source, exp.Table) and isinstance(source.this, exp.Func)
 
 
 def _check_scalar(tree: exp.Expr) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.coerce import to_type, unify
+from tidemill.sql.bind.counted import CountedSeries, counted_series
 from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import unsupported
 from tidemill.sql.bind.ir import Const, Node
@@ -64,6 +65,9 @@ class RowSource:
     columns: tuple[tuple[str, SqlType], ...]
     args: tuple[Node, ...]
     build: Builder
+    # The same rows counted, where they are the numbers of a series between constants: no array, and in
+    # several partitions where they are many.
+    counted: CountedSeries | None = None
 
 
 Make = Callable[["Binder", Sequence[Node], "int | None"], RowSource]
@@ -140,7 +144,7 @@ def _series(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource
         typed, t = [to_type(b.ctx, n, wide) for n in typed], wide
         if t is NUMERIC:
             return _numerics(b, typed)
-    return RowSource((("generate_series", t),), tuple(typed), number_series(t))
+    return RowSource((("generate_series", t),), tuple(typed), number_series(t), counted_series(typed))
 
 
 def _numerics(b: Binder, nodes: Sequence[Node]) -> RowSource:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tidemill.errors import Internal, InvalidValue, LimitExceeded, TidemillError, Unsupported
+from tidemill.errors import Internal, InvalidValue, LimitExceeded, TidemillError, Unavailable, Unsupported
 from tidemill.sql.bind.errors import CardinalityViolation
 from tidemill.sql.functions.tree import RAISED
 
@@ -51,6 +51,17 @@ _PLAIN: dict[str, tuple[str, str]] = {
 }
 
 
+# Of the heap, of what lies outside of it (a batch of large values), of what Spark counts by itself.
+_NO_MEMORY = (
+    "java.lang.OutOfMemoryError",
+    "org.apache.arrow.memory.OutOfMemoryException",
+    "org.apache.arrow.vector.util.OversizedAllocationException",
+    "io.netty.util.internal.OutOfDirectMemoryError",
+    "SparkOutOfMemoryError",
+    "[UNABLE_TO_ACQUIRE_MEMORY]",
+)
+
+
 def map_spark_error(error: BaseException) -> TidemillError:
     """The TidemillError to report for `error` (itself, if it is one)."""
     if isinstance(error, TidemillError):
@@ -80,12 +91,19 @@ def _known(text: str) -> TidemillError | None:
     if "java.lang.ArithmeticException: long overflow" in text or text.strip() == "long overflow":
         # Spark's own arithmetic names its overflows; this one comes from its calendar.
         return InvalidValue("timestamp out of range", sqlstate="22008")
-    if "java.lang.OutOfMemoryError" in text:
+    if any(sign in text for sign in _NO_MEMORY):
         return LimitExceeded(
             "out of memory",
             detail="Spark's Java heap was too small for the statement.",
             hint="Give it more with --spark-driver-memory, or make the values and the result smaller.",
             sqlstate="53200",
+        )
+    if "java.io.IOException: No space left on device" in text:
+        return Unavailable(
+            "the disk is full",
+            detail="There was no room for what Spark puts aside while it runs a statement.",
+            hint="Make room in --scratch-dir, or make the result smaller.",
+            sqlstate="53100",
         )
     for found in _CLASS.finditer(text):
         root, message = found[1].split(".")[0], text[found.start(2) :]

@@ -48,7 +48,10 @@ def bind_table_function(env: Env, scope: Scope, node: exp.Expr, function: exp.Ex
     nodes = binder.bind_all(call_.args)
     source = SOURCES[call_.name](binder, nodes, position)
     columns = tuple(Column(name, t) for name, t in source.columns)
-    tree = exp.Select(expressions=[_rows(source, ordinality=ordinality)])
+    if source.counted is not None:
+        tree = source.counted.query(source.columns[0][1], ordinality=ordinality)
+    else:
+        tree = exp.Select(expressions=[_rows(source, ordinality=ordinality)])
     if ordinality:
         columns = (*columns, Column("ordinality", INT8))
     outer = [n for arg in source.args for n in walk(arg) if isinstance(n, Ref)]

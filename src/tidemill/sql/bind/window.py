@@ -243,6 +243,10 @@ def _shift(b: Binder, name: str, args: list[Node], position: int | None) -> _Bou
 
 
 _PENDING = "tidemill_over"
+# Spark does not compute these without an order.
+_IN_ORDER = frozenset(
+    {"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile", "lag", "lead"}
+)
 
 
 def _over(tree: Tree) -> Tree:
@@ -272,6 +276,9 @@ def lower_window(node: Window) -> Tree:
 def over(function: Tree, partition: Sequence[Node], order: Sequence[SortKey], frame: exp.Expr | None) -> Tree:
     """function OVER (...)."""
     keys = exp.Order(expressions=[ordered(k) for k in order]) if order else None
+    if keys is None and isinstance(function, exp.Anonymous) and str(function.this) in _IN_ORDER:
+        # Without an order all rows are peers.
+        keys = exp.Order(expressions=[exp.Ordered(this=null())])
     return exp.Window(
         this=function,
         partition_by=[comparable(lower(p), p.type) for p in partition],

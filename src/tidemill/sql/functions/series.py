@@ -4,7 +4,7 @@ months and zones do not add up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -25,6 +25,7 @@ from tidemill.sql.functions.tree import (
     eq,
     ge,
     gt,
+    if_,
     lambda_,
     le,
     let_all,
@@ -42,16 +43,32 @@ from tidemill.types.wire.calendar import MICROS_PER_DAY, civil_from_days, days_f
 # be 30 million; ten million eight-byte numbers are what a task's memory holds without notice.
 MAX_STEPS = 10_000_000
 
+# Numbers of one series that are an array first: one whose ends are not constants, or that is no item of FROM.
+# An array of so many is 80 MB.
+MAX_NUMBERS = 10_000_000
+_TOO_MANY = ("54000", f"generate_series() gives more than {MAX_NUMBERS} rows here")
+
 _ZERO_STEP = ("22023", "step size cannot equal zero")
 
 
-def _counted(start: Tree, stop: Tree, step: Tree, rows: Tree, zero: Tree, none: Tree) -> Tree:
-    """`rows` where the step leads from start to stop, `none` where it leads away. Spark's sequence counts
-    down by itself and refuses a step of the wrong sign."""
+def _counted(
+    start: Tree, stop: Tree, step: Tree, rows: Callable[[Tree], Tree], zero: Tree, none: Tree
+) -> Tree:
+    """`rows` (up to an end) where the step leads from start to stop, `none` where it leads away. Spark's
+    sequence counts down by itself and refuses a step of the wrong sign."""
     up = and_(gt(step.copy(), zero), le(start.copy(), stop.copy()))
     down = and_(lt(step.copy(), zero.copy()), ge(start.copy(), stop.copy()))
+    ends = (cast(end.copy(), "DOUBLE") for end in (stop, start))
+    # No division: a step of zero is an error of its own.
+    way = call("abs", sub(next(ends), next(ends)))
+    most = mul(call("abs", cast(step.copy(), "DOUBLE")), cast(bigint(MAX_NUMBERS - 1), "DOUBLE"))
+    many = gt(way, most)
     return case(
-        (eq(step.copy(), zero.copy()), raise_error(*_ZERO_STEP)), (or_(up, down), rows), otherwise=none
+        (eq(step.copy(), zero.copy()), raise_error(*_ZERO_STEP)),
+        (and_(or_(up, down), many), raise_error(*_TOO_MANY)),
+        # Of constants Spark works out all branches.
+        (or_(up.copy(), down.copy()), rows(if_(many.copy(), start.copy(), stop.copy()))),
+        otherwise=none,
     )
 
 
@@ -64,7 +81,10 @@ def number_series(t: SqlType) -> Builder:
         def made(v: list[Tree]) -> Tree:
             start, stop, step = v
             none = cast_to(call("array"), array(INT8))
-            rows = call("sequence", start.copy(), stop.copy(), step.copy())
+
+            def rows(end: Tree) -> Tree:
+                return call("sequence", start.copy(), end, step.copy())
+
             return _counted(start, stop, step, rows, bigint(0), none)
 
         return cast_to(let_all(trees, made), array(t))
@@ -79,12 +99,15 @@ def numeric_series(args: Sequence[Tree]) -> Tree:
 
     def made(v: list[Tree]) -> Tree:
         start, stop, step = v
-        count = call("floor", divide(sub(stop.copy(), start.copy()), step.copy()))
-        places = call("sequence", bigint(0), cast(count, "BIGINT"))
         value = add(
             start.copy(), cast(mul(cast(variable("i"), "DECIMAL(20,0)"), step.copy()), "DECIMAL(38,18)")
         )
-        rows = call("transform", places, lambda_("i", cast_to(value, NUMERIC)))
+
+        def rows(end: Tree) -> Tree:
+            count = call("floor", divide(sub(end, start.copy()), step.copy()))
+            places = call("sequence", bigint(0), cast(count, "BIGINT"))
+            return call("transform", places, lambda_("i", cast_to(value, NUMERIC)))
+
         return _counted(start, stop, step, rows, decimal("0"), cast_to(call("array"), array(NUMERIC)))
 
     return let_all(trees, made)
@@ -101,7 +124,10 @@ def timestamp_series(t: SqlType, step: tuple[int, int, int] | None) -> Builder:
 
         def made(v: list[Tree]) -> Tree:
             none = cast_to(call("array"), array(INT8))
-            rows = call("sequence", v[0].copy(), v[1].copy(), bigint(micros))
+
+            def rows(end: Tree) -> Tree:
+                return call("sequence", v[0].copy(), end, bigint(micros))
+
             return _counted(v[0], v[1], bigint(micros), rows, bigint(0), none)
 
         stamp = cast_to(call("timestamp_micros", variable("i")), t)

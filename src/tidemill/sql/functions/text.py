@@ -18,10 +18,12 @@ from tidemill.sql.functions.tree import (
     case,
     cast,
     eq,
+    gt,
     if_,
     integer,
     let_all,
     lt,
+    mul,
     not_,
     or_,
     raise_error,
@@ -32,6 +34,10 @@ from tidemill.sql.scalar import octets
 from tidemill.types.model import BOOL, BYTEA, INT4, INT8, TEXT, Kind, SqlType
 
 _MAX_INT = 2147483647
+# What a text may be that a function makes of little: as much as a client can send. PostgreSQL's own limit of
+# a gigabyte is more than a task has.
+MAX_MADE_BYTES = 64 << 20
+_TOO_LONG = ("54000", "requested length too large")
 
 
 def _substring(args: Sequence[Tree]) -> Tree:
@@ -85,11 +91,14 @@ def _pad(name: str) -> None:
             text, n, fill = v
             # Nothing to fill with: only cut.
             bare = call("left", text, call("greatest", n, integer(0)))
-            return if_(eq(fill, string("")), bare, call(name, text, n, fill))
+            # A character has up to four bytes. (Of constants Spark works out both branches.)
+            long = gt(n.copy(), integer(MAX_MADE_BYTES // 4))
+            made = call(name, text, if_(long.copy(), integer(0), n.copy()), fill)
+            return if_(long, raise_error(*_TOO_LONG), if_(eq(fill, string("")), bare, made))
 
         return let_all(list(args), padded)
 
-    function(name, (TEXT, INT4), TEXT, lambda a: call(name, a[0], a[1], string(" ")))
+    function(name, (TEXT, INT4), TEXT, lambda a: three([*a, string(" ")]))
     function(name, (TEXT, INT4, TEXT), TEXT, three)
 
 
@@ -111,7 +120,16 @@ def _split_part(args: Sequence[Tree]) -> Tree:
 
 
 def _repeat(args: Sequence[Tree]) -> Tree:
-    return call("repeat", args[0], call("greatest", args[1], integer(0)))
+    def repeated(v: list[Tree]) -> Tree:
+        text, n = v
+        times = if_(lt(n.copy(), integer(0)), integer(0), n.copy())
+        size = mul(cast(call("octet_length", text.copy()), "BIGINT"), cast(times.copy(), "BIGINT"))
+        long = gt(size, bigint(MAX_MADE_BYTES))
+        # Of constants Spark works out both branches.
+        made = call("repeat", text, if_(long.copy(), integer(0), times))
+        return if_(long, raise_error(*_TOO_LONG), made)
+
+    return let_all(list(args), repeated)
 
 
 def like(args: Sequence[Tree]) -> Tree:

@@ -37,10 +37,11 @@ class LocalQuery:
         rows: Callable[[str], Sequence[Row]],
         params: Sequence[Any],
         check: Callable[[], None],
+        steps: int | None = None,
     ) -> pa.Table:
         """The answer, columns c0, c1, ... `rows` gives a relation's rows, `check` raises when the statement
-        was cancelled."""
-        rt = Runtime(facts, rows, params, check)
+        was cancelled; `TooLarge` where it makes more than so many rows on its way."""
+        rt = Runtime(facts, rows, params, check, steps)
         found = self.level.rows(None, rt)
         arrays: list[pa.Array] = []
         for i, t in enumerate(self.level.types):

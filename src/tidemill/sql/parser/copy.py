@@ -33,10 +33,9 @@ def copy(cursor: Cursor) -> Statement:
     _stream(cursor, "stdin" if incoming else "stdout")
     options = Options(incoming, {"format": "binary"} if binary else {})
     options.read(cursor)
-    if incoming and cursor.peek_any("where"):
-        raise cursor.unsupported("COPY ... WHERE")
     if isinstance(source, Name) and incoming:
-        return CopyFrom(source, columns, options.resolve())
+        where = cursor.expression() if cursor.accept("where") else None
+        return CopyFrom(source, columns, options.resolve(), where)
     return CopyTo(source, columns, options.resolve())
 
 

@@ -29,12 +29,18 @@ def declare(cursor: Cursor) -> Statement:
         ):
             raise cursor.error()
     cursor.expect("cursor")
-    if cursor.peek_words("with", "hold"):
-        raise cursor.unsupported("WITH HOLD", hint="Fetch within the transaction that declared the cursor.")
-    cursor.accept("without", "hold")
+    at = cursor.fork(cursor.index)
+    hold = cursor.accept("with", "hold")
+    if not hold:
+        cursor.accept("without", "hold")
     cursor.expect("for")
-    query = subscribe(cursor) if accept_subscribe(cursor) else query_to_end(cursor)
-    return Declare(name, query, binary)
+    if not accept_subscribe(cursor):
+        return Declare(name, query_to_end(cursor), binary, hold)
+    if hold:
+        raise at.unsupported(
+            "SUBSCRIBE of a cursor WITH HOLD", hint="Its rows have no end: leave out WITH HOLD."
+        )
+    return Declare(name, subscribe(cursor), binary)
 
 
 def fetch(cursor: Cursor) -> Statement:
@@ -54,6 +60,14 @@ def fetch(cursor: Cursor) -> Statement:
     return Fetch(name, count, timeout)
 
 
+def move(cursor: Cursor) -> Statement:
+    """After MOVE."""
+    count = _count(cursor, "MOVE")
+    if not cursor.accept("from"):
+        cursor.accept("in")
+    return Fetch(cursor.ident(), count, move=True)
+
+
 def _timeout(cursor: Cursor) -> str:
     """An interval in quotes, or seconds, which are an interval as well."""
     token = cursor.token
@@ -68,13 +82,13 @@ def _option_error(cursor: Cursor) -> TidemillError:
     return SyntaxError_(f"Expected TIMEOUT, found {cursor.token.value}", position=cursor.offset + 1)
 
 
-def _count(cursor: Cursor) -> int | None:
+def _count(cursor: Cursor, verb: str = "FETCH") -> int | None:
     """How many rows; None = all. A word of the grammar may also be the cursor's name: FETCH next, FETCH all
     FROM next."""
     if cursor.peek_any("prior", "first", "last", "absolute", "relative", "backward") and not _is_name(cursor):
-        raise cursor.unsupported(f"FETCH {cursor.token.value.upper()}", hint="Cursors go forward only.")
+        raise cursor.unsupported(f"{verb} {cursor.token.value.upper()}", hint="Cursors go forward only.")
     if cursor.peek_symbol("-"):
-        raise cursor.unsupported("FETCH of a negative count", hint="Cursors go forward only.")
+        raise cursor.unsupported(f"{verb} of a negative count", hint="Cursors go forward only.")
     if cursor.peek_any("forward") and not _is_name(cursor):
         cursor.expect("forward")
     if cursor.peek_any("next") and not _is_name(cursor):

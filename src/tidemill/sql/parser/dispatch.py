@@ -122,6 +122,7 @@ _STATEMENTS: dict[str, Parser] = {
     "execute": prepared.execute,
     "explain": explain.explain,
     "fetch": cursors.fetch,
+    "move": cursors.move,
     "grant": roles.grant,
     "insert": writes.insert,
     "prepare": _prepare,

@@ -22,7 +22,7 @@ NO_OPS = {
 # Statements of PostgreSQL, by their first word, that there is nothing behind.
 _REFUSED_WORDS = words(
     """
-    analyze call checkpoint cluster do import listen load lock merge move notify refresh reindex security
+    analyze call checkpoint cluster do import listen load lock merge notify refresh reindex security
     vacuum
     """
 )

@@ -1,0 +1,80 @@
+"""A JVM that ran out of memory: whether it is still of use.
+
+Kept by `SparkHost` for each JVM whose tasks run in it. Whoever asks for more than there is, is nearly always
+the task that gathers too much: it fails, its memory is free again, and its client is told (53200). But the
+thread that finds no memory may also be one that everything else waits for. So each time somebody met the
+end of the heap, a job of nothing at all must come back in time; and a thread of Spark's that died of it is
+seen in what the JVM prints. Else the JVM is ended, which is noticed and told of as any death, and a new one
+made: slow, but nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger("tidemill.query")
+
+# What the job may take: others may have the cores for that long, and the collector of the heap them.
+PROBE_SECONDS = 60.0
+LOOK_SECONDS = 1.0
+_DIED = b"Exception in thread"
+_MEMORY = b"OutOfMemoryError"
+
+
+class Exhausted:
+    """`probe` runs a job (and raises what it raises); `give_up` ends the JVM, with a reason."""
+
+    def __init__(self, printed: Path, probe: Callable[[], None], give_up: Callable[[str], None]) -> None:
+        self._printed = printed
+        self._probe = probe
+        self._give_up = give_up
+        self._read = 0
+        self._probing = threading.Lock()
+
+    def met(self) -> None:
+        """A statement met the end of the heap. Returns at once."""
+        if self._probing.acquire(blocking=False):
+            threading.Thread(target=self._check, name="spark-probe", daemon=True).start()
+
+    def watch(self, over: Callable[[], bool], pause: Callable[[float], object]) -> None:
+        """Read what the JVM prints until it is over."""
+        while not over():
+            pause(LOOK_SECONDS)
+            if self.died():
+                self._give_up("one of its threads ran out of memory")
+                return
+
+    def died(self) -> bool:
+        """Whether the JVM has printed since the last look that a thread ended for want of memory."""
+        try:
+            if self._printed.stat().st_size <= self._read:
+                return False
+            with self._printed.open("rb") as file:
+                # From the start of a line that was half there.
+                file.seek(self._read)
+                text = file.read()
+        except OSError:
+            return False
+        whole = text.rfind(b"\n") + 1
+        self._read += whole
+        return any(_DIED in line and _MEMORY in line for line in text[:whole].split(b"\n"))
+
+    def _check(self) -> None:
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                self._probe()
+                done.set()
+            except Exception as e:
+                log.info("after a statement ran out of memory, a job failed: %s", e)
+
+        try:
+            threading.Thread(target=run, name="spark-probe-job", daemon=True).start()
+            if not done.wait(PROBE_SECONDS):
+                self._give_up("it ran out of memory, and did not recover")
+        finally:
+            self._probing.release()

@@ -1,0 +1,55 @@
+"""What a query may make of its inputs: as much as it reads, more rows, or longer ones.
+
+Asked by `run` of the text that Spark gets. Results of queries that make nothing longer come in partitions of
+known size, as their inputs do (`slots.Slot.expect`), and pass through memory; all others are put aside on
+disk first (`spool`). What is not known here counts as growing: that costs some milliseconds, the contrary the
+JVM.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+# Literals and names, which may have anything in them.
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_CALLED = re.compile(r"([A-Za-z_][A-Za-z_0-9]*)\s*\(")
+_ROWS = re.compile(r"\b(?:JOIN|LATERAL|RECURSIVE)\b", re.IGNORECASE)
+# Where rows of several partitions meet in one, and nobody knows how many.
+_GATHERED = re.compile(r"\b(?:ORDER|SORT|GROUP|OVER|DISTINCT|INTERSECT|EXCEPT)\b", re.IGNORECASE)
+
+# Words of the language that may stand before a parenthesis.
+_WORDS = """all and any as between by case decimal distinct else end except exists filter from having in
+    intersect is like limit not on or order over partition select sets some then union using values when where
+    with"""
+# Functions whose value is not longer than what they are given.
+_STEADY = """abs avg bigint bool_and bool_or boolean cast ceil coalesce count date day dense_rank double every
+    exp extract first_value float floor greatest hour if ifnull int isnotnull isnull lag last_value lead least
+    length ln log lower ltrim max min minute mod month nth_value ntile nullif octet_length percent_rank pmod
+    power rank raise_error round row_number rtrim second sign size smallint sqrt stddev_pop stddev_samp string
+    substring sum timestamp timestamp_micros tinyint trim try_cast unix_micros upper var_pop var_samp year"""
+# Functions that make more rows of one, and those whose value is as long as all that they are given together,
+# or longer by little.
+_ADDING = """array concat concat_ws element_at explode explode_outer get inline inline_outer map
+    named_struct posexplode range sequence slice split split_part stack struct substr"""
+
+
+class Growth(IntEnum):
+    NONE = 0
+    ROWS = 1  # or a few times as long ones
+    WIDTH = 2
+
+
+_COUNTED = frozenset((_WORDS + " " + _STEADY).split())
+_FEW_TIMES = _COUNTED | frozenset(_ADDING.split())
+
+
+def growth(text: str, *, small: bool) -> Growth:
+    """Of a query in Spark's SQL; `small`: its inputs are one partition that fits the driver."""
+    bare = _QUOTED.sub("x", text)
+    called = {name.lower() for name in _CALLED.findall(bare)}
+    if called - _FEW_TIMES:
+        return Growth.WIDTH
+    if called - _COUNTED or _ROWS.search(bare) or (not small and _GATHERED.search(bare)):
+        return Growth.ROWS
+    return Growth.NONE

@@ -1,0 +1,141 @@
+"""Results that are put aside on disk: partitions whose size nobody knows before they are made.
+
+Made by `run.ResultStream` for queries that may grow (`growth`). What a task returns to the driver must fit
+the heap, and with it whatever else runs there. So the task writes its batches to disk one by one, as a block
+of Spark's that is kept on disk alone, and returns nothing; the driver then reads the block batch by batch. A
+result of any size passes through the memory of some batches. What it takes of the disk is limited, and goes
+when it was read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemill.errors import LimitExceeded, TidemillError, Unavailable
+from tidemill.query.settings import Place
+
+if TYPE_CHECKING:
+    from tidemill.query.job import Job
+    from tidemill.query.spark import SparkHost
+
+# What one result may have on disk at a time. (A SELECT's result is limited to a quarter of it, but one
+# partition is made before its first row is read.)
+SPOOL_LIMIT_BYTES = 4 << 30
+# What is left of the disk for others.
+SPARE_BYTES = 512 << 20
+# How often its size is looked at while it grows: a disk writes some hundred megabytes meanwhile.
+LOOK_SECONDS = 0.5
+
+
+class Spool:
+    """The partitions of one RDD of batches. `rdd` is the JVM's, Scala's own."""
+
+    def __init__(self, host: SparkHost, job: Job, rdd: Any) -> None:
+        self._host = host
+        self._job = job
+        self._jvm: Any = host.session._jvm
+        self._rdd: Any = rdd.persist(self._jvm.org.apache.spark.storage.StorageLevel.DISK_ONLY())
+        self._id = int(rdd.id())
+        # Takes none of a partition's batches; to look for them makes the partition.
+        self._made = self._rdd.toJavaRDD().sample(False, 0.0, 0)
+        self._blocks: Any = _block_manager(self._jvm, host.session.sparkContext)
+        self._any = self._jvm.scala.reflect.ClassTag.apply(
+            self._jvm.java.lang.Class.forName("java.lang.Object")
+        )
+
+    def fill(self, context: Any, partitions: list[int]) -> Any:
+        """Make these partitions; blocks until they are on disk. What is served has no batches. Raises
+        `LimitExceeded` when they take too much room, and what the job raises."""
+        with self._watched():
+            return self._jvm.PythonRDD.runJob(context._jsc.sc(), self._made, partitions)
+
+    def serve(self, partition: int) -> Any | None:
+        """The batches of one, as `PythonRDD.runJob` serves them; None where the block is lost (with the
+        process that had it)."""
+        found = self._blocks.get(self._block(partition), self._any)
+        if found.isEmpty():
+            return None
+        return self._jvm.PythonRDD.serveIterator(found.get().data(), f"serve RDD {self._id}")
+
+    def drop(self, partition: int) -> None:
+        """It was read."""
+        self._blocks.master().removeBlock(self._block(partition))
+
+    def close(self) -> None:
+        """Idempotent; the JVM may be gone."""
+        rdd, self._rdd = self._rdd, None
+        if rdd is not None:
+            self._host.background(_forget, rdd)
+
+    def _block(self, partition: int) -> Any:
+        return self._jvm.org.apache.spark.storage.RDDBlockId(self._id, partition)
+
+    @contextmanager
+    def _watched(self) -> Generator[None]:
+        if self._host.place is Place.REMOTE:  # the blocks are on disks of other machines
+            yield
+            return
+        done = threading.Event()
+        found: list[TidemillError] = []
+        watch = threading.Thread(target=self._watch, args=(done, found), name="spool-watch", daemon=True)
+        watch.start()
+        try:
+            yield
+        except Exception:
+            if found:
+                raise found[0] from None
+            raise
+        finally:
+            done.set()
+
+    def _watch(self, done: threading.Event, found: list[TidemillError]) -> None:
+        folder = Path(self._host.scratch) / "local"
+        while not done.wait(LOOK_SECONDS):
+            error = _too_much(folder, self._id)
+            if error is not None:
+                found.append(error)
+                self._job.stop_jobs()
+                return
+
+
+def _too_much(folder: Path, rdd: int) -> TidemillError | None:
+    size = 0
+    for block in folder.glob(f"**/rdd_{rdd}_*"):
+        try:
+            size += block.stat().st_size
+        except OSError:
+            continue  # read meanwhile
+    if size > SPOOL_LIMIT_BYTES:
+        return LimitExceeded(
+            f"the result has more than {SPOOL_LIMIT_BYTES >> 30} GB on disk",
+            detail="What a query computes is put aside before it is sent, partition by partition.",
+            hint="Add a condition or a LIMIT, or write the result to a table and read that.",
+        )
+    if shutil.disk_usage(folder).free < SPARE_BYTES:
+        return Unavailable(
+            "the disk is nearly full",
+            detail=f"The result has {size >> 20} MB on disk, and {SPARE_BYTES >> 20} MB are left for others.",
+            hint="Make room in --scratch-dir, or make the result smaller.",
+            sqlstate="53100",
+        )
+    return None
+
+
+def _forget(rdd: Any) -> None:
+    try:
+        rdd.unpersist(False)
+    except Exception:
+        return  # no JVM any more, so no block either
+
+
+def _block_manager(jvm: Any, context: Any) -> Any:
+    """By its field: py4j looks at all methods of a class before it calls one, and some of this one's name
+    classes that are not there."""
+    field = jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("blockManager")
+    field.setAccessible(True)
+    return field.get(context._jsc.sc().env())

@@ -1,0 +1,73 @@
+"""generate_series of numbers between constants, in FROM: counted by Spark's range.
+
+Called by `row_sources`. Promises the rows of the series in its order, in partitions of bounded size: an array
+of all of them would have to fit one task, and so would whatever the query makes of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.sql.bind.ir import Const, Convert, Node
+from tidemill.sql.functions.lattice import INTEGERS
+from tidemill.sql.functions.tree import add, bigint, call, cast, cast_to, int_divide, sub
+from tidemill.types.model import SqlType
+
+# Rows of a partition, as long as there are few partitions: of a hundred bytes each they are some megabytes.
+PARTITION_ROWS = 64 * 1024
+MAX_PARTITIONS = 1_000
+
+_END = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class CountedSeries:
+    start: int
+    stop: int
+    step: int
+
+    @property
+    def rows(self) -> int:
+        return max(0, (self.stop - self.start) // self.step + 1)
+
+    @property
+    def partitions(self) -> int:
+        return max(1, min(MAX_PARTITIONS, -(-self.rows // PARTITION_ROWS)))
+
+    def query(self, t: SqlType, *, ordinality: bool) -> exp.Select:
+        """Its rows as c0, their numbers as c1 if wanted."""
+        number = exp.column("id")
+        items = [cast_to(number.copy(), t)]
+        if ordinality:
+            place = int_divide(sub(number.copy(), bigint(self.start)), bigint(self.step))
+            items.append(cast(add(place, bigint(1)), "BIGINT"))
+        named = [
+            exp.Alias(this=e, alias=exp.to_identifier(f"c{n}", quoted=True)) for n, e in enumerate(items)
+        ]
+        ends = (self.start, self.start + self.rows * self.step, self.step)
+        given = [bigint(n) for n in ends] + [exp.Literal.number(self.partitions)]
+        return exp.Select(expressions=named, from_=exp.From(this=exp.Table(this=call("range", *given))))
+
+
+def counted_series(nodes: Sequence[Node]) -> CountedSeries | None:
+    """None where an end or the step is not known, or is none."""
+    known = [_number(n) for n in nodes]
+    start, stop, step = (*known, 1) if len(known) == 2 else known
+    if start is None or stop is None or not step:
+        return None
+    found = CountedSeries(start, stop, step)
+    # The first number that is not there any more is one of 64 bits as well.
+    return found if -_END <= start + found.rows * step < _END else None
+
+
+def _number(node: Node) -> int | None:
+    """Integers alone: between them a conversion changes no value."""
+    while isinstance(node, Convert) and node.type.kind in INTEGERS:
+        node = node.arg
+    if not isinstance(node, Const) or node.type.kind not in INTEGERS:
+        return None
+    return node.value.as_py() if isinstance(node.value, pa.Scalar) else None
