@@ -66,7 +66,7 @@ def _first_line(error: BaseException) -> str:
     text = str(error).strip().split("\n")[0].rstrip(".?!")
     if "int_max_str_digits" in text:
         return "a number with too many digits"
-    return text or "the bytes are not of the schema"
+    return text or "it cannot be read"
 
 
 def brief(value: Any) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tidemill.cdcv2.wording import sentence
 from tidemill.decode.avro.references import inlined
 from tidemill.decode.avro.schema import SchemaError
 from tidemill.decode.registry_tls import context
@@ -177,7 +178,7 @@ class Registry:
         except (OSError, http.client.HTTPException) as error:
             raise RegistryError(
                 f"schema registry at {self._place} cannot be reached",
-                detail=f"{getattr(error, 'strerror', None) or error or type(error).__name__}.",
+                detail=sentence(error),
                 hint="Reading goes on by itself when it answers. If it never has: check the URL.",
             ) from None
         if status != 200:

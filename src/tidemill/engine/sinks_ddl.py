@@ -204,11 +204,18 @@ class _Asked:
         registry: ItemId | None = None
         if self.statement.format.registry is not None:
             registry = self._connection(self.statement.format.registry, SCHEMA_REGISTRY)
-        # Before the schema is registered: a sink that is refused leaves nothing behind.
         wished = self._wished(found.format, registry)
-        check_topic(self._reached(connection), target, self._beginning(found), wished)
+
+        def check() -> None:
+            check_topic(self._reached(connection), target, self._beginning(found), wished)
+
+        # One that is refused for what is there must not have registered its schema.
+        if self.statement.join:
+            check()
         if registry is not None:
             found = replace(found, registry=registry, schema_id=self._registered(registry, topic))
+        if not self.statement.join:
+            check()
         return found
 
     def _wished(self, form: str, registry: ItemId | None) -> Wished:
