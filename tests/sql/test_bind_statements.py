@@ -624,6 +624,7 @@ def test_fields_of_records_and_entries_of_maps(sql: str, type_: SqlType, lowered
     [
         ("(a).x", "42809", "column notation .x applied to type integer, which is not a composite type"),
         ("(1, 2).f1", "0A000", "selecting a field of a row is not supported"),
+        ("'{a=>1}'::map[text=>int] -> 5", "42883", "operator does not exist: map[text=>integer] -> integer"),
     ],
 )
 def test_fields_of_what_has_none(sql: str, sqlstate: str, text: str) -> None:

@@ -54,6 +54,8 @@ _NO_OPERATOR = (
     "No operator matches the given name and argument types. You might need to add explicit type casts."
 )
 
+# What a map is asked for.
+_KEYS = (*STRINGS, Kind.UNKNOWN)
 _NOT_UNIQUE = "Could not choose a best candidate {}. You might need to add explicit type casts."
 
 
@@ -160,7 +162,7 @@ class Binder:
         if name == "||" and _joins_text([a.type.kind for a in args]):
             # text || anything: the other side as text.
             args = [to_type(self.ctx, a, TEXT, position=position) for a in args]
-        if name == "->" and args[0].type.kind is Kind.MAP:
+        if name == "->" and args[0].type.kind is Kind.MAP and args[1].type.kind in _KEYS:
             return records.bind_entry(self, args[0], args[1], position)
         found = resolve_operator(name, [a.type for a in args])
         if found is None:
