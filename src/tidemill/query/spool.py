@@ -44,9 +44,8 @@ class Spool:
         # Takes none of a partition's batches; to look for them makes the partition.
         self._made = self._rdd.toJavaRDD().sample(False, 0.0, 0)
         self._blocks: Any = _block_manager(self._jvm, host.session.sparkContext)
-        self._any = self._jvm.scala.reflect.ClassTag.apply(
-            self._jvm.java.lang.Class.forName("java.lang.Object")
-        )
+        # Spark chooses by it how a block of another process is read: as it was written, that of byte arrays.
+        self._batch = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
 
     def fill(self, context: Any, partitions: list[int]) -> Any:
         """Make these partitions; blocks until they are on disk. What is served has no batches. Raises
@@ -57,7 +56,7 @@ class Spool:
     def serve(self, partition: int) -> Any | None:
         """The batches of one, as `PythonRDD.runJob` serves them; None where the block is lost (with the
         process that had it)."""
-        found = self._blocks.get(self._block(partition), self._any)
+        found = self._blocks.get(self._block(partition), self._batch)
         if found.isEmpty():
             return None
         return self._jvm.PythonRDD.serveIterator(found.get().data(), f"serve RDD {self._id}")
