@@ -331,3 +331,15 @@ def test_rows_are_kept_while_the_catalog_stays(state: CatalogState) -> None:
     assert len(rows(classes, Now(later))) == len(first) + 1
     assert rows(classes, Now(state)) == first
     assert rows(settings, Now(state)) is not rows(settings, Now(state))
+
+
+def test_bytes_as_characters(state: CatalogState) -> None:
+    """As PostgreSQL has them: a number is a byte's, shown in octal where it is no character."""
+    asked = (
+        """SELECT 65::"char", (-3)::"char", 0::"char", 'AB'::"char", 'A'::"char"::int, (-3)::"char"::int"""
+    )
+    assert ask(state, f"{asked} FROM pg_database LIMIT 1") == [("A", "\\375", "", "A", 65, -3)]
+    for cast, sqlstate in (("200", "22003"), ("65::int2", "42846")):
+        with pytest.raises(TidemillError) as caught:
+            ask(state, f'SELECT ({cast})::"char" FROM pg_database')
+        assert caught.value.sqlstate == sqlstate

@@ -29,7 +29,7 @@ FROM = "FROM `tm_in_0` AS `t1`"
         ("SELECT id FROM range(CAST(1 AS BIGINT), CAST(9 AS BIGINT), CAST(1 AS BIGINT), 1)", Growth.ROWS),
         (f"SELECT repeat(`t1`.`b`, 10) {FROM}", Growth.WIDTH),
         (f"SELECT array_join(collect_list(`t1`.`b`), ',') {FROM}", Growth.WIDTH),
-        (f"SELECT something_new(`t1`.`b`) {FROM}", Growth.WIDTH),
+        (f"SELECT something_new(`t1`.`b`) {FROM}", Growth.ROWS),
     ],
 )
 def test_what_a_query_makes_of_its_inputs(text: str, found: Growth) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -67,17 +66,19 @@ def test_a_slow_reader_holds_little_and_stops_nobody(spark: SparkHost) -> None:
         )  # this wave and the next, though there is all the time to run more
         assert pa.total_allocated_bytes() - before < 64 << 20
         assert collect(spark, "select 7L as id", {}, ID)["id"].to_pylist() == [7]
-    assert [b.column(0)[0].as_py() for b in batches] == [0, 16384, 32768]
+    got = [n for b in batches for n in b.column(0).to_pylist()]
+    assert got == list(range(len(got)))
 
 
-def blocks(spark: SparkHost) -> list[Path]:
-    return list((spark.scratch / "local").glob("**/rdd_*"))
+def blocks(spark: SparkHost) -> set[str]:
+    return {path.name for path in (spark.scratch / "local").glob("**/rdd_*")}
 
 
 def test_a_partition_may_be_larger_than_what_a_task_returns(spark: SparkHost) -> None:
     """300 MB that one task makes: they pass by way of the disk, a few rows at a time, and are gone then."""
     text = "select id, repeat('x', 1000000) as v from range(0, 300, 1, 1)"
     columns = [Column("id", INT8), Column("v", TEXT)]
+    others = blocks(spark)
     before, ids, size = pa.total_allocated_bytes(), list[int](), 0
     with run(spark, text, {}, columns) as stream:
         for batch in stream:
@@ -85,15 +86,16 @@ def test_a_partition_may_be_larger_than_what_a_task_returns(spark: SparkHost) ->
             ids += batch.column(0).to_pylist()
             size += batch.nbytes
     assert ids == list(range(300)) and size > 300_000_000
-    until(lambda: not blocks(spark), "what was read is still on the disk")
+    until(lambda: blocks(spark) <= others, "what was read is still on the disk")
 
 
 def test_what_is_not_read_is_not_kept(spark: SparkHost) -> None:
+    others = blocks(spark)
     text = "select id, repeat('x', 1000) as v from range(0, 200000, 1, 20)"
     with run(spark, text, {}, [Column("id", INT8), Column("v", TEXT)]) as stream:
         assert next(stream).num_rows > 0
-        assert blocks(spark)
-    until(lambda: not blocks(spark), "what nobody reads is still on the disk")
+        assert blocks(spark) - others
+    until(lambda: blocks(spark) <= others, "what nobody reads is still on the disk")
 
 
 def test_order_survives_what_is_put_aside(spark: SparkHost) -> None:
@@ -104,12 +106,13 @@ def test_order_survives_what_is_put_aside(spark: SparkHost) -> None:
 
 
 def test_an_error_behind_many_rows_is_told(spark: SparkHost) -> None:
+    others = blocks(spark)
     text = """select id, repeat('x', cast(100000 / if(id < 900, 1, 0) as int)) as v
     from range(0, 1000, 1, 1)"""
     with pytest.raises(TidemillError) as caught:
         collect(spark, text, {}, [Column("id", INT8), Column("v", TEXT)])
     assert caught.value.sqlstate == "22012"
-    until(lambda: not blocks(spark), "what nobody reads is still on the disk")
+    until(lambda: blocks(spark) <= others, "what nobody reads is still on the disk")
 
 
 def until(met: Callable[[], bool], what: str) -> None:

@@ -96,6 +96,8 @@ class ActingQuery:
         return tuple(shown)
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        if not self.query.reads:
+            return await self._in_order(session, params)
         table = await self.query.table(session, params)
         values: list[list[Any]] = [[] for _ in self.calls]
         given = [[table.column(n).to_pylist() for n in call.args] for call in self.calls]
@@ -107,6 +109,23 @@ class ActingQuery:
             array = pa.array(made, arrow_type(call.function.result))
             shown = shown.set_column(call.at, shown.schema.names[call.at], array)
         return Rows(self.columns, stream(shown))
+
+    async def _in_order(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        """Of a query without relations: what stands behind a call sees what it did."""
+        table = await self.query.table(session, params)
+        calls = {call.at: call for call in self.calls}
+        shown: list[pa.Array] = []
+        for at in range(self.width):
+            call = calls.get(at)
+            if call is None:
+                shown.append(table.column(at))
+                continue
+            given = zip(*(table.column(n).to_pylist() for n in call.args), strict=True)
+            made = [call.function.call(session, *row) for row in given]
+            shown.append(pa.array(made, arrow_type(call.function.result)))
+            if at + 1 < self.width:
+                table = await self.query.table(session, params)
+        return Rows(self.columns, stream(pa.Table.from_arrays(shown, names=table.schema.names[: self.width])))
 
 
 def plan_query(

@@ -28,10 +28,9 @@ _STEADY = """abs avg bigint bool_and bool_or boolean cast ceil coalesce count da
     length ln log lower ltrim max min minute mod month nth_value ntile nullif octet_length percent_rank pmod
     power rank raise_error round row_number rtrim second sign size smallint sqrt stddev_pop stddev_samp string
     substring sum timestamp timestamp_micros tinyint trim try_cast unix_micros upper var_pop var_samp year"""
-# Functions that make more rows of one, and those whose value is as long as all that they are given together,
-# or longer by little.
-_ADDING = """array concat concat_ws element_at explode explode_outer get inline inline_outer map
-    named_struct posexplode range sequence slice split split_part stack struct substr"""
+# Functions whose value may be any number of times as long as what they are given. (What others make of a row
+# is a few times as long: `upper`, `replace`, numbers as texts.)
+_LONG = "array_join array_repeat collect_list collect_set flatten listagg lpad repeat rpad space string_agg"
 
 
 class Growth(IntEnum):
@@ -40,16 +39,16 @@ class Growth(IntEnum):
     WIDTH = 2
 
 
-_COUNTED = frozenset((_WORDS + " " + _STEADY).split())
-_FEW_TIMES = _COUNTED | frozenset(_ADDING.split())
+_KNOWN = frozenset((_WORDS + " " + _STEADY).split())
+_UNBOUNDED = frozenset(_LONG.split())
 
 
 def growth(text: str, *, small: bool) -> Growth:
     """Of a query in Spark's SQL; `small`: its inputs are one partition that fits the driver."""
     bare = _QUOTED.sub("x", text)
     called = {name.lower() for name in _CALLED.findall(bare)}
-    if called - _FEW_TIMES:
+    if called & _UNBOUNDED:
         return Growth.WIDTH
-    if called - _COUNTED or _ROWS.search(bare) or (not small and _GATHERED.search(bare)):
+    if called - _KNOWN or _ROWS.search(bare) or (not small and _GATHERED.search(bare)):
         return Growth.ROWS
     return Growth.NONE

@@ -234,7 +234,11 @@ class ResultStream:
             context = session.sparkContext
             self._host.metrics.add(jobs=1)
             if self._spool is not None:
-                return _SpooledWave(self._spool, context, first, end)
+                try:
+                    return _SpooledWave(self._spool, context, first, end)
+                finally:
+                    if self._closed:
+                        self._spool.close()
             served = context._jvm.PythonRDD.runJob(context._jsc.sc(), self._rdd, list(range(first, end)))
             return _Wave(served)
 

@@ -66,10 +66,10 @@ class Spool:
         self._blocks.master().removeBlock(self._block(partition))
 
     def close(self) -> None:
-        """Idempotent; the JVM may be gone."""
-        rdd, self._rdd = self._rdd, None
-        if rdd is not None:
-            self._host.background(_forget, rdd)
+        """Nothing of it is read any more; the JVM may be gone. To be called again when what was being made
+        meanwhile is there. (What a task that was stopped still finishes goes with the RDD, when Spark next
+        looks for such.)"""
+        self._host.background(_forget, self._rdd)
 
     def _block(self, partition: int) -> Any:
         return self._jvm.org.apache.spark.storage.RDDBlockId(self._id, partition)

@@ -17,8 +17,10 @@ from tidemill.sql.functions.lattice import INTEGERS
 from tidemill.sql.functions.tree import add, bigint, call, cast, cast_to, int_divide, sub
 from tidemill.types.model import SqlType
 
-# Rows of a partition, as long as there are few partitions: of a hundred bytes each they are some megabytes.
-PARTITION_ROWS = 64 * 1024
+# Rows of a partition, as long as there are few partitions: of a kilobyte each, a quarter of a gigabyte on
+# disk. Less would not help whoever waits for the first row, and spread over all cores what one can do as
+# well: tasks are not interrupted for others.
+PARTITION_ROWS = 256 * 1024
 MAX_PARTITIONS = 1_000
 
 _END = 1 << 63

@@ -121,9 +121,9 @@ class Grouping:
         if len(self._sets) > 1:
             for key, ref in self._bits.items():
                 columns.append(aliased(self._bit(key, sets, named), ref.name))
-        if not columns:
-            # HAVING alone: one row if there is no key.
-            columns = [aliased(exp.Count(this=exp.Star()), "n")]
+        if not self._aggregates and any(not s for s in self._sets):
+            # What makes one row of all where there is no key.
+            columns.append(aliased(exp.Count(this=exp.Star()), "n"))
         select = exp.Select(expressions=columns)
         if tree is not None:
             select.set("from_", exp.From(this=tree.copy()))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from tidemill.errors import InvalidValue
+from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.kinds import (
     FLOATS,
@@ -114,6 +114,12 @@ def converter(ctx: Context, source: Type, target: Type) -> Convert | None:
             return lambda v, rt: rt.facts.reg_input(target, v)
         if kind(source) in INTEGERS:
             return None
+    elif target.kind is Kind.QCHAR and kind(source) is Kind.INT4:
+        return lambda v, rt: _one_byte(v)
+    elif target.kind is Kind.QCHAR and category(source) is not Category.STRING:
+        raise TidemillError(f'cannot cast type {source} to "char"', sqlstate="42846")
+    elif target.kind is Kind.INT4 and kind(source) is Kind.QCHAR:
+        return lambda v, rt: _byte_of(v)
     elif target.kind in STRINGS:
         text = writer(source)
         if target.kind in (Kind.TEXT, Kind.VARCHAR) and target.length is None:
@@ -173,6 +179,21 @@ def _integer(target: SqlType, source: Kind) -> Convert | None:
         return number
 
     return convert
+
+
+def _one_byte(number: int) -> str:
+    """A number as "char": one byte, shown in octal where it is no character by itself."""
+    if not -128 <= number <= 127:
+        raise InvalidValue('"char" out of range', sqlstate="22003")
+    if number < 0:
+        return f"\\{number + 256:03o}"
+    return chr(number) if number else ""
+
+
+def _byte_of(text: str) -> int:
+    if text.startswith("\\") and len(text) == 4:
+        return int(text[1:], 8) - 256
+    return ord(text) if text else 0
 
 
 def _cut(text: str, target: SqlType) -> str:

@@ -193,7 +193,7 @@ def _parameter(node: exp.Parameter) -> None:
 
 
 def _tuple(node: exp.Tuple) -> None:
-    if not node.expressions and not isinstance(node.parent, exp.GroupingSets):
+    if not node.expressions and not isinstance(node.parent, exp.GroupingSets | exp.Group):
         raise _near(")")
 
 
