@@ -234,11 +234,7 @@ class ResultStream:
             context = session.sparkContext
             self._host.metrics.add(jobs=1)
             if self._spool is not None:
-                try:
-                    return _SpooledWave(self._spool, context, first, end)
-                finally:
-                    if self._closed:
-                        self._spool.close()
+                return _SpooledWave(self._spool, context, first, end)
             served = context._jvm.PythonRDD.runJob(context._jsc.sc(), self._rdd, list(range(first, end)))
             return _Wave(served)
 

@@ -30,6 +30,8 @@ SPOOL_LIMIT_BYTES = 4 << 30
 SPARE_BYTES = 512 << 20
 # How often its size is looked at while it grows: a disk writes some hundred megabytes meanwhile.
 LOOK_SECONDS = 0.5
+# A task that was stopped may yet finish its block, when the others are gone: they are removed again then.
+FORGET_AGAIN_SECONDS = (1.0, 5.0, 30.0)
 
 
 class Spool:
@@ -44,6 +46,8 @@ class Spool:
         # Takes none of a partition's batches; to look for them makes the partition.
         self._made = self._rdd.toJavaRDD().sample(False, 0.0, 0)
         self._blocks: Any = _block_manager(self._jvm, host.session.sparkContext)
+        # The block that is served, until all of it was read.
+        self._reading: Any = None
         # Spark chooses by it how a block of another process is read: as it was written, that of byte arrays.
         self._batch = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
 
@@ -56,23 +60,44 @@ class Spool:
     def serve(self, partition: int) -> Any | None:
         """The batches of one, as `PythonRDD.runJob` serves them; None where the block is lost (with the
         process that had it)."""
-        found = self._blocks.get(self._block(partition), self._batch)
+        block = self._block(partition)
+        found = self._blocks.get(block, self._batch)
         if found.isEmpty():
             return None
+        self._reading = block
         return self._jvm.PythonRDD.serveIterator(found.get().data(), f"serve RDD {self._id}")
 
     def drop(self, partition: int) -> None:
         """It was read."""
+        self._reading = None
         self._blocks.master().removeBlock(self._block(partition))
 
     def close(self) -> None:
-        """Nothing of it is read any more; the JVM may be gone. To be called again when what was being made
-        meanwhile is there. (What a task that was stopped still finishes goes with the RDD, when Spark next
-        looks for such.)"""
-        self._host.background(_forget, self._rdd)
+        """Nothing of it is read any more; the JVM may be gone. May be called again."""
+        self._host.background(self._forget)
 
     def _block(self, partition: int) -> Any:
         return self._jvm.org.apache.spark.storage.RDDBlockId(self._id, partition)
+
+    def _forget(self, later: tuple[float, ...] = FORGET_AGAIN_SECONDS) -> None:
+        try:
+            self._let_go()
+            self._rdd.unpersist(False)
+        except Exception:
+            return  # no JVM any more, so no block either
+        if later:
+            again = threading.Timer(later[0], self._forget, (later[1:],))
+            again.daemon = True
+            again.start()
+
+    def _let_go(self) -> None:
+        """Of a block that was not read to its end: who removes it would wait for ever for its reader."""
+        block, self._reading = self._reading, None
+        if block is not None:
+            try:
+                self._blocks.releaseLock(block, self._jvm.scala.Option.empty())
+            except Exception:
+                return  # read to its end all the same, or no block of this process
 
     @contextmanager
     def _watched(self) -> Generator[None]:
@@ -123,13 +148,6 @@ def _too_much(folder: Path, rdd: int) -> TidemillError | None:
             sqlstate="53100",
         )
     return None
-
-
-def _forget(rdd: Any) -> None:
-    try:
-        rdd.unpersist(False)
-    except Exception:
-        return  # no JVM any more, so no block either
 
 
 def _block_manager(jvm: Any, context: Any) -> Any:
