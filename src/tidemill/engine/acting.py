@@ -159,7 +159,11 @@ def _named(tree: exp.Select) -> dict[int, str]:
 
 
 def _bare(item: exp.Expr) -> exp.Expr:
-    return item.this if isinstance(item, exp.Alias) else item
+    """Without its alias, and without the schema that all functions are in."""
+    found = item.this if isinstance(item, exp.Alias) else item
+    if isinstance(found, exp.Dot) and found.this.name == "pg_catalog":
+        return found.expression
+    return found
 
 
 def _name(node: object) -> str:
