@@ -86,6 +86,19 @@ def test_what_is_to_be_read_is_counted_from_where_reading_begins(
     until(lambda: asked(connected, "status, error", "mz_source_statuses", "s"), ["running", None])
 
 
+def test_the_state_by_key_is_counted(connected: psycopg.Connection[Any], kafka: Kafka) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, [(b"k%d" % (n % 20), b"value") for n in range(100)])
+    made = f"FROM KAFKA CONNECTION k (TOPIC '{topic}')"
+    run(connected, f"CREATE SOURCE keyed {made} KEY FORMAT TEXT VALUE FORMAT TEXT ENVELOPE UPSERT")
+    run(connected, f"CREATE SOURCE plain {made} FORMAT TEXT")
+    what = "records_indexed, bytes_indexed > 0"
+    until(lambda: asked(connected, what, "mz_source_statistics", "keyed"), [20, True])
+    kafka.produce(topic, [*((b"k%d" % n, None) for n in range(8)), (b"k9", b"other"), (b"k20", b"new")])
+    until(lambda: asked(connected, what, "mz_source_statistics", "keyed"), [13, True])
+    assert asked(connected, what, "mz_source_statistics", "plain") == [None, None]
+
+
 def test_topics_that_are_not_what_was_read(connected: psycopg.Connection[Any], kafka: Kafka) -> None:
     topic = kafka.create_topic()
     kafka.produce(topic, [(b"k", b"v")] * 8)

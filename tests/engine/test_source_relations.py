@@ -52,7 +52,7 @@ class Told:
 
     def statistics(self) -> Sequence[StatisticsRow]:
         return [
-            StatisticsRow("u3", 10, 80, 10, 9, 2**63, 9, 4, 4, 1500),
+            StatisticsRow("u3", 10, 80, 10, 9, 2**63, 9, 4, 4, 7, 700, 1500),
             StatisticsRow("u5", 0, 0, 0, 0, None, None),
         ]
 
@@ -203,6 +203,7 @@ def test_what_is_told() -> None:
     ]
     well, ill = rows("mz_source_statistics")
     assert (well["offset_known"], well["rehydration_latency"]["micros"]) == (2**63, 1_500_000)
+    assert (well["records_indexed"], well["bytes_indexed"]) == (7, 700)
     assert (
         ill["offset_known"] is None and ill["rehydration_latency"] is None and ill["messages_received"] == 0
     )

@@ -62,6 +62,8 @@ class LiveSources:
                     offset_committed=committed,
                     snapshot_records_known=snapshot[0],
                     snapshot_records_staged=snapshot[1],
+                    records_indexed=None if machine is None else _indexed(machine),
+                    bytes_indexed=s.state_bytes,
                     rehydration_ms=s.rehydration_ms,
                 )
             )
@@ -101,6 +103,14 @@ def _snapshot(machine: Machine) -> tuple[int | None, int | None]:
         return None, None
     before, done = _total(machine.source.start), machine.ingested
     return _total(first) - before, sum(min(end, done[p]) for p, end in first.items()) - before
+
+
+def _indexed(machine: Machine) -> int | None:
+    """Keys of its upsert state: what the collection has now, a row or an error of each. None where it keeps
+    none."""
+    keyed = [feed.rows.parts for feed in machine.feeds if machine.source.outputs[feed.output].key is not None]
+    # Diffs are 1 and -1 only, for a key is part of its row.
+    return sum(part.rows - 2 * part.retractions for parts in keyed for part in parts) if keyed else None
 
 
 def _total(offsets: Offsets) -> int:

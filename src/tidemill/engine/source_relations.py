@@ -79,6 +79,9 @@ class StatisticsRow:
     offset_committed: int | None
     snapshot_records_known: int | None = None
     snapshot_records_staged: int | None = None
+    # Of its upsert state.
+    records_indexed: int | None = None
+    bytes_indexed: int | None = None
     rehydration_ms: int | None = None
 
 
@@ -180,6 +183,8 @@ def _statistics(s: Situation) -> Rows:
             r.offset_committed,
             r.snapshot_records_known,
             r.snapshot_records_staged,
+            r.records_indexed,
+            r.bytes_indexed,
             None if r.rehydration_ms is None else {"months": 0, "days": 0, "micros": r.rehydration_ms * 1000},
         )
         for r in s.sources.statistics()
@@ -254,6 +259,8 @@ SOURCE_SPECS: list[Spec] = [
             ("offset_committed", UINT8),
             ("snapshot_records_known", INT8),
             ("snapshot_records_staged", INT8),
+            ("records_indexed", INT8),
+            ("bytes_indexed", INT8),
             ("rehydration_latency", INTERVAL),
         ],
         _statistics,

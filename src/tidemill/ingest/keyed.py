@@ -171,6 +171,7 @@ def _apply(
             for updates in state.apply(gather(own), unit.time):
                 writer.add(updates)
         state.commit(unit.time + 1)
+        facts.state_bytes += state.bytes
     facts.state_seconds += time.monotonic() - began
     writer.flush()
 

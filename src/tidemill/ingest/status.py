@@ -49,6 +49,8 @@ class Statistics:
     jobs_failed: int = 0
     state_hits: int = 0
     state_misses: int = 0
+    # What the upsert state took after the last tick; None before one looked.
+    state_bytes: int | None = None
     # Milliseconds from the start of this process to the first tick with everything caught up.
     rehydration_ms: int | None = None
 

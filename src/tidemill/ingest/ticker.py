@@ -397,6 +397,8 @@ class Ticker:
         statistics.updates_staged += facts.updates
         statistics.state_hits += facts.hits
         statistics.state_misses += facts.misses
+        if unit.upserts:
+            statistics.state_bytes = facts.state_bytes
         try:
             slot.machine.commit(unit, facts)
         except Exception as e:

@@ -134,6 +134,8 @@ class Facts:
     # Buckets of the upsert state that were there, and that had to be read from the collection.
     hits: int = 0
     misses: int = 0
+    # What those buckets take, with what the unit changed.
+    state_bytes: int = 0
     # Seconds in the tasks: reading, the state, writing.
     read_seconds: float = 0.0
     state_seconds: float = 0.0
@@ -153,6 +155,7 @@ class Facts:
         self.settled.update(other.settled)
         self.hits += other.hits
         self.misses += other.misses
+        self.state_bytes += other.state_bytes
         self.read_seconds += other.read_seconds
         self.state_seconds += other.state_seconds
         self.write_seconds += other.write_seconds

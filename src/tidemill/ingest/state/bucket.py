@@ -67,6 +67,11 @@ class BucketState:
         # Whether anything was put since the last commit, and whether much at once.
         self._dirty = self._much = False
 
+    @property
+    def bytes(self) -> int:
+        """What it takes on the disk, and what is not there yet in memory."""
+        return sum(run.bytes for run in (*self._fresh, *self._runs))
+
     def apply(self, records: pa.Table, time: int) -> Iterator[pa.RecordBatch]:
         """The updates that the records of one time give (`envelope.upsert`), remembered. Records that are too
         many for one table may come in several calls of the same time, in their order: the updates of all
