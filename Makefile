@@ -8,7 +8,8 @@ export PYTHON
 # whatever starts Spark, a server process, an object store or Kafka.
 FULL := not chaos
 FAST := not chaos and not spark and not server and not s3 and not kafka
-# `make test` as two runs beside each other: what shares one Spark session, one broker, one object store, and the rest.
+# `make test` as three runs beside each other: what shares one Spark session, one broker, one object store; what starts
+# servers of its own; and what needs none of those.
 SHARING := spark or s3 or kafka
 PYTEST_ARGS ?=
 LOCKED := pyproject.toml tools/setup.sh lock/java.txt
@@ -33,9 +34,9 @@ demo: .venv/.stamp-run ## a server and a live auction house in the terminal; Ctr
 	@$(BIN)/python tools/demo.py
 
 test: lint ## lint and all tests but the long ones
-	tools/test.sh "$(FULL) and ($(SHARING))" "$(FULL) and not ($(SHARING))" $(PYTEST_ARGS)
+	tools/test.sh "$(FULL) and ($(SHARING))" "$(FULL) and server and not ($(SHARING))" "$(FAST)" -- $(PYTEST_ARGS)
 
-test-fast: .venv/.stamp-dev ## tests without Spark, servers and object stores: seconds
+test-fast: .venv/.stamp-dev ## tests without Spark, servers, brokers and object stores: six minutes
 	$(BIN)/pytest -m "$(FAST)" $(PYTEST_ARGS)
 
 chaos: .venv/.stamp-dev ## the long rounds of kills, races and faults, and new examples for the properties

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The tests of `make test` as two runs beside each other: `test.sh ONE OTHER [pytest's arguments]`, two expressions of
-# markers. Both often wait for what they started, so that two cores are enough for them. What the other run says is shown
-# when both are done. The status is 0 when both went well.
+# The tests of `make test` as runs beside each other: `test.sh EXPRESSION... [-- pytest's arguments]`, each an expression
+# of markers. They often wait for what they started, so that two cores are enough for three. What the first run says is
+# shown at once, what the others say when all are done. The status is 0 when all went well.
 #
 # Tests that fail, few of them, get a second try in new processes: over real brokers, browsers and servers a machine may
 # have been too busy. What passes only then is named at the end, and is a bug all the same: of the test or of the product.
@@ -11,48 +11,63 @@ cd "$(dirname "$0")/.."
 export PYTHONHASHSEED=0
 # More than this are no accident.
 few=3
-one=$1 other=$2
-shift 2
-# Each run remembers its own failures.
-caches=.pytest_cache
-rm -rf "$caches/one" "$caches/other"
-said=$(mktemp)
+# Each run has a folder: its failures as pytest remembers them, what was said, its expression and its status.
+lanes=.pytest_cache/lanes
+rm -rf "$lanes"
+lane=0
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  lane=$((lane + 1))
+  mkdir -p "$lanes/$lane"
+  printf '%s' "$1" >"$lanes/$lane/expression"
+  shift
+done
+[ $# -eq 0 ] || shift
 shaky=
 
-run() { # LANE EXPRESSION [pytest's arguments]
-  lane=$1 expression=$2
-  shift 2
-  .venv/bin/pytest -m "$expression" -o cache_dir="$caches/$lane" "$@"
+run() { # LANE [pytest's arguments]: its status is kept
+  at=$lanes/$1
+  shift
+  .venv/bin/pytest -m "$(cat "$at/expression")" -o cache_dir="$at" "$@"
+  echo $? >"$at/status"
 }
 
-again() { # LANE EXPRESSION STATUS [pytest's arguments]: the status after a second try of what failed
-  failures="$caches/$1/v/cache/lastfailed"
-  if [ "$3" -ne 1 ] || [ ! -e "$failures" ] || [ "$(grep -c ': true' "$failures")" -gt "$few" ]; then
-    return "$3"
+again() { # LANE [pytest's arguments]: a second try of what failed, if that is little
+  at=$lanes/$1
+  failures=$at/v/cache/lastfailed
+  if [ "$(cat "$at/status")" -ne 1 ] || [ ! -e "$failures" ] || [ "$(grep -c ': true' "$failures")" -gt "$few" ]; then
+    return
   fi
   shaky="$shaky$(sed -n 's/^ *"\(.*\)": true.*/  \1/p' "$failures")
 "
-  lane=$1 expression=$2
-  shift 3
-  run "$lane" "$expression" --last-failed "$@"
+  lane=$1
+  shift
+  run "$lane" --last-failed "$@"
 }
 
-run other "$other" "$@" >"$said" 2>&1 &
-beside=$!
+beside=
 # A shell's background jobs do not hear Ctrl-C.
-trap 'kill "$beside" 2>/dev/null; rm -f "$said"' EXIT
+trap 'kill $beside 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
-run one "$one" "$@"
-first=$?
-wait "$beside"
-second=$?
-cat "$said"
-again one "$one" "$first" "$@"
-first=$?
-again other "$other" "$second" "$@"
-second=$?
-# 5: no test was chosen, which is no failure as long as the other run had some.
-[ "$first$second" != 55 ] || exit 5
-[ "$first" -eq 0 ] || [ "$first" -eq 5 ] || exit "$first"
-[ "$second" -eq 0 ] || [ "$second" -eq 5 ] || exit "$second"
+for at in "$lanes"/*; do
+  lane=${at##*/}
+  [ "$lane" -ne 1 ] || continue
+  run "$lane" "$@" >"$at/said" 2>&1 &
+  beside="$beside $!"
+done
+run 1 "$@"
+wait
+for at in "$lanes"/*; do
+  [ ! -e "$at/said" ] || cat "$at/said"
+done
+for at in "$lanes"/*; do
+  again "${at##*/}" "$@"
+done
+# 5: no test was chosen, which is no failure as long as another run had some.
+worst=5
+for at in "$lanes"/*; do
+  status=$(cat "$at/status")
+  [ "$status" -eq 0 ] || [ "$status" -eq 5 ] || exit "$status"
+  [ "$status" -eq 5 ] || worst=0
+done
 [ -z "$shaky" ] || printf 'PASSED ONLY AT THE SECOND TRY, to be looked into:\n%s' "$shaky"
+exit "$worst"
