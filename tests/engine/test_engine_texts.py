@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tidemill.engine import texts as texts_module
 from tidemill.engine.texts import AT_ONCE, LONG, SHORT, Texts
 
 SECONDS = 60.0
@@ -46,6 +48,32 @@ def test_no_more_than_a_few_at_once_and_no_collections_meanwhile() -> None:
     assert asyncio.run(main()) == list(range(6))
     assert most == AT_ONCE and not any(collecting)
     assert gc.isenabled()
+
+
+def test_what_they_leave_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Node:
+        itself: Node
+
+    def work() -> weakref.ref[Node]:
+        node = Node()
+        node.itself = node
+        return weakref.ref(node)
+
+    async def main() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            left = await Texts(pool).run(LONG + 1, work)
+            # As a server is that has nothing else to do.
+            gc.disable()
+            assert left() is not None
+            async with asyncio.timeout(SECONDS):
+                while left() is not None:
+                    await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(texts_module, "LEAVINGS_SECONDS", 0.01)
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def test_an_error_gives_the_turn_back() -> None:

@@ -85,8 +85,11 @@ def watched(server: ServerProcess) -> Generator[None]:
     finally:
         witness.close()
     _until(lambda: _clients(process, server.sql_port) == 0, "connections are left over")
-    grown = process.memory_info().rss - before
-    assert grown < GROWTH_BYTES, f"{grown >> 20} MB more than before"
+    # Cycles are let go of a little later.
+    _until(
+        lambda: process.memory_info().rss - before < GROWTH_BYTES,
+        f"more than {before >> 20} MB and the limit",
+    )
     assert "unexpected error" not in server.log and "Traceback" not in server.log
 
 

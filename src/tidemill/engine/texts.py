@@ -3,7 +3,8 @@
 Called by sessions. A text of many thousand tokens becomes millions of objects: seconds of one core, hundreds
 of megabytes. Promises: no more than `AT_ONCE` long ones are worked on at a time; and meanwhile the
 interpreter does not look through all objects for cycles, which stops every session (measured for 400,000
-tokens: ten times up to half a second; without, 50 ms at most).
+tokens: ten times up to half a second; without, 50 ms at most). What such texts leave behind are cycles: they
+are looked for once, soon after the last of them, for a server with little to do might keep them for hours.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ SHORT = 500
 LONG = 64 * 1024
 # They share the interpreter: more at once would be no faster, and take the memory of all of them.
 AT_ONCE = 2
+# How long after a long text its leavings are looked for. Often more of them follow, or it is executed.
+LEAVINGS_SECONDS = 2.0
 
 _lock = threading.Lock()
 _calm = 0
@@ -53,6 +56,8 @@ class Texts:
     def __init__(self, workers: Executor) -> None:
         self._workers = workers
         self._turns = asyncio.Semaphore(AT_ONCE)
+        # When leavings are looked for; None: there are none.
+        self._tidying: asyncio.TimerHandle | None = None
 
     async def run(self, size: int, fn: Callable[..., T], *args: object) -> T:
         """What is to be done with a text of `size` characters."""
@@ -67,4 +72,15 @@ class Texts:
                 return fn(*args)
 
         async with self._turns:
-            return await loop.run_in_executor(self._workers, work)
+            try:
+                return await loop.run_in_executor(self._workers, work)
+            finally:
+                if self._tidying is not None:
+                    self._tidying.cancel()
+                self._tidying = loop.call_later(LEAVINGS_SECONDS, self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidying = None
+        # Of those who are at work the last comes here again.
+        if not _calm:
+            gc.collect()
