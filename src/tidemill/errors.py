@@ -39,6 +39,7 @@ class TidemillError(Exception):
         hint: str | None = None,
         sqlstate: str | None = None,
         position: int | None = None,
+        context: str | None = None,
         about: About | None = None,
     ) -> None:
         super().__init__(primary)
@@ -49,6 +50,8 @@ class TidemillError(Exception):
             self.sqlstate = sqlstate
         # 1-based character offset into the statement's text, as PostgreSQL's ErrorResponse field P wants it.
         self.position = position
+        # Where it happened, if not in the statement's text: the line of a COPY's data. PostgreSQL's field W.
+        self.context = context
         self.about = about
 
     def __str__(self) -> str:
@@ -57,6 +60,8 @@ class TidemillError(Exception):
             lines.append(f"DETAIL: {self.detail}")
         if self.hint:
             lines.append(f"HINT: {self.hint}")
+        if self.context:
+            lines.append(f"CONTEXT: {self.context}")
         return "\n".join(lines)
 
 

@@ -274,17 +274,17 @@ def test_binary_in_refuses(data: bytes, text: str) -> None:
 def test_errors_say_where(options: CopyOptions, data: bytes, sqlstate: str, text: str, where: str) -> None:
     with pytest.raises(TidemillError, match=text) as caught:
         decode(AB, data, options)
-    assert (caught.value.sqlstate, where in (caught.value.detail or "")) == (sqlstate, True), caught.value
+    assert (caught.value.sqlstate, where in (caught.value.context or "")) == (sqlstate, True), caught.value
 
 
 def test_the_first_bad_row_is_reported_however_the_columns_lie() -> None:
     columns = (Column("a", model.INT4), Column("b", model.BOOL))
     with pytest.raises(TidemillError) as caught:
         decode(columns, b"1\tt\n2\tmaybe\nx\tt\n", TEXT)
-    assert caught.value.detail == 'COPY t, line 2, column b: "maybe"'
+    assert caught.value.context == 'COPY t, line 2, column b: "maybe"'
     with pytest.raises(TidemillError) as caught:
         decode(columns, b"1\tt\nx\tmaybe\n3\n", TEXT)
-    assert caught.value.detail == 'COPY t, line 2, column a: "x"'
+    assert caught.value.context == 'COPY t, line 2, column a: "x"'
 
 
 @pytest.mark.parametrize("options", [TEXT, CSV, BINARY], ids=lambda o: o.format)
@@ -297,7 +297,7 @@ def test_line_numbers_go_on_over_blocks(options: CopyOptions) -> None:
     with pytest.raises(TidemillError, match="invalid byte sequence") as caught:
         decoder.feed((b"" if options is BINARY else data[-2:]) + bad)
         decoder.finish()
-    assert "line 11, column b" in (caught.value.detail or "")
+    assert "line 11, column b" in (caught.value.context or "")
 
 
 @pytest.mark.parametrize("options", [TEXT, CSV], ids=lambda o: o.format)

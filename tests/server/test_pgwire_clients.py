@@ -145,7 +145,7 @@ def test_psycopg_copy_errors(served: Served, connection: psycopg.Connection[Any]
     ):
         copy.write(b"1\ta\t1\tt\t2024-01-01\t\\N\n")
         copy.write(b"2\ta\tmuch\tt\t2024-01-01\t\\N\n")
-    assert caught.value.diag.message_detail == 'COPY into, line 2, column amount: "much"'
+    assert caught.value.diag.context == 'COPY into, line 2, column amount: "much"'
     with pytest.raises(ZeroDivisionError), start("COPY into FROM STDIN") as copy:
         raise ZeroDivisionError
     assert served.engine.rows("into") == []

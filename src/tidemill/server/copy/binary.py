@@ -101,7 +101,7 @@ class BinaryDecoder:
         if not self._header_seen:
             raise BadCopyData("COPY file signature not recognized")
         if self._size:
-            raise BadCopyData("unexpected EOF in COPY data", detail=self._values.context(self._rows + 1))
+            raise BadCopyData("unexpected EOF in COPY data", context=self._values.context(self._rows + 1))
         return batches
 
     def _header(self, block: bytes) -> int:
@@ -177,7 +177,7 @@ class BinaryDecoder:
             if count != width:
                 raise BadCopyData(
                     f"row field count is {count}, expected {width}",
-                    detail=self._values.context(self._rows + len(starts) // width + 1),
+                    context=self._values.context(self._rows + len(starts) // width + 1),
                 )
             place = at + 2
             row_starts: list[int] = []
@@ -189,7 +189,7 @@ class BinaryDecoder:
                 if length < -1:
                     raise BadCopyData(
                         "invalid field size",
-                        detail=self._values.context(self._rows + len(starts) // width + 1),
+                        context=self._values.context(self._rows + len(starts) // width + 1),
                     )
                 place += 4
                 row_starts.append(place)

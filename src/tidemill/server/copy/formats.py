@@ -86,7 +86,7 @@ class LineDecoder(ABC):
         if len(rest) > limits.MAX_COPY_ROW_BYTES:
             raise LimitExceeded(
                 f"row of COPY data is longer than {limits.MAX_COPY_ROW_BYTES} bytes",
-                detail=self.values.context(self.lines + 1),
+                context=self.values.context(self.lines + 1),
             )
         self._pieces, self._size, self._scan_at = [rest], len(rest), 2 * len(rest) + 1
         return self._decode(pending[:cut])
@@ -132,7 +132,7 @@ class LineDecoder(ABC):
         try:
             found = self._sibling(self.values.texts()).decode_block(line)
         except BadCopyData as e:
-            raise with_context(narrow, e.detail or "") from None
+            raise with_context(narrow, e.context or "") from None
         if not found.num_rows:
             # The mark that ends the data.
             raise with_context(narrow, self.values.context(1))

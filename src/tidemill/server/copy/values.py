@@ -2,7 +2,7 @@
 
 Called by the decoders with one byte column per table column. Promise: the error raised is that of the first
 bad row (and in it of the first bad column), as PostgreSQL reports it, with `COPY table, line n, column c:
-"value"` in its detail.
+"value"` as its context.
 """
 
 from __future__ import annotations
@@ -121,5 +121,6 @@ class Values:
 
 def with_context(error: TidemillError, context: str) -> InvalidValue:
     """The same error that also says where."""
-    detail = f"{error.detail}\n{context}" if error.detail else context
-    return InvalidValue(error.primary, detail=detail, hint=error.hint, sqlstate=error.sqlstate)
+    return InvalidValue(
+        error.primary, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate, context=context
+    )

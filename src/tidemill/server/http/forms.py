@@ -23,6 +23,7 @@ def error_json(error: Exception) -> dict[str, Any]:
             "detail": error.detail,
             "hint": error.hint,
             "position": error.position,
+            "context": error.context,
         }
         if error.about is not None:
             found |= asdict(error.about)

@@ -116,6 +116,7 @@ def error_response(error: TidemillError, *, severity: str = "ERROR") -> bytes:
                 (b"D", error.detail),
                 (b"H", error.hint),
                 (b"P", str(error.position) if error.position else None),
+                (b"W", error.context),
                 (b"s", about.schema),
                 (b"t", about.table),
                 (b"c", about.column),
