@@ -53,6 +53,15 @@ def _cost(event: Event) -> int:
             return _EVENT_COST
 
 
+def _wake(waiter: asyncio.Future[None] | None, error: Exception | None = None) -> None:
+    """Whoever waits goes on, or raises the error."""
+    if waiter is not None and not waiter.done():
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+
+
 class Inbox:
     """Messages read and not yet run. Above `limits.INBOX_BYTES` it asks the transport to stop reading."""
 
@@ -78,30 +87,21 @@ class Inbox:
         if self._cost > limits.INBOX_BYTES and not self._paused:
             self._paused = True
             self._reading(False)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        _wake(self._waiter)
 
     def close(self) -> None:
         """Nothing more will come."""
         self.departed = True
-        self._wake(None)
+        _wake(self._waiter)
 
     def end(self, error: TidemillError | None) -> None:
         """Every `get`, the one that waits included, ends the connection."""
         self._ending = ConnectionEnds(error)
-        self._wake(None)
+        _wake(self._waiter)
 
     def interrupt(self, error: Exception) -> None:
         """A `get` that waits now raises `error`; nothing happens if none does."""
-        self._wake(error)
-
-    def _wake(self, error: Exception | None) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        _wake(self._waiter, error)
 
     @property
     def empty(self) -> bool:
@@ -203,7 +203,7 @@ class Outbox:
 
     def resume(self) -> None:
         self._paused = False
-        self._wake(None)
+        _wake(self._waiter)
 
     def lose(self) -> None:
         """The socket is gone; what is put from now on goes nowhere."""
@@ -212,19 +212,11 @@ class Outbox:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._wake(None)
+        _wake(self._waiter)
 
     def interrupt(self, error: Exception) -> None:
         """A `drain` that waits now raises `error`."""
-        self._wake(error)
-
-    def _wake(self, error: Exception | None) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        _wake(self._waiter, error)
 
     async def drain(self) -> None:
         """Wait until the client has taken enough of what was flushed."""
