@@ -217,7 +217,7 @@ class TidemillEngine:
                 f'permission denied for database "{database.name}"',
                 detail="User does not have CONNECT privilege.",
             )
-        session = EngineSession(self, options, process_id)
+        session = EngineSession(self, options, process_id, role)
         check_set_role(session, session.variables.get("role"))
         return session
 

@@ -90,11 +90,13 @@ class KeptStatement:
 class EngineSession:
     """Implements `api.Session`."""
 
-    def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int) -> None:
+    def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int, role: Role) -> None:
         self.engine = engine
         self.process_id = process_id
         # Who logged in; `acting_role` is who the session is now (SET ROLE).
-        self.role = options.user
+        self.role = role.name
+        # The ids of the roles that it proved it may be, by name: a name that is given again is somebody else.
+        self._role_ids = {role.name: role.id}
         self.client_address = options.client_address
         self.connected_at = datetime.now(UTC)
         self.variables = Variables(self._initial(options), {"is_superuser": self._is_superuser})
@@ -367,7 +369,21 @@ class EngineSession:
     def acting_role(self, catalog: CatalogState) -> Role:
         """Who the session is now; raises where the role was dropped meanwhile."""
         chosen = self.variables.get("role")
-        return catalog.role(self.role if chosen == "none" else chosen)
+        return self._own(catalog, self.role if chosen == "none" else chosen)
+
+    def login_role(self, catalog: CatalogState) -> Role:
+        """Who logged in; raises where the role was dropped meanwhile."""
+        return self._own(catalog, self.role)
+
+    def may_act_as(self, role: Role) -> None:
+        """SET ROLE has seen that who logged in may be this role."""
+        self._role_ids[role.name] = role.id
+
+    def _own(self, catalog: CatalogState, name: str) -> Role:
+        role = catalog.find_role(name)
+        if role is None or self._role_ids.get(name) != role.id:
+            raise UndefinedObject(f'role "{name}" does not exist', sqlstate="42704")
+        return role
 
     def privileges(self, catalog: CatalogState) -> Privileges:
         """What the session may do."""
@@ -382,9 +398,11 @@ class EngineSession:
         return Privileges(catalog, role)
 
     def _is_superuser(self) -> str:
-        chosen = self.variables.get("role")
-        role = self.engine.catalog.state.find_role(self.role if chosen == "none" else chosen)
-        return "on" if role is not None and role.superuser else "off"
+        try:
+            role = self.acting_role(self.engine.catalog.state)
+        except UndefinedObject:
+            return "off"
+        return "on" if role.superuser else "off"
 
     def info(self) -> SessionInfo:
         """What session functions answer; `now` is the transaction's."""
