@@ -285,14 +285,19 @@ def test_a_websocket_says_its_password_first(guarded: Guarded) -> None:
 
 def test_what_happened_is_noted(guarded: Guarded) -> None:
     with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
-        root.execute("CREATE ROLE noted")
+        root.execute("CREATE ROLE noted CREATEDB")
+        root.execute("GRANT CREATE ON SCHEMA public TO noted")
+        root.execute("DROP OWNED BY noted")
         root.execute("DROP ROLE noted")
         rows = root.execute(
-            "SELECT event_type, role, client_address, object_type, object_name FROM mz_audit_events"
+            "SELECT event_type, role, client_address, object_type, object_name, detail FROM mz_audit_events"
         ).fetchall()
-    assert ("create role", "mz_system", "127.0.0.1", "role", "noted") in rows
-    assert ("drop role", "mz_system", "127.0.0.1", "role", "noted") in rows
-    assert ("login", "mz_system", "127.0.0.1", None, None) in rows
+    root_here = ("mz_system", "127.0.0.1")
+    assert ("create role", *root_here, "role", "noted", "CREATEDB") in rows
+    assert ("grant", *root_here, "schema", "materialize.public", "CREATE to noted") in rows
+    assert ("drop owned", *root_here, "schema", "materialize.public", "CREATE from noted") in rows
+    assert ("drop role", *root_here, "role", "noted", None) in rows
+    assert ("login", *root_here, None, None) in [row[:5] for row in rows]
     assert "login role=mz_system address=127.0.0.1" in guarded.log
 
 
