@@ -184,6 +184,29 @@ def test_a_role_is_not_taken_by_an_option(guarded: Guarded) -> None:
         psycopg.connect(f"{guarded.dsn('app', PASSWORD)} options='-c role=mz_system'")
 
 
+def test_settings_at_the_start_are_had_or_told(guarded: Guarded) -> None:
+    """Nobody is kept out by a setting that there is not; but who asks for it is told."""
+    options = "-c jit=off -c is_superuser=on -c my_app.tenant=7 -c statement_timeout=5s"
+    wanted = ("my_app.tenant", "is_superuser", "statement_timeout")
+    done = subprocess.run(
+        [
+            psql_with_tls(),
+            f"{guarded.dsn('app', PASSWORD)} options='{options}'",
+            "-XAtc",
+            "SELECT " + ", ".join(f"current_setting('{n}')" for n in wanted),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "7|off|5s\n"
+    assert done.stderr.splitlines() == [
+        'WARNING:  unrecognized configuration parameter "jit"; ignored',
+        'WARNING:  parameter "is_superuser" cannot be changed; ignored',
+    ]
+
+
 def test_prepared_statements_notice_a_revoke(guarded: Guarded, app: psycopg.Connection[Any]) -> None:
     with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
         root.execute("CREATE TABLE shared (a int)")

@@ -38,7 +38,7 @@ from tidemill.engine.statements import Statements
 from tidemill.engine.subscribe_request import subscribe_statement
 from tidemill.engine.texts import SHORT
 from tidemill.engine.transaction import Transaction
-from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables
+from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables, unknown_parameter
 from tidemill.engine.watched import Watched
 from tidemill.errors import (
     Internal,
@@ -123,6 +123,7 @@ class EngineSession:
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
         self._closed = False
+        self._start_others(options)
 
     def _initial(self, options: StartupOptions) -> dict[str, str]:
         initial = {
@@ -133,11 +134,22 @@ class EngineSession:
             initial["application_name"] = options.application_name
         for name, value in options.settings.items():
             variable = SESSION_VARIABLES.get(name.lower())
-            if variable is None:
-                log.info("client asks for unknown setting %s; ignored", name)
-            elif not variable.read_only:
+            if variable is not None and not variable.read_only:
                 initial[variable.name] = variable.check(variable.name, value)
         return initial
+
+    def _start_others(self, options: StartupOptions) -> None:
+        """Settings that are asked for at start and are the application's own, or cannot be had: those do not
+        keep the client out (pools and drivers ask for PostgreSQL's jit and the like), but it is told."""
+        for name, value in options.settings.items():
+            if name.lower() not in SESSION_VARIABLES and "." in name:
+                self.variables.start_own(name, value)
+                continue
+            variable = SESSION_VARIABLES.get(name.lower())
+            if variable is None:
+                self.notice(Notice(f"{unknown_parameter(name).primary}; ignored", "WARNING"))
+            elif variable.read_only:
+                self.notice(Notice(f'parameter "{name}" cannot be changed; ignored', "WARNING"))
 
     # -- what the server layer sees ----------------------------------------------------------------
 
