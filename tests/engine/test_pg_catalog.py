@@ -24,6 +24,7 @@ from tidemill.engine.pg.types import format_type, types
 from tidemill.engine.pg.world import world
 from tidemill.engine.resolver import Resolver
 from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID, SystemRelation
+from tidemill.engine.variables import VariableRow, Variables
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.sql.ast import Query
 from tidemill.sql.bind import SessionInfo
@@ -47,8 +48,8 @@ class Now:
     def sessions(self) -> Sequence[Any]:
         return []
 
-    def variables(self) -> Iterable[tuple[str, str, str]]:
-        return [("search_path", "public", "Where names are looked for.")]
+    def variables(self) -> Iterable[VariableRow]:
+        return Variables({}).rows()
 
     def prepared(self) -> Sequence[Any]:
         return []

@@ -32,6 +32,7 @@ from tidemill.engine.system_relations import (
     SessionRow,
     SystemRelation,
 )
+from tidemill.engine.variables import VariableRow
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import INT8, UINT8, Column, RelationDesc
 
@@ -106,7 +107,7 @@ class Now:
     def subscriptions(self) -> Sequence[SubscriptionRow]:
         return []
 
-    def variables(self) -> Iterable[tuple[str, str, str]]:
+    def variables(self) -> Iterable[VariableRow]:
         return []
 
     def prepared(self) -> Sequence[PreparedRow]:

@@ -184,6 +184,29 @@ def test_a_role_is_not_taken_by_an_option(guarded: Guarded) -> None:
         psycopg.connect(f"{guarded.dsn('app', PASSWORD)} options='-c role=mz_system'")
 
 
+def test_settings_at_the_start_are_had_or_told(guarded: Guarded) -> None:
+    """Nobody is kept out by a setting that there is not; but who asks for it is told."""
+    options = "-c jit=off -c is_superuser=on -c my_app.tenant=7 -c statement_timeout=5s"
+    wanted = ("my_app.tenant", "is_superuser", "statement_timeout")
+    done = subprocess.run(
+        [
+            psql_with_tls(),
+            f"{guarded.dsn('app', PASSWORD)} options='{options}'",
+            "-XAtc",
+            "SELECT " + ", ".join(f"current_setting('{n}')" for n in wanted),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "7|off|5s\n"
+    assert done.stderr.splitlines() == [
+        'WARNING:  unrecognized configuration parameter "jit"; ignored',
+        'WARNING:  parameter "is_superuser" cannot be changed; ignored',
+    ]
+
+
 def test_prepared_statements_notice_a_revoke(guarded: Guarded, app: psycopg.Connection[Any]) -> None:
     with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
         root.execute("CREATE TABLE shared (a int)")
@@ -285,14 +308,19 @@ def test_a_websocket_says_its_password_first(guarded: Guarded) -> None:
 
 def test_what_happened_is_noted(guarded: Guarded) -> None:
     with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
-        root.execute("CREATE ROLE noted")
+        root.execute("CREATE ROLE noted CREATEDB")
+        root.execute("GRANT CREATE ON SCHEMA public TO noted")
+        root.execute("DROP OWNED BY noted")
         root.execute("DROP ROLE noted")
         rows = root.execute(
-            "SELECT event_type, role, client_address, object_type, object_name FROM mz_audit_events"
+            "SELECT event_type, role, client_address, object_type, object_name, detail FROM mz_audit_events"
         ).fetchall()
-    assert ("create role", "mz_system", "127.0.0.1", "role", "noted") in rows
-    assert ("drop role", "mz_system", "127.0.0.1", "role", "noted") in rows
-    assert ("login", "mz_system", "127.0.0.1", None, None) in rows
+    root_here = ("mz_system", "127.0.0.1")
+    assert ("create role", *root_here, "role", "noted", "CREATEDB") in rows
+    assert ("grant", *root_here, "schema", "materialize.public", "CREATE to noted") in rows
+    assert ("drop owned", *root_here, "schema", "materialize.public", "CREATE from noted") in rows
+    assert ("drop role", *root_here, "role", "noted", None) in rows
+    assert ("login", *root_here, None, None) in [row[:5] for row in rows]
     assert "login role=mz_system address=127.0.0.1" in guarded.log
 
 

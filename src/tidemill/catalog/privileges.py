@@ -90,6 +90,12 @@ def members_of(state: CatalogState, role: Role, *, inherited: bool = False) -> f
     return frozenset(found)
 
 
+def may_become_superuser(state: CatalogState, role: Role) -> bool:
+    """Whether it is a superuser or, by SET ROLE, can be one: whoever has such a role has everything."""
+    found = (state.get(i, Role) for i in members_of(state, role))
+    return any(r.superuser for r in found)
+
+
 class Privileges:
     """One role's, by one state."""
 

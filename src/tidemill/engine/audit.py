@@ -22,6 +22,7 @@ from tidemill.catalog.items import Comment, Item, ItemId, kind_name
 from tidemill.catalog.state import CatalogState
 from tidemill.config import Config
 from tidemill.config_values import size_bytes
+from tidemill.engine.audit_details import access_detail
 from tidemill.engine.audit_files import KINDS, AuditFiles, Kind
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class AuditLog:
     def changed(self, session: EngineSession, verb: str, old: CatalogState, new: CatalogState) -> None:
         """A statement of the session has changed the catalog. Blocks until that is on the disk."""
         acting = session.variables.get("role")
-        detail = None if acting == "none" else f"as {acting}"
+        who = None if acting == "none" else f"as {acting}"
         for item, state in itertools.islice(_affected(old, new), MAX_EVENTS_OF_STATEMENT):
             self._note(
                 verb.lower(),
@@ -156,7 +157,7 @@ class AuditLog:
                 kind_name(item),
                 item.id,
                 ".".join(state.full_name(item)),
-                detail,
+                "; ".join(filter(None, (access_detail(item, old, new), who))) or None,
             )
         if self._files is not None:
             self._files.flush()

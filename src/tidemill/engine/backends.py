@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemill.catalog.privileges import PermissionDenied
-from tidemill.errors import Notice, Unavailable
+from tidemill.errors import Notice, Unavailable, UndefinedObject
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
@@ -30,7 +30,10 @@ def _call(s: EngineSession, process_id: int, *, cancels: bool) -> bool:
         return False
     catalog = s.engine.catalog.state
     mine = s.privileges(catalog)
-    theirs = catalog.find_role(target.role)
+    try:
+        theirs = target.login_role(catalog)
+    except UndefinedObject:
+        theirs = None
     if not mine.superuser and (theirs is None or theirs.superuser or not mine.acts_as(theirs.id)):
         what = "cancel query" if cancels else "terminate process"
         raise PermissionDenied(

@@ -126,9 +126,10 @@ def check_set_role(s: EngineSession, name: str) -> None:
     role = catalog.find_role(name)
     if role is None:
         raise TidemillError(f'role "{name}" does not exist', sqlstate="22023")
-    own = catalog.role(s.role)
+    own = s.login_role(catalog)
     if not own.superuser and role.id not in members_of(catalog, own):
         raise PermissionDenied(f'permission denied to set role "{name}"')
+    s.may_act_as(role)
 
 
 def plan_reset(statement: ast.ResetVariable) -> Action:

@@ -52,6 +52,7 @@ from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.texts import Texts
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
+from tidemill.engine.variables import VariableRow
 from tidemill.errors import Internal, Notice, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
@@ -217,7 +218,7 @@ class TidemillEngine:
                 f'permission denied for database "{database.name}"',
                 detail="User does not have CONNECT privilege.",
             )
-        session = EngineSession(self, options, process_id)
+        session = EngineSession(self, options, process_id, role)
         check_set_role(session, session.variables.get("role"))
         return session
 
@@ -419,8 +420,8 @@ class LiveSituation:
     def sinks(self) -> Sequence[SinkRow]:
         return sink_rows(self.engine.sinks, self.engine.oracle.now())
 
-    def variables(self) -> Iterable[tuple[str, str, str]]:
-        return [(v.name, value, v.description) for v, value in self.session.variables.all()]
+    def variables(self) -> Iterable[VariableRow]:
+        return self.session.variables.rows()
 
     def prepared(self) -> Sequence[PreparedRow]:
         return self.session.statements.table()

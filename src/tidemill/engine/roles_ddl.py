@@ -1,7 +1,8 @@
 """CREATE, ALTER and DROP of roles, GRANT and REVOKE, owners.
 
 Called by `planner`. Who may do what follows PostgreSQL: roles are changed by those with CREATEROLE,
-superusers by superusers alone, a password also by who it belongs to; privileges are granted by owners.
+superusers and members of them by superusers alone, a password also by who it belongs to; privileges are
+granted by owners.
 Promise: of a password only a SCRAM verifier is kept, and no error, log or event has either in it.
 """
 
@@ -13,7 +14,12 @@ from tidemill.access.scram import MAX_PASSWORD_BYTES, make_verifier, parse_verif
 from tidemill.catalog import ops, role_ops
 from tidemill.catalog.access import PUBLIC
 from tidemill.catalog.items import SCHEMA_ITEMS, Item, Role, Schema, is_system, kind_name
-from tidemill.catalog.privileges import PermissionDenied, access_of, possible_privileges
+from tidemill.catalog.privileges import (
+    PermissionDenied,
+    access_of,
+    may_become_superuser,
+    possible_privileges,
+)
 from tidemill.catalog.role_ops import RoleAttributes
 from tidemill.catalog.state import CatalogState, id_order
 from tidemill.engine.api import Complete, Outcome
@@ -92,10 +98,11 @@ def _check_may_change(
             f"permission denied to {verb} role",
             detail=f"Only roles with the CREATEROLE attribute may {verb} roles.",
         )
-    if options.superuser is not None or (role is not None and role.superuser):
+    if options.superuser is not None or (role is not None and may_become_superuser(catalog, role)):
         raise PermissionDenied(
             f"permission denied to {verb} role",
-            detail=f"Only roles with the SUPERUSER attribute may {verb} roles with the SUPERUSER attribute.",
+            detail=f"Only roles with the SUPERUSER attribute may {verb} roles with the SUPERUSER attribute "
+            "and members of them.",
         )
 
 
@@ -165,11 +172,11 @@ def _grant_roles(s: EngineSession, statement: ast.GrantRoles, catalog: CatalogSt
     notices: list[Notice] = []
     for granted in statement.roles:
         role = named_role(s, granted, catalog)
-        if not mine.superuser and (role.superuser or not mine.role.createrole):
+        if not mine.superuser and (not mine.role.createrole or may_become_superuser(catalog, role)):
             raise PermissionDenied(
                 f'permission denied to {verb.lower()} role "{role.name}"',
-                detail="Only roles with the CREATEROLE attribute, and for superusers those with the "
-                f"SUPERUSER attribute, may {verb.lower()} membership.",
+                detail="Only roles with the CREATEROLE attribute, and for superusers and their members those "
+                f"with the SUPERUSER attribute, may {verb.lower()} membership.",
             )
         for name in statement.members:
             member = named_role(s, name, catalog)
@@ -251,7 +258,7 @@ def named_role(s: EngineSession, name: ast.RoleName, catalog: CatalogState) -> R
     if name.keyword:
         if name.value == PUBLIC:
             raise UndefinedObject('role "public" does not exist', position=name.offset + 1)
-        return catalog.role(s.role) if name.value == "session_user" else s.acting_role(catalog)
+        return s.login_role(catalog) if name.value == "session_user" else s.acting_role(catalog)
     try:
         return catalog.role(name.value)
     except UndefinedObject as e:

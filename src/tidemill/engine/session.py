@@ -38,7 +38,7 @@ from tidemill.engine.statements import Statements
 from tidemill.engine.subscribe_request import subscribe_statement
 from tidemill.engine.texts import SHORT
 from tidemill.engine.transaction import Transaction
-from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables
+from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables, unknown_parameter
 from tidemill.engine.watched import Watched
 from tidemill.errors import (
     Internal,
@@ -90,11 +90,13 @@ class KeptStatement:
 class EngineSession:
     """Implements `api.Session`."""
 
-    def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int) -> None:
+    def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int, role: Role) -> None:
         self.engine = engine
         self.process_id = process_id
         # Who logged in; `acting_role` is who the session is now (SET ROLE).
-        self.role = options.user
+        self.role = role.name
+        # The ids of the roles that it proved it may be, by name: a name that is given again is somebody else.
+        self._role_ids = {role.name: role.id}
         self.client_address = options.client_address
         self.connected_at = datetime.now(UTC)
         self.variables = Variables(self._initial(options), {"is_superuser": self._is_superuser})
@@ -121,6 +123,7 @@ class EngineSession:
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
         self._closed = False
+        self._start_others(options)
 
     def _initial(self, options: StartupOptions) -> dict[str, str]:
         initial = {
@@ -131,11 +134,22 @@ class EngineSession:
             initial["application_name"] = options.application_name
         for name, value in options.settings.items():
             variable = SESSION_VARIABLES.get(name.lower())
-            if variable is None:
-                log.info("client asks for unknown setting %s; ignored", name)
-            elif not variable.read_only:
+            if variable is not None and not variable.read_only:
                 initial[variable.name] = variable.check(variable.name, value)
         return initial
+
+    def _start_others(self, options: StartupOptions) -> None:
+        """Settings that are asked for at start and are the application's own, or cannot be had: those do not
+        keep the client out (pools and drivers ask for PostgreSQL's jit and the like), but it is told."""
+        for name, value in options.settings.items():
+            if name.lower() not in SESSION_VARIABLES and "." in name:
+                self.variables.start_own(name, value)
+                continue
+            variable = SESSION_VARIABLES.get(name.lower())
+            if variable is None:
+                self.notice(Notice(f"{unknown_parameter(name).primary}; ignored", "WARNING"))
+            elif variable.read_only:
+                self.notice(Notice(f'parameter "{name}" cannot be changed; ignored', "WARNING"))
 
     # -- what the server layer sees ----------------------------------------------------------------
 
@@ -367,7 +381,21 @@ class EngineSession:
     def acting_role(self, catalog: CatalogState) -> Role:
         """Who the session is now; raises where the role was dropped meanwhile."""
         chosen = self.variables.get("role")
-        return catalog.role(self.role if chosen == "none" else chosen)
+        return self._own(catalog, self.role if chosen == "none" else chosen)
+
+    def login_role(self, catalog: CatalogState) -> Role:
+        """Who logged in; raises where the role was dropped meanwhile."""
+        return self._own(catalog, self.role)
+
+    def may_act_as(self, role: Role) -> None:
+        """SET ROLE has seen that who logged in may be this role."""
+        self._role_ids[role.name] = role.id
+
+    def _own(self, catalog: CatalogState, name: str) -> Role:
+        role = catalog.find_role(name)
+        if role is None or self._role_ids.get(name) != role.id:
+            raise UndefinedObject(f'role "{name}" does not exist', sqlstate="42704")
+        return role
 
     def privileges(self, catalog: CatalogState) -> Privileges:
         """What the session may do."""
@@ -382,9 +410,11 @@ class EngineSession:
         return Privileges(catalog, role)
 
     def _is_superuser(self) -> str:
-        chosen = self.variables.get("role")
-        role = self.engine.catalog.state.find_role(self.role if chosen == "none" else chosen)
-        return "on" if role is not None and role.superuser else "off"
+        try:
+            role = self.acting_role(self.engine.catalog.state)
+        except UndefinedObject:
+            return "off"
+        return "on" if role.superuser else "off"
 
     def info(self) -> SessionInfo:
         """What session functions answer; `now` is the transaction's."""

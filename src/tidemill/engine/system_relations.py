@@ -47,7 +47,7 @@ from tidemill.engine.role_relations import ROLE_SPECS
 from tidemill.engine.sink_relations import SINK_SPECS, SinkRow
 from tidemill.engine.source_relations import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
 from tidemill.engine.subscription_relation import SUBSCRIPTION_SPECS, SubscriptionRow
-from tidemill.engine.variables import SYSTEM_PARAMETERS
+from tidemill.engine.variables import SYSTEM_PARAMETERS, VariableRow
 from tidemill.types.arrow import storage_schema
 from tidemill.types.model import (
     BOOL,
@@ -108,8 +108,8 @@ class Situation(Protocol):
     @property
     def sources(self) -> SourcesView: ...
 
-    def variables(self) -> Iterable[tuple[str, str, str]]:
-        """(name, setting, description)."""
+    def variables(self) -> Iterable[VariableRow]:
+        """Of the session that asks."""
         ...
 
     def prepared(self) -> Sequence[PreparedRow]:

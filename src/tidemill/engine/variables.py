@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from tidemill.engine.pg.zones import zone_names
 from tidemill.errors import InvalidValue, LimitExceeded, TidemillError, UndefinedObject
@@ -355,6 +356,18 @@ MAX_OWN = 1_000
 _OWN_NAME = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
 
 
+class VariableRow(NamedTuple):
+    """A variable of a session: what it is, what it is if nobody says anything (`boot`), and what RESET makes
+    of it."""
+
+    name: str
+    setting: str
+    boot: str
+    reset: str
+    description: str
+    read_only: bool
+
+
 def unknown_parameter(name: str) -> UndefinedObject:
     return UndefinedObject(
         f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists the parameters."
@@ -403,6 +416,13 @@ class Variables:
             raise LimitExceeded(f"too many variables of one's own (limit {MAX_OWN})")
         self._own[key] = Variable(key, "", _text, "")
         self._defaults[key] = ""
+
+    def start_own(self, name: str, value: str) -> None:
+        """A variable of the application's own that the client gave when it connected."""
+        self._make(name)
+        key = name.lower()
+        self._defaults[key] = value
+        self._values = {**self._values, key: value}
 
     def get(self, name: str) -> str:
         if (compute := self._computed.get(name)) is not None:
@@ -474,6 +494,13 @@ class Variables:
     def all(self) -> Iterator[tuple[Variable, str]]:
         for variable in _SESSION:
             yield variable, self.get(variable.name)
+
+    def rows(self) -> Iterator[VariableRow]:
+        """For pg_settings."""
+        for v, value in self.all():
+            name = REPORTED_NAMES.get(v.name, v.name)
+            reset = value if v.name in self._computed else self._defaults[v.name]
+            yield VariableRow(name, value, v.default, reset, v.description, v.read_only)
 
     def reported(self) -> dict[str, str]:
         return {REPORTED_NAMES.get(v.name, v.name): self.get(v.name) for v in _SESSION if v.reported}

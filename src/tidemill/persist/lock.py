@@ -15,6 +15,8 @@ from tidemill.persist.blob import Blobs
 from tidemill.persist.local import LocalBlobs
 
 _POLL_SECONDS = 0.05
+# Of a data directory that is made here: others do not look in. One that is there keeps its own.
+FOLDER_MODE = 0o750
 
 
 class DirectoryLock:
@@ -37,7 +39,7 @@ class DirectoryLock:
         if self._path is None or self._descriptor is not None:
             return True
         try:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            os.makedirs(os.path.dirname(self._path), mode=FOLDER_MODE, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
             raise Unavailable(

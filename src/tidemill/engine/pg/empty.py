@@ -70,6 +70,7 @@ _EMPTY: dict[str, str] = {
     "pg_seclabel": "objoid oid, classoid oid, objsubid int4, provider text, label text",
     "pg_default_acl": "oid oid, defaclrole oid, defaclnamespace oid, defaclobjtype char, defaclacl text[]",
     "pg_db_role_setting": "setdatabase oid, setrole oid, setconfig text[]",
+    "pg_parameter_acl": "oid oid, parname text, paracl text[]",
     "pg_event_trigger": """
         oid oid, evtname name, evtevent name, evtowner oid, evtfoid oid, evtenabled char, evttags text[]""",
     "pg_conversion": """

@@ -12,15 +12,18 @@ if TYPE_CHECKING:
 
 
 def _settings(s: Situation) -> Iterable[Record]:
-    for name, setting, description in s.variables():
+    for v in s.variables():
+        source = "default" if v.setting == v.boot else "client" if v.setting == v.reset else "session"
         yield {
-            "name": name,
-            "setting": setting,
+            "name": v.name,
+            "setting": v.setting,
             "category": "Tidemill",
-            "short_desc": description,
-            "context": "user",
+            "short_desc": v.description,
+            "context": "internal" if v.read_only else "user",
             "vartype": "string",
-            "source": "session",
+            "source": source,
+            "boot_val": v.boot,
+            "reset_val": v.reset,
             "pending_restart": False,
         }
 
