@@ -17,8 +17,13 @@ from tidemill.sql import ast
 
 def plan_begin(statement: ast.Begin) -> Action:
     async def act(s: EngineSession) -> Outcome:
-        await s.begin()
-        _apply_modes(s, statement.modes)
+        if s.current.explicit:
+            await s.begin()
+            _apply_modes(s, statement.modes)
+        else:
+            # Modes that come too late begin no block.
+            _apply_modes(s, statement.modes)
+            await s.begin()
         return Complete("START TRANSACTION" if statement.start else "BEGIN")
 
     return Action(act)
@@ -81,15 +86,23 @@ def plan_set_transaction(statement: ast.SetTransaction) -> Action:
 def _apply_modes(s: EngineSession, modes: ast.TransactionModes) -> None:
     transaction = s.current
     if modes.isolation is not None:
-        if transaction.mode is not Mode.OPEN:
+        if transaction.queried or transaction.mode is not Mode.OPEN:
             raise InvalidTransactionState(
                 "SET TRANSACTION ISOLATION LEVEL must be called before any query", sqlstate="25001"
             )
         s.variable_set(s.variables.set("transaction_isolation", modes.isolation, local=True))
     if modes.read_only is not None:
-        s.variable_set(
-            s.variables.set("transaction_read_only", "on" if modes.read_only else "off", local=True)
+        _set_read_only(s, read_only=modes.read_only)
+
+
+def _set_read_only(s: EngineSession, *, read_only: bool) -> None:
+    """Until the transaction ends. A transaction that has read as a read-only one stays so."""
+    transaction = s.current
+    if transaction.read_only and not read_only and transaction.queried:
+        raise InvalidTransactionState(
+            "transaction read-write mode must be set before any query", sqlstate="25001"
         )
+    transaction.read_only = read_only
 
 
 def plan_set(statement: ast.SetVariable) -> Action:
@@ -113,6 +126,10 @@ def set_variable(s: EngineSession, name: str, value: str | None, *, local: bool)
             s.engine.catalog.state.database(value)
         elif known == "role":
             check_set_role(s, value)
+        elif known == "transaction_read_only":
+            checked = s.variables.find(known).check(known, value)
+            _set_read_only(s, read_only=checked == "on")
+            return checked
         variable = s.variables.set(name, value, local=local)
     s.variable_set(variable)
     return s.variables.get(variable.name)

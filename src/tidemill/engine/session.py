@@ -37,7 +37,7 @@ from tidemill.engine.resolver import Resolver
 from tidemill.engine.statements import Statements
 from tidemill.engine.subscribe_request import subscribe_statement
 from tidemill.engine.texts import SHORT
-from tidemill.engine.transaction import Transaction
+from tidemill.engine.transaction import Mode, Transaction
 from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables
 from tidemill.engine.watched import Watched
 from tidemill.errors import (
@@ -69,6 +69,17 @@ SEVERITIES = (
     *("debug5", "debug4", "debug3", "debug2", "debug", "debug1"),
     *("log", "info", "notice", "warning", "error"),
 )
+# Statements after which the modes of their transaction stay as they are.
+_QUERIES = (
+    ast.Query,
+    ast.Insert,
+    ast.Update,
+    ast.Delete,
+    ast.Subscribe,
+    ast.Declare,
+    ast.CopyTo,
+    ast.CopyFrom,
+)
 # Cursors per session: they are held in memory until closed.
 MAX_CURSORS = 1000
 
@@ -97,7 +108,8 @@ class EngineSession:
         self.role = options.user
         self.client_address = options.client_address
         self.connected_at = datetime.now(UTC)
-        self.variables = Variables(self._initial(options), {"is_superuser": self._is_superuser})
+        computed = {"is_superuser": self._is_superuser, "transaction_read_only": self._is_read_only}
+        self.variables = Variables(self._initial(options), computed)
         # How to end the session from outside, once a door has said it.
         self._on_terminate: Callable[[TidemillError], None] | None = None
         self.transaction: Transaction | None = None
@@ -120,6 +132,8 @@ class EngineSession:
         self.first = False
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
+        # The change that the statement that runs now has committed by itself (`changes.by_itself`).
+        self.at_once: str | None = None
         self._closed = False
 
     def _initial(self, options: StartupOptions) -> dict[str, str]:
@@ -262,6 +276,7 @@ class EngineSession:
             if self.first:
                 self._begin(explicit=False)
             self.alone = alone and not self.current.explicit and not self.current.writes
+            self.at_once = None
             planned = await self._plan(prepared)
             if planned is None:
                 raise Internal("a statement without a plan")
@@ -272,7 +287,11 @@ class EngineSession:
                 zone = self.variables.get("timezone")
                 size = sum(len(p.data or b"") for p in params)
                 values = await self._computing(size, decode_params, planned.param_types, params, zone)
+            if isinstance(statement.parsed.statement, _QUERIES):
+                self.current.queried = True
             outcome = await planned.run(self, values)
+            if self.at_once is not None and self.transaction is not None and not self.transaction.explicit:
+                self.transaction.lasting.append(self.at_once)
             if isinstance(outcome, Rows | CopyOut):
                 streaming = True
                 outcome.batches = watched = Watched(outcome.batches, self.interrupt)
@@ -329,6 +348,8 @@ class EngineSession:
         if self._closed:
             return
         self._closed = True
+        if self.transaction is not None:
+            self.transaction.lasting.clear()  # nobody is there to be told
         self.interrupt.cancel()
         self._end(committed=False)
         self.statements.clear()
@@ -381,6 +402,11 @@ class EngineSession:
     def privileges_of(catalog: CatalogState, role: Role) -> Privileges:
         return Privileges(catalog, role)
 
+    def _is_read_only(self) -> str:
+        if self.transaction is None:
+            return self.variables.get("default_transaction_read_only")
+        return "on" if self.transaction.read_only else "off"
+
     def _is_superuser(self) -> str:
         chosen = self.variables.get("role")
         role = self.engine.catalog.state.find_role(self.role if chosen == "none" else chosen)
@@ -424,15 +450,18 @@ class EngineSession:
         return self.transaction
 
     async def begin(self) -> Transaction:
-        """BEGIN. What an implicit transaction has done so far (a pipeline's earlier statements) is
-        committed first."""
+        """BEGIN. What an implicit transaction has written so far (earlier statements of a query or a
+        pipeline) belongs to the block, as in PostgreSQL; what it has read does not bind the block."""
         current = self.transaction
-        if current is not None and current.explicit:
+        if current is None:
+            return self._begin(explicit=True)
+        if current.explicit:
             self.notice(Notice("there is already a transaction in progress", "WARNING", "25001"))
-            return current
-        if current is not None:
-            await self.commit()
-        return self._begin(explicit=True)
+        elif current.mode is Mode.READ:
+            current.mode, current.read_ts = Mode.OPEN, None
+            current.on_timelines.clear()
+        current.explicit = True
+        return current
 
     async def commit(self) -> bool:
         """COMMIT of whichever transaction there is; False when it had failed and was rolled back instead."""
@@ -459,7 +488,10 @@ class EngineSession:
 
     def _end(self, *, committed: bool) -> None:
         self.variables.end(committed=committed)
-        self.transaction = None
+        ended, self.transaction = self.transaction, None
+        if ended is not None and not committed:
+            for verb in dict.fromkeys(ended.lasting):
+                self.notice(Notice(f"{verb} took effect at once and was not rolled back", "WARNING"))
         for name, cursor in list(self.cursors.items()):
             if not (cursor.kept and (committed or cursor.kept_before)):
                 cursor.close()
@@ -477,8 +509,6 @@ class EngineSession:
             return
         if variable.name == "transaction_isolation":
             self.transaction.isolation = self.variables.get(variable.name)
-        elif variable.name == "transaction_read_only":
-            self.transaction.read_only = self.variables.flag(variable.name)
 
     def _tell_changes(self) -> None:
         if self._told_at == self.variables.generation:
