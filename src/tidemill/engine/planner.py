@@ -121,7 +121,7 @@ def plan_statement(
         case ast.CreateTable():
             return ddl.plan_create_table(s, statement, catalog)
         case ast.CreateTableAs():
-            return ddl.plan_create_table_as(s, statement, catalog)
+            return ddl.plan_create_table_as(s, statement, types, catalog)
         case ast.CreateView():
             return ddl.plan_create_view(s, statement, catalog)
         case ast.CreateMaterializedView():

@@ -312,7 +312,7 @@ def plan_explain(
     async def act(s: EngineSession) -> Outcome:
         return text_rows(["QUERY PLAN"], [(line,) for line in await s.blocking(lines)], tag="EXPLAIN")
 
-    return Action(act, columns)
+    return Action(act, columns, plan.param_types)
 
 
 def _frontiers(session: EngineSession, item: Table | MaterializedView) -> tuple[int, int]:

@@ -125,9 +125,9 @@ class EngineSession:
         # The last answer of `privileges`, and the variables it was made from.
         self._privileges: Privileges | None = None
         self._privileges_at = self.variables.generation
-        # The last answer of `info`, and the variables it was made from.
+        # The last answer of `info`, and the variables and the catalog it was made from.
         self._info: SessionInfo | None = None
-        self._info_at = self.variables.generation
+        self._info_at: tuple[int, CatalogState] | None = None
         # Whether the statement that runs now has begun the transaction.
         self.first = False
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
@@ -415,11 +415,11 @@ class EngineSession:
     def info(self) -> SessionInfo:
         """What session functions answer; `now` is the transaction's."""
         started = self.transaction.started if self.transaction is not None else datetime.now(UTC)
-        known = self._info
-        if known is None or self._info_at != self.variables.generation or known.now != started:
+        known, catalog = self._info, self.engine.catalog.state
+        if known is None or known.now != started or self._info_at != (self.variables.generation, catalog):
             known = self._info = SessionInfo(
                 database=self.database,
-                schemas=tuple(self.variables.search_path()),
+                schemas=self._schemas(catalog),
                 user=self.role if (chosen := self.variables.get("role")) == "none" else chosen,
                 session_user=self.role,
                 backend_pid=self.process_id,
@@ -428,8 +428,16 @@ class EngineSession:
                 setting=self.setting,
                 version=VERSION,
             )
-            self._info_at = self.variables.generation
+            self._info_at = (self.variables.generation, catalog)
         return known
+
+    def _schemas(self, catalog: CatalogState) -> tuple[str, ...]:
+        """Those of the search path that there are."""
+        database = catalog.find_database(self.database)
+        if database is None:
+            return ()
+        path = self.variables.search_path()
+        return tuple(name for name in path if catalog.find_schema(database.id, name) is not None)
 
     @property
     def current(self) -> Transaction:
