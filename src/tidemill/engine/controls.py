@@ -5,8 +5,9 @@ from __future__ import annotations
 from tidemill.catalog import ops
 from tidemill.catalog.items import SYSTEM_ROLE
 from tidemill.catalog.privileges import PermissionDenied, members_of
+from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.changes import transact_now
+from tidemill.engine.changes import find, transact_now
 from tidemill.engine.plan import Action
 from tidemill.engine.session import EngineSession
 from tidemill.engine.transaction import Mode
@@ -198,10 +199,21 @@ def plan_discard(statement: ast.Discard) -> Action:
     return Action(act)
 
 
-def plan_no_op(statement: ast.NoOp) -> Action:
+def plan_no_op(session: EngineSession, statement: ast.NoOp, catalog: CatalogState) -> Action:
+    for name in statement.relations:
+        if statement.kind is None:
+            session.resolver(catalog).any_item(name, "relation")
+        else:
+            find(session, statement.kind, name, catalog)
+
     async def act(s: EngineSession) -> Outcome:
-        if statement.notice is not None:
-            s.notice(Notice(statement.notice))
+        if statement.tag == "VACUUM" and (s.current.explicit or not s.first):
+            raise InvalidTransactionState("VACUUM cannot run inside a transaction block", sqlstate="25001")
+        if statement.tag == "SET CONSTRAINTS" and not s.current.explicit:
+            text = "SET CONSTRAINTS can only be used in transaction blocks"
+            s.notice(Notice(text, "WARNING", "25P01"))
+        for notice in statement.notices:
+            s.notice(Notice(notice))
         return Complete(statement.tag)
 
     return Action(act)

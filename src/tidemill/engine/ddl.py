@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tidemill.catalog import ops
 from tidemill.catalog.items import SCHEMA_ITEMS, Database, Item, Key, Table
 from tidemill.catalog.privileges import PermissionDenied
-from tidemill.catalog.state import CatalogState
+from tidemill.catalog.state import CatalogState, id_order
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.changes import (
@@ -49,6 +49,9 @@ from tidemill.types import parse_type
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import TEXT, Column, Kind, RelationDesc, SqlType
 from tidemill.types.names import physical_names
+
+# Lines of what DROP ... CASCADE takes along that a client is told, as PostgreSQL bounds them.
+MAX_CASCADE_LINES = 100
 
 
 async def _alter_as_read(
@@ -228,6 +231,7 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
     changes: list[ops.Op] = []
     notices: list[Notice] = []
     gone: set[str] = set()
+    named: set[str] = set()
     for name in statement.names:
         item, notice = find_or_none(s, statement.kind, name, catalog, if_exists=statement.if_exists)
         if notice is not None:
@@ -237,9 +241,28 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
         if isinstance(item, Database) and item.name == s.database:
             raise InvalidTransactionState("cannot drop the currently open database", sqlstate="55006")
         changes.append(ops.Drop(item.id, statement.cascade))
+        named.add(item.id)
         # With CASCADE an earlier name may take a later one with it.
         gone |= {i.id for i in catalog.drop_order(item.id) if statement.cascade or _goes_with(i, item)}
+    if statement.cascade:
+        notices += _cascading(catalog, gone - named)
     return change(f"DROP {statement.kind.value}", changes, notices)
+
+
+def _cascading(catalog: CatalogState, ids: Iterable[str]) -> list[Notice]:
+    """What else goes, as PostgreSQL tells it; not what belongs to something else."""
+    items = [
+        i
+        for i in (catalog.items[i] for i in ids)
+        if not (isinstance(i, SCHEMA_ITEMS) and i.owner is not None)
+    ]
+    lines = [f"drop cascades to {catalog.describe(i)}" for i in sorted(items, key=lambda i: id_order(i.id))]
+    if len(lines) <= 1:
+        return [Notice(line) for line in lines]
+    shown = lines[:MAX_CASCADE_LINES]
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown)} other objects")
+    return [Notice(f"drop cascades to {len(lines)} other objects", detail="\n".join(shown))]
 
 
 def _goes_with(item: Item, dropped: Item) -> bool:

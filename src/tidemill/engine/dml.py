@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidemill.catalog.items import Table
+from tidemill.catalog.items import Table, View
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome, Rows
@@ -25,7 +25,7 @@ from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
 from tidemill.engine.target import Columns, Target
 from tidemill.engine.turns import in_turn
-from tidemill.errors import SyntaxError_, UndefinedObject, Unsupported
+from tidemill.errors import SyntaxError_, UndefinedObject, Unsupported, WrongObjectType
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_update
 from tidemill.types.model import Column, SqlType
@@ -269,4 +269,7 @@ class TruncatePlan:
 
 
 def plan_truncate(s: EngineSession, statement: ast.Truncate, catalog: CatalogState) -> Plan:
+    for name in statement.tables:
+        if isinstance(s.resolver(catalog).item(name), View):
+            raise WrongObjectType(f'"{name.item}" is not a table', position=name.offset + 1)
     return TruncatePlan([_removal(s, ast.Delete(name), (), catalog) for name in statement.tables])

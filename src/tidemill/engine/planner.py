@@ -115,7 +115,7 @@ def plan_statement(
         case ast.AlterSystem():
             return controls.plan_alter_system(statement)
         case ast.NoOp():
-            return controls.plan_no_op(statement)
+            return controls.plan_no_op(s, statement, catalog)
         case ast.CommentOn():
             return comments.plan_comment(s, statement, catalog)
         case ast.CreateTable():
