@@ -265,10 +265,14 @@ class CatalogState:
     # -- by name
 
     def database(self, name: str) -> Database:
-        item_id = self._databases.get(name)
-        if item_id is None:
+        found = self.find_database(name)
+        if found is None:
             raise UndefinedObject(f'database "{name}" does not exist', sqlstate="3D000")
-        return self.get(item_id, Database)
+        return found
+
+    def find_database(self, name: str) -> Database | None:
+        item_id = self._databases.get(name)
+        return None if item_id is None else self.get(item_id, Database)
 
     def schema(self, database: ItemId, name: str) -> Schema:
         """The schema of that name in the database, or the system's."""

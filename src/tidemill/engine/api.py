@@ -84,7 +84,8 @@ class Rows:
     """Rows to come. The tag is `{tag} {count}` when `counted`, else `tag`. The reader must exhaust or
     `aclose()` the iterator: holds and jobs are released there. `shared`: other sessions may be given the very
     same batches, so that their encoding may be shared too. `endless`: they come for as long as somebody
-    reads. `take`: there where nobody has to wait for the rows; gives the next batch and None at the end, and
+    reads. `binary`: of a cursor that was declared so; a client that cannot say which form it wants gets this
+    one. `take`: there where nobody has to wait for the rows; gives the next batch and None at the end, and
     spares a small answer the event loop's turns."""
 
     columns: tuple[Column, ...]
@@ -93,6 +94,7 @@ class Rows:
     counted: bool = True
     shared: bool = False
     endless: bool = False
+    binary: bool = False
     take: Callable[[], pa.RecordBatch | None] | None = None
 
 

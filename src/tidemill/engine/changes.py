@@ -96,6 +96,8 @@ async def by_itself(s: EngineSession, verb: str) -> None:
     elif transaction.writes:
         await s.engine.commit(transaction)
         transaction.writes.clear()
+        transaction.lasting.append(f"what was written before {verb}")
+    s.at_once = verb
     if transaction.read_only:
         raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
 

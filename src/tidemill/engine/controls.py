@@ -5,8 +5,9 @@ from __future__ import annotations
 from tidemill.catalog import ops
 from tidemill.catalog.items import SYSTEM_ROLE
 from tidemill.catalog.privileges import PermissionDenied, members_of
+from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.changes import transact_now
+from tidemill.engine.changes import find, transact_now
 from tidemill.engine.plan import Action
 from tidemill.engine.session import EngineSession
 from tidemill.engine.transaction import Mode
@@ -17,8 +18,13 @@ from tidemill.sql import ast
 
 def plan_begin(statement: ast.Begin) -> Action:
     async def act(s: EngineSession) -> Outcome:
-        await s.begin()
-        _apply_modes(s, statement.modes)
+        if s.current.explicit:
+            await s.begin()
+            _apply_modes(s, statement.modes)
+        else:
+            # Modes that come too late begin no block.
+            _apply_modes(s, statement.modes)
+            await s.begin()
         return Complete("START TRANSACTION" if statement.start else "BEGIN")
 
     return Action(act)
@@ -81,15 +87,23 @@ def plan_set_transaction(statement: ast.SetTransaction) -> Action:
 def _apply_modes(s: EngineSession, modes: ast.TransactionModes) -> None:
     transaction = s.current
     if modes.isolation is not None:
-        if transaction.mode is not Mode.OPEN:
+        if transaction.queried or transaction.mode is not Mode.OPEN:
             raise InvalidTransactionState(
                 "SET TRANSACTION ISOLATION LEVEL must be called before any query", sqlstate="25001"
             )
         s.variable_set(s.variables.set("transaction_isolation", modes.isolation, local=True))
     if modes.read_only is not None:
-        s.variable_set(
-            s.variables.set("transaction_read_only", "on" if modes.read_only else "off", local=True)
+        _set_read_only(s, read_only=modes.read_only)
+
+
+def _set_read_only(s: EngineSession, *, read_only: bool) -> None:
+    """Until the transaction ends. A transaction that has read as a read-only one stays so."""
+    transaction = s.current
+    if transaction.read_only and not read_only and transaction.queried:
+        raise InvalidTransactionState(
+            "transaction read-write mode must be set before any query", sqlstate="25001"
         )
+    transaction.read_only = read_only
 
 
 def plan_set(statement: ast.SetVariable) -> Action:
@@ -113,6 +127,10 @@ def set_variable(s: EngineSession, name: str, value: str | None, *, local: bool)
             s.engine.catalog.state.database(value)
         elif known == "role":
             check_set_role(s, value)
+        elif known == "transaction_read_only":
+            checked = s.variables.find(known).check(known, value)
+            _set_read_only(s, read_only=checked == "on")
+            return checked
         variable = s.variables.set(name, value, local=local)
     s.variable_set(variable)
     return s.variables.get(variable.name)
@@ -182,10 +200,21 @@ def plan_discard(statement: ast.Discard) -> Action:
     return Action(act)
 
 
-def plan_no_op(statement: ast.NoOp) -> Action:
+def plan_no_op(session: EngineSession, statement: ast.NoOp, catalog: CatalogState) -> Action:
+    for name in statement.relations:
+        if statement.kind is None:
+            session.resolver(catalog).any_item(name, "relation")
+        else:
+            find(session, statement.kind, name, catalog)
+
     async def act(s: EngineSession) -> Outcome:
-        if statement.notice is not None:
-            s.notice(Notice(statement.notice))
+        if statement.tag == "VACUUM" and (s.current.explicit or not s.first):
+            raise InvalidTransactionState("VACUUM cannot run inside a transaction block", sqlstate="25001")
+        if statement.tag == "SET CONSTRAINTS" and not s.current.explicit:
+            text = "SET CONSTRAINTS can only be used in transaction blocks"
+            s.notice(Notice(text, "WARNING", "25P01"))
+        for notice in statement.notices:
+            s.notice(Notice(notice))
         return Complete(statement.tag)
 
     return Action(act)

@@ -41,11 +41,13 @@ class Cursor:
         *,
         endless: bool = False,
         hold: bool = False,
+        binary: bool = False,
     ) -> None:
         """`endless`: of a subscription (`subscribe.stream.Subscription`). `hold`: `keep` is called before its
         transaction commits."""
         self.columns = columns
         self.hold = hold
+        self.binary = binary
         self.kept = False  # its rows are here; no transaction is needed any more
         self.kept_before = False  # since a transaction that committed
         self._batches = batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tidemill.catalog import ops
 from tidemill.catalog.items import SCHEMA_ITEMS, Database, Item, Key, Table
 from tidemill.catalog.privileges import PermissionDenied
-from tidemill.catalog.state import CatalogState
+from tidemill.catalog.state import CatalogState, id_order
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.changes import (
@@ -28,7 +28,7 @@ from tidemill.engine.defaults import default_text, default_value
 from tidemill.engine.durations import history_ms
 from tidemill.engine.inputs import snapshot_of
 from tidemill.engine.kept_query import kept_text
-from tidemill.engine.plan import Action, Plan
+from tidemill.engine.plan import Action, ActionOf, Plan, Value
 from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
 from tidemill.engine.turns import in_turn
@@ -47,8 +47,11 @@ from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.types import parse_type
 from tidemill.types.arrow import DIFF_COLUMN
-from tidemill.types.model import TEXT, Column, Kind, RelationDesc
+from tidemill.types.model import TEXT, Column, Kind, RelationDesc, SqlType
 from tidemill.types.names import physical_names
+
+# Lines of what DROP ... CASCADE takes along that a client is told, as PostgreSQL bounds them.
+MAX_CASCADE_LINES = 100
 
 
 async def _alter_as_read(
@@ -132,6 +135,8 @@ def _column(definition: ast.ColumnDef, *, nullable: bool) -> Column:
     except TidemillError as e:
         e.position = definition.type_offset + 1
         raise
+    if t.kind is Kind.UNKNOWN:
+        raise TidemillError(f'column "{definition.name.value}" has pseudo-type unknown', sqlstate="42P16")
     return Column(definition.name.value, t, nullable)
 
 
@@ -150,11 +155,13 @@ def _keys(statement: ast.CreateTable) -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def plan_create_table_as(s: EngineSession, statement: ast.CreateTableAs, catalog: CatalogState) -> Plan:
+def plan_create_table_as(
+    s: EngineSession, statement: ast.CreateTableAs, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
     schema, name, existing = existing_at(s, statement.name, catalog)
     if existing is not None and statement.if_not_exists:
         return skip("CREATE TABLE AS", f'relation "{name}" already exists, skipping', "42P07")
-    bound = bind_query(statement.query.tree, s.resolver(catalog), session=s.info())
+    bound = bind_query(statement.query.tree, s.resolver(catalog), session=s.info(), param_types=types)
     columns = renamed(bound.columns, statement.columns)
     # What a query returns may be null whatever its inputs say; PostgreSQL does the same.
     desc = RelationDesc(
@@ -162,15 +169,15 @@ def plan_create_table_as(s: EngineSession, statement: ast.CreateTableAs, catalog
     )
     op = ops.CreateTable(schema.id, name, desc, retain_history_ms=history_ms(statement.retain_history))
 
-    async def act(s: EngineSession) -> Outcome:
+    async def act(s: EngineSession, params: Sequence[Value]) -> Outcome:
         if not statement.with_data:
             await transact(s, "CREATE TABLE AS", [op])
-            return Complete("SELECT 0")
+            return Complete("CREATE TABLE AS")
         shards = {t.shard for t in reading.tables_under(catalog, bound)}
 
         async def attempt(_: bool) -> Outcome:
             # The rows first: the table is there with them or not at all.
-            rows = await _rows_for_new_table(s, catalog, bound, desc)
+            rows = await _rows_for_new_table(s, catalog, bound, desc, params)
             reads = {} if s.current.read_ts is None else dict.fromkeys(shards, s.current.read_ts)
             if not s.current.explicit:
                 s.current.read_ts = None  # of the next try, if there must be one
@@ -179,13 +186,13 @@ def plan_create_table_as(s: EngineSession, statement: ast.CreateTableAs, catalog
 
         return await (attempt(False) if s.current.explicit else in_turn(s, shards, attempt))
 
-    return Action(act)
+    return ActionOf(act, bound.param_types)
 
 
 async def _rows_for_new_table(
-    s: EngineSession, catalog: CatalogState, bound: BoundQuery, desc: RelationDesc
+    s: EngineSession, catalog: CatalogState, bound: BoundQuery, desc: RelationDesc, params: Sequence[Value]
 ) -> pa.Table:
-    rows = await reading.collect(s, catalog, bound, system_number(s, "max_transaction_size"))
+    rows = await reading.collect(s, catalog, bound, system_number(s, "max_transaction_size"), params)
     rows = rows.rename_columns(physical_names(desc))
     return rows.append_column(DIFF_COLUMN, pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
 
@@ -224,6 +231,7 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
     changes: list[ops.Op] = []
     notices: list[Notice] = []
     gone: set[str] = set()
+    named: set[str] = set()
     for name in statement.names:
         item, notice = find_or_none(s, statement.kind, name, catalog, if_exists=statement.if_exists)
         if notice is not None:
@@ -233,9 +241,28 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
         if isinstance(item, Database) and item.name == s.database:
             raise InvalidTransactionState("cannot drop the currently open database", sqlstate="55006")
         changes.append(ops.Drop(item.id, statement.cascade))
+        named.add(item.id)
         # With CASCADE an earlier name may take a later one with it.
         gone |= {i.id for i in catalog.drop_order(item.id) if statement.cascade or _goes_with(i, item)}
+    if statement.cascade:
+        notices += _cascading(catalog, gone - named)
     return change(f"DROP {statement.kind.value}", changes, notices)
+
+
+def _cascading(catalog: CatalogState, ids: Iterable[str]) -> list[Notice]:
+    """What else goes, as PostgreSQL tells it; not what belongs to something else."""
+    items = [
+        i
+        for i in (catalog.items[i] for i in ids)
+        if not (isinstance(i, SCHEMA_ITEMS) and i.owner is not None)
+    ]
+    lines = [f"drop cascades to {catalog.describe(i)}" for i in sorted(items, key=lambda i: id_order(i.id))]
+    if len(lines) <= 1:
+        return [Notice(line) for line in lines]
+    shown = lines[:MAX_CASCADE_LINES]
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown)} other objects")
+    return [Notice(f"drop cascades to {len(lines)} other objects", detail="\n".join(shown))]
 
 
 def _goes_with(item: Item, dropped: Item) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tidemill.catalog.items import Table
+from tidemill.catalog.items import Table, View
 from tidemill.catalog.state import CatalogState
 from tidemill.engine import reading
 from tidemill.engine.api import Complete, Outcome, Rows
@@ -25,7 +25,7 @@ from tidemill.engine.session import EngineSession
 from tidemill.engine.show import system_number
 from tidemill.engine.target import Columns, Target
 from tidemill.engine.turns import in_turn
-from tidemill.errors import SyntaxError_, UndefinedObject, Unsupported
+from tidemill.errors import SyntaxError_, UndefinedObject, Unsupported, WrongObjectType
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_update
 from tidemill.types.model import Column, SqlType
@@ -63,7 +63,7 @@ class WritePlan:
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
-        return self._source.param_types
+        return self._source.param_types if self._returning is None else self._returning.param_types
 
     @property
     def columns(self) -> tuple[Column, ...] | None:
@@ -96,7 +96,8 @@ class WritePlan:
 
     async def _run_once(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
         limit = system_number(session, "max_transaction_size")
-        rows = await reading.collect(session, self._catalog, self._source, limit, params)
+        own = params[: len(self._source.param_types)]
+        rows = await reading.collect(session, self._catalog, self._source, limit, own)
         transaction = session.current
         transaction.reads.update(self._reads)
         target, count = self._target, rows.num_rows
@@ -110,7 +111,7 @@ class WritePlan:
         tag = f"INSERT 0 {count}" if self._verb == "INSERT" else f"{self._verb} {count}"
         if self._returning is None:
             return Complete(tag)
-        result = await self._returning.rows(session, self._catalog, target.rows(made[-1]))
+        result = await self._returning.rows(session, target.rows(made[-1]), params)
         return Rows(self._returning.columns, stream(result), tag=tag, counted=False)
 
 
@@ -135,7 +136,9 @@ def plan_insert(
         columns=[c.value for c in statement.columns] or None,
         param_types=types,
     )
-    returning = plan_returning(s, table, statement.table, statement.alias, statement.returning, catalog)
+    returning = plan_returning(
+        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+    )
 
     return WritePlan("INSERT", table, catalog, source, lambda rows: (None, rows), returning, retracts=False)
 
@@ -201,7 +204,9 @@ def plan_update(
         param_types=types,
     )
     width = len(table.desc.columns)
-    returning = plan_returning(s, table, statement.table, statement.alias, statement.returning, catalog)
+    returning = plan_returning(
+        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+    )
     return WritePlan(
         "UPDATE",
         table,
@@ -242,7 +247,9 @@ def _removal(
         others=None if statement.using is None else statement.using.tree,
         param_types=types,
     )
-    returning = plan_returning(s, table, statement.table, statement.alias, statement.returning, catalog)
+    returning = plan_returning(
+        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+    )
     return WritePlan("DELETE", table, catalog, source, lambda rows: (rows, None), returning, retracts=True)
 
 
@@ -262,4 +269,7 @@ class TruncatePlan:
 
 
 def plan_truncate(s: EngineSession, statement: ast.Truncate, catalog: CatalogState) -> Plan:
+    for name in statement.tables:
+        if isinstance(s.resolver(catalog).item(name), View):
+            raise WrongObjectType(f'"{name.item}" is not a table', position=name.offset + 1)
     return TruncatePlan([_removal(s, ast.Delete(name), (), catalog) for name in statement.tables])

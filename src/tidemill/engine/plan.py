@@ -57,6 +57,18 @@ class Action:
         return await self.act(session)
 
 
+@dataclass(slots=True)
+class ActionOf:
+    """A plan that returns no rows, and whose work is one function of its parameters."""
+
+    act: Callable[[EngineSession, Sequence[Value]], Awaitable[Outcome]]
+    param_types: tuple[SqlType, ...]
+    columns: tuple[Column, ...] | None = None
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        return await self.act(session, params)
+
+
 class ParameterCount(TidemillError):
     """Bind brought another number of parameters than the statement has."""
 

@@ -115,13 +115,13 @@ def plan_statement(
         case ast.AlterSystem():
             return controls.plan_alter_system(statement)
         case ast.NoOp():
-            return controls.plan_no_op(statement)
+            return controls.plan_no_op(s, statement, catalog)
         case ast.CommentOn():
             return comments.plan_comment(s, statement, catalog)
         case ast.CreateTable():
             return ddl.plan_create_table(s, statement, catalog)
         case ast.CreateTableAs():
-            return ddl.plan_create_table_as(s, statement, catalog)
+            return ddl.plan_create_table_as(s, statement, types, catalog)
         case ast.CreateView():
             return ddl.plan_create_view(s, statement, catalog)
         case ast.CreateMaterializedView():

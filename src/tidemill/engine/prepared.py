@@ -22,14 +22,15 @@ from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_scalar, constant_value
 from tidemill.sql.parse import ParsedStatement
 from tidemill.types import parse_type
-from tidemill.types.model import Column, SqlType
+from tidemill.types.model import Column, SqlType, unmodified
 
 
 def plan_prepare(s: EngineSession, text: str, statement: ast.Prepare, catalog: CatalogState) -> Plan:
     """`text` is that of the whole PREPARE."""
     from tidemill.engine.planner import plan_statement
 
-    types = tuple(parse_type(t) for t in statement.types)
+    # As in PostgreSQL a parameter has a type, and no length or digits of its own.
+    types = tuple(unmodified(parse_type(t)) for t in statement.types)
     # What is wrong with it is said before anything runs; positions count from the text's start.
     plan_statement(s, statement.statement, types, catalog)
 

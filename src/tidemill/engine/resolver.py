@@ -134,6 +134,7 @@ class Resolver:
             raise WrongObjectType(
                 f'cannot {verb} {kind} "{found.name}"',
                 detail=_why_not_written(found),
+                sqlstate="55000" if isinstance(found, View) and verb in _CHANGING else "42809",
                 position=name.offset + 1,
             )
         if self._privileges is not None:
@@ -193,12 +194,13 @@ def _first_columns(query: exp.Expr, names: Sequence[str], width: int) -> exp.Exp
 
 
 # What one must be granted to write, by the words of `table`.
+_CHANGING = ("insert into", "update", "delete from")
 _NEEDED = {"insert into": "INSERT", "copy to": "INSERT", "update": "UPDATE", "delete from": "DELETE"}
 
 
 def _why_not_written(item: CatalogRelation) -> str | None:
     if isinstance(item, View):
-        return None
+        return "A view is its query; it has no rows of its own."
     if isinstance(item, MaterializedView):
         return "It holds the answer of its query."
     return "Only its upstream writes to it."

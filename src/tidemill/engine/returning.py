@@ -12,11 +12,12 @@ from sqlglot import exp
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.over_rows import over_rows
+from tidemill.engine.plan import Value
 from tidemill.engine.select import table_tree
 from tidemill.errors import Unsupported
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, bind_query
-from tidemill.types.model import Column
+from tidemill.sql.bind import BoundQuery, bind_query, returns_rows, substitute
+from tidemill.types.model import Column, SqlType
 
 if TYPE_CHECKING:
     from tidemill.engine.session import EngineSession
@@ -35,12 +36,17 @@ class Returning:
     def columns(self) -> tuple[Column, ...]:
         return self.bound.columns
 
-    async def rows(self, session: EngineSession, catalog: CatalogState, written: pa.Table) -> pa.Table:
-        del catalog
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        """Those of the statement, and behind them what RETURNING alone has."""
+        return self.bound.param_types
+
+    async def rows(self, session: EngineSession, written: pa.Table, params: Sequence[Value]) -> pa.Table:
         if self.plain is not None:
             names = [f"c{n}" for n in range(len(self.plain))]
             return pa.Table.from_arrays([written.column(i) for i in self.plain], names=names)
-        return await over_rows(session, self.bound, written)
+        bound = substitute(self.bound, [p.scalar for p in params]) if params else self.bound
+        return await over_rows(session, bound, written)
 
 
 def plan_returning(
@@ -50,7 +56,9 @@ def plan_returning(
     alias: ast.Ident | None,
     items: Sequence[ast.Expr],
     catalog: CatalogState,
+    types: Sequence[SqlType | None],
 ) -> Returning | None:
+    """`types` are those of the statement's parameters."""
     if not items:
         return None
     for item in items:
@@ -60,9 +68,13 @@ def plan_returning(
                 hint="Subqueries, aggregates and window functions belong in a SELECT.",
                 position=item.offset + 1,
             )
+        if returns_rows(item.tree):
+            raise Unsupported(
+                "set-returning functions are not allowed in RETURNING", position=item.offset + 1
+            )
     tree = exp.Select(expressions=[i.tree.copy() for i in items])
     tree.set("from_", exp.From(this=table_tree(name, alias)))
-    bound = bind_query(tree, s.resolver(catalog), session=s.info())
+    bound = bind_query(tree, s.resolver(catalog), session=s.info(), param_types=types)
     return Returning(table, bound, _plain(table, items, len(bound.columns)))
 
 

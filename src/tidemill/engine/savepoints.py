@@ -34,6 +34,7 @@ class Savepoint:
 
     name: str
     mode: Mode
+    read_only: bool
     read_ts: int | None
     writes: Mapping[str, tuple[pa.Table, ...]]
     write_bytes: int
@@ -92,6 +93,7 @@ def _taken(s: EngineSession, t: Transaction, name: str) -> Savepoint:
     return Savepoint(
         name,
         t.mode,
+        t.read_only,
         t.read_ts,
         {shard: tuple(updates) for shard, updates in t.writes.items()},
         t.write_bytes,
@@ -105,6 +107,7 @@ def _taken(s: EngineSession, t: Transaction, name: str) -> Savepoint:
 def _restore(s: EngineSession, t: Transaction, saved: Savepoint) -> None:
     t.failed = False
     t.mode = saved.mode
+    t.read_only = saved.read_only
     t.read_ts = saved.read_ts
     t.writes = {shard: list(updates) for shard, updates in saved.writes.items()}
     t.write_bytes = saved.write_bytes

@@ -206,6 +206,7 @@ class DeclarePlan:
     query: Readable
     endless: bool
     hold: bool
+    binary: bool
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
@@ -225,7 +226,7 @@ class DeclarePlan:
         if len(session.cursors) >= MAX_CURSORS:
             raise LimitExceeded(f"too many open cursors (limit {MAX_CURSORS})", hint="CLOSE some.")
         rows = await self.query.rows(session, params)
-        cursor = Cursor(self.query.columns, rows, endless=self.endless, hold=self.hold)
+        cursor = Cursor(self.query.columns, rows, endless=self.endless, hold=self.hold, binary=self.binary)
         if not session.current.explicit:
             # Its transaction ends with the statement.
             try:
@@ -242,7 +243,7 @@ def plan_declare(
 ) -> Plan:
     query = _readable(session, statement.query, types, catalog)
     endless = isinstance(statement.query, ast.Subscribe)
-    return DeclarePlan(statement.name.value, query, endless, statement.hold)
+    return DeclarePlan(statement.name.value, query, endless, statement.hold, statement.binary)
 
 
 def find_cursor(session: EngineSession, name: str) -> Cursor:
@@ -266,7 +267,8 @@ def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
         if statement.move:
             passed = [b.num_rows async for b in now.fetch(s, statement.count, seconds)]
             return Complete(f"MOVE {sum(passed)}")
-        return Rows(now.columns, now.fetch(s, statement.count, seconds), tag="FETCH")
+        rows = now.fetch(s, statement.count, seconds)
+        return Rows(now.columns, rows, tag="FETCH", binary=now.binary)
 
     return Action(act, None if statement.move else cursor.columns)
 
@@ -310,7 +312,7 @@ def plan_explain(
     async def act(s: EngineSession) -> Outcome:
         return text_rows(["QUERY PLAN"], [(line,) for line in await s.blocking(lines)], tag="EXPLAIN")
 
-    return Action(act, columns)
+    return Action(act, columns, plan.param_types)
 
 
 def _frontiers(session: EngineSession, item: Table | MaterializedView) -> tuple[int, int]:

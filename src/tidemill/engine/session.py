@@ -37,7 +37,7 @@ from tidemill.engine.resolver import Resolver
 from tidemill.engine.statements import Statements
 from tidemill.engine.subscribe_request import subscribe_statement
 from tidemill.engine.texts import SHORT
-from tidemill.engine.transaction import Transaction
+from tidemill.engine.transaction import Mode, Transaction
 from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables, unknown_parameter
 from tidemill.engine.watched import Watched
 from tidemill.errors import (
@@ -69,6 +69,17 @@ SEVERITIES = (
     *("debug5", "debug4", "debug3", "debug2", "debug", "debug1"),
     *("log", "info", "notice", "warning", "error"),
 )
+# Statements after which the modes of their transaction stay as they are.
+_QUERIES = (
+    ast.Query,
+    ast.Insert,
+    ast.Update,
+    ast.Delete,
+    ast.Subscribe,
+    ast.Declare,
+    ast.CopyTo,
+    ast.CopyFrom,
+)
 # Cursors per session: they are held in memory until closed.
 MAX_CURSORS = 1000
 
@@ -99,7 +110,8 @@ class EngineSession:
         self._role_ids = {role.name: role.id}
         self.client_address = options.client_address
         self.connected_at = datetime.now(UTC)
-        self.variables = Variables(self._initial(options), {"is_superuser": self._is_superuser})
+        computed = {"is_superuser": self._is_superuser, "transaction_read_only": self._is_read_only}
+        self.variables = Variables(self._initial(options), computed)
         # How to end the session from outside, once a door has said it.
         self._on_terminate: Callable[[TidemillError], None] | None = None
         self.transaction: Transaction | None = None
@@ -115,13 +127,15 @@ class EngineSession:
         # The last answer of `privileges`, and the variables it was made from.
         self._privileges: Privileges | None = None
         self._privileges_at = self.variables.generation
-        # The last answer of `info`, and the variables it was made from.
+        # The last answer of `info`, and the variables and the catalog it was made from.
         self._info: SessionInfo | None = None
-        self._info_at = self.variables.generation
+        self._info_at: tuple[int, CatalogState] | None = None
         # Whether the statement that runs now has begun the transaction.
         self.first = False
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
+        # The change that the statement that runs now has committed by itself (`changes.by_itself`).
+        self.at_once: str | None = None
         self._closed = False
         self._start_others(options)
 
@@ -276,6 +290,7 @@ class EngineSession:
             if self.first:
                 self._begin(explicit=False)
             self.alone = alone and not self.current.explicit and not self.current.writes
+            self.at_once = None
             planned = await self._plan(prepared)
             if planned is None:
                 raise Internal("a statement without a plan")
@@ -286,7 +301,11 @@ class EngineSession:
                 zone = self.variables.get("timezone")
                 size = sum(len(p.data or b"") for p in params)
                 values = await self._computing(size, decode_params, planned.param_types, params, zone)
+            if isinstance(statement.parsed.statement, _QUERIES):
+                self.current.queried = True
             outcome = await planned.run(self, values)
+            if self.at_once is not None and self.transaction is not None and not self.transaction.explicit:
+                self.transaction.lasting.append(self.at_once)
             if isinstance(outcome, Rows | CopyOut):
                 streaming = True
                 outcome.batches = watched = Watched(outcome.batches, self.interrupt)
@@ -343,6 +362,8 @@ class EngineSession:
         if self._closed:
             return
         self._closed = True
+        if self.transaction is not None:
+            self.transaction.lasting.clear()  # nobody is there to be told
         self.interrupt.cancel()
         self._end(committed=False)
         self.statements.clear()
@@ -409,6 +430,11 @@ class EngineSession:
     def privileges_of(catalog: CatalogState, role: Role) -> Privileges:
         return Privileges(catalog, role)
 
+    def _is_read_only(self) -> str:
+        if self.transaction is None:
+            return self.variables.get("default_transaction_read_only")
+        return "on" if self.transaction.read_only else "off"
+
     def _is_superuser(self) -> str:
         try:
             role = self.acting_role(self.engine.catalog.state)
@@ -419,11 +445,11 @@ class EngineSession:
     def info(self) -> SessionInfo:
         """What session functions answer; `now` is the transaction's."""
         started = self.transaction.started if self.transaction is not None else datetime.now(UTC)
-        known = self._info
-        if known is None or self._info_at != self.variables.generation or known.now != started:
+        known, catalog = self._info, self.engine.catalog.state
+        if known is None or known.now != started or self._info_at != (self.variables.generation, catalog):
             known = self._info = SessionInfo(
                 database=self.database,
-                schemas=tuple(self.variables.search_path()),
+                schemas=self._schemas(catalog),
                 user=self.role if (chosen := self.variables.get("role")) == "none" else chosen,
                 session_user=self.role,
                 backend_pid=self.process_id,
@@ -432,8 +458,16 @@ class EngineSession:
                 setting=self.setting,
                 version=VERSION,
             )
-            self._info_at = self.variables.generation
+            self._info_at = (self.variables.generation, catalog)
         return known
+
+    def _schemas(self, catalog: CatalogState) -> tuple[str, ...]:
+        """Those of the search path that there are."""
+        database = catalog.find_database(self.database)
+        if database is None:
+            return ()
+        path = self.variables.search_path()
+        return tuple(name for name in path if catalog.find_schema(database.id, name) is not None)
 
     @property
     def current(self) -> Transaction:
@@ -454,15 +488,18 @@ class EngineSession:
         return self.transaction
 
     async def begin(self) -> Transaction:
-        """BEGIN. What an implicit transaction has done so far (a pipeline's earlier statements) is
-        committed first."""
+        """BEGIN. What an implicit transaction has written so far (earlier statements of a query or a
+        pipeline) belongs to the block, as in PostgreSQL; what it has read does not bind the block."""
         current = self.transaction
-        if current is not None and current.explicit:
+        if current is None:
+            return self._begin(explicit=True)
+        if current.explicit:
             self.notice(Notice("there is already a transaction in progress", "WARNING", "25001"))
-            return current
-        if current is not None:
-            await self.commit()
-        return self._begin(explicit=True)
+        elif current.mode is Mode.READ:
+            current.mode, current.read_ts = Mode.OPEN, None
+            current.on_timelines.clear()
+        current.explicit = True
+        return current
 
     async def commit(self) -> bool:
         """COMMIT of whichever transaction there is; False when it had failed and was rolled back instead."""
@@ -489,7 +526,10 @@ class EngineSession:
 
     def _end(self, *, committed: bool) -> None:
         self.variables.end(committed=committed)
-        self.transaction = None
+        ended, self.transaction = self.transaction, None
+        if ended is not None and not committed:
+            for verb in dict.fromkeys(ended.lasting):
+                self.notice(Notice(f"{verb} took effect at once and was not rolled back", "WARNING"))
         for name, cursor in list(self.cursors.items()):
             if not (cursor.kept and (committed or cursor.kept_before)):
                 cursor.close()
@@ -507,8 +547,6 @@ class EngineSession:
             return
         if variable.name == "transaction_isolation":
             self.transaction.isolation = self.variables.get(variable.name)
-        elif variable.name == "transaction_read_only":
-            self.transaction.read_only = self.variables.flag(variable.name)
 
     def _tell_changes(self) -> None:
         if self._told_at == self.variables.generation:

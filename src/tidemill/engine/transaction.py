@@ -45,6 +45,8 @@ class Transaction:
     isolation: str
     failed: bool = False
     mode: Mode = Mode.OPEN
+    # A query has run: READ WRITE and ISOLATION LEVEL come too late.
+    queried: bool = False
     # The one time of all reads; chosen by the first of them.
     read_ts: int | None = None
     # The same of reads on other timelines than ours, by their names.
@@ -58,6 +60,9 @@ class Transaction:
     tables: dict[str, Table] = field(default_factory=dict)
     # Shards that a write depended on: they must not have changed after `read_ts` when it commits.
     reads: set[str] = field(default_factory=lambda: set[str]())
+    # What an implicit transaction has already committed by itself: whoever thinks of it as one is told when
+    # the rest is rolled back.
+    lasting: list[str] = field(default_factory=lambda: list[str]())
     # The marks that ROLLBACK TO can go back to, the oldest first.
     savepoints: list[Savepoint] = field(default_factory=lambda: list["Savepoint"]())
 

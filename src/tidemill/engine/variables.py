@@ -9,12 +9,14 @@ defaults of an environment: they live in the catalog and `mz_system` changes the
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+from tidemill.engine import unused_settings
 from tidemill.engine.pg.zones import zone_names
 from tidemill.errors import InvalidValue, LimitExceeded, TidemillError, UndefinedObject
 from tidemill.sql.names import quote_ident
@@ -102,6 +104,39 @@ def _integer(low: int, high: int) -> Callable[[str, str], str]:
         return str(n)
 
     return check
+
+
+def _number(name: str, value: str) -> str:
+    try:
+        n = float(value.strip())
+    except ValueError:
+        raise _invalid(name, value) from None
+    if not 0 <= n < math.inf:
+        raise InvalidValue(
+            f'{n:g} is outside the valid range for parameter "{name}" (0 .. 1.79769e+308)', sqlstate="22023"
+        )
+    return f"{n:g}"
+
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)?\s*")
+_UNIT_KB = {"B": 1 / 1024, "kB": 1, "MB": 1 << 10, "GB": 1 << 20, "TB": 1 << 30}
+_LEAST_KB = 64
+
+
+def _size(name: str, value: str) -> str:
+    """Kilobytes, or with a unit."""
+    m = _SIZE.fullmatch(value)
+    if m is None:
+        units = 'Valid units for this parameter are "B", "kB", "MB", "GB", and "TB".'
+        raise _invalid(name, value, units)
+    size = round(float(m[1]) * _UNIT_KB[m[2] or "kB"])
+    if not _LEAST_KB <= size <= 2**31 - 1:
+        raise InvalidValue(
+            f'{size} kB is outside the valid range for parameter "{name}" ({_LEAST_KB} .. {2**31 - 1})',
+            sqlstate="22023",
+        )
+    unit = next(u for u in ("TB", "GB", "MB", "kB") if size % _UNIT_KB[u] == 0)
+    return f"{size // int(_UNIT_KB[unit])}{unit}"
 
 
 def _float_digits(name: str, value: str) -> str:
@@ -202,6 +237,24 @@ class Variable:
     read_only: bool = False
 
 
+def _unused() -> Iterator[Variable]:
+    said = "Accepted as PostgreSQL has it; nothing here depends on it."
+    for name, default in unused_settings.BOOLEANS.items():
+        yield Variable(name, default, _boolean, said)
+    for name, default in unused_settings.DURATIONS.items():
+        yield Variable(name, default, _duration, said)
+    for name, (value, low, high) in unused_settings.INTEGERS.items():
+        yield Variable(name, str(value), _integer(low, high), said)
+    for name, default in unused_settings.NUMBERS.items():
+        yield Variable(name, default, _number, said)
+    for name, default in unused_settings.SIZES.items():
+        yield Variable(name, default, _size, said)
+    for name, values in unused_settings.CHOICES.items():
+        yield Variable(name, values[0], _one_of(*values), said)
+    for name, values in unused_settings.ONLY.items():
+        yield Variable(name, values[0], _only(*values), "What there is; another value is refused.")
+
+
 _SESSION = [
     Variable(
         "subscribe_key_violation",
@@ -284,6 +337,7 @@ _SESSION = [
         "Isolation of this session's transactions.",
     ),
     Variable("transaction_read_only", "off", _boolean, "Whether this transaction refuses writes."),
+    *_unused(),
 ]
 
 _SYSTEM = [
@@ -344,6 +398,9 @@ ALIASES = {
     "transaction isolation level": "transaction_isolation",
     "schema": "search_path",
 }
+
+# Those whose value is a list.
+_LISTS = frozenset({"datestyle", "search_path"})
 
 SESSION_VARIABLES: Mapping[str, Variable] = {v.name: v for v in _SESSION}
 SYSTEM_PARAMETERS: Mapping[str, Variable] = {v.name: v for v in _SYSTEM}
@@ -522,6 +579,8 @@ class Variables:
 def setting_text(name: str, values: Sequence[str]) -> str:
     """What SET is given, as the variable keeps it: schemas are names, each by itself."""
     known = ALIASES.get(name.lower(), name.lower())
+    if len(values) > 1 and known not in _LISTS:
+        raise InvalidValue(f"SET {known} takes only one argument", sqlstate="22023")
     return ", ".join(map(quote_ident, values) if known == "search_path" else values)
 
 

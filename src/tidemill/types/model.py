@@ -128,6 +128,15 @@ def plain(t: SqlType) -> SqlType:
     return t if t.shown is None else replace(t, shown=None)
 
 
+def unmodified(t: SqlType) -> SqlType:
+    """The type without a length or digits: `varchar(3)` is `varchar`."""
+    if t.element is not None:
+        return replace(t, element=unmodified(t.element))
+    if t.kind not in (Kind.VARCHAR, Kind.CHAR, Kind.NUMERIC):
+        return t
+    return replace(t, length=None, precision=None, scale=None, shown=None)
+
+
 def face(t: SqlType) -> Hashable:
     """What clients see of a type's values: the type and the digits that its numerics show. Types alone are
     equal whatever these are."""

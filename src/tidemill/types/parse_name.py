@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from tidemill.errors import InvalidValue, SyntaxError_, UndefinedObject, Unsupported
+from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, UndefinedObject, Unsupported
 from tidemill.types import model
 from tidemill.types.arrow import NUMERIC_PRECISION
 from tidemill.types.model import Column, Kind, SqlType
@@ -48,7 +48,6 @@ _PLAIN: dict[str, SqlType] = {
     "timestamptz": model.TIMESTAMPTZ,
     "uuid": model.UUID,
     "jsonb": model.JSONB,
-    "json": model.JSONB,
     "mz_timestamp": model.MZ_TIMESTAMP,
     "oid": model.OID,
     "name": model.NAME,
@@ -57,6 +56,31 @@ _PLAIN: dict[str, SqlType] = {
 _NUMERIC = {"numeric", "decimal", "dec"}
 _CHARACTER = {"character", "char", "nchar"}
 _SCHEMAS = {"pg_catalog", "mz_catalog"}
+
+
+# Types of PostgreSQL that there are none of here.
+_ABSENT = frozenset(
+    {
+        *("bit", "box", "cidr", "circle", "daterange", "datemultirange", "inet", "int4range", "int8range"),
+        *("line", "lseg", "macaddr", "macaddr8", "money", "numrange", "path", "pg_lsn", "point", "polygon"),
+        *("tsquery", "tsrange", "tstzrange", "tsvector", "varbit", "xml"),
+    }
+)
+_SERIAL = frozenset({"bigserial", "serial", "serial2", "serial4", "serial8", "smallserial"})
+
+
+def no_such_type(name: str) -> TidemillError:
+    """The error for a name that is no type's here."""
+    if name in _SERIAL:
+        hint = "There are no sequences: use bigint and give values yourself, or uuid."
+        return Unsupported(f"type {name} is not supported", hint=hint)
+    if name == "json":
+        return Unsupported("type json is not supported", hint="Use jsonb.")
+    if name in _ABSENT:
+        return Unsupported(
+            f"type {name} is not supported", hint="text keeps such values as they are written."
+        )
+    return UndefinedObject(f'type "{name}" does not exist', sqlstate="42704")
 
 
 def parse_type(text: str) -> SqlType:
@@ -225,7 +249,7 @@ class _Parser:
             return model.TIMESTAMP
         if name == "interval":
             return model.INTERVAL
-        raise UndefinedObject(f'type "{name}" does not exist')
+        raise no_such_type(name)
 
     def modifier_number(self) -> int | None:
         if self.at < len(self.tokens) and self.tokens[self.at][0] == "number":

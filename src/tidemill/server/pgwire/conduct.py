@@ -31,7 +31,7 @@ from tidemill.server.pgwire.line import ConnectionEnds, Line
 from tidemill.server.pgwire.portals import Kept
 from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
-from tidemill.server.pgwire.rows import TEXT
+from tidemill.server.pgwire.rows import BINARY, TEXT
 
 # Tags after which no portal is left: the transaction has ended.
 _ENDS_TRANSACTION = frozenset({"COMMIT", "ROLLBACK"})
@@ -208,7 +208,7 @@ class Conductor:
                     self._line.outbox.put(replies.EMPTY_QUERY)
                     return None
                 case Rows():
-                    formats = (TEXT,) * len(outcome.columns)
+                    formats = (BINARY if outcome.binary else TEXT,) * len(outcome.columns)
                     shape = self._line.shapes.of(outcome.columns, formats, self._line.timezone)
                     stream = RowStream(outcome, formats)
                     try:

@@ -207,8 +207,10 @@ class ExplainTimestamp(Statement):
 @dataclass(frozen=True, slots=True)
 class NoOp(Statement):
     """A statement that is accepted and does nothing: CREATE INDEX, CREATE CLUSTER, and dropping or altering
-    them; UNLISTEN."""
+    them; VACUUM and its kin, UNLISTEN, SET CONSTRAINTS, DROP ... IF EXISTS of what cannot be there."""
 
     tag: str  # the command tag, e.g. CREATE INDEX
-    notice: str | None  # why nothing happens; None where nothing is what it should do
+    notices: tuple[str, ...]  # why nothing happens; none where nothing is what it should do
     text: str  # the statement as it was written, without comments
+    relations: tuple[Name, ...] = ()  # that it names, and that must be there
+    kind: ObjectKind | None = None  # what they must be, if not any relation

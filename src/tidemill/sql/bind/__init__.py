@@ -19,6 +19,7 @@ from tidemill.sql.bind.statements import (
     constant_value,
 )
 from tidemill.sql.bind.substitute import substitute, substitute_expr
+from tidemill.sql.bind.table_functions import returns_rows
 from tidemill.sql.functions import SPARK_CONF
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "constant_value",
     "linearity",
     "map_spark_error",
+    "returns_rows",
     "substitute",
     "substitute_expr",
 ]

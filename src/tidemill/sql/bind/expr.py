@@ -216,6 +216,8 @@ def _shown(node: exp.Expr) -> str:
         # no place); sqlglot's own names are nobody's, such as `time_to_str`.
         name = node.meta.get("function") or node.sql("postgres").split("(")[0].lower()
         return f"function {name}()"
+    if isinstance(node, exp.BitString | exp.HexString):
+        return "a bit string"
     return f"this use of {type(node).__name__}"
 
 

@@ -89,6 +89,17 @@ def _rows(source: RowSource, *, ordinality: bool) -> exp.Expr:
     return call("inline", call("transform", values, lambda_pair("e", "i", row)))
 
 
+def returns_rows(tree: exp.Expr) -> bool:
+    """Whether a set-returning function is called anywhere in the tree."""
+    for node in tree.find_all(exp.Func):
+        if isinstance(node, exp.Unnest):
+            return True
+        found = call_of(node)
+        if found is not None and found.name in SOURCES:
+            return True
+    return False
+
+
 def bind_rows(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     """A set-returning function in an expression."""
     if call_.star or call_.distinct or call_.order:

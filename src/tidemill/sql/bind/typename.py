@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tidemill.errors import TidemillError, UndefinedObject, Unsupported
+from tidemill.errors import TidemillError, Unsupported
 from tidemill.sql.bind.errors import position_of
 from tidemill.types import model
 from tidemill.types.arrow import NUMERIC_PRECISION
 from tidemill.types.model import Kind, SqlType
+from tidemill.types.parse_name import no_such_type
 
 D = exp.DType
 
@@ -98,7 +99,9 @@ def named_type(name: str) -> SqlType | None:
 def _named(name: str, node: exp.Expr) -> SqlType:
     found = _BY_NAME.get(name)
     if found is None:
-        raise UndefinedObject(f'type "{name}" does not exist', sqlstate="42704", position=position_of(node))
+        error = no_such_type(name)
+        error.position = position_of(node)
+        raise error
     return found
 
 

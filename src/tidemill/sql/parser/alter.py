@@ -44,6 +44,8 @@ def drop(cursor: Cursor, kind: ObjectKind) -> Statement:
     names = [cursor.name(_MAX_PARTS[kind])]
     while cursor.accept_symbol(","):
         names.append(cursor.name(_MAX_PARTS[kind]))
+    if kind is ObjectKind.DATABASE and (cursor.peek_any("with") or cursor.peek_symbol("(")):
+        raise cursor.unsupported("an option of DROP DATABASE")
     cascade = cursor.accept("cascade")
     if not cascade:
         cursor.accept("restrict")
@@ -69,6 +71,10 @@ def alter(cursor: Cursor, kind: ObjectKind) -> Statement:
     if kind is ObjectKind.MATERIALIZED_VIEW and (history := _history_action(cursor)) is not None:
         return AlterMaterializedView(name, history, if_exists)
     if kind is not ObjectKind.TABLE:
+        if cursor.peek_words("rename", "column"):
+            raise cursor.unsupported(
+                f"ALTER {kind.value} ... RENAME COLUMN", hint="Make another view that names it as you like."
+            )
         if cursor.peek_any("owner", "set", "alter", "reset"):
             raise cursor.unsupported(f"ALTER {kind.value} ... {cursor.token.value.upper()}")
         raise cursor.error()
@@ -96,8 +102,12 @@ def _table_action(cursor: Cursor) -> TableAction:
         return RenameColumn(column, cursor.ident())
     if (history := _history_action(cursor)) is not None:
         return history
+    if cursor.peek_words("drop", "constraint"):
+        raise cursor.unsupported("ALTER TABLE ... DROP CONSTRAINT")
     if cursor.peek_any("drop"):
-        raise cursor.unsupported("ALTER TABLE ... DROP COLUMN")
+        raise cursor.unsupported(
+            "ALTER TABLE ... DROP COLUMN", hint="Make a view of the columns that are wanted."
+        )
     if cursor.peek_any(
         "set", "owner", "enable", "disable", "cluster", "inherit", "attach", "detach", "validate", "replica"
     ):
@@ -113,6 +123,10 @@ def _history_action(cursor: Cursor) -> SetRetainHistory | None:
     if cursor.peek_words("reset") and cursor.peek_symbol("(", 1):
         cursor.expect("reset")
         cursor.expect_symbol("(")
+        if not cursor.peek_words("retain", "history") and cursor.token.value:
+            raise cursor.unsupported(
+                f"option {cursor.token.value.upper()}", hint="The option is RETAIN HISTORY."
+            )
         cursor.expect("retain", "history")
         cursor.expect_symbol(")")
         return SetRetainHistory(None)

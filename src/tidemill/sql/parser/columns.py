@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from tidemill.errors import Unsupported
 from tidemill.sql.ast import ColumnDef, ConstraintKind, Expr, Ident, TableConstraint
 from tidemill.sql.parser.cursor import Cursor
 
@@ -30,6 +31,18 @@ _REFUSED = {
     "like": "LIKE in CREATE TABLE",
     "generated": "GENERATED",
     "collate": "COLLATE in a column definition",
+    "compression": "COMPRESSION",
+    "deferrable": "DEFERRABLE",
+    "include": "INCLUDE",
+    "initially": "INITIALLY",
+    "nulls": "UNIQUE NULLS [NOT] DISTINCT",
+    "storage": "STORAGE",
+    "using": "USING",
+}
+_FIELDS = ("year", "month", "day", "hour", "minute", "second")
+_HINTS = {
+    "generated": "Compute the column in a view, or give its values yourself.",
+    "like": "Use CREATE TABLE ... AS SELECT ... WITH NO DATA.",
 }
 
 
@@ -38,12 +51,18 @@ def column_def(cursor: Cursor) -> ColumnDef:
     name = cursor.ident()
     type_offset = cursor.offset
     type_text = cursor.type_text()
+    if type_text == "interval" and cursor.peek_any(*_FIELDS):
+        raise cursor.unsupported(
+            "an interval of certain fields", hint="Use interval: values keep all fields."
+        )
     not_null: bool | None = None
     primary_key = unique = False
     default = None
     while not cursor.at_end and not cursor.peek_symbol(",") and not cursor.peek_symbol(")"):
         if cursor.accept("constraint"):
             cursor.ident()
+        if cursor.peek_words("not", "deferrable"):
+            raise cursor.unsupported("NOT DEFERRABLE")
         if cursor.peek_words("not", "null") or cursor.peek_words("null"):
             said = cursor.accept("not")
             if not_null is not None and not_null != said:
@@ -58,7 +77,7 @@ def column_def(cursor: Cursor) -> ColumnDef:
         elif cursor.accept("unique"):
             unique = True
         elif cursor.peek_any(*_REFUSED):
-            raise cursor.unsupported(_REFUSED[cursor.token.value])
+            raise _refused(cursor)
         else:
             raise cursor.error()
     return ColumnDef(name, type_text, type_offset, bool(not_null), default, primary_key, unique)
@@ -92,13 +111,22 @@ def table_elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[TableCo
 
 def _table_constraint(cursor: Cursor) -> TableConstraint:
     name: Ident | None = cursor.ident() if cursor.accept("constraint") else None
+    kind = None
     if cursor.accept("primary", "key"):
-        return TableConstraint(ConstraintKind.PRIMARY_KEY, cursor.idents_in_parentheses(), name)
-    if cursor.accept("unique"):
-        return TableConstraint(ConstraintKind.UNIQUE, cursor.idents_in_parentheses(), name)
+        kind = ConstraintKind.PRIMARY_KEY
+    elif cursor.accept("unique"):
+        kind = ConstraintKind.UNIQUE
+    columns = cursor.idents_in_parentheses() if kind is not None and cursor.peek_symbol("(") else ()
     if cursor.peek_any(*_REFUSED):
-        raise cursor.unsupported(_REFUSED[cursor.token.value])
-    raise cursor.error()
+        raise _refused(cursor)
+    if kind is None or not columns:
+        raise cursor.error()
+    return TableConstraint(kind, columns, name)
+
+
+def _refused(cursor: Cursor) -> Unsupported:
+    word = cursor.token.value
+    return cursor.unsupported(_REFUSED[word], hint=_HINTS.get(word))
 
 
 def retain_history(cursor: Cursor) -> str | None:

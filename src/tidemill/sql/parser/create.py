@@ -32,7 +32,7 @@ def create_table(cursor: Cursor) -> Statement:
         return create_table_from_source(cursor, name, names, if_not_exists)
     if names is None and cursor.peek_symbol("("):
         columns, constraints = table_elements(cursor)
-        if cursor.peek_any("inherits", "partition", "on", "tablespace"):
+        if cursor.peek_any("inherits", "partition", "on", "tablespace", "using"):
             raise cursor.unsupported(f"CREATE TABLE ... {cursor.token.value.upper()}")
         if cursor.peek_words("from", "source"):
             raise cursor.error(NAMES_ALONE)

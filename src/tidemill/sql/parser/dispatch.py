@@ -16,6 +16,7 @@ from tidemill.sql.parser import (
     create,
     cursors,
     explain,
+    habits,
     prepared,
     roles,
     settings,
@@ -27,8 +28,8 @@ from tidemill.sql.parser import (
     writes,
 )
 from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.parser.query import at_query, query_alone
-from tidemill.sql.parser.refused import no_op, refuse_object, refuse_statement, unlisten
+from tidemill.sql.parser.query import at_query, query_alone, with_before_insert
+from tidemill.sql.parser.refused import refuse_object, refuse_statement
 
 Parser = Callable[[Cursor], Statement]
 
@@ -36,7 +37,12 @@ Parser = Callable[[Cursor], Statement]
 def statement(cursor: Cursor) -> Statement:
     """The statement that the cursor's tokens spell, all of them."""
     if at_query(cursor):
-        return query_alone(cursor)
+        ctes = with_before_insert(cursor)
+        if ctes is None:
+            return query_alone(cursor)
+        parsed = writes.insert(cursor, ctes)
+        cursor.expect_end()
+        return parsed
     parser = _STATEMENTS.get(cursor.token.value) if cursor.peek_any(*_STATEMENTS) else None
     if parser is None:
         raise refuse_statement(cursor)
@@ -54,7 +60,7 @@ def _create(cursor: Cursor) -> Statement:
     for word, parser in _CREATE.items():
         if cursor.accept(word):
             return parser(cursor)
-    done = no_op(cursor, "CREATE")
+    done = habits.no_op(cursor, "CREATE")
     if done is None:
         raise refuse_object(cursor, "CREATE")
     return done
@@ -67,7 +73,7 @@ def _drop(cursor: Cursor) -> Statement:
     for word, parser in roles.DROP.items():
         if cursor.accept(word):
             return parser(cursor)
-    done = no_op(cursor, "DROP")
+    done = habits.no_op(cursor, "DROP") or habits.drop_absent(cursor)
     if done is None:
         raise refuse_object(cursor, "DROP")
     return done
@@ -82,7 +88,7 @@ def _alter(cursor: Cursor) -> Statement:
     for word, parser in roles.ALTER.items():
         if cursor.accept(word):
             return parser(cursor)
-    done = no_op(cursor, "ALTER")
+    done = habits.no_op(cursor, "ALTER")
     if done is None:
         raise refuse_object(cursor, "ALTER")
     return done
@@ -107,7 +113,10 @@ _CREATE: dict[str, Parser] = {
 _STATEMENTS: dict[str, Parser] = {
     "abort": transactions.rollback,
     "alter": _alter,
+    "analyse": habits.analyze,
+    "analyze": habits.analyze,
     "begin": transactions.begin,
+    "checkpoint": habits.checkpoint,
     "close": cursors.close,
     "comment": alter.comment_on,
     "commit": transactions.commit,
@@ -127,6 +136,8 @@ _STATEMENTS: dict[str, Parser] = {
     "insert": writes.insert,
     "prepare": _prepare,
     "reassign": roles.reassign,
+    "refresh": habits.refresh,
+    "reindex": habits.reindex,
     "reset": settings.reset,
     "release": transactions.release,
     "revoke": roles.revoke,
@@ -137,6 +148,7 @@ _STATEMENTS: dict[str, Parser] = {
     "start": transactions.start_transaction,
     "subscribe": subscribe.subscribe,
     "truncate": writes.truncate,
-    "unlisten": unlisten,
+    "unlisten": habits.unlisten,
     "update": writes.update,
+    "vacuum": habits.vacuum,
 }

@@ -38,12 +38,30 @@ def query_alone(cursor: Cursor) -> Query:
         if write is not None:
             raise Unsupported(
                 f"WITH before {write.value.upper()} is not supported",
-                hint="Put the WITH into the query: INSERT INTO t WITH ... SELECT ...",
+                hint="Put the query itself into FROM, USING or WHERE.",
                 position=write.start + 1,
             )
     query = query_to_end(cursor)
     cursor.expect_end()
     return query
+
+
+def with_before_insert(cursor: Cursor) -> exp.With | None:
+    """WITH ... INSERT: what WITH holds, for the query that is inserted; moves behind INSERT. None, without
+    moving, for anything else."""
+    write = cursor.find_word("insert", "update", "delete", "merge") if cursor.peek_any("with") else None
+    if write is None or write.value != "insert":
+        return None
+    tokens, base = cursor.cut(cursor.find("insert"))
+    end = tokens.pop()
+    # A query of its own, for the grammar's sake.
+    tail = [Token(Kind.WORD, "select", end.start, end.end), Token(Kind.NUMBER, "1", end.start, end.end)]
+    tree = _body(cursor.text, [*tokens, *tail, end], base)
+    cursor.expect("insert")
+    found = tree.args.get("with_")
+    if not isinstance(found, exp.With):
+        raise cursor.error()
+    return found
 
 
 def query_to_end(cursor: Cursor, *stops: str, allow_as_of: bool = True) -> Query:

@@ -1,33 +1,45 @@
 """Statements that are known and not done: each refused by its own name, never half parsed.
 
-`NOT_YET` gives way to files of their own as subscriptions arrive.
-`NO_OPS` are accepted and do nothing, so that scripts written for the upstream product or for PostgreSQL
-run.
+`NOT_YET` gives way to files of their own as subscriptions arrive. What is accepted and does nothing is in
+`habits`.
 """
 
 from __future__ import annotations
 
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
-from tidemill.sql.ast import NoOp, Statement
 from tidemill.sql.names import words
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.tokens import Kind
 
 # Objects of CREATE, DROP, ALTER (the words after them) that later work brings.
 NOT_YET = (("subscription",),)
-NO_OPS = {
-    "index": "indexes are not needed: every relation is stored by columns with statistics; nothing was done",
-    "cluster": "there is one cluster, the Spark master that the server was started with; nothing was done",
+# Statements of PostgreSQL, by their first word, that there is nothing behind, and what to do instead.
+_REFUSED = {
+    **dict.fromkeys(("call", "do", "import", "load", "security")),
+    "cluster": "Rows have no order of their own; say ORDER BY where they are read.",
+    "listen": "SUBSCRIBE tells of changes as they happen.",
+    "lock": "Nothing waits for a lock: a commit is refused (40001) where what it read has changed.",
+    "merge": "Use INSERT, UPDATE and DELETE in one transaction.",
+    "notify": "SUBSCRIBE tells of changes as they happen.",
 }
-# Statements of PostgreSQL, by their first word, that there is nothing behind.
-_REFUSED_WORDS = words(
+_TWO_WORDS = frozenset({"import", "security"})
+# What PostgreSQL can CREATE, DROP or ALTER; another word there is a mistake.
+_OBJECTS = words(
     """
-    analyze call checkpoint cluster do import listen load lock merge notify refresh reindex security
-    vacuum
+    access aggregate cast collation constraint conversion default domain event extension foreign function
+    global group index language large local materialized operator owned policy procedural procedure
+    publication recursive routine rule sequence server statistics tablespace temp temporary text transform
+    trigger trusted type unlogged user
     """
 )
-_TWO_WORDS = frozenset({"refresh", "import", "security"})
-_TEMPORARY = frozenset({"temp", "temporary", "local", "global", "unlogged"})
+_TWO_WORD_OBJECTS = frozenset({"access", "default", "event", "foreign", "large", "text", "user"})
+_SHORT_LIVED = "Use WITH for results that one statement needs."
+_HINTS = {
+    **dict.fromkeys(("temp", "temporary", "local", "global"), _SHORT_LIVED),
+    "recursive": "Write CREATE VIEW ... AS WITH RECURSIVE ...",
+    "sequence": "Give values yourself, or use gen_random_uuid() where rows are inserted.",
+    "unlogged": "Leave UNLOGGED out: what is written is durable in every table.",
+}
 
 
 def refuse_object(cursor: Cursor, verb: str) -> TidemillError:
@@ -38,36 +50,12 @@ def refuse_object(cursor: Cursor, verb: str) -> TidemillError:
                 f"{verb} {' '.join(named).upper()} is not supported yet", position=cursor.offset + 1
             )
     token = cursor.token
-    if token.kind is not Kind.WORD:
+    if token.kind is not Kind.WORD or token.value not in _OBJECTS:
         return cursor.error()
-    if verb == "CREATE" and token.value in _TEMPORARY:
-        return cursor.unsupported(
-            f"CREATE {token.value.upper()}", hint="Use WITH for results that one statement needs."
-        )
-    return cursor.unsupported(f"{verb} {token.value.upper()}")
-
-
-def no_op(cursor: Cursor, verb: str) -> Statement | None:
-    """After CREATE, DROP or ALTER: an index or a cluster, or None. What follows is kept as text, not looked
-    into."""
-    probe = cursor.fork()
-    if verb == "CREATE":
-        probe.accept("unique")
-        probe.accept("default")
-    for word, notice in NO_OPS.items():
-        if probe.accept(word):
-            if probe.at_end:
-                raise probe.error()
-            text = cursor.rest()
-            return NoOp(f"{verb} {word.upper()}", notice, f"{verb} {text}")
-    return None
-
-
-def unlisten(cursor: Cursor) -> Statement:
-    """After UNLISTEN: nothing is listened to. Pools of connections send it when one comes back."""
-    if not cursor.accept_symbol("*"):
-        cursor.ident()
-    return NoOp("UNLISTEN", None, "UNLISTEN *")
+    name = token.value.upper()
+    if token.value in _TWO_WORD_OBJECTS and cursor.following.kind is Kind.WORD:
+        name += f" {cursor.following.value.upper()}"
+    return cursor.unsupported(f"{verb} {name}", hint=_HINTS.get(token.value) if verb == "CREATE" else None)
 
 
 def refuse_statement(cursor: Cursor) -> TidemillError:
@@ -76,9 +64,9 @@ def refuse_statement(cursor: Cursor) -> TidemillError:
     if token.kind is Kind.WORD:
         if token.value == "tail":
             return SyntaxError_("TAIL has been renamed to SUBSCRIBE", position=token.start + 1)
-        if token.value in _REFUSED_WORDS:
+        if token.value in _REFUSED:
             name = token.value.upper()
             if token.value in _TWO_WORDS and cursor.following.kind is Kind.WORD:
                 name += f" {cursor.following.value.upper()}"
-            return cursor.unsupported(name)
+            return cursor.unsupported(name, hint=_REFUSED[token.value])
     return cursor.error()

@@ -12,6 +12,7 @@ from tidemill.sql.ast import (
     Statement,
 )
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.habits import set_constraints
 from tidemill.sql.parser.roles import set_role
 from tidemill.sql.parser.transactions import set_transaction
 from tidemill.sql.tokens import Kind
@@ -24,8 +25,8 @@ def set_(cursor: Cursor) -> Statement:
     if cursor.accept("session", "characteristics"):
         cursor.expect("as", "transaction")
         return set_transaction(cursor, session=True)
-    if cursor.peek_any("constraints"):
-        raise cursor.unsupported("SET CONSTRAINTS")
+    if cursor.accept("constraints"):
+        return set_constraints(cursor)
     local = cursor.accept("local")
     if cursor.accept("session", "authorization") or cursor.accept("session", "session", "authorization"):
         return _authorization(cursor, local)
@@ -111,7 +112,9 @@ def _time_zone(cursor: Cursor) -> tuple[str, ...] | None:
     if cursor.accept("default") or cursor.accept("local"):
         return None
     if cursor.accept("interval"):
-        raise cursor.unsupported("SET TIME ZONE INTERVAL")
+        raise cursor.unsupported(
+            "SET TIME ZONE INTERVAL", hint="Give the zone's name, or its hours east of Greenwich."
+        )
     return (_value(cursor),)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tidemill.errors import SyntaxError_
+from sqlglot import exp
+
+from tidemill.errors import SyntaxError_, Unsupported
 from tidemill.sql.ast import (
     Assignment,
     Delete,
@@ -22,8 +24,8 @@ from tidemill.sql.parser.rows import value_or_default, values_rows
 from tidemill.sql.tokens import Kind, Token
 
 
-def insert(cursor: Cursor) -> Statement:
-    """After INSERT."""
+def insert(cursor: Cursor, ctes: exp.With | None = None) -> Statement:
+    """After INSERT; `ctes` stood before it."""
     cursor.expect("into")
     table = cursor.name()
     alias = cursor.ident() if cursor.accept("as") else None
@@ -34,12 +36,31 @@ def insert(cursor: Cursor) -> Statement:
     if cursor.peek_any("overriding"):
         raise cursor.unsupported("OVERRIDING")
     source: Values | Query | None = None
-    if not cursor.accept("default", "values"):
+    if columns or not cursor.accept("default", "values"):
         _refuse_on_conflict(cursor)
+        if ctes is not None and cursor.peek_any("values"):
+            raise cursor.unsupported("WITH before INSERT ... VALUES", hint="Insert a SELECT.")
         source = values_rows(cursor)
         if source is None:
             source = query_to_end(cursor, "returning")
+        if ctes is not None and isinstance(source, Query):
+            _give(source, ctes)
     return Insert(table, source, columns, alias, _returning(cursor))
+
+
+def _give(query: Query, ctes: exp.With) -> None:
+    """What the query's own WITH holds comes after these."""
+    own = query.tree.args.get("with_")
+    if own is not None:
+        names = {cte.alias for cte in own.expressions} & {cte.alias for cte in ctes.expressions}
+        if names or bool(own.args.get("recursive")) != bool(ctes.args.get("recursive")):
+            raise Unsupported(
+                "WITH before INSERT, and another one like it in the query, is not supported",
+                hint="Put all of it into the query.",
+                position=query.offset + 1,
+            )
+        ctes.set("expressions", ctes.expressions + own.expressions)
+    query.tree.set("with_", ctes)
 
 
 def _refuse_on_conflict(cursor: Cursor) -> None:
@@ -48,7 +69,10 @@ def _refuse_on_conflict(cursor: Cursor) -> None:
         return
     clause = cursor.fork(at - 1)
     if clause.accept("on", "conflict") and (clause.peek_symbol("(") or clause.peek_any("do", "on")):
-        raise cursor.fork(at - 1).unsupported("ON CONFLICT")
+        raise cursor.fork(at - 1).unsupported(
+            "ON CONFLICT",
+            hint="Keys are not enforced: DELETE the old row and INSERT the new one in one transaction.",
+        )
 
 
 def _is_query(token: Token) -> bool:
@@ -84,10 +108,11 @@ def truncate(cursor: Cursor) -> Statement:
     cursor.accept("table")
     cursor.accept("only")
     tables = cursor.names()
-    if cursor.peek_any("restart", "cascade"):
-        raise cursor.unsupported(f"TRUNCATE ... {cursor.token.value.upper()}")
+    # There are neither identity columns nor foreign keys.
     if not cursor.accept("continue", "identity"):
-        cursor.accept("restrict")
+        cursor.accept("restart", "identity")
+    if not cursor.accept("restrict"):
+        cursor.accept("cascade")
     return Truncate(tables)
 
 

@@ -1,0 +1,65 @@
+"""Settings of PostgreSQL that scripts and tools set out of habit, and that change no answer here.
+
+`variables` makes session variables of them: values are checked as PostgreSQL checks them, kept and shown.
+Where a value would change what a statement does, only the one that is true here is accepted. A setting
+that is not listed stays unknown (42704).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# How a query is planned and run: Spark's affair. What functions and triggers need: there are none.
+BOOLEANS: Mapping[str, str] = {
+    "check_function_bodies": "on",
+    "default_transaction_deferrable": "off",
+    "enable_bitmapscan": "on",
+    "enable_hashagg": "on",
+    "enable_hashjoin": "on",
+    "enable_indexonlyscan": "on",
+    "enable_indexscan": "on",
+    "enable_material": "on",
+    "enable_mergejoin": "on",
+    "enable_nestloop": "on",
+    "enable_seqscan": "on",
+    "enable_sort": "on",
+    "escape_string_warning": "on",
+    "geqo": "on",
+    "jit": "off",
+    "row_security": "on",  # there are no policies
+    "transaction_deferrable": "off",
+}
+# Nothing waits for a lock.
+DURATIONS: Mapping[str, str] = {"lock_timeout": "0"}
+# Default, least and greatest.
+INTEGERS: Mapping[str, tuple[int, int, int]] = {
+    "default_statistics_target": (100, 1, 10_000),
+    "from_collapse_limit": (8, 1, 2**31 - 1),
+    "join_collapse_limit": (8, 1, 2**31 - 1),
+    "max_parallel_maintenance_workers": (2, 0, 1024),
+    "max_parallel_workers_per_gather": (2, 0, 1024),
+}
+NUMBERS: Mapping[str, str] = {
+    "cpu_tuple_cost": "0.01",
+    "cursor_tuple_fraction": "0.1",
+    "random_page_cost": "4",
+    "seq_page_cost": "1",
+}
+SIZES: Mapping[str, str] = {"maintenance_work_mem": "64MB", "work_mem": "4MB"}
+# The first is the default.
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "constraint_exclusion": ("partition", "on", "off"),
+    "plan_cache_mode": ("auto", "force_generic_plan", "force_custom_plan"),
+    "session_replication_role": ("origin", "replica", "local"),  # there are no triggers
+    # Every commit is durable before it is answered.
+    "synchronous_commit": ("on", "off", "local", "remote_write", "remote_apply"),
+    "xmloption": ("content", "document"),
+}
+# Another value would do something that is not done here.
+ONLY: Mapping[str, tuple[str, ...]] = {
+    "array_nulls": ("on", "true", "1"),
+    "backslash_quote": ("safe_encoding",),
+    "default_table_access_method": ("heap",),
+    "default_tablespace": ("",),
+    "transaction_timeout": ("0",),
+}

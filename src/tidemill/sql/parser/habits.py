@@ -1,0 +1,167 @@
+"""Statements that are accepted and do nothing, so that scripts written for the upstream product or for
+PostgreSQL run: indexes and clusters, upkeep, and dropping what cannot be there."""
+
+from __future__ import annotations
+
+from tidemill.errors import UndefinedObject
+from tidemill.sql.ast import Name, NoOp, ObjectKind, Statement
+from tidemill.sql.parser.cursor import Cursor
+
+_INDEX = "indexes are not needed: every relation is stored by columns with statistics; nothing was done"
+_UNIQUE = "nothing was done: indexes are not needed, and that values are unique is not enforced"
+_CLUSTER = "there is one cluster, the Spark master that the server was started with; nothing was done"
+_VACUUM = "VACUUM is not needed: what was deleted goes by itself when its history ends; nothing was done"
+_ANALYZE = "ANALYZE is not needed: every relation is stored with statistics; nothing was done"
+_REFRESH = "materialized views are always up to date; nothing was done"
+_CHECKPOINT = "every commit is durable before it is answered; nothing was done"
+
+# What DROP ... IF EXISTS cannot find: there is nothing of that kind.
+_NEVER_THERE = (
+    *(
+        ("aggregate",),
+        ("collation",),
+        ("domain",),
+        ("event", "trigger"),
+        ("extension",),
+        ("foreign", "table"),
+    ),
+    *(("function",), ("policy",), ("procedure",), ("publication",), ("routine",), ("rule",), ("sequence",)),
+    *(("server",), ("statistics",), ("trigger",), ("type",)),
+)
+
+
+def no_op(cursor: Cursor, verb: str) -> Statement | None:
+    """After CREATE, DROP or ALTER: an index or a cluster, or None. What follows is kept as text, not looked
+    into, but for the relation that an index is of."""
+    probe = cursor.fork()
+    unique = verb == "CREATE" and probe.accept("unique")
+    if verb == "CREATE":
+        probe.accept("default")
+    for word, notice in (("index", _INDEX), ("cluster", _CLUSTER)):
+        if probe.accept(word):
+            if probe.at_end:
+                raise probe.error()
+            relations = _indexed(probe) if (verb, word) == ("CREATE", "index") else ()
+            text = cursor.rest()
+            said = _UNIQUE if unique else notice
+            return NoOp(f"{verb} {word.upper()}", (said,), f"{verb} {text}", relations)
+    return None
+
+
+def _indexed(cursor: Cursor) -> tuple[Name, ...]:
+    """The relation in CREATE INDEX ... [IN CLUSTER c] ON name ..."""
+    cursor.rewind(cursor.find("on"))
+    if not cursor.accept("on"):
+        return ()
+    cursor.accept("only")
+    return (cursor.name(),)
+
+
+def drop_absent(cursor: Cursor) -> Statement | None:
+    """After DROP: IF EXISTS of a kind of thing that there is none of; None, without moving, for anything
+    else."""
+    for kind in _NEVER_THERE:
+        probe = cursor.fork()
+        if not probe.accept(*kind) or not probe.accept_if_exists():
+            continue
+        called = " ".join(kind)
+        notices: list[str] = []
+        while True:
+            notices.append(f'{called} "{probe.name().item}" does not exist, skipping')
+            _options(probe)  # the arguments of a function
+            if not probe.accept_symbol(","):
+                break
+        if probe.accept("on"):
+            probe.name()
+        if not probe.accept("cascade"):
+            probe.accept("restrict")
+        probe.expect_end()
+        return NoOp(f"DROP {called.upper()}", tuple(notices), f"DROP {cursor.rest()}")
+    return None
+
+
+def vacuum(cursor: Cursor) -> Statement:
+    """After VACUUM."""
+    start = cursor.fork()
+    _options(cursor, "full", "freeze", "verbose", "analyze", "analyse")
+    return NoOp("VACUUM", (_VACUUM,), f"VACUUM {start.rest()}".rstrip(), _relations(cursor))
+
+
+def analyze(cursor: Cursor) -> Statement:
+    """After ANALYZE."""
+    start = cursor.fork()
+    _options(cursor, "verbose")
+    return NoOp("ANALYZE", (_ANALYZE,), f"ANALYZE {start.rest()}".rstrip(), _relations(cursor))
+
+
+def reindex(cursor: Cursor) -> Statement:
+    """After REINDEX."""
+    start = cursor.fork()
+    _options(cursor)
+    table = cursor.accept("table")
+    if not table and not any(map(cursor.accept, ("index", "schema", "database", "system"))):
+        raise cursor.error()
+    cursor.accept("concurrently")
+    names = () if cursor.at_end else (cursor.name(),)
+    return NoOp("REINDEX", (_INDEX,), f"REINDEX {start.rest()}", names if table else ())
+
+
+def checkpoint(cursor: Cursor) -> Statement:
+    """After CHECKPOINT."""
+    _options(cursor)
+    return NoOp("CHECKPOINT", (_CHECKPOINT,), "CHECKPOINT")
+
+
+def refresh(cursor: Cursor) -> Statement:
+    """After REFRESH."""
+    start = cursor.fork()
+    cursor.expect("materialized", "view")
+    cursor.accept("concurrently")
+    name = cursor.name()
+    if cursor.peek_words("with", "no", "data"):
+        raise cursor.unsupported("REFRESH MATERIALIZED VIEW ... WITH NO DATA")
+    cursor.accept("with", "data")
+    text = f"REFRESH {start.rest()}"
+    return NoOp("REFRESH MATERIALIZED VIEW", (_REFRESH,), text, (name,), ObjectKind.MATERIALIZED_VIEW)
+
+
+def unlisten(cursor: Cursor) -> Statement:
+    """After UNLISTEN: nothing is listened to. Pools of connections send it when one comes back."""
+    if not cursor.accept_symbol("*"):
+        cursor.ident()
+    return NoOp("UNLISTEN", (), "UNLISTEN *")
+
+
+def set_constraints(cursor: Cursor) -> Statement:
+    """After SET CONSTRAINTS: none can be deferred."""
+    all_ = cursor.accept("all")
+    names = () if all_ else cursor.names()
+    if not cursor.accept("deferred"):
+        cursor.expect("immediate")
+    if names:
+        raise UndefinedObject(
+            f'constraint "{names[0]}" does not exist', sqlstate="42704", position=names[0].offset + 1
+        )
+    return NoOp("SET CONSTRAINTS", (), "SET CONSTRAINTS ALL IMMEDIATE")
+
+
+def _options(cursor: Cursor, *names: str) -> None:
+    """( option, ... ), or words."""
+    if cursor.peek_symbol("("):
+        cursor.advance()
+        cursor.rewind(cursor.find())
+        cursor.expect_symbol(")")
+    while names and cursor.peek_any(*names):
+        cursor.advance()
+
+
+def _relations(cursor: Cursor) -> tuple[Name, ...]:
+    """[name [(column, ...)], ...]"""
+    found: list[Name] = []
+    while not cursor.at_end or found:
+        found.append(cursor.name())
+        if cursor.peek_symbol("("):
+            cursor.idents_in_parentheses()
+        if not cursor.accept_symbol(","):
+            break
+    return tuple(found)
