@@ -186,7 +186,7 @@ def test_a_role_is_not_taken_by_an_option(guarded: Guarded) -> None:
 
 def test_settings_at_the_start_are_had_or_told(guarded: Guarded) -> None:
     """Nobody is kept out by a setting that there is not; but who asks for it is told."""
-    options = "-c jit=off -c is_superuser=on -c my_app.tenant=7 -c statement_timeout=5s"
+    options = "-c shared_pets=off -c is_superuser=on -c my_app.tenant=7 -c statement_timeout=5s"
     wanted = ("my_app.tenant", "is_superuser", "statement_timeout")
     done = subprocess.run(
         [
@@ -202,7 +202,7 @@ def test_settings_at_the_start_are_had_or_told(guarded: Guarded) -> None:
     )
     assert done.stdout == "7|off|5s\n"
     assert done.stderr.splitlines() == [
-        'WARNING:  unrecognized configuration parameter "jit"; ignored',
+        'WARNING:  unrecognized configuration parameter "shared_pets"; ignored',
         'WARNING:  parameter "is_superuser" cannot be changed; ignored',
     ]
 
