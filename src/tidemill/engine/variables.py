@@ -440,9 +440,10 @@ class Variables:
     ) -> None:
         # Variables whose value follows from others.
         self._computed = dict(computed or {})
-        self._defaults: dict[str, str] = {v.name: v.default for v in _SESSION}
-        self._defaults.update(initial)  # what the client asked for at start is what RESET goes back to
-        self._values: dict[str, str] = dict(self._defaults)
+        # What the client asked for at start: RESET goes back to it.
+        self._asked = dict(initial)
+        # What was set since. (Thousands of sessions have nothing here: each has room for little.)
+        self._values: dict[str, str] = {}
         self._local: dict[str, str] = {}
         self._own: dict[str, Variable] = {}
         # Values when the transaction began, for a rollback. The very same object as long as nothing was set:
@@ -472,14 +473,11 @@ class Variables:
         if len(self._own) >= MAX_OWN:
             raise LimitExceeded(f"too many variables of one's own (limit {MAX_OWN})")
         self._own[key] = Variable(key, "", _text, "")
-        self._defaults[key] = ""
 
     def start_own(self, name: str, value: str) -> None:
         """A variable of the application's own that the client gave when it connected."""
         self._make(name)
-        key = name.lower()
-        self._defaults[key] = value
-        self._values = {**self._values, key: value}
+        self._asked[name.lower()] = value
 
     def get(self, name: str) -> str:
         if (compute := self._computed.get(name)) is not None:
@@ -487,8 +485,11 @@ class Variables:
         found = self._local.get(name)
         if found is None:
             found = self._values.get(name)
-        # One that was made after the values were saved that a rollback brought back.
-        return self._defaults[name] if found is None else found
+        return self._reset_value(name) if found is None else found
+
+    def _reset_value(self, name: str) -> str:
+        found = self._asked.get(name)
+        return (SESSION_VARIABLES.get(name) or self.find(name)).default if found is None else found
 
     def set(self, name: str, value: str, *, local: bool = False) -> Variable:
         self._make(name)
@@ -509,23 +510,19 @@ class Variables:
         if variable.read_only:
             raise CannotChange(f'parameter "{variable.name}" cannot be changed')
         self.generation += 1
-        default = self._defaults[variable.name]
         if local:
-            self._local[variable.name] = default
+            self._local[variable.name] = self._reset_value(variable.name)
         else:
             self._local.pop(variable.name, None)
-            self._values = {**self._values, variable.name: default}
+            self._values = {name: value for name, value in self._values.items() if name != variable.name}
         return variable
 
     def reset_all(self, *, role: bool = False) -> None:
         """RESET ALL leaves the role as it is, DISCARD ALL does not (`role`)."""
         self.generation += 1
-        kept = None if role else self._values["role"]
+        kept = None if role else self._values.get("role")
         self._local.clear()
-        values = dict(self._defaults)
-        if kept is not None:
-            values["role"] = kept
-        self._values = values
+        self._values = {} if kept is None else {"role": kept}
 
     def begin(self) -> None:
         self._saved = self._values
@@ -556,7 +553,7 @@ class Variables:
         """For pg_settings."""
         for v, value in self.all():
             name = REPORTED_NAMES.get(v.name, v.name)
-            reset = value if v.name in self._computed else self._defaults[v.name]
+            reset = value if v.name in self._computed else self._reset_value(v.name)
             yield VariableRow(name, value, v.default, reset, v.description, v.read_only)
 
     def reported(self) -> dict[str, str]:
