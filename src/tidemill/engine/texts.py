@@ -3,8 +3,10 @@
 Called by sessions. A text of many thousand tokens becomes millions of objects: seconds of one core, hundreds
 of megabytes. Promises: no more than `AT_ONCE` long ones are worked on at a time; and meanwhile the
 interpreter does not look through all objects for cycles, which stops every session (measured for 400,000
-tokens: ten times up to half a second; without, 50 ms at most). What such texts leave behind are cycles: they
-are looked for once, soon after the last of them, for a server with little to do might keep them for hours.
+tokens: ten times up to half a second; without, 50 ms at most). What such texts leave behind are cycles, up
+to a million objects. To let go of them stops every session once, for a second or two on two busy cores: a
+server at work comes to it by itself, and one with little to do, which might keep them for hours, is told to
+soon after the last of them.
 """
 
 from __future__ import annotations
