@@ -53,6 +53,7 @@ def main(config: Config) -> int:
 
 
 async def _serve(config: Config, began: float) -> int:
+    from tidemill.catalog.items import SYSTEM_ROLE
     from tidemill.engine.engine import TidemillEngine
     from tidemill.server import tls as certificates
     from tidemill.server.auth import Gate, Method
@@ -85,7 +86,13 @@ async def _serve(config: Config, began: float) -> int:
         if tls is not None:
             loop.add_signal_handler(signal.SIGHUP, _reload, tls)
         gate = Gate(Method(config.authentication), engine)
-        listener = Listener(engine, authentication=authentication(gate), tls=tls)
+        listener = Listener(
+            engine,
+            authentication=authentication(gate),
+            tls=tls,
+            max_connections=lambda: engine.max_connections,
+            reserved_role=SYSTEM_ROLE,
+        )
         try:
             sql_port = await listener.start(config.sql_addr.host, config.sql_addr.port)
         except OSError as e:

@@ -207,6 +207,25 @@ def test_settings_at_the_start_are_had_or_told(guarded: Guarded) -> None:
     ]
 
 
+def test_limits_of_the_system_hold_at_once(guarded: Guarded) -> None:
+    dsn = guarded.dsn("app", PASSWORD)
+    with psycopg.connect(guarded.sql_dsn, autocommit=True) as root, psycopg.connect(dsn) as app:
+        root.execute("ALTER SYSTEM SET max_result_size = 2000")
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="limit of 2000 bytes"):
+            app.execute("SELECT * FROM pg_catalog.pg_type")
+        root.execute("ALTER SYSTEM RESET max_result_size")
+        root.execute("ALTER SYSTEM SET max_connections = 2")
+        try:
+            with pytest.raises(psycopg.OperationalError, match="The limit is 2 connections"):
+                psycopg.connect(dsn)
+            # Somebody must be able to raise it again.
+            with psycopg.connect(guarded.sql_dsn) as second:
+                assert second.execute("SELECT current_setting('max_connections')").fetchone() == ("2",)
+        finally:
+            root.execute("ALTER SYSTEM RESET max_connections")
+        psycopg.connect(dsn).close()
+
+
 def test_prepared_statements_notice_a_revoke(guarded: Guarded, app: psycopg.Connection[Any]) -> None:
     with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
         root.execute("CREATE TABLE shared (a int)")

@@ -52,7 +52,7 @@ class Served:
     async def _make(self) -> Listener:
         return Listener(
             self.engine,
-            max_connections=self._max_connections,
+            max_connections=lambda: self._max_connections,
             authentication=self._authentication,
             tls=self._tls,
         )

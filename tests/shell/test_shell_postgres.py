@@ -112,9 +112,16 @@ def test_exit_statuses(uri: str, tmp_path: Path) -> None:
     assert stopped.status == 3 and "after" not in stopped.out and "done" not in stopped.out
     assert f"tidemill:{bad}:1: ERROR:  division by zero" in stopped.err
     assert "done" in ran(uri, "-f", str(good)).out
-    assert ran(uri, "-f", str(tmp_path / "none.sql")).status == 1
+    none = ran(uri, "-f", str(tmp_path / "none.sql"))
+    assert (none.status, none.err) == (1, f"tidemill: {tmp_path / 'none.sql'}: No such file or directory\n")
+    included = ran(uri, "-c", f"\\i {tmp_path}")
+    assert (included.status, included.err) == (1, f"{tmp_path}: Is a directory\n")
     assert ran(uri, stdin="\\set ON_ERROR_STOP on\nSELECT 1/0;\nSELECT 1;").status == 3
-    assert ran("postgresql://u@127.0.0.1:1/x").status == 2
+    nobody = ran("postgresql://u@127.0.0.1:1/x")
+    assert nobody.status == 2 and "HINT: Is the server running?" in nobody.err
+    nowhere = ran(uri.replace("/postgres?", "/nowhere?"), "-c", "SELECT 1")
+    assert nowhere.status == 2 and "HINT" not in nowhere.err
+    assert nowhere.err.endswith('DETAIL: database "nowhere" does not exist\n')
     assert ran(uri, "--csv", "--json", "-c", "SELECT 1").status == 2
     killed = ran(uri, "-c", "SELECT pg_terminate_backend(pg_backend_pid())", "-c", "SELECT 'after'")
     assert killed.status == 2 and "after" not in killed.out
@@ -125,7 +132,9 @@ def test_one_transaction(uri: str) -> None:
     failed = ran(uri, "-1", "--on-error-stop", *table, "-c", "SELECT 1/0")
     assert failed.status == 1
     assert ran(uri, "-c", "SELECT * FROM once").status == 1
-    assert ran(uri, "-1", *table).status == 0
+    # As psql does, without a word about the transaction: the output may be data.
+    told = ran(uri, "-1", *table, "-c", "SELECT 1", "-At")
+    assert (told.status, told.out) == (0, "CREATE TABLE\n1\n")
     assert ran(uri, "-c", "DROP TABLE once").status == 0
 
 
@@ -157,6 +166,12 @@ def test_commands(uri: str, tmp_path: Path) -> None:
     \\! echo from the shell > {tmp_path}/shell
     SELECT 1/0 \\g
     \\errverbose
+    \\a
+    \\f ;
+    SELECT 3, 4;
+    \\encoding
+    \\encoding LATIN1
+    \\encoding utf8
     SELECT 'buffer'
     \\p
     \\r
@@ -179,6 +194,9 @@ def test_commands(uri: str, tmp_path: Path) -> None:
     assert "invalid command \\nonsense" in result.err
     assert (tmp_path / "shell").read_text() == "from the shell\n"
     assert "ERROR:  22012: division by zero" in result.err and "LOCATION:" in result.err
+    assert 'Field separator is ";".\n?column?;?column?\n3;4\n' in out
+    assert "(1 row)\nUTF8\n" in out
+    assert "LATIN1: not supported" in result.err
     assert "SELECT 'buffer'\n" in out and "Query buffer reset" in out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -53,9 +54,19 @@ def place(text: str) -> str:
 
 def failed(text: str, error: Exception) -> ConnectionFailed:
     """A failed attempt, told with its place and never with its password."""
-    reason = str(error).strip().splitlines()
+    reason = str(error).strip()
+    _, fatal, said = reason.partition("FATAL:")
+    lines = [line.strip() for line in (said if fatal else reason).splitlines()]
+    hint: str | None = None
+    if fatal:
+        # The server's own words. They end where another attempt begins (another address, without TLS).
+        own = itertools.takewhile(lambda line: "connection to server" not in line, lines[1:])
+        parts = [line.partition(":  ") for line in own]
+        hint = next((words for kind, _, words in parts if kind == "HINT"), None)
+    elif "refused" in reason or "timeout" in reason:
+        hint = "Is the server running? `tidemill serve` starts one."
     return ConnectionFailed(
         f"cannot connect to {place(text)}",
-        detail=reason[0] if reason else type(error).__name__,
-        hint="Is the server running? `tidemill serve` starts one.",
+        detail=lines[0] if lines and lines[0] else type(error).__name__,
+        hint=hint,
     )

@@ -172,6 +172,11 @@ class Session(Protocol):
         """What to report at start (server_version, client_encoding, DateStyle, TimeZone, ...)."""
         ...
 
+    def setting(self, name: str) -> str | None:
+        """A variable, or a parameter of the system, as SHOW prints it; None if there is none of that
+        name."""
+        ...
+
     @property
     def statements(self) -> Statements:
         """What was prepared under a name, by PREPARE or by whoever speaks for the client."""

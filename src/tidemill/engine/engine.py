@@ -52,7 +52,7 @@ from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.texts import Texts
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
-from tidemill.engine.variables import VariableRow
+from tidemill.engine.variables import SYSTEM_PARAMETERS, VariableRow
 from tidemill.errors import Internal, Notice, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
@@ -230,6 +230,16 @@ class TidemillEngine:
             return self._system_verifier
         found = self.catalog.state.find_role(role)
         return None if found is None else found.verifier
+
+    def system_value(self, name: str) -> str:
+        """Of a parameter that ALTER SYSTEM sets."""
+        parameter = SYSTEM_PARAMETERS[name]
+        item = self.catalog.state.find_parameter(name)
+        return parameter.default if item is None else item.value
+
+    @property
+    def max_connections(self) -> int:
+        return int(self.system_value("max_connections"))
 
     @property
     def login_key(self) -> bytes:

@@ -38,7 +38,14 @@ from tidemill.engine.statements import Statements
 from tidemill.engine.subscribe_request import subscribe_statement
 from tidemill.engine.texts import SHORT
 from tidemill.engine.transaction import Mode, Transaction
-from tidemill.engine.variables import SESSION_VARIABLES, VERSION, Variable, Variables, unknown_parameter
+from tidemill.engine.variables import (
+    SESSION_VARIABLES,
+    SYSTEM_PARAMETERS,
+    VERSION,
+    Variable,
+    Variables,
+    unknown_parameter,
+)
 from tidemill.engine.watched import Watched
 from tidemill.errors import (
     Internal,
@@ -179,9 +186,11 @@ class EngineSession:
 
     def setting(self, name: str) -> str | None:
         """A variable's value as SHOW prints it; None if there is none of that name. The server reads the
-        idle time-outs here."""
+        idle time-outs and the limit of a result here."""
         if name in SESSION_VARIABLES:
             return self.variables.get(name)
+        if name in SYSTEM_PARAMETERS:
+            return self.engine.system_value(name)
         try:
             return self.variables.get(self.variables.find(name).name)
         except UndefinedObject:

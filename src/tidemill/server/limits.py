@@ -6,12 +6,21 @@ Read by `pgwire` and `copy`; documented for users by these names.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemill.engine.api import Session
+
 KB = 1024
 MB = 1024 * KB
 GB = 1024 * MB
 
-# Connections in all, logged in or not yet. At 50 kB each that is 250 MB; beyond it 53300.
+# Connections in all, logged in or not yet, unless max_connections says otherwise. At 50 kB each that is
+# 250 MB; beyond it 53300.
 MAX_CONNECTIONS = 5_000
+
+# So many more for the system's own role, who can see and end the others.
+RESERVED_CONNECTIONS = 3
 
 # Connections above the limit are kept only until they said what they want, because a CancelRequest must get
 # in when the server is full. More than this many at once are closed without a word.
@@ -33,7 +42,8 @@ MAX_QUERY_BYTES = 2 * MB
 # Names of prepared statements and portals, as any identifier.
 MAX_IDENTIFIER_BYTES = 255
 
-# What one SELECT may send. A bigger answer is a COPY or a cursor; this one is most likely a forgotten WHERE.
+# What one SELECT may send, unless max_result_size says otherwise. A bigger answer is a COPY or a cursor; this
+# one is most likely a forgotten WHERE.
 MAX_RESULT_BYTES = 1 * GB
 
 # Portals that one session keeps, and the bytes of their parameters together.
@@ -79,3 +89,8 @@ SHARED_BYTES = 64 * MB
 
 # COPY FROM STDIN is decoded in blocks of about this size.
 COPY_BLOCK_BYTES = 1 * MB
+
+
+def result_limit(session: Session) -> int:
+    """The bytes that a SELECT of the session may send now."""
+    return int(session.setting("max_result_size") or MAX_RESULT_BYTES)

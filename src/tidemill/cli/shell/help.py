@@ -57,6 +57,7 @@ Variables
 Connection
   \c [DATABASE [USER [HOST [PORT]]]] | URL   connect to another; - keeps what is
   \conninfo              what we are connected to
+  \encoding              the encoding: UTF8
   \password [USER]       change a password; it is not shown, logged or sent as it is
 """
 

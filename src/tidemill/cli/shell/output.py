@@ -64,6 +64,11 @@ def standard_output() -> Target:
     return Target(sys.stdout)
 
 
+def file_trouble(error: OSError) -> str:
+    """What is wrong with a file, as other commands say it."""
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+
+
 def opened(name: str) -> Target:
     """A file to write, or with `|` in front a command to write to."""
     if name.startswith("|"):

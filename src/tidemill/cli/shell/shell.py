@@ -17,7 +17,7 @@ from tidemill.cli.shell.connecting import Place, connected
 from tidemill.cli.shell.events import Done, Failed, Head, Some
 from tidemill.cli.shell.interrupts import Interrupts
 from tidemill.cli.shell.look import Column, Look, Row
-from tidemill.cli.shell.output import Target
+from tidemill.cli.shell.output import Target, file_trouble
 from tidemill.cli.shell.printing import Outcome, Printer
 from tidemill.cli.shell.session import Session
 from tidemill.cli.shell.sources import Source
@@ -191,7 +191,7 @@ class Shell:
         except (TidemillError, OSError) as e:
             if isinstance(e, BrokenPipeError):
                 raise
-            self.printer.complain(f"ERROR:  {e}" if isinstance(e, TidemillError) else str(e))
+            self.printer.complain(f"ERROR:  {e}" if isinstance(e, TidemillError) else file_trouble(e))
         return Next.FAILED
 
     def command(self, command: Command) -> Next:

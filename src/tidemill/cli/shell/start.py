@@ -13,7 +13,8 @@ from tidemill.cli.shell.commands.describe import is_tidemill
 from tidemill.cli.shell.commands.files import run_file
 from tidemill.cli.shell.connecting import Place
 from tidemill.cli.shell.look import Look, set_option
-from tidemill.cli.shell.output import opened
+from tidemill.cli.shell.output import file_trouble, opened
+from tidemill.cli.shell.printing import Outcome
 from tidemill.cli.shell.shell import Next, Shell, Status
 from tidemill.cli.shell.sources import of_file, of_stdin
 from tidemill.cli.shell.variables import Variables
@@ -62,7 +63,7 @@ def run(options: Options) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Status.OK
     except OSError as e:
-        print(f"tidemill: {e}", file=sys.stderr)
+        print(f"tidemill: {file_trouble(e)}", file=sys.stderr)
         return Status.FAILED
     finally:
         with contextlib.suppress(BrokenPipeError):
@@ -79,8 +80,8 @@ def _run(shell: Shell, options: Options) -> int:
 
 def _actions(shell: Shell, options: Options) -> int:
     status = Status.OK
-    if options.single_transaction:
-        shell.execute("BEGIN")
+    if options.single_transaction and not _silently(shell, "BEGIN").ok:
+        return Status.FAILED
     for kind, text in options.actions:
         if kind == "c":
             outcome = shell.run_text(text, of_stdin())
@@ -93,8 +94,22 @@ def _actions(shell: Shell, options: Options) -> int:
         if stop or shell.interrupted or outcome is Next.QUIT:
             break
     if options.single_transaction:
-        shell.execute("COMMIT" if status == Status.OK else "ROLLBACK")
+        ended = _silently(shell, "COMMIT" if status == Status.OK else "ROLLBACK")
+        if ended.tags == ["ROLLBACK"]:
+            shell.printer.say("tidemill: something failed, and the transaction was rolled back")
+        if not ended.ok and status == Status.OK:
+            status = Status.FAILED
     return status
+
+
+def _silently(shell: Shell, sql: str) -> Outcome:
+    """As psql does with --single-transaction: what is printed may be data, and has no BEGIN in it."""
+    printer = shell.printer
+    before, printer.quiet = printer.quiet, True
+    try:
+        return shell.execute(sql)
+    finally:
+        printer.quiet = before
 
 
 def _interactive(shell: Shell, options: Options) -> int:
@@ -124,10 +139,12 @@ def _begin(shell: Shell, options: Options) -> None:
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     path = os.path.join(folder, "tidemill", "sqlrc")
     if not options.plain_start and os.path.exists(path):
-        before, shell.quiet = shell.quiet, True
+        before, shell.quiet, shell.printer.quiet = shell.quiet, True, True
         try:
             run_file(shell, path)
-        except (TidemillError, OSError) as e:
+        except TidemillError as e:
             shell.printer.say(f"{path}: {e}")
+        except OSError as e:
+            shell.printer.say(file_trouble(e))
         finally:
-            shell.quiet = before
+            shell.quiet = shell.printer.quiet = before

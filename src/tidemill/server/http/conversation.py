@@ -256,14 +256,15 @@ class Conversation:
         await self._tell()
         encoder = self._streams.encoder(outcome, RowFrames)
         count = size = 0
+        most = server_limits.result_limit(self._session) if self._session else server_limits.MAX_RESULT_BYTES
         async for batch in outcome.batches:
             for at, rows in pieces(batch):
                 self._hearing.check()
                 data = await self._streams.encoded(outcome, batch, at, rows, encoder)
                 size += len(data)
-                if limited and size > server_limits.MAX_RESULT_BYTES:
+                if limited and size > most:
                     raise LimitExceeded(
-                        f"result exceeds the limit of {server_limits.MAX_RESULT_BYTES} bytes",
+                        f"result exceeds the limit of {most} bytes",
                         hint="Narrow the query, or read it with COPY (...) TO STDOUT on the SQL port.",
                     )
                 await self._put({"type": "websocket.send", "frames": data})

@@ -20,6 +20,7 @@ from tidemill.engine.api import (
     Session,
 )
 from tidemill.errors import Notice, QueryCanceled, Unsupported
+from tidemill.server.limits import result_limit
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.complaints import client_error
@@ -210,7 +211,7 @@ class Conductor:
                 case Rows():
                     formats = (BINARY if outcome.binary else TEXT,) * len(outcome.columns)
                     shape = self._line.shapes.of(outcome.columns, formats, self._line.timezone)
-                    stream = RowStream(outcome, formats)
+                    stream = RowStream(outcome, formats, result_limit(self._session))
                     try:
                         if outcome.endless and self._hears_notices():
                             self._line.outbox.put(replies.notice_response(_AS_THEY_COME))

@@ -58,8 +58,8 @@ class House:
     cancel: Callable[[int, bytes], None]
     # There are so many connections that not even their first packet is read.
     crowded: Callable[[], bool]
-    # Raises (53300) if the connection of this id may not log in.
-    admit: Callable[[int], None]
+    # Raises (53300) if the connection of this id may not log in, as this role.
+    admit: Callable[[int, str], None]
     # The connection of this id is gone.
     forget: Callable[[int], None]
 
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
 
     async def _converse(self, startup: m.Startup, line: Line) -> None:
         conversation = Conversation()
-        self._house.admit(self.process_id)
+        self._house.admit(self.process_id, startup.parameters.get("user", ""))
         self._negotiate(startup, line)
         await self._authenticate(startup, line, conversation)
         options = replace(startup_options(startup), client_address=self._peer.address)

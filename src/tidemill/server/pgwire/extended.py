@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tidemill.engine.api import Complete, CopyIn, CopyOut, EmptyQuery, Param, Rows, Session
 from tidemill.errors import InvalidTransactionState, InvalidValue
+from tidemill.server.limits import result_limit
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.complaints import transaction_aborted
@@ -127,7 +128,8 @@ class Extended:
                 return None
             case Rows():
                 # The portal owns the rows before anything can go wrong: whoever drops it releases them.
-                portal.stream = RowStream(outcome, portal.result_formats)
+                limit = result_limit(self._session)
+                portal.stream = RowStream(outcome, portal.result_formats, limit)
                 return await self._send(portal, portal.stream, max_rows)
             case CopyOut():
                 return await send_copy(self._line, outcome)

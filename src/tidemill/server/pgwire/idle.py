@@ -34,11 +34,8 @@ def seconds(text: str) -> float:
 
 def allowance(session: Session) -> tuple[float, IdleTimeout] | None:
     """How long the session may rest in its present state, and what to say when it does so longer."""
-    setting = getattr(session, "setting", None)
-    if setting is None:
-        return None
     idle = session.transaction_status == "I"
-    text: str | None = setting("idle_session_timeout" if idle else "idle_in_transaction_session_timeout")
+    text = session.setting("idle_session_timeout" if idle else "idle_in_transaction_session_timeout")
     if text is None or text == "0":
         return None
     limit = seconds(text)

@@ -1,7 +1,7 @@
 """The SQL port: accepts connections, counts them, finds the one a cancel request means, and shuts them all
 down.
 
-Started by the command line (and by tests) with an engine. Promises: no more than `limits.MAX_CONNECTIONS`
+Started by the command line (and by tests) with an engine. Promises: no more than `max_connections`
 sessions; a cancel request gets in when the server is full; `stop` tells every client 57P01, waits a little
 for running statements to end, and leaves no task.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import resource
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tidemill.engine.api import Engine
@@ -42,9 +43,13 @@ class Listener:
         *,
         authentication: Authentication = trust,
         tls: Tls | None = None,
-        max_connections: int = limits.MAX_CONNECTIONS,
+        max_connections: Callable[[], int] = lambda: limits.MAX_CONNECTIONS,
+        reserved_role: str = "",
     ) -> None:
+        """`max_connections` is asked at every login. As `reserved_role` a few more may log in: somebody must
+        be able to see who is there when the server is full."""
         self._max_connections = max_connections
+        self._reserved_role = reserved_role
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pgwire")
         self._house = House(
             engine=engine,
@@ -67,7 +72,7 @@ class Listener:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (chosen by the system if 0 was given)."""
-        _allow_open_files(2 * self._max_connections)
+        _allow_open_files(2 * self._max_connections())
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, host, port, backlog=_BACKLOG)
         bound = self._server.sockets[0].getsockname()[1]
@@ -118,14 +123,16 @@ class Listener:
                 return process_id
 
     def _crowded(self) -> bool:
-        return self._stopping or len(self._connections) > self._max_connections + limits.CONNECTION_SLACK
+        return self._stopping or len(self._connections) > self._max_connections() + limits.CONNECTION_SLACK
 
-    def _admit(self, process_id: int) -> None:
-        if len(self._admitted) >= self._max_connections:
+    def _admit(self, process_id: int, role: str) -> None:
+        most = self._max_connections()
+        reserved = limits.RESERVED_CONNECTIONS if role and role == self._reserved_role else 0
+        if len(self._admitted) >= most + reserved:
             CONNECTIONS_REFUSED.inc()
             raise LimitExceeded(
                 "sorry, too many clients already",
-                detail=f"The limit is {self._max_connections} connections.",
+                detail=f"The limit is {most} connections.",
                 sqlstate="53300",
             )
         self._admitted.add(process_id)

@@ -62,14 +62,17 @@ class RowStream:
         "_formats",
         "_growth",
         "_left",
+        "_limit",
         "_resumed",
         "_rows",
         "_sent_bytes",
     )
 
-    def __init__(self, rows: Rows, formats: Sequence[int]) -> None:
-        """`formats` as Bind carries them; `send` raises if they do not fit the columns."""
+    def __init__(self, rows: Rows, formats: Sequence[int], limit: int = limits.MAX_RESULT_BYTES) -> None:
+        """`formats` as Bind carries them; `send` raises if they do not fit the columns, or if there are more
+        than `limit` bytes."""
         self._rows = rows
+        self._limit = limit
         self._formats = formats
         # Made by the first `send`.
         self._encoder: RowEncoder | None = None
@@ -214,9 +217,9 @@ class RowStream:
 
     def _count(self, size: int) -> None:
         self._sent_bytes += size
-        if self._sent_bytes > limits.MAX_RESULT_BYTES and self._rows.tag not in _UNLIMITED_TAGS:
+        if self._sent_bytes > self._limit and self._rows.tag not in _UNLIMITED_TAGS:
             raise LimitExceeded(
-                f"result exceeds the limit of {limits.MAX_RESULT_BYTES} bytes",
+                f"result exceeds the limit of {self._limit} bytes",
                 hint="Narrow the query, or read it with COPY (...) TO STDOUT.",
             )
 

@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tidemill.cli.shell.commands.registry import Call, command
 from tidemill.cli.shell.shell import Shell
 from tidemill.cli.shell.variables import literal
-from tidemill.errors import InvalidValue, TidemillError
+from tidemill.errors import InvalidValue, TidemillError, Unsupported
 
 
 @command("c", "connect")
@@ -35,6 +35,16 @@ def conninfo(call: Call) -> None:
     shell.printer.target.write(f"You are connected to {described(shell)}.\n")
     if session.conn.ssl_in_use:
         shell.printer.target.write("The connection is encrypted.\n")
+
+
+@command("encoding")
+def encoding(call: Call) -> None:
+    """There is one. Scripts that were written for psql ask for it."""
+    words = call.words
+    if not words:
+        call.shell.printer.target.write("UTF8\n")
+    elif words[0].rstrip(";").lower().replace("-", "") not in ("utf8", "unicode"):
+        raise Unsupported(f"{words[0]}: not supported", hint="The shell speaks UTF8.")
 
 
 def described(shell: Shell) -> str:

@@ -45,7 +45,9 @@ def unaligned(call: Call) -> None:
 
 @command("f")
 def separator(call: Call) -> None:
-    _set(call.shell, "fieldsep", _first(call))
+    # As it stands: a semicolon is a separator that people want.
+    words = call.words
+    _set(call.shell, "fieldsep", words[0] if words else None)
 
 
 @command("C")
