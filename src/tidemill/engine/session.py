@@ -132,6 +132,8 @@ class EngineSession:
         self.first = False
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
+        # When it began: statement_timestamp(). The first of a transaction begins it.
+        self._statement_began = self.connected_at
         # The change that the statement that runs now has committed by itself (`changes.by_itself`).
         self.at_once: str | None = None
         self._closed = False
@@ -274,7 +276,9 @@ class EngineSession:
         try:
             self.first = self.transaction is None
             if self.first:
-                self._begin(explicit=False)
+                self._statement_began = self._begin(explicit=False).started
+            else:
+                self._statement_began = datetime.now(UTC)
             self.alone = alone and not self.current.explicit and not self.current.writes
             self.at_once = None
             planned = await self._plan(prepared)
@@ -427,6 +431,7 @@ class EngineSession:
                 time_zone=self.variables.get("timezone"),
                 setting=self.setting,
                 version=VERSION,
+                statement=lambda: self._statement_began,
             )
             self._info_at = (self.variables.generation, catalog)
         return known
