@@ -151,6 +151,8 @@ class EngineSession:
                 log.info("client asks for unknown setting %s; ignored", name)
             elif not variable.read_only:
                 initial[variable.name] = variable.check(variable.name, value)
+        if "default_transaction_isolation" in initial:
+            initial.setdefault("transaction_isolation", initial["default_transaction_isolation"])
         return initial
 
     # -- what the server layer sees ----------------------------------------------------------------
