@@ -54,7 +54,7 @@ class Now:
     def prepared(self) -> Sequence[Any]:
         return []
 
-    def cursors(self) -> Sequence[tuple[str, bool]]:
+    def cursors(self) -> Sequence[tuple[str, bool, bool]]:
         return []
 
 

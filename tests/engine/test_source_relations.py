@@ -113,7 +113,7 @@ class Now:
     def prepared(self) -> Sequence[PreparedRow]:
         return []
 
-    def cursors(self) -> Sequence[tuple[str, bool]]:
+    def cursors(self) -> Sequence[tuple[str, bool, bool]]:
         return []
 
 

@@ -85,6 +85,8 @@ async def by_itself(s: EngineSession, verb: str) -> None:
     """What comes before a change that commits at once: nothing in a transaction block, else the commit of
     what was written."""
     transaction = s.current
+    if transaction.read_only:
+        raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
     if transaction.explicit:
         if transaction.mode is not Mode.OPEN:
             raise InvalidTransactionState(
@@ -98,8 +100,6 @@ async def by_itself(s: EngineSession, verb: str) -> None:
         transaction.writes.clear()
         transaction.lasting.append(f"what was written before {verb}")
     s.at_once = verb
-    if transaction.read_only:
-        raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
 
 
 def change(verb: str, changes: Sequence[ops.Op], notices: Sequence[Notice] = ()) -> Action:

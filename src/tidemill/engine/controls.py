@@ -12,7 +12,7 @@ from tidemill.engine.plan import Action
 from tidemill.engine.session import EngineSession
 from tidemill.engine.transaction import Mode
 from tidemill.engine.variables import ALIASES, SYSTEM_PARAMETERS, setting_text, unknown_parameter
-from tidemill.errors import InvalidTransactionState, Notice, TidemillError
+from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported
 from tidemill.sql import ast
 
 
@@ -72,7 +72,7 @@ def plan_set_transaction(statement: ast.SetTransaction) -> Action:
     async def act(s: EngineSession) -> Outcome:
         if statement.session:
             if statement.modes.isolation is not None:
-                s.variables.set("transaction_isolation", statement.modes.isolation)
+                _set_default_isolation(s, statement.modes.isolation)
             if statement.modes.read_only is not None:
                 s.variables.set("default_transaction_read_only", "on" if statement.modes.read_only else "off")
         else:
@@ -97,8 +97,13 @@ def _apply_modes(s: EngineSession, modes: ast.TransactionModes) -> None:
 
 
 def _set_read_only(s: EngineSession, *, read_only: bool) -> None:
-    """Until the transaction ends. A transaction that has read as a read-only one stays so."""
+    """Until the transaction, or the savepoint that it is set in, ends. A transaction that has read as a
+    read-only one stays so."""
     transaction = s.current
+    if not read_only and transaction.read_only and transaction.savepoints:
+        raise InvalidTransactionState(
+            "cannot set transaction read-write mode inside a read-only transaction", sqlstate="25001"
+        )
     if transaction.read_only and not read_only and transaction.queried:
         raise InvalidTransactionState(
             "transaction read-write mode must be set before any query", sqlstate="25001"
@@ -119,10 +124,14 @@ def plan_set(statement: ast.SetVariable) -> Action:
 
 def set_variable(s: EngineSession, name: str, value: str | None, *, local: bool) -> str:
     """To what it was at first where there is no value. Returns what SHOW shows then."""
+    known = ALIASES.get(name.lower(), name.lower())
+    if known == "default_transaction_isolation":
+        # What transactions get is kept in one place.
+        _set_default_isolation(s, value, local=local)
     if value is None:
+        _check_reset(known)
         variable = s.variables.reset(name, local=local)
     else:
-        known = ALIASES.get(name.lower(), name.lower())
         if known == "database":
             s.engine.catalog.state.database(value)
         elif known == "role":
@@ -134,6 +143,19 @@ def set_variable(s: EngineSession, name: str, value: str | None, *, local: bool)
         variable = s.variables.set(name, value, local=local)
     s.variable_set(variable)
     return s.variables.get(variable.name)
+
+
+def _check_reset(known: str) -> None:
+    if known == "transaction_read_only":
+        raise Unsupported(f'parameter "{known}" cannot be reset')
+
+
+def _set_default_isolation(s: EngineSession, value: str | None, *, local: bool = False) -> None:
+    for name in ("default_transaction_isolation", "transaction_isolation"):
+        if value is None:
+            s.variables.reset(name, local=local)
+        else:
+            s.variables.set(name, value, local=local)
 
 
 def check_set_role(s: EngineSession, name: str) -> None:
@@ -155,7 +177,7 @@ def plan_reset(statement: ast.ResetVariable) -> Action:
         if statement.name is None:
             s.variables.reset_all()
         else:
-            s.variable_set(s.variables.reset(statement.name))
+            set_variable(s, statement.name, None, local=False)
         return Complete("RESET")
 
     return Action(act)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.catalog import ops
-from tidemill.catalog.items import SCHEMA_ITEMS, Database, Item, Key, Table
+from tidemill.catalog.items import SCHEMA_ITEMS, Database, Item, Key, Table, View
 from tidemill.catalog.privileges import PermissionDenied
 from tidemill.catalog.state import CatalogState, id_order
 from tidemill.engine import reading
@@ -202,6 +202,8 @@ def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: Catal
     if existing is not None and statement.if_not_exists:
         return skip("CREATE VIEW", f'relation "{name}" already exists, skipping', "42P07")
     if existing is not None and statement.or_replace:
+        if not isinstance(existing, View):
+            raise WrongObjectType(f'"{name}" is not a view', position=statement.name.offset + 1)
         s.privileges(catalog).check_owner(existing)
     if statement.query.as_of is not None:
         raise Unsupported("a view cannot have AS OF", hint="Give AS OF in the query that reads the view.")

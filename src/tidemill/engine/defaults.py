@@ -25,7 +25,7 @@ def default_text(session: EngineSession, default: ast.Expr, column: Column) -> s
     if _value(session, default.tree, column) is None:
         raise Unsupported(
             f'the default of column "{column.name}" must be a constant',
-            hint="A literal, a cast of one, or now() will do.",
+            hint="A literal, a cast of one, now() or current_date will do.",
             position=default.offset + 1,
         )
     return expression_sql(default.tree)

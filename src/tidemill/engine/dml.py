@@ -192,7 +192,7 @@ def plan_update(
             raise SyntaxError_(
                 f'multiple assignments to same column "{name.value}"', position=name.offset + 1
             )
-        assigned[name.value] = assignment.value.tree if isinstance(assignment.value, ast.Expr) else None
+        assigned[name.value] = _placed(assignment.value) if isinstance(assignment.value, ast.Expr) else None
     source = bind_update(
         table_tree(statement.table, statement.alias),
         assigned,
@@ -216,6 +216,13 @@ def plan_update(
         returning,
         retracts=True,
     )
+
+
+def _placed(value: ast.Expr) -> exp.Expr:
+    """Its tree, which knows its place: the parser keeps that of names and calls, not of literals."""
+    if isinstance(value.tree, exp.Literal):
+        value.tree.meta.setdefault("start", value.offset)
+    return value.tree
 
 
 def plan_delete(

@@ -436,8 +436,8 @@ class LiveSituation:
     def prepared(self) -> Sequence[PreparedRow]:
         return self.session.statements.table()
 
-    def cursors(self) -> Sequence[tuple[str, bool]]:
-        return [(name, cursor.hold) for name, cursor in self.session.cursors.items()]
+    def cursors(self) -> Sequence[tuple[str, bool, bool]]:
+        return [(name, cursor.hold, cursor.binary) for name, cursor in self.session.cursors.items()]
 
 
 def _restart(spark: SparkHost) -> None:

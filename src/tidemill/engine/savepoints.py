@@ -58,7 +58,10 @@ def plan_savepoint(statement: ast.Savepoint) -> Action:
 def plan_release(statement: ast.ReleaseSavepoint) -> Action:
     async def act(s: EngineSession) -> Outcome:
         transaction = _block(s, "RELEASE SAVEPOINT")
-        del transaction.savepoints[_index(transaction, statement.name) :]
+        at = _index(transaction, statement.name)
+        # READ ONLY lasts as long as the savepoint that it was set in, as in PostgreSQL.
+        transaction.read_only = transaction.savepoints[at].read_only
+        del transaction.savepoints[at:]
         return Complete("RELEASE")
 
     return Action(act)

@@ -141,6 +141,8 @@ class EngineSession:
         self.first = False
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
+        # When it began: statement_timestamp(). The first of a transaction begins it.
+        self._statement_began = self.connected_at
         # The change that the statement that runs now has committed by itself (`changes.by_itself`).
         self.at_once: str | None = None
         self._closed = False
@@ -157,6 +159,8 @@ class EngineSession:
             variable = SESSION_VARIABLES.get(name.lower())
             if variable is not None and not variable.read_only:
                 initial[variable.name] = variable.check(variable.name, value)
+        if "default_transaction_isolation" in initial:
+            initial.setdefault("transaction_isolation", initial["default_transaction_isolation"])
         return initial
 
     def _start_others(self, options: StartupOptions) -> None:
@@ -297,7 +301,9 @@ class EngineSession:
         try:
             self.first = self.transaction is None
             if self.first:
-                self._begin(explicit=False)
+                self._statement_began = self._begin(explicit=False).started
+            else:
+                self._statement_began = datetime.now(UTC)
             self.alone = alone and not self.current.explicit and not self.current.writes
             self.at_once = None
             planned = await self._plan(prepared)
@@ -466,6 +472,7 @@ class EngineSession:
                 time_zone=self.variables.get("timezone"),
                 setting=self.setting,
                 version=VERSION,
+                statement=lambda: self._statement_began,
             )
             self._info_at = (self.variables.generation, catalog)
         return known

@@ -116,8 +116,8 @@ class Situation(Protocol):
         """By the session that asks."""
         ...
 
-    def cursors(self) -> Sequence[tuple[str, bool]]:
-        """Those that the session that asks has open, and whether they are WITH HOLD."""
+    def cursors(self) -> Sequence[tuple[str, bool, bool]]:
+        """Those that the session that asks has open, and whether they are WITH HOLD and in binary."""
         ...
 
 

@@ -42,8 +42,8 @@ def _prepared(s: Situation) -> Iterable[Record]:
 
 
 def _cursors(s: Situation) -> Iterable[Record]:
-    for name, hold in s.cursors():
-        yield {"name": name, "is_holdable": hold, "is_binary": False, "is_scrollable": False}
+    for name, hold, binary in s.cursors():
+        yield {"name": name, "is_holdable": hold, "is_binary": binary, "is_scrollable": False}
 
 
 OWN_SESSION_SPECS: list[Spec] = [

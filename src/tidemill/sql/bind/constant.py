@@ -16,7 +16,8 @@ import pyarrow as pa
 from tidemill.sql.bind.convert import convert
 from tidemill.sql.functions.markers import Fixed
 from tidemill.types.arrow import arrow_type
-from tidemill.types.model import SqlType
+from tidemill.types.model import Kind, SqlType
+from tidemill.types.wire.text import decode_text, encode_text
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.ir import Node
@@ -111,12 +112,24 @@ def evaluate_node(node: Node, session: SessionInfo, params: Sequence[pa.Scalar] 
     if isinstance(node, SessionValue):
         if node.which is Fixed.NOW:
             return pa.scalar(session.now, arrow_type(node.type))
+        if node.which is Fixed.STATEMENT:
+            return pa.scalar(session.statement_began(), arrow_type(node.type))
         return None if session.mz_now is None else pa.scalar(session.mz_now, pa.int64())
     if isinstance(node, Convert):
         inner = evaluate_node(node.arg, session, params)
         if inner is None:
             return None
         one = pa.repeat(inner, 1) if inner.is_valid else pa.nulls(1, inner.type)
-        converted = convert(one, node.arg.type, node.type, explicit=node.explicit, zone=session.time_zone)
+        zone = session.time_zone
+        converted = convert(one, node.arg.type, node.type, explicit=node.explicit, zone=zone)
+        if converted is None and isinstance(node.arg, SessionValue):
+            converted = _moment(one, node.arg.type, node.type, zone)
         return None if converted is None else converted[0]
     return None
+
+
+def _moment(one: pa.Array, source: SqlType, target: SqlType, zone: str) -> pa.Array | None:
+    """now() as the clocks of the zone show it: the default of a timestamp or a date."""
+    if source.kind is not Kind.TIMESTAMPTZ or target.kind not in (Kind.TIMESTAMP, Kind.DATE):
+        return None
+    return decode_text(encode_text(one, source, timezone=zone).cast(pa.string()), target, timezone=zone)

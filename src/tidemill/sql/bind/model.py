@@ -69,6 +69,11 @@ class SessionInfo:
     time_zone: str = "UTC"
     setting: Callable[[str], str | None] = field(default=_no_setting, compare=False)
     version: str = "Tidemill"
+    # When the statement began; None where that is `now`.
+    statement: Callable[[], datetime] | None = field(default=None, compare=False)
+
+    def statement_began(self) -> datetime:
+        return self.now if self.statement is None else self.statement()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,11 @@ def now_value(b: Binder) -> Node:
     return SessionValue(TIMESTAMPTZ, Fixed.NOW)
 
 
+def _statement_began(b: Binder) -> Node:
+    b.ctx.uses_now = True
+    return SessionValue(TIMESTAMPTZ, Fixed.STATEMENT)
+
+
 def _mz_now(b: Binder) -> Node:
     b.ctx.uses_mz_now = True
     return SessionValue(MZ_TIMESTAMP, Fixed.MZ_NOW)
@@ -110,7 +115,7 @@ def _database(b: Binder) -> Node:
 FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
     "now": _nullary(now_value),
     "transaction_timestamp": _nullary(now_value),
-    "statement_timestamp": _nullary(now_value),
+    "statement_timestamp": _nullary(_statement_began),
     "mz_now": _nullary(_mz_now),
     "version": _nullary(lambda b: _constant(b.ctx.session.version, TEXT)),
     "current_database": _nullary(_database),

@@ -101,8 +101,9 @@ def complete(
 def _fixed(which: Fixed, session: SessionInfo) -> Tree | None:
     if which is Fixed.ZONE:
         return string(session.time_zone)
-    if which is Fixed.NOW:
-        return literal_tree(pa.scalar(session.now, arrow_type(TIMESTAMPTZ)), TIMESTAMPTZ)
+    if which in (Fixed.NOW, Fixed.STATEMENT):
+        moment = session.now if which is Fixed.NOW else session.statement_began()
+        return literal_tree(pa.scalar(moment, arrow_type(TIMESTAMPTZ)), TIMESTAMPTZ)
     if session.mz_now is None:
         return None
     return literal_tree(pa.scalar(session.mz_now, pa.int64()), MZ_TIMESTAMP)

@@ -255,8 +255,9 @@ def _install() -> None:
     operator("-", (TIME, INTERVAL), TIME, _time_shift(sub))
     operator("-", (TIME, TIME), INTERVAL, _time_difference)
     function("to_timestamp", (FLOAT8,), TIMESTAMPTZ, _to_timestamp)
-    for name in ("now", "transaction_timestamp", "statement_timestamp"):
+    for name in ("now", "transaction_timestamp"):
         function(name, (), TIMESTAMPTZ, lambda a: fixed(Fixed.NOW))
+    function("statement_timestamp", (), TIMESTAMPTZ, lambda a: fixed(Fixed.STATEMENT))
     for t in (TIMESTAMP, TIMESTAMPTZ):
         other = TIMESTAMPTZ if t is TIMESTAMP else TIMESTAMP
         function("timezone", (TEXT, t), other, lambda a, t=t: at_time_zone([a[1], a[0]], t))

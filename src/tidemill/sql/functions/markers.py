@@ -19,11 +19,17 @@ class Fixed(Enum):
     """What a session fixes for a statement; the value is the placeholder's name."""
 
     NOW = "tm_now"
+    STATEMENT = "tm_statement"
     MZ_NOW = "tm_mz_now"
     ZONE = "tm_zone"
 
 
-FIXED_TYPES: dict[Fixed, SqlType] = {Fixed.NOW: TIMESTAMPTZ, Fixed.MZ_NOW: MZ_TIMESTAMP, Fixed.ZONE: TEXT}
+FIXED_TYPES: dict[Fixed, SqlType] = {
+    Fixed.NOW: TIMESTAMPTZ,
+    Fixed.STATEMENT: TIMESTAMPTZ,
+    Fixed.MZ_NOW: MZ_TIMESTAMP,
+    Fixed.ZONE: TEXT,
+}
 
 
 def fixed(which: Fixed) -> Tree:

@@ -87,7 +87,9 @@ def alter(cursor: Cursor, kind: ObjectKind) -> Statement:
 def _table_action(cursor: Cursor) -> TableAction:
     if cursor.accept("add"):
         if cursor.peek_any("constraint", "primary", "unique", "check", "foreign", "exclude"):
-            raise cursor.unsupported("ALTER TABLE ... ADD CONSTRAINT")
+            raise cursor.unsupported(
+                "ALTER TABLE ... ADD CONSTRAINT", hint="Declare keys when the table is created."
+            )
         cursor.accept("column")
         return AddColumn(if_not_exists=cursor.accept_if_not_exists(), column=column_def(cursor))
     if cursor.accept("alter"):
