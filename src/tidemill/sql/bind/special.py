@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from tidemill.sql.bind.coerce import require_bool, settle, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import GROUPING, Const, Node, Op
 from tidemill.sql.functions import comparison
+from tidemill.sql.functions.guards import case_branches, first_of
 from tidemill.sql.functions.lattice import can_coerce
 from tidemill.sql.functions.tree import (
     Tree,
@@ -225,13 +227,16 @@ def _case(b: Binder, node: exp.Expr) -> Node:
     count = len(conditions)
 
     def build(a: Sequence[Tree]) -> Tree:
-        return case(*zip(a[:count], a[count : 2 * count], strict=True), otherwise=a[-1])
+        return case_branches(a[:count], a[count : 2 * count], a[-1])
 
     return Op(t, "case", (*conditions, *results[1:], results[0]), build)
 
 
 def _coalesce(b: Binder, node: exp.Expr) -> Node:
-    return _variadic(b, [node.this, *node.expressions], "COALESCE", "coalesce")
+    found = _variadic(b, [node.this, *node.expressions], "COALESCE", "coalesce")
+    if not isinstance(found, Op) or found.key != "coalesce":
+        return found
+    return replace(found, build=lambda a: call("coalesce", *first_of(a)))
 
 
 def _greatest(b: Binder, node: exp.Expr) -> Node:
@@ -317,10 +322,13 @@ def _with_backslash(pattern: str, sign: str) -> str:
 # --- functions with arguments of any type
 
 
-def _output_text(b: Binder, node: Node) -> Node:
-    """A value as it is printed: a boolean as t or f, where a cast would give true or false."""
+def output_text(b: Binder, node: Node) -> Node:
+    """A value as it is printed: a boolean as t or f, where a cast would give true or false; a char(n) with
+    the blanks at its end, which a cast would drop."""
     if node.type == BOOL:
         return Op(TEXT, "boolout", (node,), lambda a: call("left", cast_to(a[0], TEXT), integer(1)))
+    if node.type.kind is Kind.CHAR:
+        return Op(TEXT, "bpcharout", (node,), lambda a: a[0])
     return to_type(b.ctx, node, TEXT)
 
 
@@ -329,7 +337,7 @@ def _concat(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if not args or (call_.name == "concat_ws" and len(args) < 2):
         raise b.no_function(call_.name, args, position)
-    texts = tuple(_output_text(b, a) for a in args)
+    texts = tuple(output_text(b, a) for a in args)
     if call_.name == "concat_ws":
         return Op(TEXT, "concat_ws", texts, lambda a: call("concat_ws", *a))
     return Op(TEXT, "concat", texts, lambda a: call("concat_ws", string(""), *a))

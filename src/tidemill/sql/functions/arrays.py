@@ -46,6 +46,8 @@ from tidemill.types.model import BOOL, INT4, INT8, TEXT, SqlType, array
 _A, _E, _L = Poly.ARRAY, Poly.ELEMENT, Poly.LIST
 _TEXTS = "ARRAY<STRING>"
 _INTS = array(INT4)
+# PostgreSQL's own limit.
+MAX_FILLED = 134_217_727
 
 Typed = Callable[[Sequence[Tree], Sequence[SqlType]], Tree]
 
@@ -219,10 +221,11 @@ def _trim(args: Sequence[Tree]) -> Tree:
 
 def _fill(args: Sequence[Tree]) -> Tree:
     def build(v: list[Tree]) -> Tree:
+        too_large = raise_error("54000", f"array size exceeds the maximum allowed ({MAX_FILLED})")
         sizes = call("size", v[1].copy())
         empty = call("slice", call("array", v[0].copy()), integer(1), integer(0))
         count = call("get", v[1].copy(), integer(0))
-        made = call("array_repeat", v[0], call("greatest", count.copy(), integer(0)))
+        made = call("array_repeat", v[0], count.copy())
         return case(
             (is_null(v[1]), raise_error("22004", "dimension array or low bound array cannot be null")),
             (eq(sizes, integer(0)), empty),
@@ -231,6 +234,7 @@ def _fill(args: Sequence[Tree]) -> Tree:
                 raise_error("0A000", "arrays of more than one dimension are not supported"),
             ),
             (is_null(count), raise_error("22004", "dimension values cannot be null")),
+            (or_(lt(count.copy(), integer(0)), gt(count.copy(), integer(MAX_FILLED))), too_large),
             otherwise=made,
         )
 

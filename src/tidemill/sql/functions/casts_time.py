@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tidemill.sql.functions.markers import zone
 from tidemill.sql.functions.tree import (
     Tree,
+    and_,
     bigint,
     call,
     case,
@@ -24,6 +25,7 @@ from tidemill.sql.functions.tree import (
     let_all,
     null,
     or_,
+    raise_error,
     string,
     word,
 )
@@ -34,6 +36,7 @@ from tidemill.types.wire.calendar import (
     TIMESTAMP_INFINITY,
     TIMESTAMP_MINUS_INFINITY,
 )
+from tidemill.types.wire.interval_input import INFINITY, MINUS_INFINITY
 
 MICROS_PER_DAY = 86_400_000_000
 # How much of the day a clock that is set back repeats: an hour, on Lord Howe Island half of one.
@@ -98,6 +101,15 @@ def _time_of(local: Tree, t: SqlType = TIMESTAMP) -> Tree:
     return let(local, build)
 
 
+def _clock_of_span(span: Tree) -> Tree:
+    far = [
+        and_(eq(field(span, "months"), integer(months)), eq(field(span, "micros"), bigint(micros)))
+        for months, _, micros in (INFINITY, MINUS_INFINITY)
+    ]
+    clock = call("pmod", field(span, "micros"), bigint(MICROS_PER_DAY))
+    return if_(or_(*far), raise_error("22008", "cannot convert infinite interval to time"), clock)
+
+
 def endless_between(
     source: SqlType, target: SqlType, finite: Callable[[Tree], Tree]
 ) -> Callable[[Tree], Tree]:
@@ -136,7 +148,7 @@ _BETWEEN: dict[tuple[Kind, Kind], Callable[[Tree], Tree]] = {
     (Kind.TIME, Kind.INTERVAL): lambda v: call(
         "if", call("isnull", v), cast(null(), _INTERVAL), interval(integer(0), integer(0), v.copy())
     ),
-    (Kind.INTERVAL, Kind.TIME): lambda v: call("pmod", field(v, "micros"), bigint(MICROS_PER_DAY)),
+    (Kind.INTERVAL, Kind.TIME): lambda v: let(v, _clock_of_span),
     (Kind.MZ_TIMESTAMP, Kind.TIMESTAMPTZ): lambda v: call("timestamp_millis", v),
     (Kind.MZ_TIMESTAMP, Kind.TIMESTAMP): lambda v: cast(call("timestamp_millis", v), "TIMESTAMP_NTZ"),
 }

@@ -74,18 +74,63 @@ from tidemill.types.wire.calendar import (
     TIMESTAMP_INFINITY,
     TIMESTAMP_MINUS_INFINITY,
 )
+from tidemill.types.wire.interval_input import INFINITY, MINUS_INFINITY
 
+_ADDED, _TAKEN = "add infinite interval to", "subtract infinite interval from"
 _INTERVAL = "STRUCT<months: INT, days: INT, micros: BIGINT>"
 
 
-def add_to_timestamp(stamp: Tree, span: Tree) -> Tree:
-    """timestamp + interval."""
+def add_to_timestamp(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
+    """timestamp + interval, or less it."""
+
+    def moved(local: Tree, by: Tree) -> Tree:
+        return from_micros(add(micros_of(_calendar(local, by)), field(by, "micros")))
+
+    return _moved(stamp, span, TIMESTAMP, moved, minus=minus)
+
+
+def _add_to_instant(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
+    """timestamptz + interval, or less it."""
+
+    def moved(instant: Tree, by: Tree) -> Tree:
+        later = to_instant(_calendar(to_local(instant), by))
+        return call("timestamp_micros", add(call("unix_micros", later), field(by, "micros")))
+
+    return _moved(stamp, span, TIMESTAMPTZ, moved, minus=minus)
+
+
+def _moved(stamp: Tree, span: Tree, t: SqlType, finite: Callable[[Tree, Tree], Tree], *, minus: bool) -> Tree:
+    """An infinite interval makes a finite time infinite; of two infinities both must have one sign."""
+    ends = (True, False) if minus else (False, True)
 
     def build(v: list[Tree]) -> Tree:
-        moved = from_micros(add(micros_of(_calendar(v[0], v[1])), field(v[1], "micros")))
-        return if_(is_endless(v[0], TIMESTAMP), v[0], moved)
+        value, by = v
+        far = _is_endless_span(by)
+        both = and_(far, is_endless(value, t))
+        # The sign of the interval, and of the time.
+        up = gt(field(by, "months"), integer(0))
+        above = gt(_instant_micros(value) if t is TIMESTAMPTZ else micros_of(value), bigint(0))
+        opposite = not_(eq(up, above)) if not minus else eq(up, above)
+        return case(
+            (or_(is_null(value), is_null(by)), null()),
+            (and_(both, opposite), raise_error("22008", "timestamp out of range")),
+            (is_endless(value, t), value),
+            (far, if_(up, _end(ends[1], t), _end(ends[0], t))),
+            otherwise=finite(value, _negated(by) if minus else by),
+        )
 
     return let_all([stamp, span], build)
+
+
+def _end(last: bool, t: SqlType) -> Tree:
+    """infinity, or -infinity."""
+    stamp = call("timestamp_micros", bigint(TIMESTAMP_INFINITY if last else TIMESTAMP_MINUS_INFINITY))
+    return stamp if t is TIMESTAMPTZ else cast(stamp, "TIMESTAMP_NTZ")
+
+
+def _stays(value: Tree, by: Tree, t: SqlType) -> Tree:
+    """Whether what is added moves nothing: to an infinite value anything but NULL."""
+    return and_(is_endless(value, t), not_(is_null(by)))
 
 
 def _calendar(local: Tree, span: Tree) -> Tree:
@@ -93,30 +138,16 @@ def _calendar(local: Tree, span: Tree) -> Tree:
     return add(months, call("make_dt_interval", field(span, "days")))
 
 
-def _add_to_instant(stamp: Tree, span: Tree) -> Tree:
-    """timestamptz + interval."""
-
-    def build(v: list[Tree]) -> Tree:
-        moved = to_instant(_calendar(to_local(v[0]), v[1]))
-        later = call("timestamp_micros", add(call("unix_micros", moved), field(v[1], "micros")))
-        return if_(is_endless(v[0], TIMESTAMPTZ), v[0], later)
-
-    return let_all([stamp, span], build)
-
-
-def negated(span: Tree) -> Tree:
-    def build(s: Tree) -> Tree:
-        parts = [sub(zero, field(s, part)) for part, zero in _ZEROS]
-        return if_(is_null(s), cast(null(), _INTERVAL), interval(*parts))
-
-    return let(span, build)
+def _negated(span: Tree) -> Tree:
+    """Of a finite one that is not NULL."""
+    return interval(*(sub(zero, field(span, part)) for part, zero in _ZEROS))
 
 
 _ZEROS = (("months", integer(0)), ("days", integer(0)), ("micros", bigint(0)))
 
 
 def _difference(micros: Callable[[Tree], Tree], t: SqlType) -> Builder:
-    """Between two timestamps: whole days and the rest."""
+    """Between two timestamps: whole days and the rest. From or to an infinite one it is infinite."""
 
     def parts(v: Tree) -> Tree:
         days = cast(int_divide(v, bigint(MICROS_PER_DAY)), "INT")
@@ -124,12 +155,26 @@ def _difference(micros: Callable[[Tree], Tree], t: SqlType) -> Builder:
         return if_(is_null(v), cast(null(), _INTERVAL), interval(integer(0), days, rest))
 
     def build(v: list[Tree]) -> Tree:
+        later, earlier = micros(v[0]), micros(v[1])
         endless = or_(is_endless(v[0], t), is_endless(v[1], t))
-        refused = raise_error("0A000", "the difference of infinite timestamps is not supported")
-        between = if_(endless, refused, sub(micros(v[0]), micros(v[1])))
-        return let(between, parts)
+        return case(
+            (or_(is_null(v[0]), is_null(v[1])), cast(null(), _INTERVAL)),
+            (and_(endless, eq(later, earlier)), raise_error("22008", "interval out of range")),
+            (endless, if_(gt(later, earlier), _endless_span(INFINITY), _endless_span(MINUS_INFINITY))),
+            otherwise=let(sub(later, earlier), parts),
+        )
 
     return lambda a: let_all(list(a), build)
+
+
+def _endless_span(parts: tuple[int, int, int]) -> Tree:
+    months, days, micros = parts
+    return interval(integer(months), integer(days), bigint(micros))
+
+
+def _either_endless(v: list[Tree], t: SqlType) -> Tree:
+    """Of two that are not NULL."""
+    return and_(not_(is_null(v[0])), not_(is_null(v[1])), or_(is_endless(v[0], t), is_endless(v[1], t)))
 
 
 def _instant_micros(v: Tree) -> Tree:
@@ -143,8 +188,13 @@ def _time_difference(args: Sequence[Tree]) -> Tree:
     return let(sub(args[0], args[1]), build)
 
 
-def _time_shift(op: Callable[[Tree, Tree], Tree]) -> Builder:
-    return lambda a: call("pmod", op(a[0], field(a[1], "micros")), bigint(MICROS_PER_DAY))
+def _time_shift(op: Callable[[Tree, Tree], Tree], doing: str) -> Builder:
+    def build(v: list[Tree]) -> Tree:
+        shifted = call("pmod", op(v[0], field(v[1], "micros")), bigint(MICROS_PER_DAY))
+        far = and_(not_(is_null(v[0])), _is_endless_span(v[1]))
+        return if_(far, raise_error("22008", f"cannot {doing} time"), shifted)
+
+    return lambda a: let_all(list(a), build)
 
 
 # --- zones
@@ -211,7 +261,7 @@ def _days_later(date: Tree, days: Tree, op: Callable[[Tree, Tree], Tree]) -> Tre
         inside = and_(ge(moved, bigint(FIRST_DAY)), le(moved, bigint(LAST_DAY)))
         found = call("date_from_unix_date", cast(moved, "INT"))
         return case(
-            (is_endless(v[0], DATE), v[0]),
+            (_stays(v[0], v[1], DATE), v[0]),
             (inside, found),
             (is_null(moved), found),
             otherwise=raise_error("22008", "date out of range"),
@@ -222,7 +272,7 @@ def _days_later(date: Tree, days: Tree, op: Callable[[Tree, Tree], Tree]) -> Tre
 
 def _days_between(args: Sequence[Tree]) -> Tree:
     def build(v: list[Tree]) -> Tree:
-        endless = or_(is_endless(v[0], DATE), is_endless(v[1], DATE))
+        endless = _either_endless(v, DATE)
         refused = raise_error("22008", "cannot subtract infinite dates")
         return if_(endless, refused, call("datediff", v[0], v[1]))
 
@@ -234,25 +284,32 @@ def _install() -> None:
     operator("+", (INT4, DATE), DATE, lambda a: _days_later(a[1], a[0], add))
     operator("-", (DATE, INT4), DATE, lambda a: _days_later(a[0], a[1], sub))
     operator("-", (DATE, DATE), INT4, _days_between)
-    for name, turn in (("+", lambda s: s), ("-", negated)):
+    for name, minus in (("+", False), ("-", True)):
         operator(
             name,
             (DATE, INTERVAL),
             TIMESTAMP,
-            lambda a, f=turn: add_to_timestamp(_midnight(a[0]), f(a[1])),
+            lambda a, m=minus: add_to_timestamp(_midnight(a[0]), a[1], minus=m),
         )
-        operator(name, (TIMESTAMP, INTERVAL), TIMESTAMP, lambda a, f=turn: add_to_timestamp(a[0], f(a[1])))
-        operator(name, (TIMESTAMPTZ, INTERVAL), TIMESTAMPTZ, lambda a, f=turn: _add_to_instant(a[0], f(a[1])))
+        operator(
+            name, (TIMESTAMP, INTERVAL), TIMESTAMP, lambda a, m=minus: add_to_timestamp(a[0], a[1], minus=m)
+        )
+        operator(
+            name,
+            (TIMESTAMPTZ, INTERVAL),
+            TIMESTAMPTZ,
+            lambda a, m=minus: _add_to_instant(a[0], a[1], minus=m),
+        )
     operator("+", (INTERVAL, DATE), TIMESTAMP, lambda a: add_to_timestamp(_midnight(a[1]), a[0]))
     operator("+", (INTERVAL, TIMESTAMP), TIMESTAMP, lambda a: add_to_timestamp(a[1], a[0]))
     operator("+", (INTERVAL, TIMESTAMPTZ), TIMESTAMPTZ, lambda a: _add_to_instant(a[1], a[0]))
-    operator("+", (INTERVAL, TIME), TIME, lambda a: _time_shift(add)([a[1], a[0]]))
+    operator("+", (INTERVAL, TIME), TIME, lambda a: _time_shift(add, _ADDED)([a[1], a[0]]))
     operator("-", (TIMESTAMP, TIMESTAMP), INTERVAL, _difference(micros_of, TIMESTAMP))
     operator("-", (TIMESTAMPTZ, TIMESTAMPTZ), INTERVAL, _difference(_instant_micros, TIMESTAMPTZ))
     operator("+", (DATE, TIME), TIMESTAMP, lambda a: _date_and_time(a[0], a[1]))
     operator("+", (TIME, DATE), TIMESTAMP, lambda a: _date_and_time(a[1], a[0]))
-    operator("+", (TIME, INTERVAL), TIME, _time_shift(add))
-    operator("-", (TIME, INTERVAL), TIME, _time_shift(sub))
+    operator("+", (TIME, INTERVAL), TIME, _time_shift(add, _ADDED))
+    operator("-", (TIME, INTERVAL), TIME, _time_shift(sub, _TAKEN))
     operator("-", (TIME, TIME), INTERVAL, _time_difference)
     function("to_timestamp", (FLOAT8,), TIMESTAMPTZ, _to_timestamp)
     for name in ("now", "transaction_timestamp", "statement_timestamp"):
@@ -271,13 +328,23 @@ def _install() -> None:
 
 
 def _is_endless_span(span: Tree) -> Tree:
-    return let(
-        span, lambda s: or_(*(eq(field(s, "micros"), bigint(end)) for end in (-(1 << 63), (1 << 63) - 1)))
-    )
+    def build(s: Tree) -> Tree:
+        return or_(
+            *(
+                and_(eq(field(s, "months"), integer(months)), eq(field(s, "micros"), bigint(micros)))
+                for months, _, micros in (INFINITY, MINUS_INFINITY)
+            )
+        )
+
+    return let(span, build)
 
 
 def _date_and_time(date: Tree, time: Tree) -> Tree:
-    return from_micros(add(micros_of(cast(date, "TIMESTAMP_NTZ")), time))
+    def build(v: list[Tree]) -> Tree:
+        later = from_micros(add(micros_of(v[0]), v[1]))
+        return if_(_stays(v[0], v[1], TIMESTAMP), v[0], later)
+
+    return let_all([_midnight(date), time], build)
 
 
 _install()

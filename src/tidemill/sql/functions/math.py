@@ -34,6 +34,7 @@ from tidemill.sql.functions.tree import (
     lt,
     mul,
     not_,
+    or_,
     raise_error,
     remainder,
     sub,
@@ -56,8 +57,9 @@ def _whole_double(name: str) -> Builder:
 
 def _if_small(v: Tree, whole: Tree) -> Tree:
     """`whole`, which went by way of an integer, with the sign that a negative zero keeps."""
+    kept = or_(eq(v, double("0")), ge(call("abs", v), double(_ALL_WHOLE)))
     zero = and_(eq(whole, double("0")), lt(v, double("0")))
-    return case((ge(call("abs", v), double(_ALL_WHOLE)), v), (zero, double("-0.0")), otherwise=whole)
+    return case((kept, v), (zero, double("-0.0")), otherwise=whole)
 
 
 def _trunc_double(args: Sequence[Tree]) -> Tree:

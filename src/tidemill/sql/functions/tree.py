@@ -168,6 +168,12 @@ def if_(condition: Tree, then: Tree, otherwise: Tree) -> Tree:
     return call("if", condition, then, otherwise)
 
 
+def at_least(value: Tree, least: Tree) -> Tree:
+    """The greater of the two; NULL where the value is (Spark's greatest gives the other then). The value is
+    written twice."""
+    return if_(lt(value, least), least.copy(), value.copy())
+
+
 def case(*branches: tuple[Tree, Tree], otherwise: Tree | None = None) -> Tree:
     return exp.Case(
         ifs=[exp.If(this=condition, true=value) for condition, value in branches], default=otherwise
@@ -237,10 +243,11 @@ def is_small(value: Tree) -> bool:
     equal ones once."""
     if value.find(exp.Query) is not None:
         return sum(1 for _ in value.walk()) < QUERY_NODES
-    return all(i < REPEAT_NODES and not _in_python(n) for i, n in enumerate(value.walk()))
+    return all(i < REPEAT_NODES and not in_python(n) for i, n in enumerate(value.walk()))
 
 
-def _in_python(node: Tree) -> bool:
+def in_python(node: Tree) -> bool:
+    """A call of one of our functions (`python`)."""
     return isinstance(node, exp.Anonymous) and str(node.this).startswith("tm_")
 
 

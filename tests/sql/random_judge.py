@@ -1,0 +1,168 @@
+"""Random expressions asked here and of PostgreSQL, row by row, and how the answers differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bind_corpus import Answer, Failure, Oracle, Subject, same_text
+from random_expressions import ROWS, Made
+
+from tidemill.errors import TidemillError
+
+# Expressions that share one Spark job.
+BATCH = 40
+# Of each expression, rows in which PostgreSQL fails that are asked here too.
+BAD_ROWS = 1
+# Relative; of what is the platform's, or the order's in which numbers are added.
+NEAR = 1e-12
+# An error that says these is no answer to a user.
+_INNER_WORDS = ("Traceback", "py4j", "org.apache", "java.", "pyarrow", "AssertionError", "Exception")
+
+_FLOATS = (700, 701)
+_NUMERIC = 1700
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`kind`: value, type, refused (we fail where PostgreSQL answers), lenient (we answer where it fails),
+    class (both fail, in another way) or inner (a failure of ours that says nothing to a user)."""
+
+    kind: str
+    text: str
+    mine: str
+    theirs: str
+
+
+@dataclass(slots=True)
+class Case:
+    made: Made
+    theirs: list[str | None | Failure]
+    oid: int | None
+
+    @property
+    def good(self) -> list[int]:
+        return [k + 1 for k, v in enumerate(self.theirs) if not isinstance(v, Failure)]
+
+    @property
+    def bad(self) -> list[int]:
+        return [k + 1 for k, v in enumerate(self.theirs) if isinstance(v, Failure)]
+
+
+def asked_of_postgres(oracle: Oracle, made: Made) -> Case:
+    """The expression in each row of w."""
+    whole = oracle.ask(f"SELECT {made.text} FROM w ORDER BY w.id")
+    if isinstance(whole, Answer):
+        return Case(made, [row[0] for row in whole.rows], whole.oids[0])
+    found: list[str | None | Failure] = []
+    oid = None
+    for k in range(1, ROWS + 1):
+        one = oracle.ask(f"SELECT {made.text} FROM w WHERE id = {k}")
+        if isinstance(one, Answer):
+            oid = one.oids[0]
+            found.append(one.rows[0][0])
+        else:
+            found.append(one)
+    return Case(made, found, oid)
+
+
+def judge(subject: Subject, cases: Sequence[Case]) -> Iterator[Difference]:
+    """What differs."""
+    bound: list[Case] = []
+    for case in cases:
+        text = case.made.text
+        try:
+            query = subject.bind(f"SELECT {text} FROM w")
+        except TidemillError as error:
+            yield from _failed(case, Failure(error.sqlstate, error.primary), case.good)
+            continue
+        except Exception as error:
+            yield Difference("inner", text, repr(error), shown(case.theirs))
+            continue
+        from tidemill.types.wire.oids import oid
+
+        mine = oid(query.columns[0].type)
+        if case.oid is not None and mine != case.oid:
+            yield Difference("type", text, str(mine), str(case.oid))
+        else:
+            bound.append(case)
+    some = [c for c in bound if c.good]
+    for at in range(0, len(some), BATCH):
+        yield from _together(subject, some[at : at + BATCH])
+    for case in bound:
+        for k in case.bad[:BAD_ROWS]:
+            theirs = case.theirs[k - 1]
+            assert isinstance(theirs, Failure)
+            mine = subject.ask(f"SELECT {case.made.text} FROM w WHERE id = {k}")
+            if isinstance(mine, Answer):
+                if mine.rows[0][0] is None and theirs.sqlstate[:2] != "42":
+                    # What is not needed for a NULL is not evaluated here.
+                    continue
+                yield Difference("lenient", f"{case.made.text} -- id = {k}", str(mine.rows), str(theirs))
+            else:
+                yield from _failed(case, mine, [])
+
+
+def _together(subject: Subject, batch: Sequence[Case]) -> Iterator[Difference]:
+    columns = ", ".join(f"{_guarded(c)} AS x{i}" for i, c in enumerate(batch))
+    try:
+        whole = subject.ask(f"SELECT {columns} FROM w ORDER BY id")
+    except Exception as error:
+        whole = Failure("XX000", repr(error))
+    if isinstance(whole, Failure):
+        if len(batch) == 1:
+            yield from _failed(batch[0], whole, batch[0].good)
+            return
+        half = len(batch) // 2
+        yield from _together(subject, batch[:half])
+        yield from _together(subject, batch[half:])
+        return
+    for i, case in enumerate(batch):
+        for k in case.good:
+            mine, theirs = whole.rows[k - 1][i], case.theirs[k - 1]
+            assert not isinstance(theirs, Failure)
+            if not same(mine, theirs, whole.oids[i], whole.values[i], loose=case.made.loose):
+                yield Difference("value", f"{case.made.text} -- id = {k}", str(mine), str(theirs))
+                break
+
+
+def _guarded(case: Case) -> str:
+    """Only in the rows in which PostgreSQL has an answer."""
+    if not case.bad:
+        return f"({case.made.text})"
+    ids = ", ".join(map(str, case.good))
+    return f"CASE WHEN id IN ({ids}) THEN ({case.made.text}) END"
+
+
+def _failed(case: Case, mine: Failure, good: Sequence[int]) -> Iterator[Difference]:
+    text = case.made.text
+    if mine.sqlstate.startswith("XX") or any(w in mine.text for w in _INNER_WORDS):
+        yield Difference("inner", text, shown([mine]), shown(case.theirs))
+    elif good:
+        if mine.sqlstate == "0A000" or mine.text == "value overflows numeric format":
+            yield Difference("unsupported", text, shown([mine]), shown(case.theirs))
+        elif mine not in case.theirs:
+            # An error that is some row's may come before the others are asked.
+            yield Difference("refused", text, shown([mine]), shown(case.theirs))
+        else:
+            yield Difference("eager", text, shown([mine]), shown(case.theirs))
+    else:
+        classes = {v.sqlstate[:2] for v in case.theirs if isinstance(v, Failure)}
+        # What is wrong with names and with literals is found in another order.
+        if mine.sqlstate[:2] not in classes | {"42"} and mine.sqlstate != "0A000":
+            yield Difference("class", text, shown([mine]), shown(case.theirs))
+
+
+def same(mine: str | None, theirs: str | None, oid: int, value: bool, *, loose: bool) -> bool:
+    if same_text(mine, theirs, oid, value=value or (loose and oid == _NUMERIC)):
+        return True
+    if not loose or mine is None or theirs is None or oid not in (*_FLOATS, _NUMERIC):
+        return False
+    a, b = float(mine), float(theirs)
+    return math.isclose(a, b, rel_tol=NEAR, abs_tol=1e-17) or (math.isnan(a) and math.isnan(b))
+
+
+def shown(values: Sequence[str | None | Failure]) -> str:
+    texts = {f"ERROR {v.sqlstate} {v.text}" if isinstance(v, Failure) else str(v) for v in values}
+    return " / ".join(sorted(texts))[:300]
