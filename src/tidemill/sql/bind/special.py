@@ -17,7 +17,7 @@ from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import GROUPING, Const, Node, Op
 from tidemill.sql.functions import comparison
 from tidemill.sql.functions.guards import case_branches, first_of
-from tidemill.sql.functions.lattice import can_coerce
+from tidemill.sql.functions.lattice import FLOATS, SIGNED, can_coerce
 from tidemill.sql.functions.tree import (
     Tree,
     and_,
@@ -242,8 +242,15 @@ def _coalesce(b: Binder, node: exp.Expr) -> Node:
 def _greatest(b: Binder, node: exp.Expr) -> Node:
     name = "greatest" if isinstance(node, exp.Greatest) else "least"
     found = _variadic(b, [node.this, *node.expressions], name.upper(), name)
-    comparison.check_ordered(found.type, name.upper())
-    if found.type.kind in (Kind.INTERVAL, Kind.CHAR) and isinstance(found, Op) and len(found.args) > 1:
+    if found.type.kind is Kind.ARRAY:
+        comparison.check_sorted(found.type, name.upper())
+    else:
+        comparison.check_ordered(found.type, name.upper())
+    if (
+        found.type.kind in (Kind.INTERVAL, Kind.CHAR, Kind.ARRAY)
+        and isinstance(found, Op)
+        and len(found.args) > 1
+    ):
         # Spark compares the stored forms, of which some differ and are equal.
         return Op(found.type, name, found.args, comparison.extreme(found.type, largest=name == "greatest"))
     return found
@@ -256,10 +263,16 @@ def _variadic(b: Binder, items: Sequence[exp.Expr], what: str, spark: str) -> No
     return Op(t, spark, tuple(nodes), lambda a: call(spark, *a))
 
 
+_COMPARED_AS_THEY_ARE = (SIGNED, FLOATS, frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}))
+
+
 def _nullif(b: Binder, node: exp.Expr) -> Node:
-    equal = b.operator("=", b.bind_all([node.this, node.args["expression"]]), position_of(node))
+    sides = b.bind_all([node.this, node.args["expression"]])
+    equal = b.operator("=", sides, position_of(node))
     assert isinstance(equal, Op)
-    first = equal.args[0]
+    # PostgreSQL compares these without a cast, and the value keeps its type.
+    kinds = {side.type.kind for side in sides}
+    first = sides[0] if any(kinds <= family for family in _COMPARED_AS_THEY_ARE) else equal.args[0]
     t = first.type
     return Op(t, "nullif", (equal, first), lambda a: if_(a[0], cast_to(exp.Null(), t), a[1]))
 

@@ -139,7 +139,9 @@ def float_guard(op: Binary, ddl: str, *, product: bool = False) -> Builder:
     return lambda a: build(list(a))
 
 
-def _float_quotient(ddl: str) -> Builder:
+def float_quotient(ddl: str) -> Builder:
+    """A quotient of floats; out of range as `float_guard` has it."""
+
     def build(args: list[Tree]) -> Tree:
         def guarded(v: list[Tree]) -> Tree:
             zero = double("0")
@@ -226,7 +228,7 @@ def _install() -> None:
             ddl = "FLOAT" if t is FLOAT4 else "DOUBLE"
             for name, op in ops.items():
                 operator(name, (left, right), t, float_guard(op, ddl, product=name == "*"))
-            operator("/", (left, right), t, _float_quotient(ddl))
+            operator("/", (left, right), t, float_quotient(ddl))
     operator("+", (NUMERIC, NUMERIC), NUMERIC, _cast(add, _DECIMAL))
     operator("-", (NUMERIC, NUMERIC), NUMERIC, _cast(sub, _DECIMAL))
     operator("*", (NUMERIC, NUMERIC), NUMERIC, _plain(numeric_product))

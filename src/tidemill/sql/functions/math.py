@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from tidemill.sql.functions.arithmetic import power
 from tidemill.sql.functions.refuse import refused_function
+from tidemill.sql.functions.arithmetic import float_guard, float_quotient
 from tidemill.sql.functions.rowwise import by_row, row_function
 from tidemill.sql.functions.signature import Builder, function, not_yet
 from tidemill.sql.functions.tree import (
@@ -232,8 +233,11 @@ def _install() -> None:
     for name, run in (("sqrt", numbers.sqrt), ("ln", numbers.ln), ("exp", numbers.exp)):
         by_row(name, (NUMERIC,), NUMERIC, run)
     function("cbrt", (FLOAT8,), FLOAT8, "cbrt")
-    function("degrees", (FLOAT8,), FLOAT8, "degrees")
-    function("radians", (FLOAT8,), FLOAT8, "radians")
+    # As PostgreSQL has it, to the last digit and to its errors.
+    degree = double("0.0174532925199432957692")
+    function("degrees", (FLOAT8,), FLOAT8, lambda a: float_quotient("DOUBLE")([a[0], degree.copy()]))
+    product = float_guard(mul, "DOUBLE", product=True)
+    function("radians", (FLOAT8,), FLOAT8, lambda a: product([a[0], degree.copy()]))
     function("pi", (), FLOAT8, "pi")
     for name in ("sin", "cos", "tan"):
         function(name, (FLOAT8,), FLOAT8, _trigonometric(name))

@@ -11,7 +11,6 @@ from tidemill.sql.functions.signature import function, operator
 from tidemill.sql.functions.tree import (
     Tree,
     add,
-    and_,
     at_least,
     bigint,
     binary,
@@ -114,11 +113,9 @@ def _split_part(args: Sequence[Tree]) -> Tree:
         text, delimiter, n = v
         whole = or_(eq(n, integer(1)), eq(n, integer(-1)))
         return case(
+            (or_(is_null(text), is_null(delimiter), is_null(n)), null()),
             (eq(n, integer(0)), raise_error("22023", "field position must not be zero")),
-            (
-                and_(eq(delimiter, string("")), not_(call("isnull", text))),
-                if_(whole, text, string("")),
-            ),
+            (eq(delimiter, string("")), if_(whole, text, string(""))),
             (eq(text, string("")), string("")),
             otherwise=call("split_part", text, delimiter, n),
         )

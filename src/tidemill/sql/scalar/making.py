@@ -9,16 +9,19 @@ from zoneinfo import available_timezones
 
 from tidemill.errors import InvalidValue
 from tidemill.sql.scalar.calendar import to_instant, to_local
-from tidemill.sql.scalar.spans import Interval, is_endless
+from tidemill.sql.scalar.spans import Interval, is_endless, is_infinite, negative
 from tidemill.types.model import INTERVAL
 from tidemill.types.wire.calendar import (
     FIRST_TIMESTAMP,
     LAST_TIMESTAMP,
     MICROS_PER_DAY,
+    TIMESTAMP_INFINITY,
+    TIMESTAMP_MINUS_INFINITY,
     civil_from_days,
     days_from_civil,
     days_in_month,
 )
+from tidemill.types.wire.interval_input import INFINITY
 from tidemill.types.wire.value import format_value
 
 # Abbreviations of PostgreSQL's default set that mean one offset, in hours.
@@ -151,6 +154,11 @@ def in_offset(stamp: int, span: Interval) -> int:
 
 def add_in_zone(stamp: int, span: Interval, name: str) -> int:
     """date_add: months and days by the clock of a zone."""
+    if is_infinite(span):
+        end = TIMESTAMP_INFINITY if span == INFINITY else TIMESTAMP_MINUS_INFINITY
+        if is_endless(stamp) and stamp != end:
+            raise InvalidValue("timestamp out of range", sqlstate="22008")
+        return end
     if is_endless(stamp):
         return stamp
     local = in_zone(stamp, name)
@@ -168,4 +176,4 @@ def add_in_zone(stamp: int, span: Interval, name: str) -> int:
 
 
 def subtract_in_zone(stamp: int, span: Interval, name: str) -> int:
-    return add_in_zone(stamp, (-span[0], -span[1], -span[2]), name)
+    return add_in_zone(stamp, negative(span), name)
