@@ -45,6 +45,7 @@ from tidemill.sql.functions.tree import (
     le,
     let,
     let_all,
+    lt,
     mul,
     not_,
     null,
@@ -70,6 +71,7 @@ from tidemill.types.model import (
 )
 from tidemill.types.wire.calendar import (
     FIRST_DAY,
+    FIRST_TIMESTAMP,
     LAST_DAY,
     TIMESTAMP_INFINITY,
     TIMESTAMP_MINUS_INFINITY,
@@ -116,10 +118,17 @@ def _moved(stamp: Tree, span: Tree, t: SqlType, finite: Callable[[Tree, Tree], T
             (and_(both, opposite), raise_error("22008", "timestamp out of range")),
             (is_endless(value, t), value),
             (far, if_(up, _end(ends[1], t), _end(ends[0], t))),
-            otherwise=finite(value, _negated(by) if minus else by),
+            otherwise=let(finite(value, _negated(by) if minus else by), lambda v: _in_range(v, t)),
         )
 
     return let_all([stamp, span], build)
+
+
+def _in_range(value: Tree, t: SqlType) -> Tree:
+    """Timestamps start where PostgreSQL's do; Spark's calendar has no start."""
+    micros = _instant_micros(value) if t is TIMESTAMPTZ else micros_of(value)
+    early = lt(micros, bigint(FIRST_TIMESTAMP))
+    return if_(early, raise_error("22008", "timestamp out of range"), value)
 
 
 def _end(last: bool, t: SqlType) -> Tree:

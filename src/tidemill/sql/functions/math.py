@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from tidemill.sql.functions.arithmetic import power
+from tidemill.sql.functions.arithmetic import float_guard, float_quotient, power
 from tidemill.sql.functions.refuse import refused_function
-from tidemill.sql.functions.arithmetic import float_guard, float_quotient
 from tidemill.sql.functions.rowwise import by_row, row_function
 from tidemill.sql.functions.signature import Builder, function, not_yet
 from tidemill.sql.functions.tree import (

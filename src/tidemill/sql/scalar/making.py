@@ -49,6 +49,7 @@ _ABBREVIATIONS = {
     "zulu": 0,
 }
 # PostgreSQL reads "UTC+3" and "+3" as POSIX does: west of Greenwich.
+_ISO = re.compile(r"([+-])(\d{1,2}):?(\d{2})?:?(\d{2})?", re.ASCII)
 _POSIX = re.compile(r"([A-Za-z]{3,})?([+-]?)(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?", re.ASCII)
 
 
@@ -93,7 +94,22 @@ def make_timestamp(year: int, month: int, day: int, hour: int, minute: int, seco
 def make_timestamptz(
     year: int, month: int, day: int, hour: int, minute: int, second: float, zone: str
 ) -> int:
-    return at_zone(make_timestamp(year, month, day, hour, minute, second), zone)
+    local = make_timestamp(year, month, day, hour, minute, second)
+    east = _ISO.fullmatch(zone)
+    if east is None:
+        if zone[:1].isdigit():
+            raise InvalidValue(
+                f'invalid input syntax for type numeric time zone: "{zone}"',
+                hint='Numeric time zones must have "-" or "+" as first character.',
+                sqlstate="22023",
+            )
+        return at_zone(local, zone)
+    # Here a number counts to the east, as in a timestamp's text; elsewhere to the west.
+    hours, minutes, seconds = (int(part or 0) for part in east.groups()[1:])
+    if hours > 15 or minutes > 59 or seconds > 59:
+        raise InvalidValue(f'numeric time zone "{zone}" out of range', sqlstate="22023")
+    offset = (hours * 60 + minutes) * 60 + seconds
+    return local - (offset if east[1] == "+" else -offset) * 1_000_000
 
 
 # --- zones
@@ -154,6 +170,7 @@ def in_offset(stamp: int, span: Interval) -> int:
 
 def add_in_zone(stamp: int, span: Interval, name: str) -> int:
     """date_add: months and days by the clock of a zone."""
+    read_zone(name)
     if is_infinite(span):
         end = TIMESTAMP_INFINITY if span == INFINITY else TIMESTAMP_MINUS_INFINITY
         if is_endless(stamp) and stamp != end:
