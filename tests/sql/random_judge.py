@@ -1,4 +1,8 @@
-"""Random expressions asked here and of PostgreSQL, row by row, and how the answers differ."""
+"""Random expressions asked here and of PostgreSQL, row by row, and how the answers differ.
+
+PostgreSQL is asked for each row by itself where one of them fails. Here many expressions are the columns of
+one query, each in the rows in which PostgreSQL has an answer (inside a CASE: what is not taken must not
+fail); of the rows in which it fails, some are asked by themselves."""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bind_corpus import Answer, Failure, Oracle, Subject, same_text
-from random_expressions import ROWS, Made
+from random_expressions import Made
+from random_values import ROWS
 
 from tidemill.errors import TidemillError
+from tidemill.types.wire.oids import oid
 
 # Expressions that share one Spark job.
 BATCH = 40
@@ -34,7 +40,9 @@ _NUMERIC = 1700
 @dataclass(frozen=True, slots=True)
 class Difference:
     """`kind`: value, type, refused (we fail where PostgreSQL answers), lenient (we answer where it fails),
-    class (both fail, in another way) or inner (a failure of ours that says nothing to a user)."""
+    class (both fail, in another way) or inner (a failure of ours that says nothing to a user). Allowed are
+    unsupported (refused by name) and eager (an error that PostgreSQL gives for other rows, or would give if
+    it did not fold a NULL first)."""
 
     kind: str
     text: str
@@ -42,10 +50,13 @@ class Difference:
     theirs: str
 
 
+ALLOWED = frozenset({"unsupported", "eager"})
+
+
 @dataclass(slots=True)
 class Case:
     made: Made
-    theirs: list[str | None | Failure]
+    theirs: list[str | Failure | None]
     oid: int | None
 
     @property
@@ -62,7 +73,7 @@ def asked_of_postgres(oracle: Oracle, made: Made) -> Case:
     whole = oracle.ask(f"SELECT {made.text} FROM w ORDER BY w.id")
     if isinstance(whole, Answer):
         return Case(made, [row[0] for row in whole.rows], whole.oids[0])
-    found: list[str | None | Failure] = []
+    found: list[str | Failure | None] = []
     oid = None
     for k in range(1, ROWS + 1):
         one = oracle.ask(f"SELECT {made.text} FROM w WHERE id = {k}")
@@ -87,8 +98,6 @@ def judge(subject: Subject, cases: Sequence[Case]) -> Iterator[Difference]:
         except Exception as error:
             yield Difference("inner", text, repr(error), shown(case.theirs))
             continue
-        from tidemill.types.wire.oids import oid
-
         mine = oid(query.columns[0].type)
         if case.oid is not None and mine != case.oid:
             yield Difference("type", text, str(mine), str(case.oid))
@@ -170,6 +179,6 @@ def same(mine: str | None, theirs: str | None, oid: int, value: bool, *, loose: 
     return math.isclose(a, b, rel_tol=NEAR, abs_tol=1e-17) or (math.isnan(a) and math.isnan(b))
 
 
-def shown(values: Sequence[str | None | Failure]) -> str:
+def shown(values: Sequence[str | Failure | None]) -> str:
     texts = {f"ERROR {v.sqlstate} {v.text}" if isinstance(v, Failure) else str(v) for v in values}
     return " / ".join(sorted(texts))[:300]

@@ -1,5 +1,5 @@
-"""Random queries from a seed: joins, groups, windows, set operations, subqueries, CTEs, orders and limits over
-the tables g and h.
+"""Random queries from a seed: joins, groups, windows, set operations, subqueries, CTEs, orders and limits,
+over the tables g and h.
 
 A query is made so that it has one answer: what depends on an order is given one that is total, and floats
 are not added up. Its expressions are simple; `random_expressions` has the others."""
@@ -27,6 +27,15 @@ INT, BIG, TEXT, NUM, DATE, BOOL, INTS = "int", "bigint", "text", "numeric", "dat
 _COLUMNS = {
     "g": {"id": INT, "k": INT, "s": TEXT, "x": NUM, "d": DATE, "b": BOOL, "a": INTS},
     "h": {"id": INT, "k": INT, "s": TEXT, "y": BIG, "d": DATE},
+}
+_CONSTANTS = {
+    INT: "7",
+    BIG: "8::bigint",
+    TEXT: "'z'::text",
+    NUM: "2.50::numeric(8,2)",
+    DATE: "date '2001-01-01'",
+    BOOL: "true",
+    INTS: "'{1,NULL}'::int[]",
 }
 _SORTED = (INT, BIG, TEXT, NUM, DATE, BOOL)
 
@@ -57,13 +66,23 @@ class Queries:
             return made, False
         made += " ORDER BY " + ", ".join(f"{i + 1}{self._direction()}" for i in range(len(types)))
         if rng.random() < 0.6:
-            made += rng.choice((" LIMIT 3", " LIMIT 2 OFFSET 1", " OFFSET 2", " LIMIT 0", " FETCH FIRST 4 ROWS ONLY"))
+            made += rng.choice(
+                (" LIMIT 3", " LIMIT 2 OFFSET 1", " OFFSET 2", " LIMIT 0", " FETCH FIRST 4 ROWS ONLY")
+            )
         return made, True
 
     # --- selects
 
     def _body(self, depth: int) -> tuple[str, list[str]]:
-        makers = [self._plain, self._plain, self._distinct_on, self._grouped, self._grouped, self._sets, self._windowed]
+        makers = [
+            self._plain,
+            self._plain,
+            self._distinct_on,
+            self._grouped,
+            self._grouped,
+            self._sets,
+            self._windowed,
+        ]
         if depth > 0:
             makers += [self._union, self._union]
         return self.rng.choice(makers)(depth)
@@ -98,7 +117,8 @@ class Queries:
             sql += " GROUP BY " + ", ".join(str(i + 1) for i in range(len(keys)))
         if self.rng.random() < 0.3:
             call, _ = self._aggregate(source, (INT, BIG))
-            sql += f" HAVING {call} {self.rng.choice(('>', '<=', 'IS DISTINCT FROM'))} {self.rng.randrange(-1, 4)}"
+            op = self.rng.choice((">", "<=", "IS DISTINCT FROM"))
+            sql += f" HAVING {call} {op} {self.rng.randrange(-1, 4)}"
         return sql, [*types, *(t for _, t in calls)]
 
     def _sets(self, depth: int) -> tuple[str, list[str]]:
@@ -176,7 +196,8 @@ class Queries:
             inner = self._table()
             key = next(iter(inner.columns)).split(".")[0]
             condition = f"{key}.k IS NOT DISTINCT FROM {outer.keys[0].split('.')[0]}.k"
-            sub = f"SELECT {key}.id AS i, {key}.s AS s FROM {inner.sql} WHERE {condition} ORDER BY {key}.id LIMIT 2"
+            sub = f"SELECT {key}.id AS i, {key}.s AS s FROM {inner.sql} WHERE {condition}"
+            sub += f" ORDER BY {key}.id LIMIT 2"
             join = rng.choice(("CROSS JOIN LATERAL ({}) AS {}", "LEFT JOIN LATERAL ({}) AS {} ON true"))
             columns = outer.columns | {f"{alias}.i": INT, f"{alias}.s": TEXT}
             return Source(f"{outer.sql} {join.format(sub, alias)}", columns)
@@ -187,7 +208,7 @@ class Queries:
         if kind == 6:
             alias = self._alias()
             rows = ", ".join(
-                f"({rng.choice(('1', '2', 'NULL'))}, {rng.choice(_TEXTS)}, {rng.choice(('1.5', '2.50', '-0.25'))})"
+                f"({rng.choice(('1', '2', 'NULL'))}, {rng.choice(_TEXTS)}, {rng.choice(('1.5', '2.50'))})"
                 for _ in range(3)
             )
             columns = {f"{alias}.p": INT, f"{alias}.q": TEXT}
@@ -197,12 +218,17 @@ class Queries:
             bounds = rng.choice(("1, 5", "0, 10, 3", "3, 1", "5, 1, -2"))
             return Source(f"generate_series({bounds}) AS {alias}(n)", {f"{alias}.n": INT}, (f"{alias}.n",))
         alias, base = self._alias(), self._alias()
-        columns = {f"{base}.{c}": t for c, t in _COLUMNS["g"].items()} | {f"{alias}.e": INT, f"{alias}.o": BIG}
+        columns = {f"{base}.{c}": t for c, t in _COLUMNS["g"].items()} | {
+            f"{alias}.e": INT,
+            f"{alias}.o": BIG,
+        }
         return Source(f"g AS {base}, unnest({base}.a) WITH ORDINALITY AS {alias}(e, o)", columns)
 
     def _join_condition(self, one: Source, two: Source, *, plain: bool) -> str:
         rng = self.rng
-        pairs = [(a, b) for a, t in one.columns.items() for b, u in two.columns.items() if t == u and t in _SORTED]
+        pairs = [
+            (a, b) for a, t in one.columns.items() for b, u in two.columns.items() if t == u and t in _SORTED
+        ]
         a, b = rng.choice(pairs)
         found = f"{a} = {b}"
         if not plain and rng.random() < 0.4:
@@ -219,7 +245,9 @@ class Queries:
         return [self.rng.choice(among) for _ in range(self.rng.randrange(1, 4))]
 
     def _direction(self) -> str:
-        return self.rng.choice(("", "", " DESC", " ASC")) + self.rng.choice(("", "", " NULLS FIRST", " NULLS LAST"))
+        return self.rng.choice(("", "", " DESC", " ASC")) + self.rng.choice(
+            ("", "", " NULLS FIRST", " NULLS LAST")
+        )
 
     def _column(self, source: Source, t: str) -> str | None:
         found = [n for n, u in source.columns.items() if u == t]
@@ -229,8 +257,7 @@ class Queries:
         rng = self.rng
         name = self._column(source, t)
         if name is None:
-            return {INT: "7", BIG: "8::bigint", TEXT: "'z'::text", NUM: "2.50::numeric(8,2)", DATE: "date '2001-01-01'",
-                    BOOL: "true", INTS: "'{1,NULL}'::int[]"}[t]  # fmt: skip
+            return _CONSTANTS[t]
         forms = {
             INT: ("{0}", "{0}", "{0} + 1", "coalesce({0}, -9)", "abs({0})", "nullif({0}, 1)", "{0} % 2"),
             BIG: ("{0}", "{0}", "coalesce({0}, 0)", "-{0}"),
@@ -250,13 +277,16 @@ class Queries:
         if kind == 0:
             return f"{name} IS {rng.choice(('', 'NOT '))}NULL"
         if kind == 1:
-            return f"({self._condition(source, depth)} {rng.choice(('AND', 'OR'))} {self._condition(source, depth)})"
+            one, two = self._condition(source, depth), self._condition(source, depth)
+            return f"({one} {rng.choice(('AND', 'OR'))} {two})"
         if kind == 2:
             return f"NOT ({self._condition(source, depth)})"
         if kind == 3 and depth > 0:
-            return f"{rng.choice(('', 'NOT '))}EXISTS (SELECT 1 FROM h AS e WHERE e.k = {self._value(source, INT)})"
+            inner = f"SELECT 1 FROM h AS e WHERE e.k = {self._value(source, INT)}"
+            return f"{rng.choice(('', 'NOT '))}EXISTS ({inner})"
         if kind == 4 and depth > 0:
-            return f"{self._value(source, INT)} {rng.choice(('', 'NOT '))}IN (SELECT e.k FROM h AS e{rng.choice(_FEW)})"
+            inner = f"SELECT e.k FROM h AS e{rng.choice(_FEW)}"
+            return f"{self._value(source, INT)} {rng.choice(('', 'NOT '))}IN ({inner})"
         if kind == 5 and depth > 0:
             op, word = rng.choice(("=", "<", ">=", "<>")), rng.choice(("ANY", "ALL", "SOME"))
             return f"{self._value(source, INT)} {op} {word} (SELECT e.k FROM h AS e{rng.choice(_FEW)})"
@@ -269,7 +299,9 @@ class Queries:
         return f"{name} {rng.choice(('=', '<>', '<', '>=', 'IS DISTINCT FROM'))} {self._value(source, t)}"
 
     def _subvalue(self, source: Source) -> str:
-        call = self.rng.choice(("count(*)", "max(e.y)", "min(e.y)", "count(DISTINCT e.s)", "coalesce(max(e.y), -1)"))
+        call = self.rng.choice(
+            ("count(*)", "max(e.y)", "min(e.y)", "count(DISTINCT e.s)", "coalesce(max(e.y), -1)")
+        )
         where = self.rng.choice(("", f" WHERE e.k = {self._value(source, INT)}", " WHERE e.k > 100"))
         return f"(SELECT {call} FROM h AS e{where})"
 
@@ -299,7 +331,10 @@ class Queries:
                 (f"array_agg({self._value(source, INT)} ORDER BY {order})", INTS),
                 (f"string_agg({self._value(source, TEXT)}, ',' ORDER BY {order})", TEXT),
                 (f"string_agg(DISTINCT {(v := self._value(source, TEXT))}, ',' ORDER BY {v})", TEXT),
-                (f"array_agg(DISTINCT {(v := self._value(source, INT))} ORDER BY {v}{self._direction()})", INTS),
+                (
+                    f"array_agg(DISTINCT {(v := self._value(source, INT))} ORDER BY {v}{self._direction()})",
+                    INTS,
+                ),
                 (f"jsonb_agg({self._value(source, INT)} ORDER BY {order})", "jsonb"),
                 (f"bit_or({self._value(source, INT)})", INT),
                 (f"percentile_disc(0.5) WITHIN GROUP (ORDER BY {self._value(source, INT)})", INT),
@@ -313,7 +348,11 @@ class Queries:
     def _window(self, source: Source) -> tuple[str, str]:
         rng = self.rng
         order = ", ".join(f"{k}{self._direction()}" for k in source.keys)
-        partition = f"PARTITION BY {self._value(source, rng.choice((INT, TEXT, BOOL)))} " if rng.random() < 0.6 else ""
+        partition = (
+            f"PARTITION BY {self._value(source, rng.choice((INT, TEXT, BOOL)))} "
+            if rng.random() < 0.6
+            else ""
+        )
         t = rng.choice((INT, TEXT, NUM))
         value = self._value(source, t)
         kind = rng.randrange(4)
@@ -325,16 +364,42 @@ class Queries:
             call = rng.choice(("rank()", "dense_rank()", "cume_dist()", "percent_rank()"))
             return f"{call} OVER ({partition}ORDER BY {peers})", BIG
         if kind == 2:
-            call = rng.choice(("lag({0})", "lead({0}, 2)", "lag({0}, 1, {0})", "first_value({0})", "last_value({0})", "nth_value({0}, 2)"))
+            call = rng.choice(
+                (
+                    "lag({0})",
+                    "lead({0}, 2)",
+                    "lag({0}, 1, {0})",
+                    "first_value({0})",
+                    "last_value({0})",
+                    "nth_value({0}, 2)",
+                )
+            )
             frame = "" if call.startswith(("lag", "lead")) else self._frame()
             return f"{call.format(value)} OVER ({partition}ORDER BY {order}{frame})", t
-        call = rng.choice((f"sum({self._value(source, NUM)})", f"count({value})", f"max({value})", "count(*)", f"min({self._value(source, INT)})"))
+        call = rng.choice(
+            (
+                f"sum({self._value(source, NUM)})",
+                f"count({value})",
+                f"max({value})",
+                "count(*)",
+                f"min({self._value(source, INT)})",
+            )
+        )
         if rng.random() < 0.25:
             call += f" FILTER (WHERE {self._condition(source, 0)})"
         if rng.random() < 0.3:
-            peers = rng.choice(source.keys)
-            low, high = rng.choice((("1 PRECEDING", "CURRENT ROW"), ("2 PRECEDING", "1 FOLLOWING"), ("CURRENT ROW", "UNBOUNDED FOLLOWING")))
-            return f"{call} OVER ({partition}ORDER BY {peers}{rng.choice(('', ' DESC'))} RANGE BETWEEN {low} AND {high})", "any"
+            peers = rng.choice(source.keys) + rng.choice(("", " DESC"))
+            low, high = rng.choice(
+                (
+                    ("1 PRECEDING", "CURRENT ROW"),
+                    ("2 PRECEDING", "1 FOLLOWING"),
+                    ("CURRENT ROW", "UNBOUNDED FOLLOWING"),
+                )
+            )
+            return (
+                f"{call} OVER ({partition}ORDER BY {peers} RANGE BETWEEN {low} AND {high})",
+                "any",
+            )
         return f"{call} OVER ({partition}ORDER BY {order}{self._frame()})", "any"
 
     def _frame(self) -> str:
