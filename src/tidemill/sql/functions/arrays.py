@@ -137,7 +137,13 @@ def _position(args: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
         found = if_(is_null(v[0]), cast(null(), "INT"), call("get", places, integer(0)))
         if len(v) < 3:
             return found
-        return if_(is_null(v[2]), raise_error("22004", "initial position must not be null"), found)
+        # Nothing is looked for in an empty array, nor a NULL where there is none.
+        absent = and_(is_null(v[1]), not_(call("exists", v[0].copy(), lambda_("e", is_null(variable("e"))))))
+        return case(
+            (or_(is_null(v[0]), eq(call("size", v[0].copy()), integer(0)), absent), cast(null(), "INT")),
+            (is_null(v[2]), raise_error("22004", "initial position must not be null")),
+            otherwise=found,
+        )
 
     return let_all(list(args), build)
 
