@@ -169,7 +169,12 @@ def _failed(case: Case, mine: Failure, good: Sequence[int]) -> Iterator[Differen
         classes = {v.sqlstate[:2] for v in case.theirs if isinstance(v, Failure)}
         # What is wrong with names and with literals is found in another order; so may be, of several
         # things that are wrong, each of the others.
-        if len(text) < SHORT and mine.sqlstate[:2] not in classes | {"42"} and mine.sqlstate != "0A000":
+        if (
+            len(text) < SHORT
+            and mine.sqlstate[:2] != "42"
+            and not {mine.sqlstate[:2], "42"} & classes
+            and mine.sqlstate != "0A000"
+        ):
             yield Difference("class", text, shown([mine]), shown(case.theirs))
 
 
@@ -185,3 +190,35 @@ def same(mine: str | None, theirs: str | None, oid: int, value: bool, *, loose: 
 def shown(values: Sequence[str | Failure | None]) -> str:
     texts = {f"ERROR {v.sqlstate} {v.text}" if isinstance(v, Failure) else str(v) for v in values}
     return " / ".join(sorted(texts))[:300]
+
+
+def judge_aggregates(
+    subject: Subject, calls: Sequence[tuple[Made, Answer | Failure]], *, over: bool
+) -> Iterator[Difference]:
+    """Calls of aggregates, each with PostgreSQL's answer; `over` windows, with one in every row."""
+    columns = ", ".join(f"{made.text} AS x{i}" for i, (made, _) in enumerate(calls))
+    try:
+        whole = subject.ask(f"SELECT {columns} FROM w{' ORDER BY id' if over else ''}")
+    except Exception as error:
+        whole = Failure("XX000", repr(error))
+    if isinstance(whole, Failure):
+        if len(calls) > 1:
+            half = len(calls) // 2
+            yield from judge_aggregates(subject, calls[:half], over=over)
+            yield from judge_aggregates(subject, calls[half:], over=over)
+            return
+        made, theirs = calls[0]
+        case = Case(made, [theirs if isinstance(theirs, Failure) else "an answer"], None)
+        yield from _failed(case, whole, [] if isinstance(theirs, Failure) else [1])
+        return
+    for i, (made, theirs) in enumerate(calls):
+        mine = [row[i] for row in whole.rows]
+        if isinstance(theirs, Failure):
+            yield Difference("lenient", made.text, str(mine), str(theirs))
+        elif whole.oids[i] != theirs.oids[0]:
+            yield Difference("type", made.text, str(whole.oids[i]), str(theirs.oids[0]))
+        else:
+            for a, (b,) in zip(mine, theirs.rows, strict=True):
+                if not same(a, b, whole.oids[i], whole.values[i], loose=made.loose):
+                    yield Difference("value", made.text, str(a), str(b))
+                    break
