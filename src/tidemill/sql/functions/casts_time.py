@@ -11,7 +11,6 @@ from collections.abc import Callable
 from tidemill.sql.functions.markers import zone
 from tidemill.sql.functions.tree import (
     Tree,
-    and_,
     bigint,
     call,
     case,
@@ -24,7 +23,7 @@ from tidemill.sql.functions.tree import (
     let,
     let_all,
     null,
-    or_,
+    one_of,
     raise_error,
     string,
     word,
@@ -70,9 +69,14 @@ def is_endless(value: Tree, t: SqlType) -> Tree:
     """Is a date or timestamp one of PostgreSQL's infinities? They are the ends of the storage integers."""
     if t.kind is Kind.DATE:
         days = call("unix_date", value)
-        return or_(eq(days, integer(DATE_INFINITY)), eq(days, integer(DATE_MINUS_INFINITY)))
+        return one_of(days, [integer(DATE_INFINITY), integer(DATE_MINUS_INFINITY)])
     micros = call("unix_micros", value if t.kind is Kind.TIMESTAMPTZ else cast(value, "TIMESTAMP_LTZ"))
-    return or_(eq(micros, bigint(TIMESTAMP_INFINITY)), eq(micros, bigint(TIMESTAMP_MINUS_INFINITY)))
+    return one_of(micros, [bigint(TIMESTAMP_INFINITY), bigint(TIMESTAMP_MINUS_INFINITY)])
+
+
+def is_endless_span(span: Tree) -> Tree:
+    """Is an interval infinite? No other has as many microseconds."""
+    return one_of(field(span, "micros"), [bigint(INFINITY[2]), bigint(MINUS_INFINITY[2])])
 
 
 def micros_of(local: Tree) -> Tree:
@@ -102,12 +106,9 @@ def _time_of(local: Tree, t: SqlType = TIMESTAMP) -> Tree:
 
 
 def _clock_of_span(span: Tree) -> Tree:
-    far = [
-        and_(eq(field(span, "months"), integer(months)), eq(field(span, "micros"), bigint(micros)))
-        for months, _, micros in (INFINITY, MINUS_INFINITY)
-    ]
     clock = call("pmod", field(span, "micros"), bigint(MICROS_PER_DAY))
-    return if_(or_(*far), raise_error("22008", "cannot convert infinite interval to time"), clock)
+    refused = raise_error("22008", "cannot convert infinite interval to time")
+    return if_(is_endless_span(span), refused, clock)
 
 
 def endless_between(

@@ -7,6 +7,7 @@ zone's wall clock."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from zoneinfo import available_timezones
 
 from sqlglot import exp
@@ -18,6 +19,7 @@ from tidemill.sql.functions.casts_time import (
     from_micros,
     interval,
     is_endless,
+    is_endless_span,
     micros_of,
     to_instant,
     to_local,
@@ -85,8 +87,8 @@ _INTERVAL = "STRUCT<months: INT, days: INT, micros: BIGINT>"
 def add_to_timestamp(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
     """timestamp + interval, or less it."""
 
-    def moved(local: Tree, by: Tree) -> Tree:
-        return from_micros(add(micros_of(_calendar(local, by)), field(by, "micros")))
+    def moved(local: Tree, by: _Span) -> Tree:
+        return from_micros(_plus(micros_of(_calendar(local, by)), by.micros))
 
     return _moved(stamp, span, TIMESTAMP, moved, minus=minus)
 
@@ -94,34 +96,98 @@ def add_to_timestamp(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
 def _add_to_instant(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
     """timestamptz + interval, or less it."""
 
-    def moved(instant: Tree, by: Tree) -> Tree:
-        later = to_instant(_calendar(to_local(instant), by))
-        return call("timestamp_micros", add(call("unix_micros", later), field(by, "micros")))
+    def moved(instant: Tree, by: _Span) -> Tree:
+        # What has no months and days is counted without a calendar.
+        later = instant if by.is_clock else to_instant(_calendar(to_local(instant), by))
+        return call("timestamp_micros", _plus(call("unix_micros", later), by.micros))
 
     return _moved(stamp, span, TIMESTAMPTZ, moved, minus=minus)
 
 
-def _moved(stamp: Tree, span: Tree, t: SqlType, finite: Callable[[Tree, Tree], Tree], *, minus: bool) -> Tree:
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """An interval's parts; None for what is known to be zero."""
+
+    months: Tree | None
+    days: Tree | None
+    micros: Tree | None
+
+    @property
+    def is_clock(self) -> bool:
+        return self.months is None and self.days is None
+
+
+def _plus(micros: Tree, more: Tree | None) -> Tree:
+    return micros if more is None else add(micros, more)
+
+
+def _known_span(span: Tree) -> tuple[int, int, int] | None:
+    """The parts of a constant."""
+    if not isinstance(span, exp.Anonymous) or span.this != "named_struct":
+        return None
+    found: list[int] = []
+    for part in span.expressions[1::2]:
+        number = part.this if isinstance(part, exp.Cast) else part
+        sign = -1 if isinstance(number, exp.Neg) else 1
+        digits = number.this if isinstance(number, exp.Neg) else number
+        if not isinstance(digits, exp.Literal) or digits.is_string:
+            return None
+        found.append(sign * int(digits.this))
+    return (found[0], found[1], found[2]) if len(found) == 3 else None
+
+
+def _parts(by: Tree, *, minus: bool) -> _Span:
+    def of(name: str, zero: Tree) -> Tree:
+        part = field(by, name)
+        return sub(zero, part) if minus else part
+
+    return _Span(of("months", integer(0)), of("days", integer(0)), of("micros", bigint(0)))
+
+
+_Finite = Callable[[Tree, _Span], Tree]
+
+
+def _moved(stamp: Tree, span: Tree, t: SqlType, finite: _Finite, *, minus: bool) -> Tree:
     """An infinite interval makes a finite time infinite; of two infinities both must have one sign."""
-    ends = (True, False) if minus else (False, True)
+    known = _known_span(span)
+    if known is not None and known not in (INFINITY, MINUS_INFINITY):
+        return let(stamp, lambda v: _moved_by(v, known, t, finite, minus=minus))
 
     def build(v: list[Tree]) -> Tree:
         value, by = v
-        far = _is_endless_span(by)
-        both = and_(far, is_endless(value, t))
-        # The sign of the interval, and of the time.
-        up = gt(field(by, "months"), integer(0))
-        above = gt(_instant_micros(value) if t is TIMESTAMPTZ else micros_of(value), bigint(0))
-        opposite = not_(eq(up, above)) if not minus else eq(up, above)
         return case(
-            (or_(is_null(value), is_null(by)), null()),
-            (and_(both, opposite), raise_error("22008", "timestamp out of range")),
-            (is_endless(value, t), value),
-            (far, if_(up, _end(ends[1], t), _end(ends[0], t))),
-            otherwise=let(finite(value, _negated(by) if minus else by), lambda v: _in_range(v, t)),
+            (is_endless_span(by), _moved_far(value, by, t, minus=minus)),
+            (and_(is_endless(value, t), not_(is_null(by))), value),
+            otherwise=let(finite(value, _parts(by, minus=minus)), lambda found: _in_range(found, t)),
         )
 
     return let_all([stamp, span], build)
+
+
+def _moved_by(value: Tree, known: tuple[int, int, int], t: SqlType, finite: _Finite, *, minus: bool) -> Tree:
+    """By a constant that is finite."""
+    months, days, micros = (-part if minus else part for part in known)
+    by = _Span(
+        integer(months) if months else None,
+        integer(days) if days else None,
+        bigint(micros) if micros else None,
+    )
+    found = finite(value, by)
+    if min(months, days, micros) < 0:
+        found = let(found, lambda later: _in_range(later, t))
+    return if_(is_endless(value, t), value, found)
+
+
+def _moved_far(value: Tree, by: Tree, t: SqlType, *, minus: bool) -> Tree:
+    """By an infinite interval."""
+    up = gt(field(by, "micros"), bigint(0))
+    end = if_(up, _end(not minus, t), _end(minus, t))
+    opposite = and_(is_endless(value, t), not_(eq(value, end)))
+    return case(
+        (is_null(value), null()),
+        (opposite, raise_error("22008", "timestamp out of range")),
+        otherwise=end.copy(),
+    )
 
 
 def _in_range(value: Tree, t: SqlType) -> Tree:
@@ -142,17 +208,10 @@ def _stays(value: Tree, by: Tree, t: SqlType) -> Tree:
     return and_(is_endless(value, t), not_(is_null(by)))
 
 
-def _calendar(local: Tree, span: Tree) -> Tree:
-    months = add(local, call("make_ym_interval", integer(0), field(span, "months")))
-    return add(months, call("make_dt_interval", field(span, "days")))
-
-
-def _negated(span: Tree) -> Tree:
-    """Of a finite one that is not NULL."""
-    return interval(*(sub(zero, field(span, part)) for part, zero in _ZEROS))
-
-
-_ZEROS = (("months", integer(0)), ("days", integer(0)), ("micros", bigint(0)))
+def _calendar(local: Tree, by: _Span) -> Tree:
+    if by.months is not None:
+        local = add(local, call("make_ym_interval", integer(0), by.months))
+    return local if by.days is None else add(local, call("make_dt_interval", by.days))
 
 
 def _difference(micros: Callable[[Tree], Tree], t: SqlType) -> Builder:
@@ -165,13 +224,12 @@ def _difference(micros: Callable[[Tree], Tree], t: SqlType) -> Builder:
 
     def build(v: list[Tree]) -> Tree:
         later, earlier = micros(v[0]), micros(v[1])
-        endless = or_(is_endless(v[0], t), is_endless(v[1], t))
-        return case(
-            (or_(is_null(v[0]), is_null(v[1])), cast(null(), _INTERVAL)),
-            (and_(endless, eq(later, earlier)), raise_error("22008", "interval out of range")),
-            (endless, if_(gt(later, earlier), _endless_span(INFINITY), _endless_span(MINUS_INFINITY))),
-            otherwise=let(sub(later, earlier), parts),
+        far = case(
+            (eq(later, earlier), raise_error("22008", "interval out of range")),
+            (gt(later.copy(), earlier.copy()), _endless_span(INFINITY)),
+            otherwise=_endless_span(MINUS_INFINITY),
         )
+        return if_(_either_endless(v, t), far, let(sub(later.copy(), earlier.copy()), parts))
 
     return lambda a: let_all(list(a), build)
 
@@ -198,12 +256,20 @@ def _time_difference(args: Sequence[Tree]) -> Tree:
 
 
 def _time_shift(op: Callable[[Tree, Tree], Tree], doing: str) -> Builder:
-    def build(v: list[Tree]) -> Tree:
-        shifted = call("pmod", op(v[0], field(v[1], "micros")), bigint(MICROS_PER_DAY))
-        far = and_(not_(is_null(v[0])), _is_endless_span(v[1]))
-        return if_(far, raise_error("22008", f"cannot {doing} time"), shifted)
+    def shifted(time: Tree, micros: Tree) -> Tree:
+        return call("pmod", op(time, micros), bigint(MICROS_PER_DAY))
 
-    return lambda a: let_all(list(a), build)
+    def build(v: list[Tree]) -> Tree:
+        far = and_(not_(is_null(v[0])), is_endless_span(v[1]))
+        return if_(far, raise_error("22008", f"cannot {doing} time"), shifted(v[0], field(v[1], "micros")))
+
+    def made(a: Sequence[Tree]) -> Tree:
+        known = _known_span(a[1])
+        if known is not None and known not in (INFINITY, MINUS_INFINITY):
+            return shifted(a[0], bigint(known[2]))
+        return let_all(list(a), build)
+
+    return made
 
 
 # --- zones
@@ -332,20 +398,8 @@ def _install() -> None:
     by_row(*from_offset, lambda span, stamp: making.in_offset(stamp, span))
     for t in (DATE, TIMESTAMP, TIMESTAMPTZ):
         function("isfinite", (t,), BOOL, lambda a, t=t: not_(is_endless(a[0], t)))
-    function("isfinite", (INTERVAL,), BOOL, lambda a: not_(_is_endless_span(a[0])))
+    function("isfinite", (INTERVAL,), BOOL, lambda a: not_(is_endless_span(a[0])))
     not_yet("clock_timestamp timeofday current_time pg_sleep")
-
-
-def _is_endless_span(span: Tree) -> Tree:
-    def build(s: Tree) -> Tree:
-        return or_(
-            *(
-                and_(eq(field(s, "months"), integer(months)), eq(field(s, "micros"), bigint(micros)))
-                for months, _, micros in (INFINITY, MINUS_INFINITY)
-            )
-        )
-
-    return let(span, build)
 
 
 def _date_and_time(date: Tree, time: Tree) -> Tree:

@@ -17,6 +17,9 @@ from tidemill.sql.functions.tree import Tree, case, in_python, is_null, null
 # condition alone, for the text would grow with their square.
 MOST_CONDITIONS = 12
 
+# What all these repetitions may come to; a form that is nested deeper is evaluated without.
+MOST_NODES = 2000
+
 _HARMLESS = (
     exp.Column, exp.Identifier, exp.Literal, exp.Null, exp.Boolean, exp.Paren, exp.Neg, exp.DataType, exp.Var
 )  # fmt: skip
@@ -53,6 +56,10 @@ def _guarded(tree: Tree, before: Sequence[Tree], condition: Tree | None) -> Tree
         if condition is None:
             return tree
         before = ()
+        guards = [condition]
+    arguments = sum(_may_fail(a) for c in calls for a in c.expressions)
+    if arguments * sum(1 for g in guards for _ in g.walk()) > MOST_NODES:
+        return tree
 
     def guard(argument: Tree) -> Tree:
         passed = [(c.copy(), null()) for c in before]

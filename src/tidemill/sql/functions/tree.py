@@ -6,7 +6,7 @@ rewrite them for Spark on its own terms), operators are always in parentheses.""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlglot import exp
@@ -150,6 +150,11 @@ def or_(*terms: Tree) -> Tree:
 
 def not_(value: Tree) -> Tree:
     return exp.Paren(this=exp.Not(this=value))
+
+
+def one_of(value: Tree, items: Sequence[Tree]) -> Tree:
+    """value IN (items)."""
+    return exp.Paren(this=exp.In(this=value, expressions=list(items)))
 
 
 def infinity() -> Tree:
