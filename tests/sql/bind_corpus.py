@@ -270,10 +270,12 @@ def same_text(mine: str | None, theirs: str | None, t: int, *, value: bool = Tru
     return False
 
 
-def _rounded(text: str) -> list[Decimal] | str:
+def _rounded(text: str) -> list[Decimal | None] | str:
     try:
         with localcontext(prec=60):
             parts = text.strip("{}").split(",")
-            return [Decimal(p).quantize(_SCALE, ROUND_HALF_UP).normalize() for p in parts]
+            return [
+                None if p == "NULL" else Decimal(p).quantize(_SCALE, ROUND_HALF_UP).normalize() for p in parts
+            ]
     except ArithmeticError:
         return text

@@ -13,6 +13,7 @@ with a position is raised, in time linear in the text.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -47,6 +48,18 @@ class Token(NamedTuple):
         """The word or symbol, for comparison with the grammar's own; empty for literals and quoted names,
         which may hold any text."""
         return self.value if self.kind is Kind.WORD or self.kind is Kind.SYMBOL else ""
+
+
+def closes_distinct_on(tokens: Sequence[Token], at: int) -> bool:
+    """Whether the token at `at` ends DISTINCT ON (...): a select list begins behind it, where behind any
+    other parenthesis an operator would. Linear; asked only before an error."""
+    depth = 0
+    for i in range(at, 1, -1):
+        key = tokens[i].key
+        depth += (key == ")") - (key == "(")
+        if depth <= 0:
+            return key == "(" and tokens[i - 1].key == "on" and tokens[i - 2].key == "distinct"
+    return False
 
 
 _IDENT_START = r"A-Za-z_\x80-\U0010ffff"

@@ -64,16 +64,22 @@ def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, posit
         raise b.no_function(call_.name, args, position)
     coerced = tuple(to_type(b.ctx, a, t, position=position) for a, t in zip(args, found.args, strict=True))
     check_no_windows([*coerced, *(k.node for k in order)], position)
-    if call_.distinct:
+    # Of these the same is had with all values.
+    distinct = call_.distinct and call_.name not in _ANY_NUMBER
+    if distinct:
         for arg in coerced:
             check_grouped(arg.type, "DISTINCT")
-        if any(k.node not in (*args, *coerced) for k in order):
-            raise InvalidColumnReference(
-                "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
-                position=position,
-            )
+    if call_.distinct and any(k.node not in (*args, *coerced) for k in order):
+        raise InvalidColumnReference(
+            "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
+            position=position,
+        )
     result = result_type(found.fn.name, found.fn.result, found.result, coerced)
-    return Aggregate(result, found.fn, coerced, call_.distinct, condition, order)
+    return Aggregate(result, found.fn, coerced, distinct, condition, order)
+
+
+# Aggregates to which a value that comes again says nothing new.
+_ANY_NUMBER = frozenset({"min", "max", "bool_and", "bool_or", "every", "bit_and", "bit_or"})
 
 
 def check_no_windows(nodes: Sequence[Node], position: int | None) -> None:

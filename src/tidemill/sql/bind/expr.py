@@ -205,9 +205,13 @@ class Binder:
 
 
 def _joins_text(kinds: Sequence[Kind]) -> bool:
-    """Is `||` over these the one of text? Arrays, bytea and jsonb have their own."""
-    own = {Kind.ARRAY, Kind.LIST, Kind.MAP, Kind.BYTEA, Kind.JSONB}
-    return any(k in STRINGS or k is Kind.UNKNOWN for k in kinds) and not any(k in own for k in kinds)
+    """Is `||` over these the one of text? Arrays have their own, and so have bytea and jsonb beside a
+    literal."""
+    if any(k in (Kind.ARRAY, Kind.LIST, Kind.MAP) for k in kinds):
+        return False
+    if any(k in STRINGS for k in kinds):
+        return True
+    return Kind.UNKNOWN in kinds and not any(k in (Kind.BYTEA, Kind.JSONB) for k in kinds)
 
 
 def _shown(node: exp.Expr) -> str:

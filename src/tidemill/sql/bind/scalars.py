@@ -17,6 +17,7 @@ from tidemill.sql.bind.colname import power_name
 from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import Const, Convert, Node, Op
+from tidemill.sql.bind.special import output_text
 from tidemill.sql.bind.typename import named_type
 from tidemill.sql.functions import extract as extracting
 from tidemill.sql.functions import regexp
@@ -61,19 +62,12 @@ def _text(value: str) -> Const:
     return Const(TEXT, pa.scalar(value))
 
 
-def _shown(b: Binder, node: Node) -> Node:
-    """A value as it is printed: a boolean as t or f, where a cast would give true or false."""
-    if node.type == BOOL:
-        return Op(TEXT, "boolout", (node,), lambda a: call("left", cast_to(a[0], TEXT), integer(1)))
-    return to_type(b.ctx, node, TEXT)
-
-
 def _format(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if not args:
         raise b.no_function("format", args, position)
     template = to_type(b.ctx, args[0], TEXT)
-    texts = [_shown(b, a) for a in args[1:]]
+    texts = [output_text(b, a) for a in args[1:]]
 
     def build(trees: Sequence[Tree]) -> Tree:
         return format_call([trees[0], cast_to(call("array", *trees[1:]), array(TEXT))])
@@ -158,14 +152,6 @@ def _normalize(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     if len(args) == 2 and isinstance(args[1], exp.Column | exp.Var):
         return b.apply("normalize", [b.bind(args[0]), _text(args[1].name)], position)
     return b.apply("normalize", b.bind_all(args), position)
-
-
-def _date_trunc(b: Binder, call_: FunctionCall, position: int | None) -> Node:
-    """A date counts as a timestamptz; so does a literal."""
-    args = b.bind_all(call_.args)
-    if len(args) >= 2 and args[1].type.kind in (Kind.DATE, Kind.UNKNOWN):
-        args[1] = to_type(b.ctx, args[1], TIMESTAMPTZ, position=position)
-    return b.apply("date_trunc", args, position)
 
 
 def _scale(b: Binder, call_: FunctionCall, position: int | None) -> Node:
@@ -325,7 +311,6 @@ FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
     "quote_nullable": _quoted,
     "age": _age,
     "normalize": _normalize,
-    "date_trunc": _date_trunc,
     "date_part": _date_part,
     "scale": _scale,
 }

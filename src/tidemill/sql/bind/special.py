@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ from tidemill.sql.bind.coerce import require_bool, settle, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import GROUPING, Const, Node, Op
 from tidemill.sql.functions import comparison
-from tidemill.sql.functions.lattice import can_coerce
+from tidemill.sql.functions.guards import case_branches, first_of
+from tidemill.sql.functions.lattice import FLOATS, SIGNED, can_coerce
 from tidemill.sql.functions.tree import (
     Tree,
     and_,
@@ -225,20 +227,30 @@ def _case(b: Binder, node: exp.Expr) -> Node:
     count = len(conditions)
 
     def build(a: Sequence[Tree]) -> Tree:
-        return case(*zip(a[:count], a[count : 2 * count], strict=True), otherwise=a[-1])
+        return case_branches(a[:count], a[count : 2 * count], a[-1])
 
     return Op(t, "case", (*conditions, *results[1:], results[0]), build)
 
 
 def _coalesce(b: Binder, node: exp.Expr) -> Node:
-    return _variadic(b, [node.this, *node.expressions], "COALESCE", "coalesce")
+    found = _variadic(b, [node.this, *node.expressions], "COALESCE", "coalesce")
+    if not isinstance(found, Op) or found.key != "coalesce":
+        return found
+    return replace(found, build=lambda a: call("coalesce", *first_of(a)))
 
 
 def _greatest(b: Binder, node: exp.Expr) -> Node:
     name = "greatest" if isinstance(node, exp.Greatest) else "least"
     found = _variadic(b, [node.this, *node.expressions], name.upper(), name)
-    comparison.check_ordered(found.type, name.upper())
-    if found.type.kind in (Kind.INTERVAL, Kind.CHAR) and isinstance(found, Op) and len(found.args) > 1:
+    if found.type.kind is Kind.ARRAY:
+        comparison.check_sorted(found.type, name.upper())
+    else:
+        comparison.check_ordered(found.type, name.upper())
+    if (
+        found.type.kind in (Kind.INTERVAL, Kind.CHAR, Kind.ARRAY)
+        and isinstance(found, Op)
+        and len(found.args) > 1
+    ):
         # Spark compares the stored forms, of which some differ and are equal.
         return Op(found.type, name, found.args, comparison.extreme(found.type, largest=name == "greatest"))
     return found
@@ -251,10 +263,16 @@ def _variadic(b: Binder, items: Sequence[exp.Expr], what: str, spark: str) -> No
     return Op(t, spark, tuple(nodes), lambda a: call(spark, *a))
 
 
+_COMPARED_AS_THEY_ARE = (SIGNED, FLOATS, frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}))
+
+
 def _nullif(b: Binder, node: exp.Expr) -> Node:
-    equal = b.operator("=", b.bind_all([node.this, node.args["expression"]]), position_of(node))
+    sides = b.bind_all([node.this, node.args["expression"]])
+    equal = b.operator("=", sides, position_of(node))
     assert isinstance(equal, Op)
-    first = equal.args[0]
+    # PostgreSQL compares these without a cast, and the value keeps its type.
+    kinds = {side.type.kind for side in sides}
+    first = sides[0] if any(kinds <= family for family in _COMPARED_AS_THEY_ARE) else equal.args[0]
     t = first.type
     return Op(t, "nullif", (equal, first), lambda a: if_(a[0], cast_to(exp.Null(), t), a[1]))
 
@@ -317,10 +335,13 @@ def _with_backslash(pattern: str, sign: str) -> str:
 # --- functions with arguments of any type
 
 
-def _output_text(b: Binder, node: Node) -> Node:
-    """A value as it is printed: a boolean as t or f, where a cast would give true or false."""
+def output_text(b: Binder, node: Node) -> Node:
+    """A value as it is printed: a boolean as t or f, where a cast would give true or false; a char(n) with
+    the blanks at its end, which a cast would drop."""
     if node.type == BOOL:
         return Op(TEXT, "boolout", (node,), lambda a: call("left", cast_to(a[0], TEXT), integer(1)))
+    if node.type.kind is Kind.CHAR:
+        return Op(TEXT, "bpcharout", (node,), lambda a: a[0])
     return to_type(b.ctx, node, TEXT)
 
 
@@ -329,7 +350,7 @@ def _concat(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if not args or (call_.name == "concat_ws" and len(args) < 2):
         raise b.no_function(call_.name, args, position)
-    texts = tuple(_output_text(b, a) for a in args)
+    texts = tuple(output_text(b, a) for a in args)
     if call_.name == "concat_ws":
         return Op(TEXT, "concat_ws", texts, lambda a: call("concat_ws", *a))
     return Op(TEXT, "concat", texts, lambda a: call("concat_ws", string(""), *a))

@@ -25,6 +25,7 @@ from tidemill.sql.functions.tree import (
     gt,
     if_,
     integer,
+    is_infinite,
     null,
     or_,
     raise_error,
@@ -65,6 +66,18 @@ _JSON_HINT = "Use the function of jsonb: json is read as jsonb."
 
 def _sum(wide: str, ddl: str) -> Builder:
     return lambda a: cast(call("sum", cast(a[0], wide)), ddl)
+
+
+def _finite(build: Builder) -> Builder:
+    """Of floats: infinite where one of them is, else out of range."""
+
+    def made(args: Sequence[Tree]) -> Tree:
+        total = build(args)
+        endless = call("count", if_(is_infinite(args[0].copy()), integer(1), null()))
+        overflow = and_(is_infinite(total.copy()), eq(endless, _zero()))
+        return if_(overflow, raise_error("22003", "value out of range: overflow"), total)
+
+    return made
 
 
 def _average(wide: str) -> Builder:
@@ -146,12 +159,12 @@ def _sums() -> None:
         aggregate("avg", (t,), NUMERIC, _average("DECIMAL(20,0)"))
     aggregate("sum", (NUMERIC,), NUMERIC, _sum(_DECIMAL, _DECIMAL))
     aggregate("avg", (NUMERIC,), NUMERIC, _average(_DECIMAL))
-    aggregate("sum", (FLOAT4,), FLOAT4, _sum("DOUBLE", "FLOAT"))
-    aggregate("sum", (FLOAT8,), FLOAT8, "sum")
+    aggregate("sum", (FLOAT4,), FLOAT4, _finite(_sum("DOUBLE", "FLOAT")))
+    aggregate("sum", (FLOAT8,), FLOAT8, _finite(lambda a: call("sum", a[0])))
     aggregate("sum", (INTERVAL,), INTERVAL, _interval_sum)
     aggregate("avg", (INTERVAL,), INTERVAL, _interval_average)
     for t in (FLOAT4, FLOAT8):
-        aggregate("avg", (t,), FLOAT8, lambda a: call("avg", cast(a[0], "DOUBLE")))
+        aggregate("avg", (t,), FLOAT8, _finite(lambda a: call("avg", cast(a[0], "DOUBLE"))))
 
 
 def _extremes() -> None:

@@ -8,7 +8,7 @@ product is put together from parts of which each is exact (`_numeric_product`). 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
@@ -29,6 +29,7 @@ from tidemill.sql.functions.tree import (
     eq,
     if_,
     int_divide,
+    integer,
     is_infinite,
     let_all,
     lt,
@@ -138,7 +139,9 @@ def float_guard(op: Binary, ddl: str, *, product: bool = False) -> Builder:
     return lambda a: build(list(a))
 
 
-def _float_quotient(ddl: str) -> Builder:
+def float_quotient(ddl: str) -> Builder:
+    """A quotient of floats; out of range as `float_guard` has it."""
+
     def build(args: list[Tree]) -> Tree:
         def guarded(v: list[Tree]) -> Tree:
             zero = double("0")
@@ -225,7 +228,7 @@ def _install() -> None:
             ddl = "FLOAT" if t is FLOAT4 else "DOUBLE"
             for name, op in ops.items():
                 operator(name, (left, right), t, float_guard(op, ddl, product=name == "*"))
-            operator("/", (left, right), t, _float_quotient(ddl))
+            operator("/", (left, right), t, float_quotient(ddl))
     operator("+", (NUMERIC, NUMERIC), NUMERIC, _cast(add, _DECIMAL))
     operator("-", (NUMERIC, NUMERIC), NUMERIC, _cast(sub, _DECIMAL))
     operator("*", (NUMERIC, NUMERIC), NUMERIC, _plain(numeric_product))
@@ -247,9 +250,23 @@ def _bits(t: SqlType) -> None:
     operator("|", (t, t), t, bit(exp.BitwiseOr))
     operator("#", (t, t), t, bit(exp.BitwiseXor))
     operator("~", (t,), t, lambda a: cast_to(exp.Paren(this=exp.BitwiseNot(this=a[0])), t))
-    if t is not INT2:
-        operator("<<", (t, INT4), t, lambda a: call("shiftleft", a[0], a[1]))
-        operator(">>", (t, INT4), t, lambda a: call("shiftright", a[0], a[1]))
+    for name, shift in (("<<", "shiftleft"), (">>", "shiftright")):
+        operator(name, (t, INT4), t, _shifted(shift) if t is not INT2 else _shifted_short(shift))
+
+
+def _shifted(shift: str) -> Builder:
+    return lambda a: call(shift, a[0], a[1])
+
+
+def _shifted_short(shift: str) -> Builder:
+    """As of an int, and then the low 16 bits: what does not fit is lost, the highest that is left is the
+    sign."""
+
+    def build(a: Sequence[Tree]) -> Tree:
+        whole = call(shift, cast_to(a[0], INT4), a[1])
+        return cast_to(call("shiftright", call("shiftleft", whole, integer(16)), integer(16)), INT2)
+
+    return build
 
 
 _install()

@@ -46,6 +46,8 @@ from tidemill.types.model import BOOL, INT4, INT8, TEXT, SqlType, array
 _A, _E, _L = Poly.ARRAY, Poly.ELEMENT, Poly.LIST
 _TEXTS = "ARRAY<STRING>"
 _INTS = array(INT4)
+# PostgreSQL's own limit.
+MAX_FILLED = 134_217_727
 
 Typed = Callable[[Sequence[Tree], Sequence[SqlType]], Tree]
 
@@ -135,7 +137,13 @@ def _position(args: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
         found = if_(is_null(v[0]), cast(null(), "INT"), call("get", places, integer(0)))
         if len(v) < 3:
             return found
-        return if_(is_null(v[2]), raise_error("22004", "initial position must not be null"), found)
+        # Nothing is looked for in an empty array, nor a NULL where there is none.
+        absent = and_(is_null(v[1]), not_(call("exists", v[0].copy(), lambda_("e", is_null(variable("e"))))))
+        return case(
+            (or_(is_null(v[0]), eq(call("size", v[0].copy()), integer(0)), absent), cast(null(), "INT")),
+            (is_null(v[2]), raise_error("22004", "initial position must not be null")),
+            otherwise=found,
+        )
 
     return let_all(list(args), build)
 
@@ -219,10 +227,11 @@ def _trim(args: Sequence[Tree]) -> Tree:
 
 def _fill(args: Sequence[Tree]) -> Tree:
     def build(v: list[Tree]) -> Tree:
+        too_large = raise_error("54000", f"array size exceeds the maximum allowed ({MAX_FILLED})")
         sizes = call("size", v[1].copy())
         empty = call("slice", call("array", v[0].copy()), integer(1), integer(0))
         count = call("get", v[1].copy(), integer(0))
-        made = call("array_repeat", v[0], call("greatest", count.copy(), integer(0)))
+        made = call("array_repeat", v[0], count.copy())
         return case(
             (is_null(v[1]), raise_error("22004", "dimension array or low bound array cannot be null")),
             (eq(sizes, integer(0)), empty),
@@ -231,6 +240,7 @@ def _fill(args: Sequence[Tree]) -> Tree:
                 raise_error("0A000", "arrays of more than one dimension are not supported"),
             ),
             (is_null(count), raise_error("22004", "dimension values cannot be null")),
+            (or_(lt(count.copy(), integer(0)), gt(count.copy(), integer(MAX_FILLED))), too_large),
             otherwise=made,
         )
 

@@ -23,7 +23,8 @@ from tidemill.sql.functions.tree import (
     let,
     let_all,
     null,
-    or_,
+    one_of,
+    raise_error,
     string,
     word,
 )
@@ -34,6 +35,7 @@ from tidemill.types.wire.calendar import (
     TIMESTAMP_INFINITY,
     TIMESTAMP_MINUS_INFINITY,
 )
+from tidemill.types.wire.interval_input import INFINITY, MINUS_INFINITY
 
 MICROS_PER_DAY = 86_400_000_000
 # How much of the day a clock that is set back repeats: an hour, on Lord Howe Island half of one.
@@ -67,9 +69,14 @@ def is_endless(value: Tree, t: SqlType) -> Tree:
     """Is a date or timestamp one of PostgreSQL's infinities? They are the ends of the storage integers."""
     if t.kind is Kind.DATE:
         days = call("unix_date", value)
-        return or_(eq(days, integer(DATE_INFINITY)), eq(days, integer(DATE_MINUS_INFINITY)))
+        return one_of(days, [integer(DATE_INFINITY), integer(DATE_MINUS_INFINITY)])
     micros = call("unix_micros", value if t.kind is Kind.TIMESTAMPTZ else cast(value, "TIMESTAMP_LTZ"))
-    return or_(eq(micros, bigint(TIMESTAMP_INFINITY)), eq(micros, bigint(TIMESTAMP_MINUS_INFINITY)))
+    return one_of(micros, [bigint(TIMESTAMP_INFINITY), bigint(TIMESTAMP_MINUS_INFINITY)])
+
+
+def is_endless_span(span: Tree) -> Tree:
+    """Is an interval infinite? No other has as many microseconds."""
+    return one_of(field(span, "micros"), [bigint(INFINITY[2]), bigint(MINUS_INFINITY[2])])
 
 
 def micros_of(local: Tree) -> Tree:
@@ -96,6 +103,12 @@ def _time_of(local: Tree, t: SqlType = TIMESTAMP) -> Tree:
         return if_(is_endless(v, t), cast(null(), "BIGINT"), clock)
 
     return let(local, build)
+
+
+def _clock_of_span(span: Tree) -> Tree:
+    clock = call("pmod", field(span, "micros"), bigint(MICROS_PER_DAY))
+    refused = raise_error("22008", "cannot convert infinite interval to time")
+    return if_(is_endless_span(span), refused, clock)
 
 
 def endless_between(
@@ -136,7 +149,7 @@ _BETWEEN: dict[tuple[Kind, Kind], Callable[[Tree], Tree]] = {
     (Kind.TIME, Kind.INTERVAL): lambda v: call(
         "if", call("isnull", v), cast(null(), _INTERVAL), interval(integer(0), integer(0), v.copy())
     ),
-    (Kind.INTERVAL, Kind.TIME): lambda v: call("pmod", field(v, "micros"), bigint(MICROS_PER_DAY)),
+    (Kind.INTERVAL, Kind.TIME): lambda v: let(v, _clock_of_span),
     (Kind.MZ_TIMESTAMP, Kind.TIMESTAMPTZ): lambda v: call("timestamp_millis", v),
     (Kind.MZ_TIMESTAMP, Kind.TIMESTAMP): lambda v: cast(call("timestamp_millis", v), "TIMESTAMP_NTZ"),
 }

@@ -17,6 +17,7 @@ from tidemill.sql.functions.rowwise import row_function
 from tidemill.sql.functions.tree import (
     Tree,
     add,
+    and_,
     call,
     cast,
     cast_to,
@@ -32,6 +33,7 @@ from tidemill.sql.functions.tree import (
     mul,
     not_,
     null,
+    or_,
     string,
     sub,
     variable,
@@ -98,8 +100,12 @@ def _object(rows: Tree, _types: Sequence[SqlType]) -> Tree:
 
 
 def _object_strict(rows: Tree, types: Sequence[SqlType]) -> Tree:
+    """Without what is NULL, or null in the document; a NULL key is an error all the same."""
     some = gt(call("size", rows.copy()), integer(0))
-    kept = _present(rows, "a1")
+    row = variable("r")
+    value = field(row.copy(), "a1")
+    there = and_(not_(is_null(value)), not_(eq(value.copy(), string("null"))))
+    kept = call("filter", rows, lambda_("r", or_(is_null(field(row, "a0")), there)))
     return object_of(if_(some, _values(kept), null()), _values(kept.copy(), "a1"))
 
 

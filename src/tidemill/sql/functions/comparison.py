@@ -156,6 +156,10 @@ def _compare(t: SqlType, kind: type[exp.Binary]) -> Builder:
     return lambda a: binary(kind, comparable(a[0], t), comparable(a[1], t))
 
 
+def _compare_doubles(kind: type[exp.Binary]) -> Builder:
+    return lambda a: binary(kind, cast(a[0], "DOUBLE"), cast(a[1], "DOUBLE"))
+
+
 def _compare_documents(kind: type[exp.Binary]) -> Builder:
     return lambda a: binary(kind, sortable(a[0], JSONB), sortable(a[1], JSONB))
 
@@ -174,6 +178,9 @@ def _install() -> None:
         for name, kind in _SYMBOLS.items():
             operator(name, (t, t), BOOL, _compare(t, kind))
     for name, kind in _SYMBOLS.items():
+        # As double precision: a bigint beside a real then is one too, and keeps its digits.
+        for mixed in ((FLOAT4, FLOAT8), (FLOAT8, FLOAT4)):
+            operator(name, mixed, BOOL, _compare_doubles(kind))
         equality = name in ("=", "<>")
         operator(name, (JSONB, JSONB), BOOL, _compare(JSONB, kind) if equality else _compare_documents(kind))
         for nested in (Poly.ARRAY, Poly.LIST):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from tidemill.sql.functions.arithmetic import power
+from tidemill.sql.functions.arithmetic import float_guard, float_quotient, power
 from tidemill.sql.functions.refuse import refused_function
 from tidemill.sql.functions.rowwise import by_row, row_function
 from tidemill.sql.functions.signature import Builder, function, not_yet
@@ -34,6 +34,7 @@ from tidemill.sql.functions.tree import (
     lt,
     mul,
     not_,
+    or_,
     raise_error,
     remainder,
     sub,
@@ -56,8 +57,9 @@ def _whole_double(name: str) -> Builder:
 
 def _if_small(v: Tree, whole: Tree) -> Tree:
     """`whole`, which went by way of an integer, with the sign that a negative zero keeps."""
+    kept = or_(eq(v, double("0")), ge(call("abs", v), double(_ALL_WHOLE)))
     zero = and_(eq(whole, double("0")), lt(v, double("0")))
-    return case((ge(call("abs", v), double(_ALL_WHOLE)), v), (zero, double("-0.0")), otherwise=whole)
+    return case((kept, v), (zero, double("-0.0")), otherwise=whole)
 
 
 def _trunc_double(args: Sequence[Tree]) -> Tree:
@@ -230,8 +232,11 @@ def _install() -> None:
     for name, run in (("sqrt", numbers.sqrt), ("ln", numbers.ln), ("exp", numbers.exp)):
         by_row(name, (NUMERIC,), NUMERIC, run)
     function("cbrt", (FLOAT8,), FLOAT8, "cbrt")
-    function("degrees", (FLOAT8,), FLOAT8, "degrees")
-    function("radians", (FLOAT8,), FLOAT8, "radians")
+    # As PostgreSQL has it, to the last digit and to its errors.
+    degree = double("0.0174532925199432957692")
+    function("degrees", (FLOAT8,), FLOAT8, lambda a: float_quotient("DOUBLE")([a[0], degree.copy()]))
+    product = float_guard(mul, "DOUBLE", product=True)
+    function("radians", (FLOAT8,), FLOAT8, lambda a: product([a[0], degree.copy()]))
     function("pi", (), FLOAT8, "pi")
     for name in ("sin", "cos", "tan"):
         function(name, (FLOAT8,), FLOAT8, _trigonometric(name))

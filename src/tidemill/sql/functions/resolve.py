@@ -33,6 +33,8 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> Resolved | None:
     if len(elements) > 1 and name != "||":
         # Two arrays are compared if they are of one type; only || finds a common one.
         return None
+    if _is_json_too(name, types):
+        return None
     candidates = _candidates(operators_named(name), len(types))
     if len(types) == 2 and (types[0].kind is Kind.UNKNOWN) != (types[1].kind is Kind.UNKNOWN):
         # A literal beside a typed operand is first tried as of that operand's type.
@@ -41,6 +43,16 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> Resolved | None:
             if all(_exact(d, known) or _CONTAINERS.get(d) is known.kind for d in declared):
                 return _fill(fn, declared, [known, known])
     return _choose(candidates, _signed(types))
+
+
+# These PostgreSQL has for json as well (and ?| for lines): a literal could be either.
+_OF_JSON_TOO = frozenset({"->", "->>", "#>", "#>>"})
+
+
+def _is_json_too(name: str, types: Sequence[SqlType]) -> bool:
+    if len(types) != 2 or types[0].kind is not Kind.UNKNOWN:
+        return False
+    return name in _OF_JSON_TOO or (name == "?|" and types[1].kind is Kind.UNKNOWN)
 
 
 # An unsigned number beside a signed one counts as the signed type that holds it; else PostgreSQL's
@@ -99,7 +111,7 @@ def is_ambiguous_function(name: str, types: Sequence[SqlType]) -> bool:
 
 
 def is_ambiguous_operator(name: str, types: Sequence[SqlType]) -> bool:
-    return len(_left(_candidates(operators_named(name), len(types)), types)) > 1
+    return _is_json_too(name, types) or len(_left(_candidates(operators_named(name), len(types)), types)) > 1
 
 
 def _left(candidates: list[_Candidate], types: Sequence[SqlType]) -> list[_Candidate]:

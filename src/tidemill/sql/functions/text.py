@@ -11,7 +11,7 @@ from tidemill.sql.functions.signature import function, operator
 from tidemill.sql.functions.tree import (
     Tree,
     add,
-    and_,
+    at_least,
     bigint,
     binary,
     call,
@@ -21,10 +21,12 @@ from tidemill.sql.functions.tree import (
     gt,
     if_,
     integer,
+    is_null,
     let_all,
     lt,
     mul,
     not_,
+    null,
     or_,
     raise_error,
     string,
@@ -45,20 +47,24 @@ def _substring(args: Sequence[Tree]) -> Tree:
 
     def cut(v: list[Tree]) -> Tree:
         text, start, length = v
-        first = call("greatest", start, integer(1))
+        first = at_least(start, integer(1))
         end = add(cast(start, "BIGINT"), cast(length, "BIGINT"))
+        # Of NULL and a number Spark's greatest and least give the number.
         count = call("least", call("greatest", sub(end, first), bigint(0)), bigint(_MAX_INT))
-        return if_(
-            lt(length, integer(0)),
-            raise_error("22011", "negative substring length not allowed"),
-            call("substring", text, first, cast(count, "INT")),
+        return case(
+            (is_null(length), null()),
+            (
+                lt(length, integer(0)),
+                raise_error("22011", "negative substring length not allowed"),
+            ),
+            otherwise=call("substring", text, first, cast(count, "INT")),
         )
 
     return let_all(list(args), cut)
 
 
 def _substring_from(args: Sequence[Tree]) -> Tree:
-    return call("substring", args[0], call("greatest", args[1], integer(1)))
+    return let_all(list(args), lambda v: call("substring", v[0], at_least(v[1], integer(1))))
 
 
 def _left(args: Sequence[Tree]) -> Tree:
@@ -90,7 +96,7 @@ def _pad(name: str) -> None:
         def padded(v: list[Tree]) -> Tree:
             text, n, fill = v
             # Nothing to fill with: only cut.
-            bare = call("left", text, call("greatest", n, integer(0)))
+            bare = call("left", text, at_least(n, integer(0)))
             # A character has up to four bytes. (Of constants Spark works out both branches.)
             long = gt(n.copy(), integer(MAX_MADE_BYTES // 4))
             made = call(name, text, if_(long.copy(), integer(0), n.copy()), fill)
@@ -107,11 +113,9 @@ def _split_part(args: Sequence[Tree]) -> Tree:
         text, delimiter, n = v
         whole = or_(eq(n, integer(1)), eq(n, integer(-1)))
         return case(
+            (or_(is_null(text), is_null(delimiter), is_null(n)), null()),
             (eq(n, integer(0)), raise_error("22023", "field position must not be zero")),
-            (
-                and_(eq(delimiter, string("")), not_(call("isnull", text))),
-                if_(whole, text, string("")),
-            ),
+            (eq(delimiter, string("")), if_(whole, text, string(""))),
             (eq(text, string("")), string("")),
             otherwise=call("split_part", text, delimiter, n),
         )

@@ -6,7 +6,7 @@ rewrite them for Spark on its own terms), operators are always in parentheses.""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlglot import exp
@@ -152,6 +152,11 @@ def not_(value: Tree) -> Tree:
     return exp.Paren(this=exp.Not(this=value))
 
 
+def one_of(value: Tree, items: Sequence[Tree]) -> Tree:
+    """value IN (items)."""
+    return exp.Paren(this=exp.In(this=value, expressions=list(items)))
+
+
 def infinity() -> Tree:
     return double("Infinity")
 
@@ -166,6 +171,12 @@ def is_null(value: Tree) -> Tree:
 
 def if_(condition: Tree, then: Tree, otherwise: Tree) -> Tree:
     return call("if", condition, then, otherwise)
+
+
+def at_least(value: Tree, least: Tree) -> Tree:
+    """The greater of the two; NULL where the value is (Spark's greatest gives the other then). The value is
+    written twice."""
+    return if_(lt(value, least), least.copy(), value.copy())
 
 
 def case(*branches: tuple[Tree, Tree], otherwise: Tree | None = None) -> Tree:
@@ -237,10 +248,11 @@ def is_small(value: Tree) -> bool:
     equal ones once."""
     if value.find(exp.Query) is not None:
         return sum(1 for _ in value.walk()) < QUERY_NODES
-    return all(i < REPEAT_NODES and not _in_python(n) for i, n in enumerate(value.walk()))
+    return all(i < REPEAT_NODES and not in_python(n) for i, n in enumerate(value.walk()))
 
 
-def _in_python(node: Tree) -> bool:
+def in_python(node: Tree) -> bool:
+    """A call of one of our functions (`python`)."""
     return isinstance(node, exp.Anonymous) and str(node.this).startswith("tm_")
 
 

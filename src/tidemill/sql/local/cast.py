@@ -12,6 +12,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from tidemill.errors import InvalidValue, TidemillError
+from tidemill.sql.functions.lattice import base
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.kinds import (
     FLOATS,
@@ -279,7 +280,8 @@ def common(a: Type, b: Type) -> Type:
         raise NotLocal(f"no common type of {a} and {b}")
     if category(a) is Category.STRING:
         # Both become each other by themselves: the first counts.
-        return SqlType(kind(a)) if {kind(a), kind(b)} == {Kind.TEXT, Kind.VARCHAR} else model.TEXT
+        same = kind(a) is kind(b) or {kind(a), kind(b)} == {Kind.TEXT, Kind.VARCHAR}
+        return SqlType(kind(a)) if same else model.TEXT
     if category(a) is Category.ARRAY and isinstance(a, SqlType) and isinstance(b, SqlType):
         return model.array(_plain(common(element_type(a), element_type(b))))
     raise NotLocal(f"no common type of {a} and {b}")
@@ -291,14 +293,19 @@ def _plain(t: Type) -> SqlType:
     return t
 
 
+def beside(t: Type) -> Type:
+    """What a literal beside a value of this type is: of any length and scale."""
+    return t if isinstance(t, Reg) else base(t)
+
+
 def comparable(ctx: Context, a: Typed, b: Typed) -> tuple[Typed, Typed]:
     """Both operands of a comparison in a form that Python compares as PostgreSQL does the values."""
     if (a.untyped or _open(a)) and (b.untyped or _open(b)):
         return to_type(ctx, a, model.TEXT), to_type(ctx, b, model.TEXT)
     if a.untyped or _open(a):
-        a = to_type(ctx, a, b.type)
+        a = to_type(ctx, a, beside(b.type))
     elif b.untyped or _open(b):
-        b = to_type(ctx, b, a.type)
+        b = to_type(ctx, b, beside(a.type))
     pair = (category(a.type), category(b.type))
     if pair == (Category.STRING, Category.STRING) or pair == (Category.NUMBER, Category.NUMBER):
         return a, b

@@ -14,7 +14,7 @@ from tidemill.sql.bind.calls import call_of, row_of
 from tidemill.sql.local import operators
 from tidemill.sql.local.cast import common, comparable, constant, explicit, to_type, unify, unknown
 from tidemill.sql.local.context import Context
-from tidemill.sql.local.kinds import Category, category, local_type
+from tidemill.sql.local.kinds import Category, category, kind, local_type
 from tidemill.sql.local.logic import all_refs, conjunction, disjunction, negation
 from tidemill.sql.local.model import Env, Level, NotLocal, Row, Run, Runtime, Typed
 from tidemill.types import model
@@ -223,6 +223,8 @@ def _coalesce(x: Expressions, node: exp.Expr) -> Typed:
 def _extreme(x: Expressions, node: exp.Expr) -> Typed:
     values, t = unify(x.ctx, x.all([node.this, *node.expressions]))
     comparable(x.ctx, values[0], values[-1])
+    if category(t) is Category.ARRAY:
+        raise NotLocal("the order of arrays")
     choose = max if isinstance(node, exp.Greatest) else min
     runs = [v.run for v in values]
 
@@ -242,7 +244,9 @@ def _nullif(x: Expressions, node: exp.Expr) -> Typed:
         v = left(e, rt)
         return None if v is None or v == right(e, rt) else v
 
-    return Typed(a.type, run, a.refs | b.refs)
+    # varchar is compared as text, and is text then.
+    t = model.TEXT if kind(a.type) is Kind.VARCHAR else a.type
+    return Typed(t, run, a.refs | b.refs)
 
 
 def _like(x: Expressions, node: exp.Expr) -> Typed:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.bind.operators import BINARY
-from tidemill.sql.local.cast import common, comparable, explicit, hashable, to_type
+from tidemill.sql.local.cast import beside, common, comparable, explicit, hashable, to_type
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.kinds import Category, Type, category
 from tidemill.sql.local.model import Env, NotLocal, Runtime, Typed
@@ -117,9 +117,9 @@ def _arithmetic(ctx: Context, name: str, a: Typed, b: Typed) -> Typed:
     if Category.NUMBER not in (category(a.type), category(b.type)):
         raise NotLocal(f"{name} of {a.type} and {b.type}")
     if a.untyped or _open(a):
-        a = to_type(ctx, a, b.type)
+        a = to_type(ctx, a, beside(b.type))
     if b.untyped or _open(b):
-        b = to_type(ctx, b, a.type)
+        b = to_type(ctx, b, beside(a.type))
     if category(a.type) is not Category.NUMBER or category(b.type) is not Category.NUMBER:
         raise NotLocal(f"{name} of {a.type} and {b.type}")
     t = common(a.type, b.type)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tidemill.errors import LimitExceeded, SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, words
-from tidemill.sql.tokens import Kind, Token, syntax_error
+from tidemill.sql.tokens import Kind, Token, closes_distinct_on, syntax_error
 
 # sqlglot takes time exponential in the nesting of ARRAY[...] (it tries each as a type first): 9 ms at 8,
 # 0.4 s at 12. PostgreSQL has at most 6 dimensions.
@@ -226,7 +226,11 @@ class _Check:
             if following != "(":
                 raise self._error(at + 1)
         elif value == "not":
-            if _ends_operand(previous) and following not in _NEGATED:
+            if (
+                _ends_operand(previous)
+                and following not in _NEGATED
+                and not closes_distinct_on(self._tokens, at - 1)
+            ):
                 raise self._error(at + 1)
         elif value == "over" and previous.key == ")":
             after = self._tokens[at + 1]

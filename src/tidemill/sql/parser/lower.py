@@ -23,7 +23,7 @@ from sqlglot.tokenizer_core import TokenType
 from tidemill.errors import Unsupported
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, needs_quotes, words
 from tidemill.sql.parser.typename import INTERVAL_FIELDS, TYPE_WORDS, type_end
-from tidemill.sql.tokens import Kind, Token, syntax_error
+from tidemill.sql.tokens import Kind, Token, closes_distinct_on, syntax_error
 
 _KEYWORDS: dict[str, TokenType] = dict(Postgres.Tokenizer.KEYWORDS)
 _SINGLE: dict[str, TokenType] = dict(Postgres.Tokenizer.SINGLE_TOKENS)
@@ -166,7 +166,12 @@ class _Lowering:
         if kind is Kind.NUMBER:
             self._emit(TokenType.NUMBER, "0" + value if value[0] == "." else value, at)
         elif kind is Kind.STRING:
-            if at and at != self._after_operator and not self._may_precede_string(at - 1):
+            if (
+                at
+                and at != self._after_operator
+                and not self._may_precede_string(at - 1)
+                and not closes_distinct_on(self._tokens, at - 1)
+            ):
                 raise syntax_error(self._text, self._tokens[at].start, self._tokens[at].end)
             self._emit(TokenType.STRING, value, at)
         elif kind is Kind.QUOTED:

@@ -9,16 +9,19 @@ from zoneinfo import available_timezones
 
 from tidemill.errors import InvalidValue
 from tidemill.sql.scalar.calendar import to_instant, to_local
-from tidemill.sql.scalar.spans import Interval, is_endless
+from tidemill.sql.scalar.spans import Interval, is_endless, is_infinite, negative
 from tidemill.types.model import INTERVAL
 from tidemill.types.wire.calendar import (
     FIRST_TIMESTAMP,
     LAST_TIMESTAMP,
     MICROS_PER_DAY,
+    TIMESTAMP_INFINITY,
+    TIMESTAMP_MINUS_INFINITY,
     civil_from_days,
     days_from_civil,
     days_in_month,
 )
+from tidemill.types.wire.interval_input import INFINITY
 from tidemill.types.wire.value import format_value
 
 # Abbreviations of PostgreSQL's default set that mean one offset, in hours.
@@ -46,6 +49,7 @@ _ABBREVIATIONS = {
     "zulu": 0,
 }
 # PostgreSQL reads "UTC+3" and "+3" as POSIX does: west of Greenwich.
+_ISO = re.compile(r"([+-])(\d{1,2}):?(\d{2})?:?(\d{2})?", re.ASCII)
 _POSIX = re.compile(r"([A-Za-z]{3,})?([+-]?)(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?", re.ASCII)
 
 
@@ -90,7 +94,22 @@ def make_timestamp(year: int, month: int, day: int, hour: int, minute: int, seco
 def make_timestamptz(
     year: int, month: int, day: int, hour: int, minute: int, second: float, zone: str
 ) -> int:
-    return at_zone(make_timestamp(year, month, day, hour, minute, second), zone)
+    local = make_timestamp(year, month, day, hour, minute, second)
+    east = _ISO.fullmatch(zone)
+    if east is None:
+        if zone[:1].isdigit():
+            raise InvalidValue(
+                f'invalid input syntax for type numeric time zone: "{zone}"',
+                hint='Numeric time zones must have "-" or "+" as first character.',
+                sqlstate="22023",
+            )
+        return at_zone(local, zone)
+    # Here a number counts to the east, as in a timestamp's text; elsewhere to the west.
+    hours, minutes, seconds = (int(part or 0) for part in east.groups()[1:])
+    if hours > 15 or minutes > 59 or seconds > 59:
+        raise InvalidValue(f'numeric time zone "{zone}" out of range', sqlstate="22023")
+    offset = (hours * 60 + minutes) * 60 + seconds
+    return local - (offset if east[1] == "+" else -offset) * 1_000_000
 
 
 # --- zones
@@ -151,6 +170,12 @@ def in_offset(stamp: int, span: Interval) -> int:
 
 def add_in_zone(stamp: int, span: Interval, name: str) -> int:
     """date_add: months and days by the clock of a zone."""
+    read_zone(name)
+    if is_infinite(span):
+        end = TIMESTAMP_INFINITY if span == INFINITY else TIMESTAMP_MINUS_INFINITY
+        if is_endless(stamp) and stamp != end:
+            raise InvalidValue("timestamp out of range", sqlstate="22008")
+        return end
     if is_endless(stamp):
         return stamp
     local = in_zone(stamp, name)
@@ -168,4 +193,4 @@ def add_in_zone(stamp: int, span: Interval, name: str) -> int:
 
 
 def subtract_in_zone(stamp: int, span: Interval, name: str) -> int:
-    return add_in_zone(stamp, (-span[0], -span[1], -span[2]), name)
+    return add_in_zone(stamp, negative(span), name)

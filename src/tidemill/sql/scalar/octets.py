@@ -24,7 +24,8 @@ _ENCODINGS = {
     "koi8r": "koi8-r",
     "sjis": "shift_jis",
     "eucjp": "euc_jp",
-    "sqlascii": "ascii",
+    # Bytes as they are, whatever they mean.
+    "sqlascii": "utf-8",
 }
 
 
@@ -199,13 +200,21 @@ def _codec(name: str, which: str) -> str:
 
 
 def convert_from(data: bytes, source: str) -> str:
+    codec = _codec(source, "source")
+    if b"\0" in data and _is_bytes(source):
+        raise _not_in(b"\0", source)
     try:
-        text = data.decode(_codec(source, "source"))
+        text = data.decode(codec)
     except UnicodeDecodeError as error:
-        raise _not_in(data[error.start : error.start + 1], source) from None
+        shown = "UTF8" if codec == "utf-8" else source
+        raise _not_in(data[error.start : error.start + 1], shown) from None
     if "\0" in text:
         raise _not_in(b"\0", source)
     return text
+
+
+def _is_bytes(name: str) -> bool:
+    return name.lower().replace("_", "").replace("-", "") == "sqlascii"
 
 
 def _not_in(data: bytes, name: str) -> InvalidValue:
@@ -226,6 +235,8 @@ def convert_to(text: str, target: str) -> bytes:
 
 
 def length_in(data: bytes, source: str) -> int:
+    if _is_bytes(source) and b"\0" not in data:
+        return len(data)
     return len(convert_from(data, source))
 
 

@@ -12,9 +12,9 @@ from tidemill.sql.scalar.calendar import (
     julian_day,
     local_offset,
     monday_of_week,
-    to_instant,
     to_local,
 )
+from tidemill.sql.scalar.making import at_zone, in_zone, read_zone
 from tidemill.sql.scalar.spans import Interval, is_endless, is_infinite
 from tidemill.types.wire.calendar import (
     DATE_INFINITY,
@@ -250,14 +250,13 @@ def trunc_timestamp(name: str, stamp: int) -> int:
 
 def trunc_timestamptz(name: str, stamp: int, zone: str) -> int:
     unit = unit_of(name, "timestamp with time zone")
-    if is_endless(stamp):
-        return stamp
-    local = to_local(stamp, zone)
+    read_zone(zone)
+    local = in_zone(stamp, zone)
     cut = _truncated(unit, local, "timestamp with time zone")
     if unit in _CLOCK:
         # Within a day the offset stays what it is.
         return cut - (local - stamp)
-    return to_instant(cut, zone)
+    return at_zone(cut, zone)
 
 
 def _truncated(unit: str, stamp: int, type_name: str) -> int:

@@ -159,7 +159,8 @@ class _Walk:
                 self._part(word)
             else:
                 self._word(word)
-        return "".join(self.out)
+        # Where PostgreSQL writes a place that the number has no digit for, its text ends.
+        return "".join(self.out).partition("\0")[0]
 
     def _word(self, word: str) -> None:
         fill = self.p.fill
@@ -239,8 +240,8 @@ class _Walk:
                 self.out.append(" ")
             elif self._point_is_last():
                 self.out.append("0")
-        elif ch:
-            self.out.append(ch)
+        else:
+            self.out.append(ch or "\0")
             self.within = True
         if ch:
             self.at += 1

@@ -173,6 +173,10 @@ def character(code: int) -> str:
     return chr(code)
 
 
+_NAME = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*")
+_FOLDED = {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+
+
 def parse_ident(text: str, strict: bool = True) -> list[str]:
     """A qualified name as its parts."""
     parts: list[str] = []
@@ -212,7 +216,8 @@ def _identifier(text: str, at: int) -> tuple[str, int]:
         name = text[at + 1 : end].replace('""', '"')
         if name:
             return name, end + 1
-    found = re.compile(r"[^\W\d][\w$]*").match(text, at)
+    found = _NAME.match(text, at)
     if found is None:
         raise InvalidValue(f'string is not a valid identifier: "{text}"', sqlstate="22023")
-    return found[0].lower(), found.end()
+    # Only ASCII is folded, as with any name.
+    return found[0].translate(_FOLDED), found.end()

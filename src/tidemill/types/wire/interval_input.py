@@ -154,6 +154,10 @@ def _read_words(body: str, total: _Sum) -> None:
         if match.lastgroup != "space":
             tokens.append((str(match.lastgroup), match[0]))
         at = match.end()
+        if match.lastgroup == "yearmonth" and body[at : at + 1] in ("-", "+", "."):
+            # A date is none.
+            tokens.append(("other", ""))
+            break
     ago = bool(tokens) and tokens[-1] == ("word", "ago")
     if ago:
         tokens.pop()
