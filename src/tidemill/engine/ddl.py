@@ -141,11 +141,19 @@ def _column(definition: ast.ColumnDef, *, nullable: bool) -> Column:
 
 
 def _keys(statement: ast.CreateTable) -> tuple[Key, ...]:
+    names = {column.name.value for column in statement.columns}
     keys: list[Key] = []
     for column in statement.columns:
         if column.primary_key or column.unique:
             keys.append(Key((column.name.value,), primary=column.primary_key))
     for constraint in statement.constraints:
+        for column in constraint.columns:
+            if column.value not in names:
+                raise UndefinedObject(
+                    f'column "{column.value}" named in key does not exist',
+                    sqlstate="42703",
+                    position=column.offset + 1,
+                )
         primary = constraint.kind is ast.ConstraintKind.PRIMARY_KEY
         keys.append(Key(tuple(c.value for c in constraint.columns), primary=primary))
     if sum(key.primary for key in keys) > 1:
