@@ -31,6 +31,9 @@ CANCEL_SECONDS = 10
 # After so many Ctrl-C for one statement the server is deaf: the connection is given up, not the shell.
 PATIENCE = 3
 
+# Of a notice that Tidemill sends with a SUBSCRIBE, to clients that gather all rows before they show one.
+_FOR_OTHERS = "rows are sent as they come, and there is no end to them"
+
 _ROWS = (pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.TUPLES_CHUNK, pq.ExecStatus.TUPLES_OK)
 _FIELDS = pq.DiagnosticField
 
@@ -51,7 +54,7 @@ class Session:
         self._connection = connection
         self._conn = connection.pgconn
         self._conn.nonblocking = 1
-        self._conn.notice_handler = lambda result: on_notice(_text(result.error_message))
+        self._conn.notice_handler = self._told
         self._interrupts = interrupts
         self._on_notice = on_notice
         adapters = AdaptersMap()
@@ -59,6 +62,11 @@ class Session:
         self._texts = Transformer(_Context(adapters))
         # Ctrl-C was pressed during the last statement.
         self.was_cancelled = False
+
+    def _told(self, result: abc.PGresult) -> None:
+        text = _text(result.error_message)
+        if _FOR_OTHERS not in text:
+            self._on_notice(text)
 
     @property
     def conn(self) -> abc.PGconn:
