@@ -44,7 +44,11 @@ def refuse_object(cursor: Cursor, verb: str) -> TidemillError:
         return cursor.unsupported(
             f"CREATE {token.value.upper()}", hint="Use WITH for results that one statement needs."
         )
-    return cursor.unsupported(f"{verb} {token.value.upper()}")
+    if verb == "ALTER" and cursor.peek_words("default", "privileges"):
+        now = "GRANT ... ON ALL TABLES IN SCHEMA is about those that are there."
+        return cursor.unsupported("ALTER DEFAULT PRIVILEGES", hint=now)
+    hint = "Use CREATE ROLE: a role with members is a group." if token.value == "group" else None
+    return cursor.unsupported(f"{verb} {token.value.upper()}", hint=hint if verb == "CREATE" else None)
 
 
 def no_op(cursor: Cursor, verb: str) -> Statement | None:
