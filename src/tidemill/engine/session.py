@@ -105,6 +105,7 @@ class EngineSession:
         # The ids of the roles that it proved it may be, by name: a name that is given again is somebody else.
         self._role_ids = {role.name: role.id}
         self.client_address = options.client_address
+        self.encryption = options.encryption
         self.connected_at = datetime.now(UTC)
         self.variables = Variables(self._initial(options), {"is_superuser": self._is_superuser})
         # How to end the session from outside, once a door has said it.
