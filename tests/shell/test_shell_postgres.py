@@ -226,6 +226,14 @@ def test_what_there_is(uri: str, command: str) -> None:
     assert "ERROR" not in result.err
 
 
+def test_bytes_that_are_no_text_are_refused_and_not_replaced(uri: str, tmp_path: Path) -> None:
+    latin = tmp_path / "latin.sql"
+    latin.write_bytes("SELECT 'caf\u00e9';\nSELECT 'after';\n".encode("latin-1"))
+    result = ran(uri, "-At", "-e", "-f", str(latin))
+    assert 'invalid byte sequence for encoding "UTF8"' in result.err
+    assert "caf?\n" not in result.out and result.out.endswith("after\n")
+
+
 def test_who_may_do_what(uri: str) -> None:
     script = """
     CREATE ROLE crew; CREATE ROLE sailor LOGIN; GRANT crew TO sailor;

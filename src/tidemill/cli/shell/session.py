@@ -45,6 +45,14 @@ class _Text(Loader):
         return bytes(data).decode(errors="replace")
 
 
+def _bytes(sql: str) -> bytes:
+    """As it stood in the file: bytes that are no UTF-8 are for the server to refuse, not for us to change."""
+    try:
+        return sql.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return sql.encode(errors="surrogatepass")
+
+
 class Session:
     """One connection, for one thread. Every method raises `ConnectionLost` when it is gone."""
 
@@ -105,7 +113,7 @@ class Session:
     def run(self, sql: str, *, stream: bool = False) -> Iterator[Event]:
         """Send the text as one message and tell what comes. `stream` gives rows out as soon as no more are
         there. To be taken to its end, or closed: then the statement is cancelled and the rest thrown away."""
-        self._call(lambda: self._conn.send_query(sql.encode(errors="replace")))
+        self._call(lambda: self._conn.send_query(_bytes(sql)))
         if stream or not psycopg.capabilities.has_stream_chunked():
             self._conn.set_single_row_mode()
         else:
