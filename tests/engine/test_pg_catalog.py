@@ -314,6 +314,16 @@ def test_what_is_not_known_is_left_to_the_binder(state: CatalogState) -> None:
             ask(state, sql)
 
 
+@pytest.mark.parametrize("by", ["1", "o", "pg_get_userbyid(relowner)", "relowner"])
+def test_groups_by_what_the_select_list_computes(state: CatalogState, by: str) -> None:
+    rows = ask(state, f"SELECT pg_get_userbyid(relowner) AS o, count(*) > 1 FROM pg_class GROUP BY {by}")
+    assert rows and all(many for _, many in rows)
+    with pytest.raises(NotLocal):
+        ask(state, f"SELECT pg_get_userbyid(relowner) AS o, relname FROM pg_class GROUP BY {by}")
+    with pytest.raises(NotLocal):
+        ask(state, "SELECT * FROM pg_class GROUP BY 1, 2")
+
+
 def test_rows_are_kept_while_the_catalog_stays(state: CatalogState) -> None:
     kept = KeptRows()
     classes, settings = (

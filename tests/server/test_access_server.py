@@ -226,6 +226,16 @@ def test_limits_of_the_system_hold_at_once(guarded: Guarded) -> None:
         psycopg.connect(dsn).close()
 
 
+def test_whether_a_session_is_encrypted_is_told(guarded: Guarded) -> None:
+    mine = "SELECT ssl, version, cipher IS NOT NULL, bits FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+    with psycopg.connect(guarded.sql_dsn) as inside:
+        assert inside.execute(mine.encode()).fetchone() == (True, "TLSv1.3", True, 256)
+    with psycopg.connect(guarded.sql_dsn.replace("verify-full", "disable")) as plain:
+        assert plain.execute(mine.encode()).fetchone() == (False, None, False, None)
+    _, answer = guarded.http("/api/sql", "app", PASSWORD, {"query": "SELECT bool_and(ssl) FROM pg_stat_ssl"})
+    assert json.loads(answer)["results"][0]["rows"] == [[True]]
+
+
 def test_prepared_statements_notice_a_revoke(guarded: Guarded, app: psycopg.Connection[Any]) -> None:
     with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
         root.execute("CREATE TABLE shared (a int)")

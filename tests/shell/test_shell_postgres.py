@@ -218,6 +218,30 @@ def test_what_there_is(uri: str, command: str) -> None:
     assert "ERROR" not in result.err
 
 
+def test_bytes_that_are_no_text_are_refused_and_not_replaced(uri: str, tmp_path: Path) -> None:
+    latin = tmp_path / "latin.sql"
+    latin.write_bytes("SELECT 'caf\u00e9';\nSELECT 'after';\n".encode("latin-1"))
+    result = ran(uri, "-At", "-e", "-f", str(latin))
+    assert 'invalid byte sequence for encoding "UTF8"' in result.err
+    assert "caf?\n" not in result.out and result.out.endswith("after\n")
+
+
+def test_who_may_do_what(uri: str) -> None:
+    script = """
+    CREATE ROLE crew; CREATE ROLE sailor LOGIN; GRANT crew TO sailor;
+    CREATE SCHEMA deck; GRANT USAGE ON SCHEMA deck TO crew; GRANT CREATE ON DATABASE postgres TO crew;
+    \\du sailor
+    \\dn+ deck
+    \\l+ postgres
+    DROP SCHEMA deck; DROP OWNED BY crew; DROP ROLE crew, sailor;
+    """
+    result = ran(uri, "-q", stdin=script)
+    assert result.err == ""
+    assert "Member of" in result.out and "{crew}" in result.out
+    assert result.out.count("Access privileges") == 2
+    assert "crew=U/postgres" in result.out and "crew=C/postgres" in result.out
+
+
 def test_a_long_result_comes_in_blocks(uri: str) -> None:
     """More than one block of rows, and every row once."""
     out = ran(uri, "-t", "-A", "-c", "SELECT i FROM generate_series(1, 25000) i").out

@@ -1,5 +1,6 @@
 """Every statement that the parser takes is on a page of docs/sql, in the syntax that the page begins with;
-every page is in the list, and every variable of a session on the page of SET."""
+every page is in the list, every variable of a session on the page of SET, every parameter on that of ALTER
+SYSTEM."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.engine.variables import SESSION_VARIABLES
+from tidemill.engine.variables import SESSION_VARIABLES, SYSTEM_PARAMETERS
 from tidemill.sql.ast import ObjectKind
 from tidemill.sql.parser import dispatch, roles
 
@@ -53,3 +54,8 @@ def test_every_page_is_in_the_list() -> None:
 def test_every_variable_is_on_the_page_of_set() -> None:
     told = re.findall(r"`(\w+)`", (SQL / "set.md").read_text().split("## Variables")[1].split("\n## ")[0])
     assert sorted(set(told) & set(SESSION_VARIABLES)) == sorted(SESSION_VARIABLES)
+
+
+def test_every_parameter_is_on_the_page_of_alter_system() -> None:
+    told = re.findall(r"`(\w+)`", (SQL / "alter-system.md").read_text())
+    assert sorted(set(told) & set(SYSTEM_PARAMETERS)) == sorted(SYSTEM_PARAMETERS)

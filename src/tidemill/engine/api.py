@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -246,6 +246,14 @@ class Session(Protocol):
         ...
 
 
+class Encryption(NamedTuple):
+    """Of a connection, as pg_stat_ssl shows it; None where it is not known."""
+
+    version: str | None = None
+    cipher: str | None = None
+    bits: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StartupOptions:
     """What a client asked for when it connected."""
@@ -255,6 +263,8 @@ class StartupOptions:
     application_name: str = ""
     # Where the client is, for the audit log and mz_sessions.
     client_address: str = ""
+    # None: the connection is plain.
+    encryption: Encryption | None = None
     # False: it lives for one request, and its login is no event of the audit log.
     lasting: bool = True
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -367,6 +367,7 @@ class TidemillEngine:
                 s.connected_at,
                 "active" if s.interrupt.running else "idle",
                 s.client_address,
+                s.encryption,
             )
             for s in list(self._sessions)
         ]

@@ -116,6 +116,7 @@ class EngineSession:
         # The ids of the roles that it proved it may be, by name: a name that is given again is somebody else.
         self._role_ids = {role.name: role.id}
         self.client_address = options.client_address
+        self.encryption = options.encryption
         self.connected_at = datetime.now(UTC)
         computed = {"is_superuser": self._is_superuser, "transaction_read_only": self._is_read_only}
         self.variables = Variables(self._initial(options), computed)

@@ -26,6 +26,7 @@ from tidemill.catalog.items import (
     View,
 )
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Encryption
 from tidemill.engine.audit import AuditEvent
 from tidemill.engine.comments import COMMENTS_SPEC
 from tidemill.engine.connection_relations import CONNECTION_SPECS
@@ -78,6 +79,7 @@ class SessionRow:
     connected_at: datetime
     state: str
     client_address: str = ""
+    encryption: Encryption | None = None
 
 
 class Situation(Protocol):

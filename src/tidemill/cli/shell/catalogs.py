@@ -148,7 +148,9 @@ def schemas(pattern: Pattern, *, system: bool, more: bool) -> str:
     conditions = _hidden(pattern, system) + pattern.conditions("n.nspname", "n.nspname", None)
     if not system and not pattern.given:
         conditions.append("n.nspname !~ '^pg_'")
-    extra = ", pg_catalog.obj_description(n.oid, 'pg_namespace') AS \"Description\"" if more else ""
+    rights = ", pg_catalog.array_to_string(n.nspacl, E'\\n') AS \"Access privileges\""
+    words = ", pg_catalog.obj_description(n.oid, 'pg_namespace') AS \"Description\""
+    extra = rights + words if more else ""
     return (
         'SELECT n.nspname AS "Name", pg_catalog.pg_get_userbyid(n.nspowner) AS "Owner"'
         f"{extra}\nFROM pg_catalog.pg_namespace n{_where(conditions)}\nORDER BY 1"
@@ -175,14 +177,18 @@ def roles(pattern: Pattern, *, system: bool) -> str:
         conditions.append("r.rolname !~ '^pg_'")
     return (
         "SELECT r.rolname, r.rolsuper, r.rolinherit, r.rolcreaterole, r.rolcreatedb, r.rolcanlogin,"
-        " r.rolreplication"
+        " r.rolreplication,"
+        " ARRAY(SELECT b.rolname FROM pg_catalog.pg_auth_members m"
+        " JOIN pg_catalog.pg_roles b ON m.roleid = b.oid WHERE m.member = r.oid ORDER BY 1)"
         f"\nFROM pg_catalog.pg_roles r{_where(conditions)}\nORDER BY 1"
     )
 
 
 def databases(pattern: Pattern, *, more: bool) -> str:
     conditions = pattern.conditions("d.datname", "d.datname", None)
-    extra = ", pg_catalog.shobj_description(d.oid, 'pg_database') AS \"Description\"" if more else ""
+    rights = ", pg_catalog.array_to_string(d.datacl, E'\\n') AS \"Access privileges\""
+    words = ", pg_catalog.shobj_description(d.oid, 'pg_database') AS \"Description\""
+    extra = rights + words if more else ""
     return (
         'SELECT d.datname AS "Name", pg_catalog.pg_get_userbyid(d.datdba) AS "Owner", '
         f'pg_catalog.pg_encoding_to_char(d.encoding) AS "Encoding"{extra}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidemill.client.target import conninfo, failed
+from tidemill.errors import InvalidValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,11 @@ def is_conninfo(text: str) -> bool:
 
 
 def connected(
-    place: Place, *, ask: bool = False, may_ask: bool = True, question: Callable[[str], str] = getpass.getpass
+    place: Place, *, ask: bool = False, may_ask: bool = True, question: Callable[[str], str] | None = None
 ) -> tuple[psycopg.Connection[Any], Place]:
     """A connection, and the place with the password that it took. `ask` before anything is tried; `may_ask`
     when the server wants one and none is known."""
+    question = question or asked
     if ask:
         place = replace(place, password=question(_prompt(place)))
     while True:
@@ -74,6 +77,18 @@ def connected(
             if not (may_ask and needed and place.password is None and sys.stdin.isatty()):
                 raise failed(text, e) from None
         place = replace(place, password=question(_prompt(place)))
+
+
+def asked(prompt: str) -> str:
+    """What is typed on the terminal, unseen; nothing is read from where it would be seen."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            return getpass.getpass(prompt)
+        except (getpass.GetPassWarning, EOFError):
+            raise InvalidValue(
+                "there is no terminal to ask for a password on", hint="PGPASSWORD or ~/.pgpass can have it."
+            ) from None
 
 
 def _prompt(place: Place) -> str:

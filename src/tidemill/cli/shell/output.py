@@ -66,7 +66,9 @@ def standard_output() -> Target:
 
 def file_trouble(error: OSError) -> str:
     """What is wrong with a file, as other commands say it."""
-    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    if not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def opened(name: str) -> Target:

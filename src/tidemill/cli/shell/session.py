@@ -31,6 +31,9 @@ CANCEL_SECONDS = 10
 # After so many Ctrl-C for one statement the server is deaf: the connection is given up, not the shell.
 PATIENCE = 3
 
+# Of a notice that Tidemill sends with a SUBSCRIBE, to clients that gather all rows before they show one.
+_FOR_OTHERS = "rows are sent as they come, and there is no end to them"
+
 _ROWS = (pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.TUPLES_CHUNK, pq.ExecStatus.TUPLES_OK)
 _FIELDS = pq.DiagnosticField
 
@@ -42,6 +45,14 @@ class _Text(Loader):
         return bytes(data).decode(errors="replace")
 
 
+def _bytes(sql: str) -> bytes:
+    """As it stood in the file: bytes that are no UTF-8 are for the server to refuse, not for us to change."""
+    try:
+        return sql.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return sql.encode(errors="surrogatepass")
+
+
 class Session:
     """One connection, for one thread. Every method raises `ConnectionLost` when it is gone."""
 
@@ -51,7 +62,7 @@ class Session:
         self._connection = connection
         self._conn = connection.pgconn
         self._conn.nonblocking = 1
-        self._conn.notice_handler = lambda result: on_notice(_text(result.error_message))
+        self._conn.notice_handler = self._told
         self._interrupts = interrupts
         self._on_notice = on_notice
         adapters = AdaptersMap()
@@ -59,6 +70,11 @@ class Session:
         self._texts = Transformer(_Context(adapters))
         # Ctrl-C was pressed during the last statement.
         self.was_cancelled = False
+
+    def _told(self, result: abc.PGresult) -> None:
+        text = _text(result.error_message)
+        if _FOR_OTHERS not in text:
+            self._on_notice(text)
 
     @property
     def conn(self) -> abc.PGconn:
@@ -97,7 +113,7 @@ class Session:
     def run(self, sql: str, *, stream: bool = False) -> Iterator[Event]:
         """Send the text as one message and tell what comes. `stream` gives rows out as soon as no more are
         there. To be taken to its end, or closed: then the statement is cancelled and the rest thrown away."""
-        self._call(lambda: self._conn.send_query(sql.encode(errors="replace")))
+        self._call(lambda: self._conn.send_query(_bytes(sql)))
         if stream or not psycopg.capabilities.has_stream_chunked():
             self._conn.set_single_row_mode()
         else:

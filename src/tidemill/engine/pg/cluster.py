@@ -82,6 +82,13 @@ def _activity(s: Situation) -> Iterable[Record]:
         }
 
 
+def _encryption(s: Situation) -> Iterable[Record]:
+    for row in s.sessions():
+        found = row.encryption
+        known = {"version": found.version, "cipher": found.cipher, "bits": found.bits} if found else {}
+        yield {"pid": row.process_id, "ssl": found is not None, **known}
+
+
 _ROLE = """oid oid, rolname name, rolsuper bool, rolinherit bool, rolcreaterole bool, rolcreatedb bool,
     rolcanlogin bool, rolreplication bool, rolconnlimit int4, rolpassword text, rolvaliduntil timestamptz,
     rolbypassrls bool, rolconfig text[]"""
@@ -138,6 +145,14 @@ CLUSTER_SPECS: list[Spec] = [
         wait_event_type text, wait_event text, state text, backend_xid oid, backend_xmin oid, query_id int8,
         query text, backend_type text""",
         _activity,
+        nulls=True,
+    ),
+    spec(
+        "pg_catalog",
+        "pg_stat_ssl",
+        """pid int4, ssl bool, version text, cipher text, bits int4, client_dn text, client_serial int8,
+        issuer_dn text""",
+        _encryption,
         nulls=True,
     ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.catalog.access import PRIVILEGES, PUBLIC
-from tidemill.catalog.items import DEFAULT_ROLE, SYSTEM_ROLE, Item, Role, is_system
+from tidemill.catalog.items import SYSTEM_ROLE, Item, Role, is_system
 from tidemill.catalog.privileges import access_of, initial_grants, possible_privileges
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.oids import item_oid
@@ -12,7 +12,7 @@ from tidemill.engine.oids import item_oid
 def owner_of(catalog: CatalogState, item: Item | None) -> Role:
     """The role that owns the item (None: something of the system's)."""
     if item is None:
-        return catalog.find_role(DEFAULT_ROLE) or catalog.role(SYSTEM_ROLE)
+        return catalog.role(SYSTEM_ROLE)
     return catalog.get(access_of(catalog, item).owner, Role)
 
 

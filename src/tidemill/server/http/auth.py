@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemill.engine.api import StartupOptions
+from tidemill.engine.api import Encryption, StartupOptions
 from tidemill.errors import TidemillError
 from tidemill.server.auth import Gate, Method, Peer, Refused
 from tidemill.server.http.forms import error_json
@@ -34,6 +34,11 @@ class Caller:
 
     user: str | None = None
     address: str = ""
+    tls: bool = False
+
+    @property
+    def encryption(self) -> Encryption | None:
+        return Encryption() if self.tls else None
 
     def options(
         self, application_name: str, database: str | None = None, *, lasting: bool = True
@@ -44,6 +49,7 @@ class Caller:
             database=database or defaults.database,
             application_name=application_name,
             client_address=self.address,
+            encryption=self.encryption,
             lasting=lasting,
         )
 
@@ -76,19 +82,20 @@ class Login:
                 await answer(scope, receive, send)
                 return
         elif scope["type"] == "websocket":
-            scope[_KEY] = Caller(None, peer(scope).address)
+            who = peer(scope)
+            scope[_KEY] = Caller(None, who.address, who.tls)
         await self._app(scope, receive, send)
 
     async def _caller(self, scope: Scope) -> Caller:
         who = peer(scope)
         said = _basic(Headers(scope=scope))
         if self._gate.method is Method.TRUST or scope["path"] in OPEN:
-            return Caller(said[0] if said else None, who.address)
+            return Caller(said[0] if said else None, who.address, who.tls)
         if said is None:
             raise Refused("this server asks for a role and its password", hint="Send Authorization: Basic.")
         user, password = said
         await self._gate.check_password(user, password, who)
-        return Caller(user, who.address)
+        return Caller(user, who.address, who.tls)
 
 
 def _basic(headers: Headers) -> tuple[str, str] | None:

@@ -280,5 +280,6 @@ def _options(login: Login, who: Caller) -> StartupOptions:
         database=settings.pop("database", defaults.database),
         application_name=settings.pop("application_name", "websocket"),
         client_address=who.address,
+        encryption=who.encryption,
         settings=settings,
     )

@@ -332,7 +332,11 @@ class Connection(asyncio.Protocol):
         self._house.admit(self.process_id, startup.parameters.get("user", ""))
         self._negotiate(startup, line)
         await self._authenticate(startup, line, conversation)
-        options = replace(startup_options(startup), client_address=self._peer.address)
+        options = replace(
+            startup_options(startup),
+            client_address=self._peer.address,
+            encryption=None if self._secure is None else self._secure.encryption,
+        )
         session = self._house.engine.open_session(options, process_id=self.process_id)
         session.on_terminate(self.shut_down)
         try:

@@ -15,6 +15,8 @@ import asyncio
 import ssl
 from typing import Any
 
+from tidemill.engine.api import Encryption
+
 # What one call reads: a TLS record holds at most 16 kB.
 _PIECE = 65_536
 
@@ -96,6 +98,11 @@ class SecureTransport(asyncio.Transport):
     def peer_certificate(self) -> object:
         """The client's certificate as `getpeercert` gives it; None if it showed none."""
         return self._tls.getpeercert() or None
+
+    @property
+    def encryption(self) -> Encryption:
+        name, _, bits = self._tls.cipher() or (None, None, None)
+        return Encryption(self._tls.version(), name, bits)
 
     # -- what the transport below does
 

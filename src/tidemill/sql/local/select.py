@@ -126,6 +126,9 @@ class Select:
         if self.x.series:
             raise NotLocal("set-returning calls beside groups")
         self.x.aggregates = None
+        # What is grouped by, as it is written; a number or a name means what the select list computes there.
+        texts: set[str] = set()
+        listed = [] if any(e.is_star for e in self.query.expressions) else self.query.expressions
         if group_by is not None:
             if any(group_by.args.get(k) for k in ("grouping_sets", "cube", "rollup", "totals", "all")):
                 raise NotLocal("grouping sets")
@@ -134,6 +137,7 @@ class Select:
                 if at is None and isinstance(node, exp.Column) and self.scope.find([], node.name) is None:
                     at = None if node.table else output_column(node, self.names)
                 self.keys.append(self.values[at] if at is not None else self.x.compile(node))
+                texts.add((listed[at].unalias() if at is not None and at < len(listed) else node).sql())
         columns = {k.column for k in self.keys if k.column is not None}
         # Of a relation that is grouped by its OID, all columns are known.
         whole = {
@@ -145,7 +149,6 @@ class Select:
         nodes = [*self.query.expressions, *([] if test is None else [self.query.args["having"]])]
         order = self.query.args.get("order")
         nodes += [o.this for o in order.expressions] if order is not None else []
-        texts = {k.sql() for k in group_by.expressions} if group_by is not None else set[str]()
         for node in nodes:
             self._check_grouped(node, columns, whole, texts)
 

@@ -35,10 +35,12 @@ _OBJECTS = words(
 _TWO_WORD_OBJECTS = frozenset({"access", "default", "event", "foreign", "large", "text", "user"})
 _SHORT_LIVED = "Use WITH for results that one statement needs."
 _HINTS = {
-    **dict.fromkeys(("temp", "temporary", "local", "global"), _SHORT_LIVED),
-    "recursive": "Write CREATE VIEW ... AS WITH RECURSIVE ...",
-    "sequence": "Give values yourself, or use gen_random_uuid() where rows are inserted.",
-    "unlogged": "Leave UNLOGGED out: what is written is durable in every table.",
+    **dict.fromkeys((("CREATE", w) for w in ("temp", "temporary", "local", "global")), _SHORT_LIVED),
+    ("CREATE", "group"): "Use CREATE ROLE: a role with members is a group.",
+    ("CREATE", "recursive"): "Write CREATE VIEW ... AS WITH RECURSIVE ...",
+    ("CREATE", "sequence"): "Give values yourself, or use gen_random_uuid() where rows are inserted.",
+    ("CREATE", "unlogged"): "Leave UNLOGGED out: what is written is durable in every table.",
+    ("ALTER", "default"): "GRANT ... ON ALL TABLES IN SCHEMA is about those that are there.",
 }
 
 
@@ -55,7 +57,7 @@ def refuse_object(cursor: Cursor, verb: str) -> TidemillError:
     name = token.value.upper()
     if token.value in _TWO_WORD_OBJECTS and cursor.following.kind is Kind.WORD:
         name += f" {cursor.following.value.upper()}"
-    return cursor.unsupported(f"{verb} {name}", hint=_HINTS.get(token.value) if verb == "CREATE" else None)
+    return cursor.unsupported(f"{verb} {name}", hint=_HINTS.get((verb, token.value)))
 
 
 def refuse_statement(cursor: Cursor) -> TidemillError:

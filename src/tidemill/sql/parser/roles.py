@@ -44,6 +44,8 @@ _UNGRANTABLE = frozenset(
     {"domain", "foreign", "function", "language", "large", "parameter", "procedure", "routine", "sequence"}
     | {"tablespace", "type"}
 )
+# Of those that are known by two words, both.
+_LONGER = {"valid": "valid until", "connection": "connection limit"}
 _REFUSED_PRIVILEGES = (
     *("truncate", "references", "trigger", "temporary", "temp", "execute", "set", "alter"),
     *("maintain", "createrole", "createdb", "createcluster"),
@@ -75,6 +77,8 @@ def create_user(cursor: Cursor) -> Statement:
 
 def alter_role(cursor: Cursor) -> Statement:
     """After ALTER ROLE or ALTER USER."""
+    if cursor.peek_words("all"):
+        raise cursor.unsupported("ALTER ROLE ALL")
     name = role_name(cursor)
     if cursor.peek_any("rename", "set", "reset", "in"):
         raise cursor.unsupported(f"ALTER ROLE ... {cursor.token.value.upper()}")
@@ -108,7 +112,8 @@ def _options(cursor: Cursor, statement: str) -> RoleOptions:
                 raise _twice(offset)
             password = _password(cursor, statement)
         elif cursor.peek_any(*_REFUSED):
-            raise cursor.unsupported(f"{statement} ... {cursor.token.value.upper()}")
+            word = cursor.token.value
+            raise cursor.unsupported(f"{statement} ... {_LONGER.get(word, word).upper()}")
         elif cursor.peek_words("in", "role") or cursor.peek_any("role", "user"):
             raise cursor.unsupported(f"{statement} ... IN ROLE", hint="Use GRANT role TO member.")
         else:
@@ -222,12 +227,13 @@ def _privileges(cursor: Cursor, verb: str) -> tuple[str, ...]:
     found: list[str] = []
     while True:
         if cursor.peek_any(*_REFUSED_PRIVILEGES):
-            raise cursor.unsupported(f"{verb} {cursor.token.value.upper()}")
+            hint = "GRANT DELETE lets TRUNCATE too." if cursor.token.value == "truncate" else None
+            raise cursor.unsupported(f"{verb} {cursor.token.value.upper()}", hint=hint)
         if not cursor.peek_any(*_PRIVILEGES):
             raise cursor.error()
         name = cursor.advance().value.upper()
         if cursor.peek_symbol("("):
-            raise cursor.unsupported("privileges on columns", hint="Make a view of the columns.")
+            raise cursor.unsupported(f"{verb} on columns", hint="Make a view of the columns.")
         found.append("USAGE" if name == "CONNECT" else name)
         if not cursor.accept_symbol(","):
             return tuple(dict.fromkeys(found))

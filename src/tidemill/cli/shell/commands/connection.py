@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
-
 from psycopg.conninfo import conninfo_to_dict
 
 from tidemill.cli.shell.commands.registry import Call, command
+from tidemill.cli.shell.connecting import asked
 from tidemill.cli.shell.shell import Shell
 from tidemill.cli.shell.variables import literal
 from tidemill.errors import InvalidValue, TidemillError, Unsupported
@@ -63,8 +62,8 @@ def password(call: Call) -> None:
     words = call.words
     conn = shell.ready().conn
     user = words[0] if words else conn.user.decode()
-    new = getpass.getpass(f'Enter new password for user "{user}": ')
-    if new != getpass.getpass("Enter it again: "):
+    new = asked(f'Enter new password for user "{user}": ')
+    if new != asked("Enter it again: "):
         raise InvalidValue("the passwords did not match")
     verifier = conn.encrypt_password(new.encode(), user.encode(), b"scram-sha-256").decode()
     name = '"' + user.replace('"', '""') + '"'

@@ -121,11 +121,12 @@ def settings(call: Call) -> Next | None:
 def roles(call: Call) -> Next | None:
     table = call.shell.query(catalogs.roles(parse(call.pattern), system="S" in call.name))
     rows: list[Row] = []
-    for name, *flags in table.rows:
+    for name, *flags, groups in table.rows:
         # Two of them are worth telling when they are off.
         told = [flag == ("f" if i in (1, 4) else "t") for i, flag in enumerate(flags)]
-        rows.append((name, ", ".join(word for word, tell in zip(_ROLE_WORDS, told, strict=True) if tell)))
-    columns = (Column("Role name", _TEXT), Column("Attributes", _TEXT))
+        words = ", ".join(word for word, tell in zip(_ROLE_WORDS, told, strict=True) if tell)
+        rows.append((name, words, groups))
+    columns = (Column("Role name", _TEXT), Column("Attributes", _TEXT), Column("Member of", _TEXT))
     call.shell.printer.table(columns, rows, title="List of roles")
     return None
 
