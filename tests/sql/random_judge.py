@@ -33,7 +33,7 @@ _INNER_WORDS = ("Traceback", "py4j", "org.apache", "java.", "pyarrow", "Assertio
 # numeric holds 38 digits here.
 _LIMITS = ("value overflows numeric format", "numeric field overflow")
 # Constants are read before any row is.
-_OF_CONSTANTS = ("not recognized", "invalid regular expression", "invalid input syntax")
+_OF_CONSTANTS = ("not recognized", "invalid regular expression", "invalid input syntax", "LIKE pattern")
 
 _FLOATS = (700, 701)
 _NUMERIC = 1700
