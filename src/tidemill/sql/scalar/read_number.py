@@ -21,6 +21,8 @@ def to_number(text: str, template: str) -> Decimal | None:
     if picture.roman:
         raise Unsupported('"RN" in to_number() is not supported')
     found = _Reader(picture, text).read()
+    if abs(found) >= Decimal(10) ** (picture.before + picture.shift):
+        raise InvalidValue("numeric field overflow", sqlstate="22003")
     if picture.times:
         found = found.scaleb(-picture.shift, _EXACT)
     return found
