@@ -26,7 +26,7 @@ BAD_SHARE = 3
 # Up to this length one thing may be expected to be wrong with an expression.
 SHORT = 60
 # Relative; of what is the platform's, or the order's in which numbers are added.
-NEAR = 1e-12
+NEAR = 1e-9
 # An error that says these is no answer to a user.
 _INNER_WORDS = ("Traceback", "py4j", "org.apache", "java.", "pyarrow", "AssertionError", "Exception")
 

@@ -125,7 +125,7 @@ class _Reader:
             if following in "+-":
                 self.sign = following
                 self.at += 1
-        elif not read and not self.p.sign and not self.p.plus and not self.p.minus:
+        elif not read and not self.p.sign and (self.p.plus or self.p.minus):
             ch = self.text[self.at]
             if ch == "-" or (self.p.bracket and ch == "<"):
                 self.sign = "-"

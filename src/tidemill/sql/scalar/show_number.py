@@ -18,8 +18,14 @@ _DOUBLE_DIGITS, _SINGLE_DIGITS = 15, 6
 def whole(value: int, template: str, bits: int = 64) -> str:
     """to_char of int4 and int8."""
     picture = read_number_picture(template)
-    if picture.times and not -(1 << bits - 1) <= value * 10**picture.shift < 1 << bits - 1:
-        raise InvalidValue(f"{'bigint' if bits == 64 else 'integer'} out of range", sqlstate="22003")
+    if picture.times:
+        shifted = value * 10**picture.shift
+        if bits == 64 and not -(1 << 63) <= shifted < 1 << 63:
+            raise InvalidValue("bigint out of range", sqlstate="22003")
+        if bits == 32:
+            # PostgreSQL multiplies without a look at the range.
+            wrapped = (shifted + (1 << 31)) % (1 << 32) - (1 << 31)
+            return numeric(Decimal(wrapped).scaleb(-picture.shift, _EXACT), template)
     if picture.science:
         return f"{float(value): .{picture.behind}e}"
     if picture.roman:

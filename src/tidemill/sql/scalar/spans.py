@@ -196,8 +196,10 @@ def make_interval(
     minutes: int = 0,
     seconds: float = 0.0,
 ) -> Interval:
-    if math.isnan(seconds) or math.isinf(seconds * 1_000_000):
+    if math.isnan(seconds) or math.isinf(seconds):
         raise out_of_range()
+    if math.isinf(seconds * 1_000_000):
+        raise InvalidValue("value out of range: overflow", sqlstate="22003")
     micros = (hours * 3600 + minutes * 60) * MICROS_PER_SECOND + round(seconds * 1_000_000)
     return checked(years * 12 + months, weeks * 7 + days, micros)
 
