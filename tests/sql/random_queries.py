@@ -296,7 +296,7 @@ class Queries:
             return f"{self._value(source, INT)} BETWEEN 0 AND 3"
         if kind == 8:
             return f"{self._value(source, TEXT)} LIKE {rng.choice(_LIKES)}"
-        return f"{name} {rng.choice(('=', '<>', '<', '>=', 'IS DISTINCT FROM'))} {self._value(source, t)}"
+        return f"{name} {rng.choice(('=', '<>', '<', '>=', 'IS DISTINCT FROM'))} ({self._value(source, t)})"
 
     def _subvalue(self, source: Source) -> str:
         call = self.rng.choice(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 SEED = int(os.environ.get("TIDEMILL_TEST_SEED", "1"))
 # In `make test`: seconds. In `make chaos`: a quarter of an hour each.
-FEW_EXPRESSIONS, FEW_AGGREGATES, FEW_QUERIES = 120, 60, 25
+FEW_EXPRESSIONS, FEW_AGGREGATES, FEW_QUERIES = 60, 40, 15
 MANY_EXPRESSIONS, MANY_AGGREGATES, MANY_QUERIES = 4000, 2000, 2000
 # Expressions that are judged before the next ones are asked of PostgreSQL.
 ROUND = 400

@@ -23,6 +23,7 @@ from tidemill.sql.functions.tree import (
     cast_to,
     decimal,
     if_,
+    integer,
     is_infinite,
     lambda_,
     lambda_pair,
@@ -129,6 +130,10 @@ def _number_cast(source: SqlType, target: SqlType) -> Callable[[Tree], Tree] | N
         return lambda v: unsigned(_whole(v, s), t)
     if s is Kind.NUMERIC and t in SIGNED:
         return lambda v: cast_to(_whole(v, s), target)
+    if s in INTEGERS and t is Kind.FLOAT4:
+        # Spark takes CAST(CAST(i AS FLOAT) AS DOUBLE) for CAST(i AS DOUBLE), with the digits that a real has
+        # lost; a sum it leaves.
+        return lambda v: add(cast(v, "FLOAT"), cast(integer(0), "FLOAT"))
     if s in INTEGERS | FLOATS | {Kind.NUMERIC} and t in SIGNED | FLOATS | {Kind.NUMERIC}:
         return lambda v: cast_to(v, target)
     return None

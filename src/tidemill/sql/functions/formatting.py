@@ -22,7 +22,7 @@ def _install() -> None:
     by_row("to_char", (TIMESTAMP, TEXT), TEXT, show_time.timestamp)
     by_row("to_char", (TIMESTAMPTZ, TEXT), TEXT, show_time.timestamptz, zoned=True)
     by_row("to_char", (INTERVAL, TEXT), TEXT, show_time.interval)
-    by_row("to_char", (INT4, TEXT), TEXT, show_number.whole)
+    by_row("to_char", (INT4, TEXT), TEXT, lambda value, template: show_number.whole(value, template, 32))
     by_row("to_char", (INT8, TEXT), TEXT, show_number.whole)
     by_row("to_char", (NUMERIC, TEXT), TEXT, show_number.numeric)
     by_row("to_char", (FLOAT4, TEXT), TEXT, show_number.single)

@@ -81,7 +81,7 @@ def _quadrant(x: float) -> tuple[float, int]:
 
 
 def _divided(a: float, b: float) -> float:
-    return a / b if b else math.copysign(math.inf, a)
+    return a / b if b else math.copysign(math.inf, a) * math.copysign(1, b)
 
 
 def tand(x: float) -> float:

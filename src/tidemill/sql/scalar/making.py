@@ -157,7 +157,9 @@ def _offset(span: Interval) -> int:
     if span[0] or span[1]:
         shown = format_value(dict(zip(("months", "days", "micros"), span, strict=True)), INTERVAL)
         raise InvalidValue(f'interval time zone "{shown}" must not include months or days', sqlstate="22023")
-    return span[2]
+    # Whole seconds, as PostgreSQL counts offsets.
+    seconds = abs(span[2]) // 1_000_000
+    return (seconds if span[2] > 0 else -seconds) * 1_000_000
 
 
 def at_offset(local: int, span: Interval) -> int:

@@ -7,7 +7,11 @@ from functools import lru_cache
 
 from tidemill.errors import SyntaxError_
 
-_WORDS = ("EEEE", "FM", "MI", "PL", "SG", "PR", "RN", "TH", "B", "S", "L", "G", "D", "V", "9", "0", ".", ",")
+# B and C mean nothing, and are no text.
+_WORDS = (
+    *("EEEE", "FM", "MI", "PL", "SG", "PR", "RN", "TH"),
+    *("B", "C", "S", "L", "G", "D", "V", "9", "0", ".", ","),
+)
 KEYWORDS = sorted({*_WORDS, *(w.lower() for w in _WORDS)}, key=len, reverse=True)
 
 

@@ -66,6 +66,8 @@ def overlay(data: bytes, new: bytes, start: int, length: int | None = None) -> b
     count = len(new) if length is None else length
     if start < 1:
         raise InvalidValue("negative substring length not allowed", sqlstate="22011")
+    if not -(1 << 31) <= start + count < 1 << 31:
+        raise InvalidValue("integer out of range", sqlstate="22003")
     return data[: start - 1] + new + data[max(start - 1 + count, 0) :]
 
 
@@ -145,13 +147,22 @@ def decode(text: str, form: str) -> bytes:
 
 
 def _from_hex(text: str) -> bytes:
-    digits = [ch for ch in text if ch not in " \n\t\r"]
-    bad = next((ch for ch in digits if ch not in "0123456789abcdefABCDEF"), None)
-    if bad is not None:
-        raise InvalidValue(f'invalid hexadecimal digit: "{bad}"', sqlstate="22023")
-    if len(digits) % 2:
-        raise InvalidValue("invalid hexadecimal data: odd number of digits", sqlstate="22023")
-    return bytes.fromhex("".join(digits))
+    """Blanks may stand between bytes, not within one."""
+    out = bytearray()
+    at = 0
+    while at < len(text):
+        if text[at] in " \n\t\r":
+            at += 1
+            continue
+        pair = text[at : at + 2]
+        bad = next((ch for ch in pair if ch not in "0123456789abcdefABCDEF"), None)
+        if bad is not None:
+            raise InvalidValue(f'invalid hexadecimal digit: "{bad}"', sqlstate="22023")
+        if len(pair) < 2:
+            raise InvalidValue("invalid hexadecimal data: odd number of digits", sqlstate="22023")
+        out.append(int(pair, 16))
+        at += 2
+    return bytes(out)
 
 
 def _from_base64(text: str) -> bytes:

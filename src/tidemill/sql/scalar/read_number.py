@@ -21,6 +21,8 @@ def to_number(text: str, template: str) -> Decimal | None:
     if picture.roman:
         raise Unsupported('"RN" in to_number() is not supported')
     found = _Reader(picture, text).read()
+    if abs(found) >= Decimal(10) ** (picture.before + picture.shift):
+        raise InvalidValue("numeric field overflow", sqlstate="22003")
     if picture.times:
         found = found.scaleb(-picture.shift, _EXACT)
     return found
@@ -123,7 +125,7 @@ class _Reader:
             if following in "+-":
                 self.sign = following
                 self.at += 1
-        elif not read and not self.p.sign and not self.p.plus and not self.p.minus:
+        elif not read and not self.p.sign and (self.p.plus or self.p.minus):
             ch = self.text[self.at]
             if ch == "-" or (self.p.bracket and ch == "<"):
                 self.sign = "-"

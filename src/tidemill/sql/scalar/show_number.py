@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_HALF_UP, Context, Decimal
 
-from tidemill.errors import Unsupported
+from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql.scalar.number_picture import NumberPicture, read_number_picture
 from tidemill.sql.scalar.show_time import ordinal
 
@@ -15,9 +15,17 @@ _EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
 _DOUBLE_DIGITS, _SINGLE_DIGITS = 15, 6
 
 
-def whole(value: int, template: str) -> str:
+def whole(value: int, template: str, bits: int = 64) -> str:
     """to_char of int4 and int8."""
     picture = read_number_picture(template)
+    if picture.times:
+        shifted = value * 10**picture.shift
+        if bits == 64 and not -(1 << 63) <= shifted < 1 << 63:
+            raise InvalidValue("bigint out of range", sqlstate="22003")
+        if bits == 32:
+            # PostgreSQL multiplies without a look at the range.
+            wrapped = (shifted + (1 << 31)) % (1 << 32) - (1 << 31)
+            return numeric(Decimal(wrapped).scaleb(-picture.shift, _EXACT), template)
     if picture.science:
         return f"{float(value): .{picture.behind}e}"
     if picture.roman:
@@ -55,7 +63,9 @@ def _float(value: float, template: str, digits: int) -> str:
         if picture.science or picture.roman:
             raise Unsupported("to_char() of NaN or infinity with EEEE or RN is not supported")
         text = "NaN" if math.isnan(value) else "Infinity"
-        return _Walk(picture, text, "-" if value < 0 else "+", picture.before, picture.behind).run()
+        before = picture.before + (picture.shift if picture.times else 0)
+        behind = _behind(len(text), picture.behind, digits)
+        return _Walk(picture, text, "-" if value < 0 else "+", before, behind).run()
     if picture.roman:
         return _roman(round(value), picture)
     if picture.science:
@@ -64,14 +74,15 @@ def _float(value: float, template: str, digits: int) -> str:
     if picture.times:
         value *= 10.0**picture.shift
         before += picture.shift
-    length = len(f"{abs(value):.0f}")
-    if length >= digits:
-        behind = 0
-    elif length + behind > digits:
-        behind = digits - length
+    behind = _behind(len(f"{abs(value):.0f}"), behind, digits)
     text = f"{value:.{behind}f}"
     sign = "-" if text.startswith("-") else "+"
     return _Walk(picture, text.lstrip("-"), sign, before, behind).run()
+
+
+def _behind(length: int, behind: int, digits: int) -> int:
+    """As many digits behind the point as a float has, of those that are asked for."""
+    return 0 if length >= digits else min(behind, digits - length)
 
 
 def _science(value: Decimal, picture: NumberPicture) -> str:

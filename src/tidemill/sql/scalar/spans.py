@@ -40,7 +40,8 @@ def is_endless(stamp: int) -> bool:
 
 def checked(months: int, days: int, micros: int) -> Interval:
     made = (months, days, micros)
-    fits = abs(months) < 1 << 31 and abs(days) < 1 << 31 and abs(micros) < 1 << 63
+    widths = ((months, 31), (days, 31), (micros, 63))
+    fits = all(-(1 << bits) <= part < 1 << bits for part, bits in widths)
     if not fits or is_infinite(made):
         raise out_of_range()
     return made
@@ -197,6 +198,8 @@ def make_interval(
 ) -> Interval:
     if math.isnan(seconds) or math.isinf(seconds):
         raise out_of_range()
+    if math.isinf(seconds * 1_000_000):
+        raise InvalidValue("value out of range: overflow", sqlstate="22003")
     micros = (hours * 3600 + minutes * 60) * MICROS_PER_SECOND + round(seconds * 1_000_000)
     return checked(years * 12 + months, weeks * 7 + days, micros)
 

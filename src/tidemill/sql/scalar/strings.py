@@ -32,6 +32,8 @@ def overlay(text: str, new: str, start: int, length: int | None = None) -> str:
     count = len(new) if length is None else length
     if start < 1:
         raise InvalidValue("negative substring length not allowed", sqlstate="22011")
+    if not -(1 << 31) <= start + count < 1 << 31:
+        raise InvalidValue("integer out of range", sqlstate="22003")
     end = max(start - 1 + count, 0)
     return text[: start - 1] + new + text[end:]
 
