@@ -78,6 +78,7 @@ pytestmark = pytest.mark.server
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     # A fault in the second secret, and a key of a store that is not used.
     env = {"TIDEMILL_FAILPOINTS": "secrets.written=error@2", "TIDEMILL_S3_SECRET_ACCESS_KEY": KEY}
+    env["TIDEMILL_RETAIN_HISTORY"] = "6h"
     server = Guarded(tmp_path_factory.mktemp("guarded"), env)
     try:
         server.start()
@@ -224,6 +225,15 @@ def test_limits_of_the_system_hold_at_once(guarded: Guarded) -> None:
         finally:
             root.execute("ALTER SYSTEM RESET max_connections")
         psycopg.connect(dsn).close()
+
+
+def test_what_the_server_was_started_with_is_shown(guarded: Guarded) -> None:
+    with psycopg.connect(guarded.sql_dsn, autocommit=True) as root:
+        assert root.execute("SHOW default_retain_history").fetchone() == ("6h",)
+        root.execute("ALTER SYSTEM SET default_retain_history = '90min'")
+        assert root.execute("SHOW default_retain_history").fetchone() == ("90min",)
+        root.execute("ALTER SYSTEM RESET default_retain_history")
+        assert root.execute("SHOW default_retain_history").fetchone() == ("6h",)
 
 
 def test_whether_a_session_is_encrypted_is_told(guarded: Guarded) -> None:

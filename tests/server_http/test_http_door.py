@@ -274,6 +274,9 @@ def test_host_and_origin_are_checked_before_all_else() -> None:
             answer = await door.client.post("/api/sql", json={"query": "ok"}, headers=headers)
             assert answer.status_code == status, (host, origin)
             assert len(door.engine.sessions) - before == (1 if status == 200 else 0)
+            if status == 403:
+                hint = answer.json()["error"]["hint"]
+                assert ("--http-hosts" in hint) == (host != "localhost:6876"), (host, origin, hint)
 
     with_door(work, hosts=["mill.example"])
 

@@ -52,7 +52,7 @@ from tidemill.engine.system_relations import SessionRow
 from tidemill.engine.texts import Texts
 from tidemill.engine.transaction import Transaction
 from tidemill.engine.turns import Turns
-from tidemill.engine.variables import SYSTEM_PARAMETERS, VariableRow
+from tidemill.engine.variables import RETAIN_PARAMETER, SYSTEM_PARAMETERS, VariableRow
 from tidemill.errors import Internal, Notice, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
@@ -233,9 +233,13 @@ class TidemillEngine:
 
     def system_value(self, name: str) -> str:
         """Of a parameter that ALTER SYSTEM sets."""
-        parameter = SYSTEM_PARAMETERS[name]
         item = self.catalog.state.find_parameter(name)
-        return parameter.default if item is None else item.value
+        if item is not None:
+            return item.value
+        parameter = SYSTEM_PARAMETERS[name]
+        if name == RETAIN_PARAMETER:
+            return parameter.check(name, f"{self.config.retain_history}ms")
+        return parameter.default
 
     @property
     def max_connections(self) -> int:

@@ -10,7 +10,7 @@ import logging
 import threading
 
 from tidemill.catalog.store import Catalog
-from tidemill.engine.variables import duration_ms
+from tidemill.engine.variables import RETAIN_PARAMETER, duration_ms
 from tidemill.errors import TidemillError
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
@@ -70,7 +70,7 @@ class Maintenance:
 
     def round(self) -> None:
         """One look at everything."""
-        parameter = self._catalog.state.find_parameter("default_retain_history")
+        parameter = self._catalog.state.find_parameter(RETAIN_PARAMETER)
         retain = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
         # Asked before anything is let go: what they let go of from here on is let go a round later.
         kept = self._views.unheld() | self._sinks.unheld()

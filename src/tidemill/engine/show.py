@@ -56,8 +56,7 @@ def plan_show_variable(session: EngineSession, statement: ast.ShowVariable) -> P
 
 
 def system_value(s: EngineSession, parameter: Variable) -> str:
-    item = s.engine.catalog.state.find_parameter(parameter.name)
-    return parameter.default if item is None else item.value
+    return s.engine.system_value(parameter.name)
 
 
 def system_number(s: EngineSession, name: str) -> int:

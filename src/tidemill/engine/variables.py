@@ -340,6 +340,9 @@ _SESSION = [
     *_unused(),
 ]
 
+# Without ALTER SYSTEM SET it is what the server was started with (`--retain-history`).
+RETAIN_PARAMETER = "default_retain_history"
+
 _SYSTEM = [
     Variable(
         "max_result_size",
@@ -361,7 +364,7 @@ _SYSTEM = [
     ),
     Variable("max_connections", "5000", _integer(1, 100_000), "Sessions at one time."),
     Variable(
-        "default_retain_history",
+        RETAIN_PARAMETER,
         "1h",
         _duration,
         "How far back AS OF reaches unless the relation says otherwise.",

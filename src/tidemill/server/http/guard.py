@@ -30,25 +30,26 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
-            reason = self.refusal(Headers(scope=scope))
-            if reason is not None:
-                error = {"error": {"message": reason, "code": "28000", "hint": _HINT}}
+            refusal = self.refusal(Headers(scope=scope))
+            if refusal is not None:
+                reason, hint = refusal
+                error = {"error": {"message": reason, "code": "28000", "hint": hint}}
                 await JSONResponse(error, status_code=403)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def refusal(self, headers: Headers) -> str | None:
-        """Why the request is refused; None if it is not."""
+    def refusal(self, headers: Headers) -> tuple[str, str] | None:
+        """Why the request is refused, and what to do; None if it is not."""
         hosts = headers.getlist("host")
         if len(hosts) != 1:
-            return "the request must name one Host"
+            return "the request must name one Host", _HOST_HINT
         host = hosts[0].strip().lower()
         match = _HOST.fullmatch(host)
         if match is None or not self._known(match["name"]):
-            return "the request's Host is not a name of this server"
+            return "the request's Host is not a name of this server", _HOST_HINT
         for origin in headers.getlist("origin"):
             if origin.lower() not in (f"http://{host}", f"https://{host}"):
-                return "the request comes from a page of another origin"
+                return "the request comes from a page of another origin", _ORIGIN_HINT
         return None
 
     def _known(self, name: str) -> bool:
@@ -61,4 +62,5 @@ class Guard:
         return True
 
 
-_HINT = "Use localhost or an IP address, or name the host with --http-hosts."
+_HOST_HINT = "Use localhost or an IP address, or name the host with --http-hosts."
+_ORIGIN_HINT = "Let the page's own server ask, or send the page from this one's address, behind a proxy."
