@@ -25,11 +25,13 @@ from tidemill.sql.functions.tree import (
     if_,
     integer,
     is_infinite,
+    is_null,
     lambda_,
     lambda_pair,
     let,
     lt,
     not_,
+    null,
     raise_error,
     string,
     sub,
@@ -120,8 +122,13 @@ def _number_cast(source: SqlType, target: SqlType) -> Callable[[Tree], Tree] | N
     if s is Kind.OID or t is Kind.OID:
         return lambda v: cast_to(v, target) if s in SIGNED | {Kind.OID} else v
     if s in FLOATS and t is Kind.NUMERIC:
-        digits = _FLOAT_DIGITS[s]
-        return lambda v: cast_to(call("format_string", string(f"%.{digits}e"), v), target)
+        shape = f"%.{_FLOAT_DIGITS[s]}e"
+
+        def written(v: Tree) -> Tree:
+            # Of NULL Spark writes the word.
+            return if_(is_null(v), null(), cast_to(call("format_string", string(shape), v.copy()), target))
+
+        return lambda v: let(v, written)
     if s in FLOATS and t in SIGNED:
         return lambda v: cast_to(call("rint", v), target)
     if s is Kind.FLOAT8 and t is Kind.FLOAT4:
