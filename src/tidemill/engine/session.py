@@ -135,9 +135,9 @@ class EngineSession:
         # The last answer of `privileges`, and the variables it was made from.
         self._privileges: Privileges | None = None
         self._privileges_at = self.variables.generation
-        # The last answer of `info`, and the variables and the catalog it was made from.
+        # The last answer of `info`, and of which variables and which time of the catalog it was made.
         self._info: SessionInfo | None = None
-        self._info_at: tuple[int, CatalogState] | None = None
+        self._info_at = (0, 0)
         # Whether the statement that runs now has begun the transaction.
         self.first = False
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
@@ -462,7 +462,8 @@ class EngineSession:
         """What session functions answer; `now` is the transaction's."""
         started = self.transaction.started if self.transaction is not None else datetime.now(UTC)
         known, catalog = self._info, self.engine.catalog.state
-        if known is None or known.now != started or self._info_at != (self.variables.generation, catalog):
+        at = (self.variables.generation, catalog.time)
+        if known is None or known.now != started or self._info_at != at:
             known = self._info = SessionInfo(
                 database=self.database,
                 schemas=self._schemas(catalog),
@@ -475,7 +476,7 @@ class EngineSession:
                 version=VERSION,
                 statement=lambda: self._statement_began,
             )
-            self._info_at = (self.variables.generation, catalog)
+            self._info_at = at
         return known
 
     def _schemas(self, catalog: CatalogState) -> tuple[str, ...]:
