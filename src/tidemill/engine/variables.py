@@ -406,6 +406,7 @@ ALIASES = {
 _LISTS = frozenset({"datestyle", "search_path"})
 
 SESSION_VARIABLES: Mapping[str, Variable] = {v.name: v for v in _SESSION}
+_DEFAULTS = {v.name: v.default for v in _SESSION}
 SYSTEM_PARAMETERS: Mapping[str, Variable] = {v.name: v for v in _SYSTEM}
 # As clients spell them in ParameterStatus.
 REPORTED_NAMES = {"datestyle": "DateStyle", "intervalstyle": "IntervalStyle", "timezone": "TimeZone"}
@@ -485,14 +486,19 @@ class Variables:
     def get(self, name: str) -> str:
         if (compute := self._computed.get(name)) is not None:
             return compute()
+        # Asked some times for each statement: no calls here.
         found = self._local.get(name)
         if found is None:
             found = self._values.get(name)
-        return self._reset_value(name) if found is None else found
+            if found is None:
+                found = self._asked.get(name)
+                if found is None:
+                    found = _DEFAULTS.get(name)
+        return self.find(name).default if found is None else found
 
     def _reset_value(self, name: str) -> str:
         found = self._asked.get(name)
-        return (SESSION_VARIABLES.get(name) or self.find(name)).default if found is None else found
+        return self.find(name).default if found is None else found
 
     def set(self, name: str, value: str, *, local: bool = False) -> Variable:
         self._make(name)

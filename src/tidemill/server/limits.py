@@ -91,6 +91,10 @@ SHARED_BYTES = 64 * MB
 COPY_BLOCK_BYTES = 1 * MB
 
 
+# The lowest that `max_result_size` can be.
+LEAST_RESULT_BYTES = 1 << 10
+
+
 def result_limit(session: Session) -> int:
     """The bytes that a SELECT of the session may send now."""
     return int(session.setting("max_result_size") or MAX_RESULT_BYTES)

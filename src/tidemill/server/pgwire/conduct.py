@@ -8,6 +8,7 @@ server; the tag of a statement whose commit fails is never sent; notices go out 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from tidemill.engine.api import (
     Complete,
@@ -211,7 +212,7 @@ class Conductor:
                 case Rows():
                     formats = (BINARY if outcome.binary else TEXT,) * len(outcome.columns)
                     shape = self._line.shapes.of(outcome.columns, formats, self._line.timezone)
-                    stream = RowStream(outcome, formats, result_limit(self._session))
+                    stream = RowStream(outcome, formats, partial(result_limit, self._session))
                     try:
                         if outcome.endless and self._hears_notices():
                             self._line.outbox.put(replies.notice_response(_AS_THEY_COME))

@@ -8,6 +8,7 @@ checked before anything runs.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from tidemill.engine.api import Complete, CopyIn, CopyOut, EmptyQuery, Param, Rows, Session
 from tidemill.errors import InvalidTransactionState, InvalidValue
@@ -128,7 +129,7 @@ class Extended:
                 return None
             case Rows():
                 # The portal owns the rows before anything can go wrong: whoever drops it releases them.
-                limit = result_limit(self._session)
+                limit = partial(result_limit, self._session)
                 portal.stream = RowStream(outcome, portal.result_formats, limit)
                 return await self._send(portal, portal.stream, max_rows)
             case CopyOut():

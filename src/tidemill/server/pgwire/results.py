@@ -9,7 +9,7 @@ error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pyarrow as pa
 
@@ -56,6 +56,7 @@ class RowStream:
 
     __slots__ = (
         "_ahead",
+        "_ask",
         "_at",
         "_batch",
         "_encoder",
@@ -68,11 +69,13 @@ class RowStream:
         "_sent_bytes",
     )
 
-    def __init__(self, rows: Rows, formats: Sequence[int], limit: int = limits.MAX_RESULT_BYTES) -> None:
+    def __init__(self, rows: Rows, formats: Sequence[int], limit: Callable[[], int] | None = None) -> None:
         """`formats` as Bind carries them; `send` raises if they do not fit the columns, or if there are more
-        than `limit` bytes."""
+        bytes than `limit` says."""
         self._rows = rows
-        self._limit = limit
+        # No limit is lower: only what is longer has to ask for it.
+        self._limit = limits.LEAST_RESULT_BYTES
+        self._ask = limit
         self._formats = formats
         # Made by the first `send`.
         self._encoder: RowEncoder | None = None
@@ -217,7 +220,10 @@ class RowStream:
 
     def _count(self, size: int) -> None:
         self._sent_bytes += size
-        if self._sent_bytes > self._limit and self._rows.tag not in _UNLIMITED_TAGS:
+        if self._sent_bytes <= self._limit or self._rows.tag in _UNLIMITED_TAGS:
+            return
+        self._limit = limits.MAX_RESULT_BYTES if self._ask is None else self._ask()
+        if self._sent_bytes > self._limit:
             raise LimitExceeded(
                 f"result exceeds the limit of {self._limit} bytes",
                 hint="Narrow the query, or read it with COPY (...) TO STDOUT.",
