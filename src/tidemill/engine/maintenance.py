@@ -10,7 +10,8 @@ import logging
 import threading
 
 from tidemill.catalog.store import Catalog
-from tidemill.engine.variables import RETAIN_PARAMETER, duration_ms
+from tidemill.engine.setting_checks import duration_ms
+from tidemill.engine.variables import RETAIN_PARAMETER
 from tidemill.errors import TidemillError
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion

@@ -9,15 +9,28 @@ defaults of an environment: they live in the catalog and `mz_system` changes the
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 from tidemill.engine import unused_settings
-from tidemill.engine.pg.zones import zone_names
+from tidemill.engine.setting_checks import (
+    CannotChange,
+    boolean,
+    duration,
+    duration_ms,
+    float_digits,
+    integer,
+    isolation,
+    number,
+    one_of,
+    only,
+    size,
+    text,
+    timezone,
+    utf8,
+)
 from tidemill.errors import InvalidValue, LimitExceeded, TidemillError, UndefinedObject
 from tidemill.sql.names import quote_ident
 
@@ -26,203 +39,6 @@ SERVER_VERSION_NUM = "160004"
 # version(): drivers look for PostgreSQL's number in it.
 VERSION = f"PostgreSQL {SERVER_VERSION} (Tidemill {importlib.metadata.version('tidemill')})"
 MAX_IDENTIFIER_LENGTH = 255
-
-ISOLATION_LEVELS = {
-    "strict serializable": "strict serializable",
-    "serializable": "serializable",
-    # PostgreSQL's weaker levels are served by a stronger one, as the SQL standard allows.
-    "repeatable read": "serializable",
-    "read committed": "serializable",
-    "read uncommitted": "serializable",
-}
-
-
-class CannotChange(TidemillError):
-    """The variable is read-only, or only one value is possible."""
-
-    sqlstate = "55P02"
-
-
-def _invalid(name: str, value: str, hint: str | None = None) -> InvalidValue:
-    return InvalidValue(f'invalid value for parameter "{name}": "{value}"', sqlstate="22023", hint=hint)
-
-
-def _text(name: str, value: str) -> str:
-    del name
-    return value
-
-
-def _boolean(name: str, value: str) -> str:
-    v = value.strip().lower()
-    if v in ("on", "true", "t", "yes", "y", "1"):
-        return "on"
-    if v in ("off", "false", "f", "no", "n", "0"):
-        return "off"
-    raise InvalidValue(f'parameter "{name}" requires a Boolean value', sqlstate="22023")
-
-
-_DURATION = re.compile(r"^\s*(-?\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?\s*$")
-_UNIT_MS = {"us": 0.001, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-MAX_DURATION_MS = 2**31 - 1  # PostgreSQL's own bound for millisecond settings
-
-
-def duration_ms(name: str, value: str) -> int:
-    """Milliseconds of `'5s'`, `'250ms'`, `'1min'` or a bare number of milliseconds."""
-    m = _DURATION.match(value)
-    if m is None:
-        raise _invalid(
-            name, value, 'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".'
-        )
-    ms = float(m.group(1)) * _UNIT_MS[m.group(2) or "ms"]
-    if not 0 <= ms <= MAX_DURATION_MS:
-        raise InvalidValue(
-            f'{ms:g} ms is outside the valid range for parameter "{name}" (0 .. {MAX_DURATION_MS})',
-            sqlstate="22023",
-        )
-    return round(ms)
-
-
-def _duration(name: str, value: str) -> str:
-    ms = duration_ms(name, value)
-    for unit in ("d", "h", "min", "s"):
-        size = int(_UNIT_MS[unit])
-        if ms and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms" if ms else "0"
-
-
-def _integer(low: int, high: int) -> Callable[[str, str], str]:
-    def check(name: str, value: str) -> str:
-        try:
-            n = int(value.strip())
-        except ValueError:
-            raise _invalid(name, value) from None
-        if not low <= n <= high:
-            raise InvalidValue(
-                f'{n} is outside the valid range for parameter "{name}" ({low} .. {high})', sqlstate="22023"
-            )
-        return str(n)
-
-    return check
-
-
-def _number(name: str, value: str) -> str:
-    try:
-        n = float(value.strip())
-    except ValueError:
-        raise _invalid(name, value) from None
-    if not 0 <= n < math.inf:
-        raise InvalidValue(
-            f'{n:g} is outside the valid range for parameter "{name}" (0 .. 1.79769e+308)', sqlstate="22023"
-        )
-    return f"{n:g}"
-
-
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)?\s*")
-_UNIT_KB = {"B": 1 / 1024, "kB": 1, "MB": 1 << 10, "GB": 1 << 20, "TB": 1 << 30}
-_LEAST_KB = 64
-
-
-def _size(name: str, value: str) -> str:
-    """Kilobytes, or with a unit."""
-    m = _SIZE.fullmatch(value)
-    if m is None:
-        units = 'Valid units for this parameter are "B", "kB", "MB", "GB", and "TB".'
-        raise _invalid(name, value, units)
-    size = round(float(m[1]) * _UNIT_KB[m[2] or "kB"])
-    if not _LEAST_KB <= size <= 2**31 - 1:
-        raise InvalidValue(
-            f'{size} kB is outside the valid range for parameter "{name}" ({_LEAST_KB} .. {2**31 - 1})',
-            sqlstate="22023",
-        )
-    unit = next(u for u in ("TB", "GB", "MB", "kB") if size % _UNIT_KB[u] == 0)
-    return f"{size // int(_UNIT_KB[unit])}{unit}"
-
-
-def _float_digits(name: str, value: str) -> str:
-    """All positive values mean the shortest exact text; the others would round, which is not done here."""
-    digits = _integer(-15, 3)(name, value)
-    if int(digits) <= 0:
-        raise CannotChange(
-            f'parameter "{name}" cannot be set to "{value}"', hint="Tidemill supports only 1, 2 and 3."
-        )
-    return digits
-
-
-def _one_of(*values: str) -> Callable[[str, str], str]:
-    def check(name: str, value: str) -> str:
-        v = value.strip().lower()
-        if v not in values:
-            raise _invalid(name, value, f"Available values: {', '.join(values)}.")
-        return v
-
-    return check
-
-
-def _only(*accepted: str) -> Callable[[str, str], str]:
-    """One value in effect; the listed spellings of it are accepted."""
-
-    def check(name: str, value: str) -> str:
-        if value.strip().lower() not in {a.lower() for a in accepted}:
-            raise CannotChange(
-                f'parameter "{name}" cannot be set to "{value}"',
-                hint=f'Tidemill supports only "{accepted[0]}".',
-            )
-        return accepted[0]
-
-    return check
-
-
-def _utf8(name: str, value: str) -> str:
-    """As PostgreSQL reads names of encodings, letters and digits count: asyncpg asks for `'utf-8'`, quotes
-    included."""
-    if re.sub(r"[^a-z0-9]", "", value.lower()) not in ("utf8", "unicode"):
-        raise CannotChange(
-            f'parameter "{name}" cannot be set to "{value}"', hint='Tidemill supports only "UTF8".'
-        )
-    return "UTF8"
-
-
-def _isolation(name: str, value: str) -> str:
-    v = " ".join(value.strip().lower().split())
-    if v not in ISOLATION_LEVELS:
-        raise _invalid(name, value, f"Available values: {', '.join(ISOLATION_LEVELS)}.")
-    return ISOLATION_LEVELS[v]
-
-
-def _timezone(name: str, value: str) -> str:
-    """A name in any case, a number of hours east of Greenwich, or as POSIX has it (`UTC+3`) hours west.
-    Offsets are kept by the name of their zone, which there is of whole hours only."""
-    v = value.strip()
-    if v.lower() in ("utc", "gmt", "z", "zulu", "etc/utc", "default", "local"):
-        return "UTC"
-    if (named := _zone_names().get(v.lower())) is not None:
-        return named
-    if _HOURS.fullmatch(v) is not None:
-        return _fixed_zone(name, value, float(v))
-    posix = _POSIX.fullmatch(v)
-    if posix is None:
-        raise _invalid(name, value)
-    west = int(posix[2]) + int(posix[3] or 0) / 60
-    return _fixed_zone(name, value, west if posix[1] == "-" else -west)
-
-
-_HOURS = re.compile(r"[+-]?[0-9]{1,3}(\.[0-9]+)?")
-_POSIX = re.compile(r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]+>)?([+-]?)([0-9]{1,2})(?::([0-9]{2}))?")
-
-
-def _fixed_zone(name: str, value: str, east: float) -> str:
-    zone = "UTC" if east == 0 else f"etc/gmt{-round(east):+d}"
-    if east != round(east) or zone.lower() not in _zone_names():
-        raise _invalid(
-            name, value, "Give the name of a zone, such as Asia/Kolkata; pg_timezone_names lists them."
-        )
-    return _zone_names()[zone.lower()]
-
-
-@cache
-def _zone_names() -> Mapping[str, str]:
-    return {n.lower(): n for n in zone_names()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,35 +56,35 @@ class Variable:
 def _unused() -> Iterator[Variable]:
     said = "Accepted as PostgreSQL has it; nothing here depends on it."
     for name, default in unused_settings.BOOLEANS.items():
-        yield Variable(name, default, _boolean, said)
+        yield Variable(name, default, boolean, said)
     for name, default in unused_settings.DURATIONS.items():
-        yield Variable(name, default, _duration, said)
+        yield Variable(name, default, duration, said)
     for name, (value, low, high) in unused_settings.INTEGERS.items():
-        yield Variable(name, str(value), _integer(low, high), said)
+        yield Variable(name, str(value), integer(low, high), said)
     for name, default in unused_settings.NUMBERS.items():
-        yield Variable(name, default, _number, said)
+        yield Variable(name, default, number, said)
     for name, default in unused_settings.SIZES.items():
-        yield Variable(name, default, _size, said)
+        yield Variable(name, default, size, said)
     for name, values in unused_settings.CHOICES.items():
-        yield Variable(name, values[0], _one_of(*values), said)
+        yield Variable(name, values[0], one_of(*values), said)
     for name, values in unused_settings.ONLY.items():
-        yield Variable(name, values[0], _only(*values), "What there is; another value is refused.")
+        yield Variable(name, values[0], only(*values), "What there is; another value is refused.")
 
 
 _SESSION = [
     Variable(
         "subscribe_key_violation",
         "blank",
-        _one_of("blank", "underscore"),
+        one_of("blank", "underscore"),
         "Whether mz_state of SUBSCRIBE says `key violation` or `key_violation`.",
     ),
-    Variable("application_name", "", _text, "What the client calls itself.", reported=True),
-    Variable("bytea_output", "hex", _only("hex"), "How bytea is shown."),
-    Variable("client_encoding", "UTF8", _utf8, "The client's encoding.", reported=True),
+    Variable("application_name", "", text, "What the client calls itself.", reported=True),
+    Variable("bytea_output", "hex", only("hex"), "How bytea is shown."),
+    Variable("client_encoding", "UTF8", utf8, "The client's encoding.", reported=True),
     Variable(
         "client_min_messages",
         "notice",
-        _one_of(
+        one_of(
             "debug5",
             "debug4",
             "debug3",
@@ -283,60 +99,79 @@ _SESSION = [
         ),
         "Least severity of the messages that are sent.",
     ),
-    Variable("cluster", "default", _text, "Accepted for compatibility; there is one cluster."),
-    Variable("database", "materialize", _text, "The current database."),
+    Variable("cluster", "default", text, "Accepted for compatibility; there is one cluster."),
+    Variable("database", "materialize", text, "The current database."),
     Variable(
-        "datestyle", "ISO, MDY", _only("ISO, MDY", "iso", "iso,mdy"), "How dates are shown.", reported=True
+        "datestyle",
+        "ISO, MDY",
+        only("ISO, MDY", "iso", "iso,mdy"),
+        "How dates are shown.",
+        reported=True,
     ),
     Variable(
-        "default_transaction_isolation", "strict serializable", _isolation, "Isolation of new transactions."
+        "default_transaction_isolation",
+        "strict serializable",
+        isolation,
+        "Isolation of new transactions.",
     ),
     Variable(
         "default_transaction_read_only",
         "off",
-        _boolean,
+        boolean,
         "Whether new transactions refuse writes.",
         reported=True,
     ),
-    Variable("extra_float_digits", "1", _float_digits, "Positive; floats are always shown shortest-exact."),
+    Variable("extra_float_digits", "1", float_digits, "Positive; floats are always shown shortest-exact."),
     Variable(
-        "idle_in_transaction_session_timeout", "0", _duration, "Ends a session that idles in a transaction."
+        "idle_in_transaction_session_timeout",
+        "0",
+        duration,
+        "Ends a session that idles in a transaction.",
     ),
-    Variable("idle_session_timeout", "0", _duration, "Ends a session that idles."),
-    Variable("in_hot_standby", "off", _text, "Always off.", reported=True, read_only=True),
-    Variable("integer_datetimes", "on", _text, "Always on.", reported=True, read_only=True),
-    Variable("intervalstyle", "postgres", _only("postgres"), "How intervals are shown.", reported=True),
-    Variable("is_superuser", "off", _text, "Whether the role is a superuser.", reported=True, read_only=True),
-    Variable("max_identifier_length", str(MAX_IDENTIFIER_LENGTH), _text, "In bytes.", read_only=True),
-    Variable("password_encryption", "scram-sha-256", _only("scram-sha-256"), "What is kept of a password."),
-    Variable("role", "none", _text, "Who the session acts as, if it is not who logged in."),
+    Variable("idle_session_timeout", "0", duration, "Ends a session that idles."),
+    Variable("in_hot_standby", "off", text, "Always off.", reported=True, read_only=True),
+    Variable("integer_datetimes", "on", text, "Always on.", reported=True, read_only=True),
+    Variable("intervalstyle", "postgres", only("postgres"), "How intervals are shown.", reported=True),
+    Variable("is_superuser", "off", text, "Whether the role is a superuser.", reported=True, read_only=True),
+    Variable("max_identifier_length", str(MAX_IDENTIFIER_LENGTH), text, "In bytes.", read_only=True),
+    Variable("password_encryption", "scram-sha-256", only("scram-sha-256"), "What is kept of a password."),
+    Variable("role", "none", text, "Who the session acts as, if it is not who logged in."),
     Variable(
-        "search_path", "public", _text, "Schemas in which unqualified names are looked up.", reported=True
+        "search_path",
+        "public",
+        text,
+        "Schemas in which unqualified names are looked up.",
+        reported=True,
     ),
-    Variable("server_encoding", "UTF8", _text, "Always UTF8.", reported=True, read_only=True),
+    Variable("server_encoding", "UTF8", text, "Always UTF8.", reported=True, read_only=True),
     Variable(
         "server_version",
         SERVER_VERSION,
-        _text,
+        text,
         "PostgreSQL's version that we follow.",
         reported=True,
         read_only=True,
     ),
-    Variable("server_version_num", SERVER_VERSION_NUM, _text, "The same as a number.", read_only=True),
-    Variable("max_index_keys", "32", _text, "Columns of a key, as drivers ask for it.", read_only=True),
+    Variable("server_version_num", SERVER_VERSION_NUM, text, "The same as a number.", read_only=True),
+    Variable("max_index_keys", "32", text, "Columns of a key, as drivers ask for it.", read_only=True),
     Variable(
-        "session_authorization", "materialize", _text, "The session's role.", reported=True, read_only=True
+        "session_authorization",
+        "materialize",
+        text,
+        "The session's role.",
+        reported=True,
+        read_only=True,
     ),
-    Variable("standard_conforming_strings", "on", _only("on", "true", "1"), "Always on.", reported=True),
-    Variable("statement_timeout", "0", _duration, "Ends a statement that takes longer; 0 is never."),
-    Variable("timezone", "UTC", _timezone, "Time zone in which timestamptz is shown.", reported=True),
+    Variable("standard_conforming_strings", "on", only("on", "true", "1"), "Always on.", reported=True),
+    Variable("statement_timeout", "0", duration, "Ends a statement that takes longer; 0 is never."),
+    Variable("timezone", "UTC", timezone, "Time zone in which timestamptz is shown.", reported=True),
     Variable(
         "transaction_isolation",
         "strict serializable",
-        _isolation,
+        isolation,
         "Isolation of this session's transactions.",
     ),
-    Variable("transaction_read_only", "off", _boolean, "Whether this transaction refuses writes."),
+    Variable("transaction_read_only", "off", boolean, "Whether this transaction refuses writes."),
     *_unused(),
 ]
 
@@ -347,50 +182,50 @@ _SYSTEM = [
     Variable(
         "max_result_size",
         str(1 << 30),
-        _integer(1 << 10, 1 << 40),
+        integer(1 << 10, 1 << 40),
         "Bytes that one SELECT may return (not COPY).",
     ),
     Variable(
         "max_transaction_size",
         str(1 << 30),
-        _integer(1 << 10, 1 << 40),
+        integer(1 << 10, 1 << 40),
         "Bytes of rows that one transaction may hold before it commits.",
     ),
     Variable(
         "max_subscribe_buffer_size",
         str(64 << 20),
-        _integer(0, 1 << 40),
+        integer(0, 1 << 40),
         "Bytes of changes that may wait for one SUBSCRIBE whose client reads slowly.",
     ),
-    Variable("max_connections", "5000", _integer(1, 100_000), "Sessions at one time."),
+    Variable("max_connections", "5000", integer(1, 100_000), "Sessions at one time."),
     Variable(
         RETAIN_PARAMETER,
         "1h",
-        _duration,
+        duration,
         "How far back AS OF reaches unless the relation says otherwise.",
     ),
     Variable(
         "enable_within_timestamp_order_by_in_subscribe",
         "on",
-        _boolean,
+        boolean,
         "Whether SUBSCRIBE takes WITHIN TIMESTAMP ORDER BY.",
     ),
     Variable(
         "enable_envelope_upsert_in_subscribe",
         "on",
-        _boolean,
+        boolean,
         "Whether SUBSCRIBE takes ENVELOPE UPSERT.",
     ),
     Variable(
         "enable_envelope_debezium_in_subscribe",
         "on",
-        _boolean,
+        boolean,
         "Whether SUBSCRIBE takes ENVELOPE DEBEZIUM.",
     ),
     Variable(
         "enable_upsert_order_by",
         "on",
-        _boolean,
+        boolean,
         "Whether new sources may have ENVELOPE UPSERT (ORDER BY ...).",
     ),
 ]
@@ -476,7 +311,7 @@ class Variables:
             )
         if len(self._own) >= MAX_OWN:
             raise LimitExceeded(f"too many variables of one's own (limit {MAX_OWN})")
-        self._own[key] = Variable(key, "", _text, "")
+        self._own[key] = Variable(key, "", text, "")
 
     def start_own(self, name: str, value: str) -> None:
         """A variable of the application's own that the client gave when it connected."""
