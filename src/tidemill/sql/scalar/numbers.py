@@ -248,8 +248,11 @@ def width_bucket_float(value: float, low: float, high: float, count: int) -> int
         below, above = value < low, value >= high
     else:
         below, above = value > low, value <= high
-    inside = 0 if below or above else int(count * ((value / 2 - low / 2) / (high / 2 - low / 2)))
-    return _bucket(below, above, inside, count)
+    if below or above:
+        return _bucket(below, above, 0, count)
+    span = high - low
+    share = (value / 2 - low / 2) / (high / 2 - low / 2) if math.isinf(span) else (value - low) / span
+    return _bucket(below, above, int(count * share), count)
 
 
 def width_bucket_numeric(value: Decimal, low: Decimal, high: Decimal, count: int) -> int:

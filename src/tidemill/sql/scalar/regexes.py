@@ -80,6 +80,7 @@ def instr(
         raise _bad("subexpr", group)
     regex, _ = _read(pattern, flags, "regexp_instr", True)
     found = _nth(regex, text, start, n)
+    group = _part(found, group)
     span = None if found is None or group >= len(found.spans) else found.spans[group]
     return 0 if span is None else span[end_option] + 1
 
@@ -94,7 +95,12 @@ def substr(
         raise _bad("subexpr", group)
     regex, _ = _read(pattern, flags, "regexp_substr", True)
     found = _nth(regex, text, start, n)
-    return None if found is None else found.group(group)
+    return None if found is None else found.group(_part(found, group))
+
+
+def _part(found: Match | None, group: int) -> int:
+    """Of a pattern without groups the first is the whole."""
+    return 0 if group == 1 and found is not None and len(found.spans) == 1 else group
 
 
 def match(text: str, pattern: str, flags: str = "") -> list[str | None] | None:

@@ -75,7 +75,8 @@ def _float(value: float, template: str, digits: int) -> str:
         value *= 10.0**picture.shift
         before += picture.shift
     behind = _behind(len(f"{abs(value):.0f}"), behind, digits)
-    text = f"{value:.{behind}f}"
+    # What V multiplies may become infinite.
+    text = f"{value:.{behind}f}".replace("inf", "Infinity")
     sign = "-" if text.startswith("-") else "+"
     return _Walk(picture, text.lstrip("-"), sign, before, behind).run()
 
