@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,11 +130,8 @@ def test_asyncpg(guarded: Guarded) -> None:
 
 
 def test_psql(guarded: Guarded) -> None:
-    psql = shutil.which("psql")
-    if psql is None:
-        pytest.skip("there is no psql with TLS")
     done = subprocess.run(
-        [psql, guarded.dsn("app", PASSWORD), "-X", "-A", "-t", "-c", "SELECT current_user"],
+        [psql_with_tls(), guarded.dsn("app", PASSWORD), "-X", "-A", "-t", "-c", "SELECT current_user"],
         capture_output=True,
         text=True,
         timeout=120,

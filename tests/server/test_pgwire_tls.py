@@ -23,6 +23,7 @@ from prometheus_client import REGISTRY
 from tablets import Tablets, table
 from wireserver import PSQL, Served, errors
 
+from support.psql import psql_with_tls
 from tidemill.access.attempts import FREE_FAILURES
 from tidemill.access.scram import make_verifier
 from tidemill.dev.certificates import Certificates, make_certificates
@@ -145,9 +146,7 @@ def test_asyncpg(served: Served, certificates: Certificates) -> None:
 
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_psql(dsn: str, encrypted: bool) -> None:
-    found = shutil.which("psql") if encrypted else PSQL
-    if found is None:
-        pytest.skip("the psql that the tests bring has no TLS, and there is no other")
+    found = psql_with_tls() if encrypted else PSQL
     dsn = (
         dsn
         if encrypted

@@ -6,6 +6,7 @@ import base64
 import zlib
 
 from tidemill.errors import InvalidValue
+from tidemill.types.wire.input_strings import parse_hex
 
 _BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 # Names of encodings as PostgreSQL knows them, without blanks, dashes and underscores.
@@ -138,31 +139,12 @@ def _escaped(byte: int) -> str:
 def decode(text: str, form: str) -> bytes:
     name = form.lower()
     if name == "hex":
-        return _from_hex(text)
+        return parse_hex(text)
     if name == "base64":
         return _from_base64(text)
     if name == "escape":
         return _from_escape(text)
     raise InvalidValue(f'unrecognized encoding: "{form}"', sqlstate="22023")
-
-
-def _from_hex(text: str) -> bytes:
-    """Blanks may stand between bytes, not within one."""
-    out = bytearray()
-    at = 0
-    while at < len(text):
-        if text[at] in " \n\t\r":
-            at += 1
-            continue
-        pair = text[at : at + 2]
-        bad = next((ch for ch in pair if ch not in "0123456789abcdefABCDEF"), None)
-        if bad is not None:
-            raise InvalidValue(f'invalid hexadecimal digit: "{bad}"', sqlstate="22023")
-        if len(pair) < 2:
-            raise InvalidValue("invalid hexadecimal data: odd number of digits", sqlstate="22023")
-        out.append(int(pair, 16))
-        at += 2
-    return bytes(out)
 
 
 def _from_base64(text: str) -> bytes:

@@ -118,7 +118,7 @@ def _decode_bytea(texts: pa.Array) -> pa.Array:
 def parse_bytea(text: str) -> bytes:
     """Hexadecimal after `\\x` (blanks between pairs), else the older escapes."""
     if text.startswith("\\x"):
-        return _parse_hex(text[2:])
+        return parse_hex(text[2:])
     raw = text.encode()
     pieces: list[bytes] = []
     at = 0
@@ -132,7 +132,8 @@ def parse_bytea(text: str) -> bytes:
     return b"".join(pieces)
 
 
-def _parse_hex(digits: str) -> bytes:
+def parse_hex(digits: str) -> bytes:
+    """Blanks may stand between bytes, not within one."""
     result = bytearray()
     at = 0
     while at < len(digits):
