@@ -31,7 +31,7 @@ setup-dev: .venv/.stamp-dev ## also the tools of the tests and the linters
 	@touch .venv/.stamp-run $@
 
 demo: .venv/.stamp-run ## a server and a live auction house in the terminal; Ctrl-C or DEMO_SECONDS=20 ends it
-	@$(BIN)/python tools/demo.py
+	@$(BIN)/tidemill demo
 
 test: lint ## lint and all tests but the long ones
 	tools/test.sh "$(FULL) and ($(SHARING))" "$(FULL) and server and not ($(SHARING))" "$(FAST)" -- $(PYTEST_ARGS)
@@ -61,4 +61,4 @@ lock: ## rewrite lock/*.txt from pyproject.toml (needs uv)
 
 clean: ## remove .venv and all caches
 	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
-	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,7 +32,7 @@ def tidemill(*args: str, env: dict[str, str] | None = None) -> subprocess.Comple
 
 def test_help_lists_the_commands_at_once() -> None:
     shown = tidemill("--help").stdout
-    for command in ("serve", "doctor", "inspect", "version"):
+    for command in ("serve", "doctor", "inspect", "version", "demo", "sql"):
         assert command in shown
     took: list[float] = []
     for _ in range(3):

@@ -94,7 +94,7 @@ def test_http_sh(server: ServerProcess) -> None:
 @pytest.mark.timeout(900)
 def test_demo_ends_by_itself_with_status_0() -> None:
     run = subprocess.run(
-        [sys.executable, "tools/demo.py"],
+        [sys.executable, "-m", "tidemill.cli", "demo"],
         cwd=ROOT,
         env=os.environ | {"DEMO_SECONDS": "8"},
         capture_output=True,
@@ -111,7 +111,7 @@ def test_demo_ends_by_itself_with_status_0() -> None:
 @pytest.mark.server
 def test_demo_is_ended_by_ctrl_c_at_once() -> None:
     demo = subprocess.Popen(
-        [sys.executable, "tools/demo.py"],
+        [sys.executable, "-m", "tidemill.cli", "demo"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -175,6 +175,29 @@ app.command("sql")(sql)
 
 
 @app.command()
+def demo(
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds",
+            metavar="N",
+            min=0,
+            envvar="DEMO_SECONDS",
+            help="End after so many seconds [at Ctrl-C].",
+        ),
+    ] = None,
+) -> None:
+    """Run a server in a temporary folder, and a live auction house in the terminal, until Ctrl-C.
+
+    At every read it proves that the tables belong together, and that the past has not changed. Ends with
+    status 1 if that fails.
+    """
+    from tidemill.cli.demo.run import run
+
+    raise typer.Exit(run(seconds))
+
+
+@app.command()
 def version() -> None:
     """Print the versions of Tidemill and of what it stands on."""
     from tidemill.cli import versions

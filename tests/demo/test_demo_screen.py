@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from demo_proof import Cut, Facts, Lot
-from demo_screen import (
+from tidemill.cli.demo.proof import Cut, Facts, Lot
+from tidemill.cli.demo.screen import (
     FEWEST_LOTS,
     MOST_LOTS,
     OTHER_LINES,

@@ -1,6 +1,6 @@
 """What the demo shows: a live table in a terminal, or a line now and then where there is none.
 
-Used by `demo.py`. Everything here is made from a `State`, which the loops fill and this reads.
+Used by `run`. Everything here is made from a `State`, which the loops fill and this reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from demo_proof import SOURCE, TABLES, Cut, Followed, Lot
+from tidemill.cli.demo.proof import SOURCE, TABLES, Cut, Followed, Lot
 from tidemill.cli.watch_screen import Marks
 from tidemill.client import LiveTable
 

@@ -1,6 +1,6 @@
 """What the demo asks of the auction house, and what must be true of every answer.
 
-Used by `demo.py`; knows nothing of servers or screens. A `Cut` is what all five tables and the progress
+Used by `loops`; knows nothing of servers or screens. A `Cut` is what all five tables and the progress
 relation hold at one time, `Lots` what the view over them shows. The rows of an event follow from its number
 (docs/sql/create-source-load-generator.md), so the progress alone says how many auctions and bids there must
 be.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -118,13 +118,13 @@ class Lots:
     amount: int
 
 
-def cut_of(rows: Sequence[Sequence[str | None]]) -> Cut:
+def cut_of(rows: Sequence[Sequence[Any]]) -> Cut:
     """The answer to `CUT`."""
     facts = {str(name): Facts(*(int(value or 0) for value in values)) for _, name, *values in rows}
     return Cut(_time(rows), facts)
 
 
-def lots_of(rows: Sequence[Sequence[str | None]]) -> Lots | None:
+def lots_of(rows: Sequence[Sequence[Any]]) -> Lots | None:
     """The answer to `LOTS`; None when there is no auction yet."""
     if not rows:
         return None
@@ -160,14 +160,14 @@ def followed_of(rows: pl.DataFrame, time: int) -> Followed:
     return Followed(time, facts, {lot: (bids, highest) for lot, bids, highest in groups.iter_rows()})
 
 
-def _time(rows: Sequence[Sequence[str | None]]) -> int:
+def _time(rows: Sequence[Sequence[Any]]) -> int:
     times = {row[0] for row in rows}
     if len(times) != 1:
         raise Violation(f"one query gave the times {sorted(map(str, times))}")
     return int(times.pop() or 0)
 
 
-def _maybe(value: str | None) -> int | None:
+def _maybe(value: Any) -> int | None:
     return None if value is None else int(value)
 
 

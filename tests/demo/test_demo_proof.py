@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from demo_proof import (
+from tidemill.cli.demo.proof import (
     CUT,
     Cut,
     Facts,

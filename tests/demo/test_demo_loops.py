@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
-import demo
-from demo_proof import NOTHING, Followed
-from demo_screen import State
-from pgmini import Result
+from tidemill.cli.demo import loops
+from tidemill.cli.demo.proof import NOTHING, Followed
+from tidemill.cli.demo.screen import State
 
 # The house after two events: the first auction, and no bid yet.
 HOUSE = {
@@ -46,7 +46,7 @@ class FakeServer:
     def connect(self, state: State | None = None) -> FakeServer:
         return self
 
-    def query(self, sql: str) -> list[Result]:
+    def query(self, sql: str) -> list[list[Any]]:
         self.asked.append(sql)
         old = " AS OF " in sql
         if sql == "BEGIN":
@@ -58,12 +58,12 @@ class FakeServer:
             if self.cuts >= self.after and old is self.past:
                 for name, rows in self.changed.items():
                     house[name][0] = rows
-            return [Result(rows=[[at, name, *values] for name, values in house.items()])]
+            return [[at, name, *values] for name, values in house.items()]
         if "FROM lots" in sql:
-            return [Result(rows=[[at, *LOT]])]
+            return [[at, *LOT]]
         if "mz_source_statuses" in sql:
-            return [Result(rows=[["running", None, "5", "2"]])]
-        return [Result(tag="OK")]
+            return [["running", None, 5, 2]]
+        return []
 
     def metrics(self) -> dict[str, float]:
         return METRICS
@@ -74,7 +74,7 @@ class FakeServer:
 
 def run(server: FakeServer, reads: int, held: Followed | None = None) -> State:
     state, stop = State(followed=held), threading.Event()
-    thread = demo.guarded(lambda: demo.read_loop(server, state, stop, 3), state, stop)  # pyright: ignore[reportArgumentType]
+    thread = loops.guarded(lambda: loops.read_loop(server, state, stop, 3), state, stop)  # pyright: ignore[reportArgumentType]
     deadline = time.monotonic() + 180
     while state.reads < reads and not stop.is_set() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -86,7 +86,7 @@ def run(server: FakeServer, reads: int, held: Followed | None = None) -> State:
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr(demo, "PAUSE", 0.0)
+    monkeypatch.setattr(loops, "PAUSE", 0.0)
 
 
 def test_what_holds_goes_on() -> None:
@@ -127,7 +127,7 @@ def test_the_subscription_is_held_against_select() -> None:
 
 def test_how_the_source_is() -> None:
     state, stop = State(), threading.Event()
-    thread = demo.guarded(lambda: demo.health_loop(FakeServer(), state, stop), state, stop)  # pyright: ignore[reportArgumentType]
+    thread = loops.guarded(lambda: loops.health_loop(FakeServer(), state, stop), state, stop)  # pyright: ignore[reportArgumentType]
     deadline = time.monotonic() + 180
     while state.health.status != "running" and time.monotonic() < deadline:
         time.sleep(0.005)
