@@ -10,7 +10,7 @@ from tidemill.catalog.connections import expect_type
 from tidemill.catalog.items import BUILTINS, Connection, Secret
 from tidemill.catalog.ops import CreateDatabase, apply_all
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.upstreams import Context, Described, describe
+from tidemill.engine.ddl.upstreams import Context, Described, describe
 from tidemill.sql import ast
 from tidemill.sql.parse import parse
 

@@ -21,7 +21,7 @@ from tidemill.catalog.ops import (
 )
 from tidemill.catalog.role_ops import RoleAttributes
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.audit_details import MAX_DETAIL, access_detail
+from tidemill.engine.audit.details import MAX_DETAIL, access_detail
 from tidemill.types.model import INT4, Column, RelationDesc
 
 

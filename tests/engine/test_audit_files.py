@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from tidemill.engine import audit, audit_files
-from tidemill.engine.audit import AuditLog
-from tidemill.engine.audit_files import FILES, MIN_FILE_BYTES, AuditFiles, Track
+from tidemill.engine.audit import files as audit_files
+from tidemill.engine.audit import log as audit
+from tidemill.engine.audit.files import FILES, MIN_FILE_BYTES, AuditFiles, Track
+from tidemill.engine.audit.log import AuditLog
 from tidemill.errors import Unavailable
 
 ROOM = 64 << 20

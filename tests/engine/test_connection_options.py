@@ -10,9 +10,9 @@ from tidemill.catalog.connection_ops import CreateConnection, CreateSecret
 from tidemill.catalog.items import BUILTINS, Connection
 from tidemill.catalog.ops import CreateDatabase, Rename, apply_all
 from tidemill.catalog.state import CatalogState
-from tidemill.engine import connection_options
-from tidemill.engine.connection_options import TYPES, given_options, secrets_in
-from tidemill.engine.connections_ddl import create_connection_sql
+from tidemill.engine.ddl import connection_options
+from tidemill.engine.ddl.connection_options import TYPES, given_options, secrets_in
+from tidemill.engine.ddl.connections import create_connection_sql
 from tidemill.errors import TidemillError
 from tidemill.sql import ast
 from tidemill.sql.parse import parse

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tidemill.engine import texts as texts_module
-from tidemill.engine.texts import AT_ONCE, LONG, SHORT, Texts
+from tidemill.engine.session import planning_pool as texts_module
+from tidemill.engine.session.planning_pool import AT_ONCE, LONG, SHORT, Texts
 
 SECONDS = 60.0
 

@@ -11,7 +11,7 @@ from kafka_context import World
 from tidemill.catalog.ops import CreateTable, apply_all
 from tidemill.catalog.sink_ops import CreateSink
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.upstreams import Described, describe
+from tidemill.engine.ddl.upstreams import Described, describe
 from tidemill.errors import UndefinedObject, WrongObjectType
 from tidemill.sinks.definition import FILES, Definition
 from tidemill.sql import ast

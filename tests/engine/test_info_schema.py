@@ -13,7 +13,7 @@ from support.embedded import postgres_server
 from tidemill.catalog.items import BUILTINS, Key
 from tidemill.catalog.ops import CreateDatabase, CreateRole, CreateTable, apply_all
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.system_relations import SYSTEM_RELATIONS
+from tidemill.engine.relations.system import SYSTEM_RELATIONS
 from tidemill.types.model import INT4, TEXT, Column, RelationDesc, array, numeric, varchar
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -15,16 +15,16 @@ from tidemill.catalog.items import BUILTINS, Key
 from tidemill.catalog.ops import CreateDatabase, CreateRole, CreateSchema, CreateTable, CreateView, apply_all
 from tidemill.catalog.role_ops import SetMember, SetPrivileges
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.catalog_query import local_oids
-from tidemill.engine.pg.facts import PgFacts, split_name
-from tidemill.engine.pg.functions import catalog_functions
-from tidemill.engine.pg.kept import KeptRows
-from tidemill.engine.pg.owners import acl, owner_of
-from tidemill.engine.pg.types import format_type, types
-from tidemill.engine.pg.world import world
-from tidemill.engine.resolver import Resolver
-from tidemill.engine.system_relations import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID, SystemRelation
-from tidemill.engine.variables import VariableRow, Variables
+from tidemill.engine.read.catalog_query import local_oids
+from tidemill.engine.relations.pg.facts import PgFacts, split_name
+from tidemill.engine.relations.pg.functions import catalog_functions
+from tidemill.engine.relations.pg.kept import KeptRows
+from tidemill.engine.relations.pg.owners import acl, owner_of
+from tidemill.engine.relations.pg.types import format_type, types
+from tidemill.engine.relations.pg.world import world
+from tidemill.engine.relations.resolver import Resolver
+from tidemill.engine.relations.system import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID, SystemRelation
+from tidemill.engine.session.variables import VariableRow, Variables
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.sql.ast import Query
 from tidemill.sql.bind import SessionInfo

@@ -7,10 +7,10 @@ import asyncio
 import pyarrow as pa
 import pytest
 
-from tidemill.engine.interrupt import Interrupt
-from tidemill.engine.local_rows import stream
-from tidemill.engine.variables import Variables
-from tidemill.engine.watched import Watched
+from tidemill.engine.read.local_rows import stream
+from tidemill.engine.read.result_stream import Watched
+from tidemill.engine.session.interrupt import Interrupt
+from tidemill.engine.session.variables import Variables
 from tidemill.errors import QueryCanceled
 
 TABLE = pa.table({"c0": [1, 2, 3]})

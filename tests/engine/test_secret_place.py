@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.catalog.items import Secret
 from tidemill.config import load
-from tidemill.engine.secrets import secret_store
+from tidemill.engine.ddl.secrets import secret_store
 from tidemill.errors import Unsupported
 
 SECRET = Secret("u3", "s", "u2", 7)

@@ -11,7 +11,7 @@ from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import CreateDatabase, Rename, apply_all
 from tidemill.catalog.source_ops import CreateSource, NewSubsource, SetSourceHistory, SetSourceInterval
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.show_create import create_source_sql
+from tidemill.engine.read.show_create import create_source_sql
 from tidemill.sql import ast
 from tidemill.sql.parse import parse
 from tidemill.types.model import INT8, Column, RelationDesc

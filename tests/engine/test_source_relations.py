@@ -13,11 +13,11 @@ from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import CreateDatabase, CreateTable, CreateView, apply_all
 from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, NewSubsource
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.audit import AuditEvent
-from tidemill.engine.materialized_relations import ViewRow
-from tidemill.engine.pg.own_session import PreparedRow
-from tidemill.engine.sink_relations import SinkRow
-from tidemill.engine.source_relations import (
+from tidemill.engine.audit.log import AuditEvent
+from tidemill.engine.relations.materialized_views import ViewRow
+from tidemill.engine.relations.pg.own_session import PreparedRow
+from tidemill.engine.relations.sinks import SinkRow
+from tidemill.engine.relations.sources import (
     BindingRow,
     FrontierRow,
     HydrationRow,
@@ -25,14 +25,14 @@ from tidemill.engine.source_relations import (
     StatisticsRow,
     StatusRow,
 )
-from tidemill.engine.subscription_relation import SubscriptionRow
-from tidemill.engine.system_relations import (
+from tidemill.engine.relations.subscriptions import SubscriptionRow
+from tidemill.engine.relations.system import (
     SYSTEM_RELATIONS,
     SYSTEM_RELATIONS_BY_ID,
     SessionRow,
     SystemRelation,
 )
-from tidemill.engine.variables import VariableRow
+from tidemill.engine.session.variables import VariableRow
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import INT8, UINT8, Column, RelationDesc
 

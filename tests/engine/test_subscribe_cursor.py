@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 import pytest
 
-from tidemill.engine.cursors import Cursor
+from tidemill.engine.session.cursors import Cursor
 from tidemill.errors import TidemillError
 
 T = TypeVar("T")

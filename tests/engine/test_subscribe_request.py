@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.engine.api import SubscribeRequest
-from tidemill.engine.subscribe_request import subscribe_statement
+from tidemill.engine.subscribe.request import subscribe_statement
 from tidemill.errors import InvalidValue, LimitExceeded, SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.parse import parse
 from tidemill.sql.render import to_sql

@@ -16,10 +16,10 @@ import pytest
 from support.shards import DESC, append
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.followed import Inputs
-from tidemill.engine.session import EngineSession
-from tidemill.engine.subscribe_times import Times
-from tidemill.engine.transaction import Transaction
+from tidemill.engine.read.followed import Inputs
+from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.transaction import Transaction
+from tidemill.engine.subscribe.times import Times
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.shard import Shard
 from tidemill.sql import ast

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tidemill.engine.variables import Variables
+from tidemill.engine.session.variables import Variables
 from tidemill.errors import TidemillError
 
 SUMMER = datetime(2024, 7, 1, 12, tzinfo=UTC)

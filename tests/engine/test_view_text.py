@@ -18,10 +18,10 @@ from tidemill.catalog.ops import (
     apply_all,
 )
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.pg.facts import PgFacts
-from tidemill.engine.pg.world import world
-from tidemill.engine.resolver import Resolver
-from tidemill.engine.view_text import query_today
+from tidemill.engine.relations.pg.facts import PgFacts
+from tidemill.engine.relations.pg.world import world
+from tidemill.engine.relations.resolver import Resolver
+from tidemill.engine.relations.view_text import query_today
 from tidemill.sql.ast import Query
 from tidemill.sql.bind import SessionInfo, bind_query
 from tidemill.sql.parse import parse

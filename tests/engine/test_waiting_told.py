@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from tidemill.catalog.items import MaterializedView, Source, SourceTable
-from tidemill.engine import completeness, reading
-from tidemill.engine.completeness import until_complete
-from tidemill.engine.interrupt import Interrupt
-from tidemill.engine.reading import AsOfTime, choose_time
-from tidemill.engine.session import EngineSession
-from tidemill.engine.waiting import explain
+from tidemill.engine.read import completeness, reading
+from tidemill.engine.read.completeness import until_complete
+from tidemill.engine.read.reading import AsOfTime, choose_time
+from tidemill.engine.read.waiting import explain
+from tidemill.engine.session.interrupt import Interrupt
+from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Notice, QueryCanceled, TidemillError, UndefinedObject
 from tidemill.ingest.status import Report, State
 from tidemill.types.model import RelationDesc

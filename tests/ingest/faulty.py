@@ -21,8 +21,8 @@ from support.shipped import Shipped
 from tidemill import failpoints
 from tidemill.catalog.items import Source as SourceItem
 from tidemill.catalog.store import Catalog
-from tidemill.engine.live_sources import LiveSources
-from tidemill.engine.source_relations import StatusRow
+from tidemill.engine.relations.live_sources import LiveSources
+from tidemill.engine.relations.sources import StatusRow
 from tidemill.ingest import service
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.slot import Slot

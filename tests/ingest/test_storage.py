@@ -13,7 +13,7 @@ import pytest
 
 from tidemill.catalog.ops import CreateTable
 from tidemill.catalog.store import Catalog
-from tidemill.engine.ingest_metrics import IngestCollector
+from tidemill.engine.serve.ingest_metrics import IngestCollector
 from tidemill.errors import DuplicateObject, UndefinedObject, WrongObjectType
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.runner import LocalRunner

@@ -13,7 +13,7 @@ import pytest
 from tablets import Tablets, table
 from wireserver import Raw, Served, errors, tags
 
-from tidemill.engine import statements
+from tidemill.engine.session import prepared_statements as statements
 from tidemill.errors import TidemillError
 from tidemill.server import limits
 from tidemill.server.auth import Peer

@@ -24,7 +24,7 @@ from tidemill.catalog.ops import CreateTable
 from tidemill.catalog.sink_ops import CreateSink
 from tidemill.catalog.store import Catalog
 from tidemill.engine.engine import TidemillEngine
-from tidemill.engine.sinks import open_sink, sink_shard
+from tidemill.engine.serve.sinks import open_sink, sink_shard
 from tidemill.persist.environment import Environment
 from tidemill.query.metrics import QueryMetrics
 from tidemill.sinks.definition import FILES, Definition

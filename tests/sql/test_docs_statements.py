@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.engine.variables import SESSION_VARIABLES, SYSTEM_PARAMETERS
+from tidemill.engine.session.variables import SESSION_VARIABLES, SYSTEM_PARAMETERS
 from tidemill.sql.ast import ObjectKind
 from tidemill.sql.parser import dispatch, roles
 

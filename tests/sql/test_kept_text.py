@@ -9,7 +9,7 @@ from bind_corpus import SESSION, Oracle, expressions, lines
 from test_bind_corpus import oracle
 from test_corpus_coverage import Names
 
-from tidemill.engine.kept_query import kept_text
+from tidemill.engine.ddl.kept_query import kept_text
 from tidemill.errors import TidemillError, Unsupported
 from tidemill.sql.ast import Query
 from tidemill.sql.bind import bind_query

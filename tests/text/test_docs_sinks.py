@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from tidemill import stepping
-from tidemill.engine.sink_metrics import SinksCollector
-from tidemill.engine.system_relations import SYSTEM_RELATIONS
+from tidemill.engine.relations.system import SYSTEM_RELATIONS
+from tidemill.engine.serve.sink_metrics import SinksCollector
 from tidemill.sinks import files_target, kafka_target, status
 from tidemill.sql.parser import sinks as grammar
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from tidemill.engine.ingest_metrics import IngestCollector
-from tidemill.engine.system_relations import SYSTEM_RELATIONS
+from tidemill.engine.relations.system import SYSTEM_RELATIONS
+from tidemill.engine.serve.ingest_metrics import IngestCollector
 from tidemill.ingest import slot, status
 from tidemill.ingest.compaction import Counts
 from tidemill.sources.contract import Limits

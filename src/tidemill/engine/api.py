@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from tidemill.engine.statements import Statements
+from tidemill.engine.session.prepared_statements import Statements
 from tidemill.errors import Notice
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.types.model import Column, SqlType

@@ -28,31 +28,31 @@ from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
-from tidemill.engine.audit import AuditEvent, audit_log
-from tidemill.engine.controls import check_set_role
-from tidemill.engine.followed import dropped
-from tidemill.engine.handover import Handover
-from tidemill.engine.ingest_metrics import IngestCollector
-from tidemill.engine.live_sources import LiveSources
-from tidemill.engine.maintenance import Maintenance
-from tidemill.engine.materialized import ViewProgram
-from tidemill.engine.materialized_metrics import ViewsCollector
-from tidemill.engine.materialized_relations import ViewRow, view_frontiers, view_rows
-from tidemill.engine.metrics import EngineCollector
-from tidemill.engine.pg.own_session import PreparedRow
-from tidemill.engine.secrets import secret_store
-from tidemill.engine.session import EngineSession
-from tidemill.engine.sink_metrics import SinksCollector
-from tidemill.engine.sink_relations import SinkRow, sink_rows
-from tidemill.engine.sinks import open_sink, sink_shard
-from tidemill.engine.source_relations import FrontierRow, SourcesView
-from tidemill.engine.subscription_relation import SubscriptionRow
-from tidemill.engine.subscriptions import Subscriptions
-from tidemill.engine.system_relations import SessionRow
-from tidemill.engine.texts import Texts
-from tidemill.engine.transaction import Transaction
-from tidemill.engine.turns import Turns
-from tidemill.engine.variables import RETAIN_PARAMETER, SYSTEM_PARAMETERS, VariableRow
+from tidemill.engine.audit.log import AuditEvent, audit_log
+from tidemill.engine.ddl.secrets import secret_store
+from tidemill.engine.dml.write_locks import Turns
+from tidemill.engine.read.followed import dropped
+from tidemill.engine.relations.live_sources import LiveSources
+from tidemill.engine.relations.materialized_views import ViewRow, view_frontiers, view_rows
+from tidemill.engine.relations.pg.own_session import PreparedRow
+from tidemill.engine.relations.sinks import SinkRow, sink_rows
+from tidemill.engine.relations.sources import FrontierRow, SourcesView
+from tidemill.engine.relations.subscriptions import SubscriptionRow
+from tidemill.engine.relations.system import SessionRow
+from tidemill.engine.serve.ingest_metrics import IngestCollector
+from tidemill.engine.serve.loop_futures import Handover
+from tidemill.engine.serve.maintenance import Maintenance
+from tidemill.engine.serve.materialized_views import ViewProgram
+from tidemill.engine.serve.metrics import EngineCollector
+from tidemill.engine.serve.sink_metrics import SinksCollector
+from tidemill.engine.serve.sinks import open_sink, sink_shard
+from tidemill.engine.serve.view_metrics import ViewsCollector
+from tidemill.engine.session.controls import check_set_role
+from tidemill.engine.session.planning_pool import Texts
+from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.transaction import Transaction
+from tidemill.engine.session.variables import RETAIN_PARAMETER, SYSTEM_PARAMETERS, VariableRow
+from tidemill.engine.subscribe.subscriptions import Subscriptions
 from tidemill.errors import Internal, Notice, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
@@ -397,7 +397,7 @@ class TidemillEngine:
 
 @dataclass(frozen=True, slots=True)
 class LiveSituation:
-    """`system_relations.Situation` of one statement."""
+    """`relations.system.Situation` of one statement."""
 
     engine: TidemillEngine
     session: EngineSession

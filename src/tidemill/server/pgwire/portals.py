@@ -1,9 +1,9 @@
 """What a session keeps between messages: prepared statements, and portals (a statement with parameters,
 perhaps half read).
 
-Owned by `extended`. Statements with a name are the session's (`engine.statements`): SQL reaches them too.
-Promises: counts and bytes are limited; a portal that goes away closes its rows, so that the engine's holds
-and jobs are released; the unnamed ones are replaced by the next of their kind.
+Owned by `extended`. Statements with a name are the session's (`engine.prepared_statements`): SQL reaches them
+too. Promises: counts and bytes are limited; a portal that goes away closes its rows, so that the engine's
+holds and jobs are released; the unnamed ones are replaced by the next of their kind.
 """
 
 from __future__ import annotations

@@ -1,0 +1,100 @@
+"""CREATE CONNECTION and ALTER CONNECTION.
+
+The other side is asked whether it is there and lets us in, unless the statement says VALIDATE = false; on a
+worker thread, with a deadline. Sources that use an altered connection are opened anew by whoever runs them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from tidemill.catalog.connection_ops import AlterConnection, CreateConnection
+from tidemill.catalog.connections import completed, with_secrets
+from tidemill.catalog.items import Connection, ItemId, Secret
+from tidemill.catalog.ops import already_exists
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.ddl import connection_options
+from tidemill.engine.ddl.catalog_changes import change, find_or_none, item_at, skip, transact
+from tidemill.engine.ddl.connection_options import KINDS, TYPES, given_options, secrets_in, statement_options
+from tidemill.engine.ddl.upstreams.reach import check_reachable
+from tidemill.engine.session.plan import Action, Plan
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import Internal, WrongObjectType
+from tidemill.sql import ast
+from tidemill.sql.render import to_sql
+
+
+def plan_create_connection(s: EngineSession, statement: ast.CreateConnection, catalog: CatalogState) -> Plan:
+    schema, name, existing = item_at(s, statement.name, catalog)
+    if isinstance(existing, Connection) and statement.if_not_exists:
+        return skip("CREATE CONNECTION", f'connection "{name}" already exists, skipping', "42710")
+    if existing is not None:
+        raise already_exists(existing)
+    kind = TYPES[statement.kind]
+    options = given_options(kind, statement.options, partial(_secret, s, catalog))
+    connection_options.check(kind, options)
+    op = CreateConnection(schema.id, name, kind, _kept(options), secrets_in(options))
+    return _changing("CREATE CONNECTION", op, kind, options, catalog, validate=statement.validate)
+
+
+def plan_alter_connection(s: EngineSession, statement: ast.AlterConnection, catalog: CatalogState) -> Plan:
+    kind = ast.ObjectKind.CONNECTION
+    item, notice = find_or_none(s, kind, statement.name, catalog, if_exists=statement.if_exists)
+    if item is None:
+        return change("ALTER CONNECTION", (), [notice] if notice else [])
+    if not isinstance(item, Connection):
+        raise Internal(f"{item.id} is no connection")
+    options: dict[str, Any] = json.loads(item.options)
+    options |= given_options(item.type, statement.changed, partial(_secret, s, catalog))
+    for field in connection_options.reset_fields(item.type, statement.reset):
+        options.pop(field, None)
+    connection_options.check(item.type, options)
+    op = AlterConnection(item.id, item.options, _kept(options), secrets_in(options))
+    return _changing("ALTER CONNECTION", op, item.type, options, catalog, validate=statement.validate)
+
+
+def _changing(
+    verb: str,
+    op: CreateConnection | AlterConnection,
+    kind: str,
+    options: Mapping[str, Any],
+    catalog: CatalogState,
+    *,
+    validate: bool,
+) -> Plan:
+    def look(s: EngineSession) -> None:
+        check_reachable(kind, with_secrets(catalog, completed(kind, options), s.engine.secrets))
+
+    async def act(s: EngineSession) -> Outcome:
+        if validate:
+            await s.interrupt.guard(s.blocking(look, s))
+        await transact(s, verb, [op])
+        return Complete(verb)
+
+    return Action(act)
+
+
+def _secret(s: EngineSession, catalog: CatalogState, name: ast.Name) -> ItemId:
+    item = s.resolver(catalog).any_item(name, "secret")
+    if not isinstance(item, Secret):
+        raise WrongObjectType(f'"{item.name}" is not a secret', position=name.offset + 1)
+    s.privileges(catalog).check(item, "USAGE")
+    return item.id
+
+
+def _kept(options: Mapping[str, Any]) -> str:
+    return json.dumps(options, sort_keys=True, separators=(",", ":"))
+
+
+def create_connection_sql(catalog: CatalogState, name: ast.Name, connection: Connection) -> str:
+    """The statement that makes the connection again: secrets by their names of today."""
+
+    def secret_name(secret: ItemId) -> ast.Name:
+        return ast.Name(catalog.full_name(catalog.get(secret, Secret)))
+
+    options = statement_options(connection.type, json.loads(connection.options), secret_name)
+    return to_sql(ast.CreateConnection(name, KINDS[connection.type], options))

@@ -1,0 +1,62 @@
+"""DEFAULT expressions: checked when they are declared, evaluated when a row does not give the column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.catalog.items import Table
+from tidemill.errors import Internal, Unsupported
+from tidemill.sql import ast
+from tidemill.sql.bind import bind_scalar, constant_value
+from tidemill.sql.parse import parse
+from tidemill.sql.render import expression_sql
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import Column
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+
+def default_text(session: EngineSession, default: ast.Expr, column: Column) -> str:
+    """The expression as the catalog keeps it; raises if it is no constant of the column's type."""
+    if _value(session, default.tree, column) is None:
+        raise Unsupported(
+            f'the default of column "{column.name}" must be a constant',
+            hint="A literal, a cast of one, now() or current_date will do.",
+            position=default.offset + 1,
+        )
+    return expression_sql(default.tree)
+
+
+def default_trees(table: Table) -> dict[str, exp.Expr]:
+    """The defaults that the table's columns have, by column."""
+    pairs = zip(table.desc.columns, table.defaults, strict=True)
+    return {column.name: _tree(text) for column, text in pairs if text is not None}
+
+
+def _tree(text: str) -> exp.Expr:
+    # The catalog keeps the text of an expression, the parser takes statements: SELECT makes one of it.
+    query = parse(f"SELECT {text}")[0].statement
+    if not isinstance(query, ast.Query):
+        raise Internal(f"the default {text} is no expression")
+    return query.tree.expressions[0]
+
+
+def _value(session: EngineSession, tree: exp.Expr, column: Column) -> pa.Scalar | None:
+    bound = bind_scalar(tree, session=session.info(), target=column.type, target_column=column.name)
+    return constant_value(bound)
+
+
+def default_column(session: EngineSession, table: Table, index: int, rows: int) -> pa.Array:
+    """The column's default for each of `rows` rows that are written now; NULLs if it has none."""
+    return default_value(session, table.desc.columns[index], table.defaults[index], rows)
+
+
+def default_value(session: EngineSession, column: Column, text: str | None, rows: int) -> pa.Array:
+    """What the default makes now, `rows` times."""
+    scalar = None if text is None else _value(session, _tree(text), column)
+    t = arrow_type(column.type)
+    return pa.nulls(rows, t) if scalar is None or not scalar.is_valid else pa.repeat(scalar, rows).cast(t)

@@ -1,0 +1,115 @@
+"""CREATE and ALTER MATERIALIZED VIEW.
+
+The catalog's change makes the shard and the item; whoever keeps views up to date follows the catalog
+(`views.service`). Dropping and renaming are as for everything else (`ddl.objects`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill.catalog import materialized_ops
+from tidemill.catalog.items import MaterializedView
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Outcome
+from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip
+from tidemill.engine.ddl.kept_query import kept_text
+from tidemill.engine.read.determinism import check_steady
+from tidemill.engine.read.following import described
+from tidemill.engine.read.local_rows import text_columns, text_rows
+from tidemill.engine.read.timelines import check_ours
+from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.serve.materialized_views import VIEW_SESSION, bind_view
+from tidemill.engine.session.durations import history_ms
+from tidemill.engine.session.plan import Action, Plan
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import Internal, UndefinedObject, Unsupported
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_query
+from tidemill.types.model import TEXT, Column, Kind, RelationDesc
+
+_KIND = ast.ObjectKind.MATERIALIZED_VIEW
+_VERB = "CREATE MATERIALIZED VIEW"
+# Another session than the view's, to see whether the query's answer hangs on whose it is.
+_OTHER_SESSION = replace(
+    VIEW_SESSION, database="other", schemas=("other",), user="other", session_user="other", backend_pid=1
+)
+
+
+def plan_create_materialized_view(
+    s: EngineSession, statement: ast.CreateMaterializedView, catalog: CatalogState
+) -> Plan:
+    schema, name, existing = existing_at(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return skip(_VERB, f'relation "{name}" already exists, skipping', "42P07")
+    resolver = s.resolver(catalog)
+    bound = bind_query(statement.query.tree, resolver, session=VIEW_SESSION)
+    if bound.param_types:
+        raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
+    check_steady(bound, "a materialized view of a query")
+    _check_stored(bound)
+    check_ours(map(catalog.relation, bound.inputs.values()), "a materialized view")
+    if bind_query(statement.query.tree, s.resolver(catalog), session=_OTHER_SESSION).sql() != bound.sql():
+        raise Unsupported(
+            "a materialized view cannot ask for the user, the database or the session",
+            detail="It is kept for all sessions alike.",
+            hint="Use a view, or ask in the query that reads the materialized view.",
+        )
+    # What a query returns may be null whatever its inputs say.
+    columns = renamed(bound.columns, statement.columns)
+    desc = RelationDesc(
+        tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
+    )
+    op = materialized_ops.CreateMaterializedView(
+        schema.id,
+        name,
+        kept_text(
+            statement.query,
+            bound.columns,
+            lambda tree: bind_query(tree, s.resolver(catalog), session=VIEW_SESSION),
+        ),
+        desc,
+        resolver.references(),
+        history_ms(statement.retain_history),
+    )
+    return change(_VERB, [op])
+
+
+def _check_stored(bound: BoundQuery) -> None:
+    system = [r for i in bound.inputs.values() if (r := SYSTEM_RELATIONS_BY_ID.get(i)) is not None]
+    if system:
+        raise Unsupported(
+            f'a materialized view cannot read system relation "{system[0].schema}.{system[0].name}"',
+            detail="System relations show what is now and keep no history.",
+            hint="Use a view, or SUBSCRIBE to the query.",
+        )
+
+
+def plan_alter_materialized_view(
+    s: EngineSession, statement: ast.AlterMaterializedView, catalog: CatalogState
+) -> Plan:
+    verb = f"ALTER {_KIND.value}"
+    item, notice = find_or_none(s, _KIND, statement.name, catalog, if_exists=statement.if_exists)
+    if item is None:
+        return change(verb, (), [notice] if notice else [])
+    return change(verb, [materialized_ops.SetViewHistory(item.id, history_ms(statement.action.duration))])
+
+
+def _explained(catalog: CatalogState, item: MaterializedView) -> list[str]:
+    bound = bind_view(catalog, item)
+    return [f"Kept up to date: {described(catalog, bound)}", *bound.describe().splitlines()]
+
+
+def plan_explain_materialized_view(
+    s: EngineSession, statement: ast.ExplainMaterializedView, catalog: CatalogState
+) -> Plan:
+    item, _ = find_or_none(s, _KIND, statement.name, catalog, if_exists=False)
+    if not isinstance(item, MaterializedView):
+        raise Internal(f"{statement.name} is no materialized view")
+    columns = text_columns("QUERY PLAN")
+
+    async def act(s: EngineSession) -> Outcome:
+        lines = await s.blocking(_explained, catalog, item)
+        return text_rows(["QUERY PLAN"], [(line,) for line in lines], tag="EXPLAIN")
+
+    return Action(act, columns)

@@ -1,0 +1,420 @@
+"""CREATE, ALTER and DROP of databases, schemas, tables and views; `ddl.sources` has those of sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.catalog import ops
+from tidemill.catalog.items import SCHEMA_ITEMS, Database, Item, Key, Table, View
+from tidemill.catalog.privileges import PermissionDenied
+from tidemill.catalog.state import CatalogState, id_order
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.ddl.catalog_changes import (
+    by_itself,
+    change,
+    existing_at,
+    find_or_none,
+    renamed,
+    skip,
+    transact,
+    transact_now,
+)
+from tidemill.engine.ddl.defaults import default_text, default_value
+from tidemill.engine.ddl.kept_query import kept_text
+from tidemill.engine.dml.write_locks import in_turn
+from tidemill.engine.read import reading
+from tidemill.engine.read.inputs import snapshot_of
+from tidemill.engine.read.show import system_number
+from tidemill.engine.session.durations import history_ms
+from tidemill.engine.session.plan import Action, ActionOf, Plan, Value
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import (
+    About,
+    DuplicateObject,
+    InvalidTransactionState,
+    Notice,
+    NotNullViolation,
+    TidemillError,
+    UndefinedObject,
+    Unsupported,
+    WrongObjectType,
+)
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_query
+from tidemill.types import parse_type
+from tidemill.types.arrow import DIFF_COLUMN
+from tidemill.types.model import TEXT, Column, Kind, RelationDesc, SqlType
+from tidemill.types.names import physical_names
+
+# Lines of what DROP ... CASCADE takes along that a client is told, as PostgreSQL bounds them.
+MAX_CASCADE_LINES = 100
+
+
+async def _alter_as_read(
+    s: EngineSession, planned: Table, work_out: Callable[[Table, int], tuple[ops.Op, pa.Table | None]]
+) -> Outcome:
+    """A change of a table that depends on its rows, in one commit: `work_out` reads the table as it is now at
+    a time, off the event loop, and gives the change and the updates that come with it; it is asked again when
+    the table was written or altered meanwhile."""
+    await by_itself(s, "ALTER TABLE")
+
+    async def attempt(_: bool) -> Outcome:
+        # First the table, then the time: what the table was given when it was last altered is there by then.
+        table = s.engine.catalog.state.get(planned.id, Table)
+        ts = await s.blocking(s.engine.oracle.read_ts)
+        op, contents = await s.blocking(work_out, table, ts)
+        reads = {table.shard: ts}
+        change = partial(transact_now, contents=contents, reads=reads, unaltered=table)
+        await s.blocking(change, s, "ALTER TABLE", [op])
+        return Complete("ALTER TABLE")
+
+    return await in_turn(s, [planned.shard], attempt)
+
+
+# -- databases, schemas ----------------------------------------------------------------------------
+
+
+def plan_create_database(s: EngineSession, statement: ast.CreateDatabase, catalog: CatalogState) -> Plan:
+    name = statement.name.value
+    mine = s.privileges(catalog)
+    if not (mine.superuser or mine.role.createdb):
+        raise PermissionDenied("permission denied to create database")
+    if statement.if_not_exists and any(d.name == name for d in catalog.databases()):
+        return skip("CREATE DATABASE", f'database "{name}" already exists, skipping', "42P04")
+    return change("CREATE DATABASE", [ops.CreateDatabase(name)])
+
+
+def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: CatalogState) -> Plan:
+    *qualifier, name = statement.name.parts
+    if len(qualifier) > 1:
+        raise UndefinedObject(f'improper schema name "{statement.name}"', sqlstate="42602")
+    database = catalog.database(qualifier[0] if qualifier else s.database)
+    s.privileges(catalog).check(database, "CREATE")
+    if statement.if_not_exists and catalog.find_schema(database.id, name) is not None:
+        return skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
+    return change("CREATE SCHEMA", [ops.CreateSchema(database.id, name)])
+
+
+# -- tables and views ------------------------------------------------------------------------------
+
+
+def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: CatalogState) -> Plan:
+    schema, name, existing = existing_at(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
+    if not statement.columns:
+        raise Unsupported("a table without columns is not supported", hint="Give it one.")
+    keys = _keys(statement)
+    primary = {c for key in keys if key.primary for c in key.columns}
+    columns: list[Column] = []
+    defaults: list[str | None] = []
+    for definition in statement.columns:
+        nullable = not (definition.not_null or definition.name.value in primary)
+        column = _column(definition, nullable=nullable)
+        columns.append(column)
+        defaults.append(None if definition.default is None else default_text(s, definition.default, column))
+    notices = [Notice("PRIMARY KEY and UNIQUE are recorded, not enforced")] if keys else []
+    op = ops.CreateTable(
+        schema.id,
+        name,
+        RelationDesc(tuple(columns)),
+        tuple(defaults),
+        keys,
+        history_ms(statement.retain_history),
+    )
+    return change("CREATE TABLE", [op], notices)
+
+
+def _column(definition: ast.ColumnDef, *, nullable: bool) -> Column:
+    try:
+        t = parse_type(definition.type)
+    except TidemillError as e:
+        e.position = definition.type_offset + 1
+        raise
+    if t.kind is Kind.UNKNOWN:
+        raise TidemillError(f'column "{definition.name.value}" has pseudo-type unknown', sqlstate="42P16")
+    return Column(definition.name.value, t, nullable)
+
+
+def _keys(statement: ast.CreateTable) -> tuple[Key, ...]:
+    names = {column.name.value for column in statement.columns}
+    keys: list[Key] = []
+    for column in statement.columns:
+        if column.primary_key or column.unique:
+            keys.append(Key((column.name.value,), primary=column.primary_key))
+    for constraint in statement.constraints:
+        for column in constraint.columns:
+            if column.value not in names:
+                raise UndefinedObject(
+                    f'column "{column.value}" named in key does not exist',
+                    sqlstate="42703",
+                    position=column.offset + 1,
+                )
+        primary = constraint.kind is ast.ConstraintKind.PRIMARY_KEY
+        keys.append(Key(tuple(c.value for c in constraint.columns), primary=primary))
+    if sum(key.primary for key in keys) > 1:
+        raise DuplicateObject(
+            f'multiple primary keys for table "{statement.name.item}" are not allowed', sqlstate="42P16"
+        )
+    return tuple(keys)
+
+
+def plan_create_table_as(
+    s: EngineSession, statement: ast.CreateTableAs, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
+    schema, name, existing = existing_at(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return skip("CREATE TABLE AS", f'relation "{name}" already exists, skipping', "42P07")
+    bound = bind_query(statement.query.tree, s.resolver(catalog), session=s.info(), param_types=types)
+    columns = renamed(bound.columns, statement.columns)
+    # What a query returns may be null whatever its inputs say; PostgreSQL does the same.
+    desc = RelationDesc(
+        tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
+    )
+    op = ops.CreateTable(schema.id, name, desc, retain_history_ms=history_ms(statement.retain_history))
+
+    async def act(s: EngineSession, params: Sequence[Value]) -> Outcome:
+        if not statement.with_data:
+            await transact(s, "CREATE TABLE AS", [op])
+            return Complete("CREATE TABLE AS")
+        shards = {t.shard for t in reading.tables_under(catalog, bound)}
+
+        async def attempt(_: bool) -> Outcome:
+            # The rows first: the table is there with them or not at all.
+            rows = await _rows_for_new_table(s, catalog, bound, desc, params)
+            reads = {} if s.current.read_ts is None else dict.fromkeys(shards, s.current.read_ts)
+            if not s.current.explicit:
+                s.current.read_ts = None  # of the next try, if there must be one
+            await transact(s, "CREATE TABLE AS", [op], contents=rows, reads=reads)
+            return Complete(f"SELECT {rows.num_rows}")
+
+        return await (attempt(False) if s.current.explicit else in_turn(s, shards, attempt))
+
+    return ActionOf(act, bound.param_types)
+
+
+async def _rows_for_new_table(
+    s: EngineSession, catalog: CatalogState, bound: BoundQuery, desc: RelationDesc, params: Sequence[Value]
+) -> pa.Table:
+    rows = await reading.collect(s, catalog, bound, system_number(s, "max_transaction_size"), params)
+    rows = rows.rename_columns(physical_names(desc))
+    return rows.append_column(DIFF_COLUMN, pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
+
+
+def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: CatalogState) -> Plan:
+    schema, name, existing = existing_at(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return skip("CREATE VIEW", f'relation "{name}" already exists, skipping', "42P07")
+    if existing is not None and statement.or_replace:
+        if not isinstance(existing, View):
+            raise WrongObjectType(f'"{name}" is not a view', position=statement.name.offset + 1)
+        s.privileges(catalog).check_owner(existing)
+    if statement.query.as_of is not None:
+        raise Unsupported("a view cannot have AS OF", hint="Give AS OF in the query that reads the view.")
+    resolver = s.resolver(catalog)
+    bound = bind_query(statement.query.tree, resolver, session=s.info())
+    if bound.param_types:
+        raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
+    op = ops.CreateView(
+        schema.id,
+        name,
+        kept_text(
+            statement.query,
+            bound.columns,
+            lambda tree: bind_query(tree, s.resolver(catalog), session=s.info()),
+        ),
+        RelationDesc(tuple(renamed(bound.columns, statement.columns))),
+        references=resolver.references(),
+        replace=statement.or_replace,
+    )
+    return change("CREATE VIEW", [op])
+
+
+# -- dropping, renaming ----------------------------------------------------------------------------
+
+
+def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> Plan:
+    changes: list[ops.Op] = []
+    notices: list[Notice] = []
+    gone: set[str] = set()
+    named: set[str] = set()
+    for name in statement.names:
+        item, notice = find_or_none(s, statement.kind, name, catalog, if_exists=statement.if_exists)
+        if notice is not None:
+            notices.append(notice)
+        if item is None or item.id in gone:
+            continue
+        if isinstance(item, Database) and item.name == s.database:
+            raise InvalidTransactionState("cannot drop the currently open database", sqlstate="55006")
+        changes.append(ops.Drop(item.id, statement.cascade))
+        named.add(item.id)
+        # With CASCADE an earlier name may take a later one with it.
+        gone |= {i.id for i in catalog.drop_order(item.id) if statement.cascade or _goes_with(i, item)}
+    if statement.cascade:
+        notices += _cascading(catalog, gone - named)
+    return change(f"DROP {statement.kind.value}", changes, notices)
+
+
+def _cascading(catalog: CatalogState, ids: Iterable[str]) -> list[Notice]:
+    """What else goes, as PostgreSQL tells it; not what belongs to something else."""
+    items = [
+        i
+        for i in (catalog.items[i] for i in ids)
+        if not (isinstance(i, SCHEMA_ITEMS) and i.owner is not None)
+    ]
+    lines = [f"drop cascades to {catalog.describe(i)}" for i in sorted(items, key=lambda i: id_order(i.id))]
+    if len(lines) <= 1:
+        return [Notice(line) for line in lines]
+    shown = lines[:MAX_CASCADE_LINES]
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown)} other objects")
+    return [Notice(f"drop cascades to {len(lines)} other objects", detail="\n".join(shown))]
+
+
+def _goes_with(item: Item, dropped: Item) -> bool:
+    return item.id == dropped.id or (isinstance(item, SCHEMA_ITEMS) and item.owner == dropped.id)
+
+
+def plan_rename(s: EngineSession, statement: ast.Rename, catalog: CatalogState) -> Plan:
+    item, notice = find_or_none(s, statement.kind, statement.name, catalog, if_exists=statement.if_exists)
+    verb = f"ALTER {statement.kind.value}"
+    if item is None:
+        return change(verb, (), [notice] if notice else [])
+    return change(verb, [ops.Rename(item.id, statement.new_name.value)])
+
+
+# -- ALTER TABLE -----------------------------------------------------------------------------------
+
+
+def plan_alter_table(s: EngineSession, statement: ast.AlterTable, catalog: CatalogState) -> Plan:
+    item, notice = find_or_none(
+        s, ast.ObjectKind.TABLE, statement.name, catalog, if_exists=statement.if_exists
+    )
+    if item is None:
+        return change("ALTER TABLE", (), [notice] if notice else [])
+    if not isinstance(item, Table):
+        raise WrongObjectType(
+            f'cannot alter table "{item.name}"',
+            detail="It is fed by a source: its columns and its history are as the source has them.",
+            hint="ALTER SOURCE changes how long history is kept.",
+            position=statement.name.offset + 1,
+        )
+    table = item
+    action = statement.action
+    if isinstance(action, ast.AddColumn):
+        return _plan_add_column(s, table, action)
+    if isinstance(action, ast.SetNotNull) and action.not_null:
+        return _plan_set_not_null(table, _find_column(table, action.column))
+    return change("ALTER TABLE", [_alter_op(s, table, action)])
+
+
+def _alter_op(s: EngineSession, table: Table, action: ast.TableAction) -> ops.Op:
+    match action:
+        case ast.SetDefault():
+            column = _find_column(table, action.column)
+            text = None if action.default is None else default_text(s, action.default, column)
+            return ops.SetDefault(table.id, column.name, text)
+        case ast.SetNotNull():
+            return ops.SetNotNull(table.id, _find_column(table, action.column).name, action.not_null)
+        case ast.SetRetainHistory():
+            return ops.SetRetainHistory(table.id, history_ms(action.duration))
+        case _:
+            raise Unsupported(
+                "columns cannot be renamed",
+                detail="A column's name is part of the history that is kept.",
+                hint="Make a view that names it as you like.",
+            )
+
+
+def _find_column(table: Table, name: ast.Ident) -> Column:
+    for column in table.desc.columns:
+        if column.name == name.value:
+            return column
+    raise UndefinedObject(
+        f'column "{name.value}" of relation "{table.name}" does not exist',
+        sqlstate="42703",
+        position=name.offset + 1,
+    )
+
+
+def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> Plan:
+    definition = action.column
+    if definition.primary_key or definition.unique:
+        raise Unsupported("ADD COLUMN cannot declare a key", hint="Declare keys when the table is created.")
+    if action.if_not_exists and definition.name.value in table.desc.names:
+        text = f'column "{definition.name.value}" of relation "{table.name}" already exists, skipping'
+        return skip("ALTER TABLE", text, "42701")
+    column = _column(definition, nullable=not definition.not_null)
+    default = None if definition.default is None else default_text(s, definition.default, column)
+    op = ops.AddColumn(table.id, column, default)
+    if default is None and column.nullable:
+        return change("ALTER TABLE", [op])
+    limit = system_number(s, "max_transaction_size")
+
+    def work_out(table: Table, ts: int) -> tuple[ops.Op, pa.Table | None]:
+        rows = _read(s, table, ts, physical_names(table.desc))
+        value = default_value(s, column, default, rows.num_rows)
+        if value.null_count and not column.nullable:
+            raise NotNullViolation(
+                f'column "{column.name}" of relation "{table.name}" contains null values',
+                hint="Give the column a DEFAULT.",
+                about=_about(s, table, column.name),
+            )
+        if value.null_count == rows.num_rows:
+            return op, None
+        return op, _given(rows, physical_names(RelationDesc((*table.desc.columns, column)))[-1], value, limit)
+
+    async def act(s: EngineSession) -> Outcome:
+        return await _alter_as_read(s, table, work_out)
+
+    return Action(act)
+
+
+def _given(rows: pa.Table, name: str, value: pa.Array, limit: int) -> pa.Table:
+    """The updates that give `rows` (with `mz_diff` behind) a value in a new column: until now it is null."""
+    at = rows.num_columns - 1
+    new = rows.add_column(at, name, value)
+    old = rows.add_column(at, name, pa.nulls(rows.num_rows, value.type))
+    retracted = pc.call_function("negate", [rows.column(DIFF_COLUMN)])
+    updates = pa.concat_tables([old.set_column(at + 1, new.schema.field(at + 1), retracted), new])
+    if updates.nbytes > limit:
+        raise Unsupported(
+            "the table is too large to be given a default",
+            detail=f"It takes {updates.nbytes} bytes, max_transaction_size is {limit}.",
+            hint="Add the column without one, set its value with UPDATEs of a part of the rows each, "
+            "and then its default.",
+            sqlstate="54000",
+        )
+    return updates
+
+
+def _read(s: EngineSession, table: Table, ts: int, columns: Sequence[str]) -> pa.Table:
+    """Those columns and `mz_diff`."""
+    with snapshot_of(s.engine, table, ts) as snapshot:
+        return snapshot.read(columns).select([*columns, DIFF_COLUMN])
+
+
+def _about(s: EngineSession, table: Table, column: str) -> About:
+    return About(s.engine.catalog.state.full_name(table)[-2], table.name, column)
+
+
+def _plan_set_not_null(table: Table, column: Column) -> Plan:
+    op = ops.SetNotNull(table.id, column.name, True)
+
+    async def act(s: EngineSession) -> Outcome:
+        def work_out(table: Table, ts: int) -> tuple[ops.Op, None]:
+            name = physical_names(table.desc)[table.desc.names.index(column.name)]
+            if _read(s, table, ts, [name]).column(0).null_count:
+                raise NotNullViolation(
+                    f'column "{column.name}" of relation "{table.name}" contains null values',
+                    about=_about(s, table, column.name),
+                )
+            return op, None
+
+        return await _alter_as_read(s, table, work_out)
+
+    return Action(act)

@@ -1,0 +1,333 @@
+"""CREATE, ALTER and DROP of roles, GRANT and REVOKE, owners.
+
+Called by `planner`. Who may do what follows PostgreSQL: roles are changed by those with CREATEROLE,
+superusers and members of them by superusers alone, a password also by who it belongs to; privileges are
+granted by owners.
+Promise: of a password only a SCRAM verifier is kept, and no error, log or event has either in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tidemill.access.scram import MAX_PASSWORD_BYTES, make_verifier, parse_verifier
+from tidemill.catalog import ops, role_ops
+from tidemill.catalog.access import PUBLIC
+from tidemill.catalog.items import SCHEMA_ITEMS, Item, Role, Schema, is_system, kind_name
+from tidemill.catalog.privileges import (
+    PermissionDenied,
+    access_of,
+    may_become_superuser,
+    possible_privileges,
+)
+from tidemill.catalog.role_ops import RoleAttributes
+from tidemill.catalog.state import CatalogState, id_order
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.ddl.catalog_changes import change, find_or_none, transact
+from tidemill.engine.session.plan import Action, Plan
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import DuplicateObject, InvalidValue, Notice, UndefinedObject, Unsupported
+from tidemill.sql import ast
+
+
+def plan_role(s: EngineSession, statement: ast.Statement, catalog: CatalogState) -> Plan | None:
+    """None where the statement is about something else."""
+    match statement:
+        case ast.CreateRole():
+            return _create_role(s, statement, catalog)
+        case ast.AlterRole():
+            return _alter_role(s, statement, catalog)
+        case ast.DropRole():
+            return _drop_role(s, statement, catalog)
+        case ast.GrantRoles():
+            return _grant_roles(s, statement, catalog)
+        case ast.GrantPrivileges():
+            return _grant_privileges(s, statement, catalog)
+        case ast.AlterOwner():
+            return _alter_owner(s, statement, catalog)
+        case ast.ReassignOwned():
+            return _reassign_owned(s, statement, catalog)
+        case ast.DropOwned():
+            return _drop_owned(s, statement, catalog)
+        case _:
+            return None
+
+
+# -- roles
+
+
+def _create_role(s: EngineSession, statement: ast.CreateRole, catalog: CatalogState) -> Plan:
+    name = statement.name.value
+    _check_may_change(s, catalog, "create", statement.options)
+    if catalog.find_role(name) is not None:
+        raise DuplicateObject(f'role "{name}" already exists', position=statement.name.offset + 1)
+    return _with_password(
+        "CREATE ROLE",
+        statement.options.password,
+        lambda verifier: ops.CreateRole(name, _attributes(statement.options, verifier)),
+    )
+
+
+def _alter_role(s: EngineSession, statement: ast.AlterRole, catalog: CatalogState) -> Plan:
+    role = named_role(s, statement.name, catalog)
+    options = statement.options
+    only_password = options == ast.RoleOptions(password=options.password)
+    if not (only_password and role.id == s.acting_role(catalog).id):
+        _check_may_change(s, catalog, "alter", options, role)
+    if is_system(role.id):
+        raise Unsupported(
+            f'role "{role.name}" is part of the system and cannot be changed',
+            hint="Its password is the setting system_password.",
+            sqlstate="42501",
+        )
+    return _with_password(
+        "ALTER ROLE",
+        options.password,
+        lambda verifier: ops.AlterRole(role.id, _attributes(options, verifier)),
+    )
+
+
+def _check_may_change(
+    s: EngineSession, catalog: CatalogState, verb: str, options: ast.RoleOptions, role: Role | None = None
+) -> None:
+    mine = s.privileges(catalog)
+    if mine.superuser:
+        return
+    if not mine.role.createrole:
+        raise PermissionDenied(
+            f"permission denied to {verb} role",
+            detail=f"Only roles with the CREATEROLE attribute may {verb} roles.",
+        )
+    if options.superuser is not None or (role is not None and may_become_superuser(catalog, role)):
+        raise PermissionDenied(
+            f"permission denied to {verb} role",
+            detail=f"Only roles with the SUPERUSER attribute may {verb} roles with the SUPERUSER attribute "
+            "and members of them.",
+        )
+
+
+def _attributes(options: ast.RoleOptions, verifier: str | None) -> RoleAttributes:
+    return RoleAttributes(
+        options.login,
+        options.superuser,
+        options.inherit,
+        options.createdb,
+        options.createrole,
+        options.password is not None,
+        verifier,
+    )
+
+
+def _with_password(verb: str, password: ast.Password | None, make: Callable[[str | None], ops.Op]) -> Plan:
+    text = None if password is None else password.text
+    if text is not None and len(text.encode("utf-8", "surrogatepass")) > MAX_PASSWORD_BYTES:
+        raise InvalidValue(f"password is longer than {MAX_PASSWORD_BYTES} bytes", sqlstate="22023")
+    if text is not None and text.startswith("md5") and len(text) == 35:
+        raise Unsupported(
+            "passwords that are hashed with MD5 are not supported",
+            hint="Give the password itself, or a SCRAM-SHA-256 verifier.",
+        )
+
+    async def act(s: EngineSession) -> Outcome:
+        verifier: str | None = None
+        if text == "":
+            s.notice(Notice("empty string is not a valid password, clearing password"))
+        elif text is not None:
+            # A client may have hashed it already, so that it never leaves the client (psql's \password).
+            hashed = parse_verifier(text) is not None
+            verifier = text if hashed else (await s.blocking(make_verifier, text)).text()
+        await transact(s, verb, [make(verifier)])
+        return Complete(verb)
+
+    return Action(act)
+
+
+def _drop_role(s: EngineSession, statement: ast.DropRole, catalog: CatalogState) -> Plan:
+    changes: list[ops.Op] = []
+    notices: list[Notice] = []
+    for name in statement.names:
+        role = catalog.find_role(name.value)
+        if role is None:
+            if not statement.if_exists:
+                raise UndefinedObject(f'role "{name.value}" does not exist', position=name.offset + 1)
+            notices.append(Notice(f'role "{name.value}" does not exist, skipping'))
+            continue
+        _check_may_change(s, catalog, "drop", ast.RoleOptions(), role)
+        if role.name in (s.role, s.acting_role(catalog).name):
+            raise InvalidValue(
+                "current user cannot be dropped" if role.name != s.role else "session user cannot be dropped",
+                sqlstate="55006",
+            )
+        changes.append(ops.DropRole(role.id))
+    return change("DROP ROLE", changes, notices)
+
+
+# -- members
+
+
+def _grant_roles(s: EngineSession, statement: ast.GrantRoles, catalog: CatalogState) -> Plan:
+    verb = "REVOKE" if statement.revoke else "GRANT"
+    mine = s.privileges(catalog)
+    changes: list[ops.Op] = []
+    notices: list[Notice] = []
+    for granted in statement.roles:
+        role = named_role(s, granted, catalog)
+        if not mine.superuser and (not mine.role.createrole or may_become_superuser(catalog, role)):
+            raise PermissionDenied(
+                f'permission denied to {verb.lower()} role "{role.name}"',
+                detail="Only roles with the CREATEROLE attribute, and for superusers and their members those "
+                f"with the SUPERUSER attribute, may {verb.lower()} membership.",
+            )
+        for name in statement.members:
+            member = named_role(s, name, catalog)
+            has = role.id in member.member_of
+            if has is statement.revoke:
+                changes.append(ops.SetMember(role.id, member.id, statement.revoke))
+            else:
+                state = "not a member" if statement.revoke else "already a member"
+                notices.append(
+                    Notice(
+                        f'role "{member.name}" is {state} of role "{role.name}"',
+                        "WARNING" if statement.revoke else "NOTICE",
+                    )
+                )
+    return change(f"{verb} ROLE", changes, notices)
+
+
+# -- privileges
+
+
+def _grant_privileges(s: EngineSession, statement: ast.GrantPrivileges, catalog: CatalogState) -> Plan:
+    verb = "REVOKE" if statement.revoke else "GRANT"
+    mine = s.privileges(catalog)
+    grantees = [_grantee(s, name, catalog) for name in statement.roles]
+    changes: list[ops.Op] = []
+    for item in _granted_items(s, statement, catalog):
+        possible = possible_privileges(item)
+        wrong = [p for p in statement.privileges if p not in possible]
+        if wrong:
+            raise InvalidValue(f"invalid privilege type {wrong[0]} for {kind_name(item)}", sqlstate="0LP01")
+        if not mine.owns(item):
+            raise PermissionDenied(
+                f"permission denied for {kind_name(item)} {item.name}",
+                detail="Only its owner may grant on it.",
+            )
+        if is_system(item.id):
+            raise Unsupported(f"{catalog.describe(item)} is part of the system", sqlstate="42501")
+        privileges = statement.privileges or possible
+        changes += [ops.SetPrivileges(item.id, to, privileges, statement.revoke) for to in grantees]
+    return change(verb, changes)
+
+
+def _granted_items(s: EngineSession, statement: ast.GrantPrivileges, catalog: CatalogState) -> list[Item]:
+    found: list[Item] = []
+    for name in statement.names:
+        match statement.kind:
+            case ast.GrantKind.DATABASE:
+                found.append(catalog.database(name.item))
+            case ast.GrantKind.SCHEMA:
+                found.append(catalog.resolve_schema(name.parts, s.database))
+            case ast.GrantKind.ALL_TABLES:
+                schema = catalog.resolve_schema(name.parts, s.database)
+                found += [r for r in catalog.relations(schema.id) if r.owner is None]
+            case ast.GrantKind.TABLE:
+                found.append(_standing(s.resolver(catalog).item(name), catalog))
+            case ast.GrantKind.CONNECTION | ast.GrantKind.SECRET:
+                kind = statement.kind.value.lower()
+                item = s.resolver(catalog).any_item(name, kind)
+                if kind_name(item) != kind:
+                    raise UndefinedObject(f'{kind} "{name.item}" does not exist', position=name.offset + 1)
+                found.append(item)
+    return found
+
+
+def _standing(item: Item, catalog: CatalogState) -> Item:
+    """What belongs to a source has the source's privileges."""
+    if isinstance(item, SCHEMA_ITEMS) and item.owner is not None:
+        return catalog.items[item.owner]
+    return item
+
+
+def _grantee(s: EngineSession, name: ast.RoleName, catalog: CatalogState) -> str:
+    if name.keyword and name.value == PUBLIC:
+        return PUBLIC
+    return named_role(s, name, catalog).id
+
+
+def named_role(s: EngineSession, name: ast.RoleName, catalog: CatalogState) -> Role:
+    if name.keyword:
+        if name.value == PUBLIC:
+            raise UndefinedObject('role "public" does not exist', position=name.offset + 1)
+        return s.login_role(catalog) if name.value == "session_user" else s.acting_role(catalog)
+    try:
+        return catalog.role(name.value)
+    except UndefinedObject as e:
+        e.position = name.offset + 1
+        raise
+
+
+# -- owners
+
+
+def _alter_owner(s: EngineSession, statement: ast.AlterOwner, catalog: CatalogState) -> Plan:
+    verb = f"ALTER {statement.kind.value}"
+    item, notice = find_or_none(s, statement.kind, statement.name, catalog, if_exists=statement.if_exists)
+    if item is None:
+        return change(verb, (), [notice] if notice else [])
+    owner = named_role(s, statement.owner, catalog)
+    _check_may_give(s, catalog, owner)
+    if isinstance(item, SCHEMA_ITEMS):
+        # Otherwise one could put things into a schema by way of somebody who may not.
+        new = s.privileges_of(catalog, owner)
+        new.check(catalog.get(item.schema, Schema), "CREATE")
+    return change(verb, [ops.SetOwner(item.id, owner.id)])
+
+
+def _check_may_give(s: EngineSession, catalog: CatalogState, owner: Role) -> None:
+    if not s.privileges(catalog).acts_as(owner.id):
+        raise PermissionDenied(f'must be able to SET ROLE "{owner.name}"')
+
+
+def _reassign_owned(s: EngineSession, statement: ast.ReassignOwned, catalog: CatalogState) -> Plan:
+    to = named_role(s, statement.to, catalog)
+    _check_may_give(s, catalog, to)
+    owned = _owned(s, statement.roles, catalog, "reassign objects")
+    return change("REASSIGN OWNED", [ops.SetOwner(item.id, to.id) for item in owned])
+
+
+def _drop_owned(s: EngineSession, statement: ast.DropOwned, catalog: CatalogState) -> Plan:
+    """What the roles own, and the privileges that they were granted."""
+    owned = _owned(s, statement.roles, catalog, "drop objects")
+    going = {item.id for item in owned}
+    changes: list[ops.Op] = []
+    gone: set[str] = set()
+    for item in sorted(owned, key=lambda i: id_order(i.id), reverse=True):
+        if item.id not in gone:
+            changes.append(ops.Drop(item.id, statement.cascade))
+            gone |= {i.id for i in catalog.drop_order(item.id)}
+    ids = {named_role(s, name, catalog).id for name in statement.roles}
+    for item in catalog.items.values():
+        access = catalog.access(item.id)
+        if access is not None and item.id not in going | gone:
+            changes += [
+                ops.SetPrivileges(item.id, g.to, g.privileges, True) for g in access.grants if g.to in ids
+            ]
+    return change("DROP OWNED", changes)
+
+
+def _owned(s: EngineSession, names: Sequence[ast.RoleName], catalog: CatalogState, what: str) -> list[Item]:
+    mine = s.privileges(catalog)
+    ids: set[str] = set()
+    for name in names:
+        role = named_role(s, name, catalog)
+        if not mine.acts_as(role.id):
+            raise PermissionDenied(
+                f"permission denied to {what}",
+                detail=f'Only roles with privileges of role "{role.name}" may do so.',
+            )
+        ids.add(role.id)
+    return [
+        item
+        for item in catalog.items.values()
+        if not is_system(item.id) and role_ops.ownable(item) and access_of(catalog, item).owner in ids
+    ]

@@ -1,0 +1,115 @@
+"""Whether a sink may be made into a place: it is made and written to, and what it holds is looked at.
+
+Called by `ddl.sinks`, on a worker thread. A stream that is there already must be this very history: that is
+so where another sink of the catalog writes it, or where somebody says so (JOIN), what lies there is of the
+sink's format and columns (`sinks.presence`), and a statement tells where to go on, or the beginning was given
+(AS OF).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tidemill.engine.ddl.upstreams.reach import asking
+from tidemill.errors import InvalidValue, SyntaxError_
+from tidemill.sinks import files_target, presence
+from tidemill.sinks.files_target import check_writable, is_free
+from tidemill.sinks.kafka_topic import last_upper, make_topic
+from tidemill.sinks.presence import Wished
+from tidemill.sql import ast
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a sink would begin with. `known`: a sink of the catalog writes to the place; `join` and `dated`:
+    JOIN and AS OF were said; `since`: where the relation's history begins."""
+
+    share: tuple[int, int]
+    known: bool
+    join: bool
+    dated: bool
+    since: int
+
+    def check(self, place: str, free: bool, last: Callable[[], int | None], look: Callable[[], None]) -> None:
+        """`last` is the upper of the last statement there that speaks for the share; `look` raises where
+        something else lies there than the sink would write."""
+        if free or self.known:
+            return
+        if not self.join:
+            raise InvalidValue(
+                f"{place} is not empty",
+                detail="A stream is the history of one relation: readers would take what is there for it.",
+                hint="Choose another one. If it holds this very history, WITH (JOIN = true) goes on with it.",
+                sqlstate="55000",
+            )
+        look()
+        upper = last()
+        if upper is None and not self.dated:
+            raise InvalidValue(
+                f"{place} has no statement that a sink could go on from",
+                detail="What was written to it was never counted.",
+                hint="Choose another one, or give AS OF the time at which the stream begins.",
+                sqlstate="55000",
+            )
+        if upper is not None and upper - 1 < self.since:
+            raise InvalidValue(
+                f"{place} ends at {upper}, and what changed since then is forgotten",
+                detail=f"The relation's history begins at {self.since}.",
+                hint="Choose another one.",
+                sqlstate="55000",
+            )
+
+
+def topic_name(target: ast.IntoKafka) -> str:
+    if target.topic is None:
+        raise SyntaxError_(
+            "a Kafka sink needs the option TOPIC", hint="Write (TOPIC 'name').", position=target.offset + 1
+        )
+    if not _TOPIC.fullmatch(target.topic) or target.topic in (".", ".."):
+        raise InvalidValue(
+            f'"{target.topic[:255]}" is no name of a topic',
+            hint="A topic's name has up to 249 letters, digits, dots, underscores and hyphens.",
+            sqlstate="22023",
+            position=target.offset + 1,
+        )
+    for name, number in (
+        ("PARTITION COUNT", target.partition_count),
+        ("REPLICATION FACTOR", target.replication_factor),
+    ):
+        if number is not None and number < 1:
+            raise InvalidValue(f"{name} cannot be {number}", hint="Give 1 or more.", sqlstate="22023")
+    return target.topic
+
+
+def check_topic(
+    connection: Mapping[str, Any], target: ast.IntoKafka, beginning: Beginning, wished: Wished
+) -> None:
+    """Makes the topic where there is none."""
+    topic = topic_name(target)
+
+    def look() -> None:
+        place = make_topic(connection, topic, target.partition_count, target.replication_factor)
+        named = f'topic "{topic}"'
+        beginning.check(
+            named,
+            place.empty,
+            lambda: last_upper(connection, topic, beginning.share, place, lambda: None),
+            lambda: presence.check_topic(connection, topic, named, wished),
+        )
+
+    asking(look, avoidable=False)
+
+
+def check_files(folder: Path, path: str, beginning: Beginning, wished: Wished) -> None:
+    """Makes the folder where there is none."""
+    check_writable(folder)
+    reached = partial(files_target.last_upper, folder, beginning.share)
+    named = f'folder "{path}"'
+    beginning.check(named, is_free(folder), reached, lambda: presence.check_folder(folder, named, wished))

@@ -1,0 +1,287 @@
+"""CREATE SOURCE, CREATE TABLE ... FROM SOURCE, ALTER SOURCE.
+
+The catalog's change makes the shards and the items; whoever runs sources follows the catalog
+(`Catalog.on_change`), and finds them there after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidemill.catalog import source_ops
+from tidemill.catalog.connections import KAFKA, expect_type
+from tidemill.catalog.items import Connection, Schema, Source, SourceProgress, SourceTable
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip, transact
+from tidemill.engine.ddl.upstreams import Context, Described, describe
+from tidemill.engine.ddl.upstreams.kafka import describe_kafka_table
+from tidemill.engine.ddl.upstreams.messages import ORDER_BY_PARAMETER
+from tidemill.engine.read.show import system_value
+from tidemill.engine.session.durations import history_ms, interval_ms
+from tidemill.engine.session.plan import Action, Plan
+from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.variables import SYSTEM_PARAMETERS
+from tidemill.errors import (
+    DuplicateObject,
+    Notice,
+    SyntaxError_,
+    UndefinedObject,
+    Unsupported,
+    WrongObjectType,
+)
+from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
+from tidemill.sources.contract import Output
+from tidemill.sources.definition import open_source
+from tidemill.sql import ast
+from tidemill.sql.render import to_sql
+from tidemill.types.model import RelationDesc
+
+# -- CREATE SOURCE ---------------------------------------------------------------------------------
+
+
+def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: CatalogState) -> Plan:
+    schema, name, existing = existing_at(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return skip("CREATE SOURCE", f'relation "{name}" already exists, skipping', "42P07")
+    if existing is not None:
+        raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
+    progress = None if statement.progress is None else _beside(s, schema, statement.progress, catalog)
+    history = history_ms(statement.retain_history)
+    interval = DEFAULT_INTERVAL_MS if statement.interval is None else interval_ms(statement.interval)
+
+    _check_timeline(statement)
+
+    def work_out() -> tuple[source_ops.CreateSource, Sequence[Notice]]:
+        described = describe(statement, _context(s, catalog))
+        own = described.own
+        op = source_ops.CreateSource(
+            schema.id,
+            name,
+            described.type,
+            json.dumps(described.definition, sort_keys=True, separators=(",", ":")),
+            to_sql(replace(statement, if_not_exists=False, cluster=None, validate=True)),
+            _own_desc(statement, own),
+            None if own is None else described.envelope or _envelope(own),
+            described.gauge.remap_desc,
+            described.gauge.progress_desc,
+            interval,
+            progress,
+            _subsources(s, statement, described, schema, catalog),
+            history,
+            described.connections,
+            statement.timeline,
+        )
+        return op, described.notices
+
+    async def act(s: EngineSession) -> Outcome:
+        op, notices = await s.interrupt.guard(s.blocking(work_out))
+        await transact(s, "CREATE SOURCE", [op])
+        for notice in notices:
+            s.notice(notice)
+        if op.desc is None and not op.subsources:
+            s.notice(
+                Notice(
+                    f'source "{name}" has no tables yet',
+                    hint=f"Make them with CREATE TABLE ... FROM SOURCE {ast.Ident(name)} (REFERENCE ...).",
+                )
+            )
+        return Complete("CREATE SOURCE")
+
+    return Action(act)
+
+
+def _check_timeline(statement: ast.CreateSource) -> None:
+    envelope = statement.messages.envelope
+    if statement.timeline is None:
+        return
+    if not statement.timeline.strip():
+        raise SyntaxError_("a timeline needs a name", position=statement.name.offset + 1)
+    if envelope is None or envelope.kind != "MATERIALIZE":
+        raise Unsupported(
+            "WITH (TIMELINE ...) needs ENVELOPE MATERIALIZE",
+            detail="Only the updates of a CDCv2 stream have times that could be kept.",
+            position=statement.name.offset + 1,
+        )
+    if envelope.components is not None:
+        raise Unsupported(
+            "WITH (TIMELINE ...) is not possible where times are products",
+            detail="A relation's times are numbers.",
+            position=envelope.offset + 1,
+        )
+
+
+def _context(s: EngineSession, catalog: CatalogState) -> Context:
+    resolver = s.resolver(catalog)
+
+    def find(name: ast.Name, kind: str) -> Connection:
+        item = resolver.any_item(name, "connection")
+        if not isinstance(item, Connection):
+            raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)
+        s.privileges(catalog).check(item, "USAGE")
+        return expect_type(item, kind, name.offset + 1)
+
+    order_by = system_value(s, SYSTEM_PARAMETERS[ORDER_BY_PARAMETER]) == "on"
+    root = s.engine.config.files_root
+    return Context(catalog, s.engine.secrets, find, s.engine.oracle.now(), order_by, root)
+
+
+def _envelope(output: Output) -> str:
+    return "none" if output.key is None else "upsert"
+
+
+def _own_desc(statement: ast.CreateSource, output: Output | None) -> RelationDesc | None:
+    if output is None:
+        if statement.columns:
+            raise SyntaxError_(
+                "columns can be named only where the source is a relation itself",
+                hint="Name the columns of a table with CREATE TABLE t (...) FROM SOURCE.",
+                position=statement.columns[0].offset + 1,
+            )
+        return None
+    return RelationDesc(tuple(renamed(output.desc.columns, statement.columns)), output.desc.hidden)
+
+
+def _subsources(
+    s: EngineSession,
+    statement: ast.CreateSource,
+    described: Described,
+    schema: Schema,
+    catalog: CatalogState,
+) -> tuple[source_ops.NewSubsource, ...]:
+    if statement.tables is None:
+        return ()
+    if described.own is not None:
+        raise SyntaxError_(
+            f"FOR TABLES is not possible: the {described.label} gives one relation, which is the source",
+            position=statement.name.offset + 1,
+        )
+    if statement.tables.tables is None:
+        chosen = [(output, output.name) for output in described.outputs]
+    else:
+        chosen = [
+            (
+                _output(described.outputs, asked.output, f"the {described.label}"),
+                asked.output.item if asked.alias is None else _beside(s, schema, asked.alias, catalog),
+            )
+            for asked in statement.tables.tables
+        ]
+    names = [output.name for output, _ in chosen]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise DuplicateObject(f'"{twice}" is named more than once in FOR TABLES', sqlstate="42712")
+    return tuple(source_ops.NewSubsource(n, o.name, o.desc, _envelope(o)) for o, n in chosen)
+
+
+def _output(outputs: Sequence[Output], name: ast.Name, label: str) -> Output:
+    for output in outputs:
+        if output.name == name.item:
+            return output
+    raise UndefinedObject(
+        f'{label} has no table "{name.item}"',
+        hint=f"It has {', '.join(o.name for o in outputs)}.",
+        sqlstate="42P01",
+        position=name.offset + 1,
+    )
+
+
+def _beside(s: EngineSession, schema: Schema, name: ast.Name, catalog: CatalogState) -> str:
+    """The name of something that belongs to a source and stands in its schema."""
+    if len(name.parts) > 1 and catalog.resolve_schema(name.parts[:-1], s.database).id != schema.id:
+        raise Unsupported(
+            f'"{name.item}" must be in the schema of its source, "{schema.name}"', position=name.offset + 1
+        )
+    return name.item
+
+
+# -- CREATE TABLE ... FROM SOURCE ------------------------------------------------------------------
+
+
+def plan_create_table_from_source(
+    s: EngineSession, statement: ast.CreateTableFromSource, catalog: CatalogState
+) -> Plan:
+    schema, name, existing = existing_at(s, statement.name, catalog)
+    if existing is not None and statement.if_not_exists:
+        return skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
+    source = s.resolver(catalog).item(statement.source)
+    if not isinstance(source, Source):
+        raise WrongObjectType(f'"{source.name}" is not a source', position=statement.source.offset + 1)
+    s.privileges(catalog).check(source, "SELECT")
+    if source.desc is not None:
+        raise WrongObjectType(
+            f'source "{source.name}" gives one relation, which is the source itself',
+            hint=f"Read from {source.name}, or make a view over it.",
+            position=statement.source.offset + 1,
+        )
+    if source.type == KAFKA:
+        return _plan_kafka_table(schema, name, source, statement, catalog)
+    if not statement.messages.silent:
+        raise Unsupported(
+            f'FORMAT, INCLUDE and ENVELOPE are not supported for tables of source "{source.name}"',
+            detail=f"It is a {source.type} source, whose tables have the rows that it makes.",
+            hint="Leave them out.",
+            position=statement.source.offset + 1,
+        )
+    opened = open_source(json.loads(source.definition), s.engine.config.files_root)
+    try:
+        output = _output(opened.outputs, statement.reference, f'source "{source.name}"')
+    finally:
+        opened.close()
+    desc = RelationDesc(tuple(renamed(output.desc.columns, statement.columns)), output.desc.hidden)
+    op = source_ops.CreateSourceTable(schema.id, name, source.id, output.name, desc, _envelope(output))
+    return change("CREATE TABLE", [op])
+
+
+def _plan_kafka_table(
+    schema: Schema, name: str, source: Source, statement: ast.CreateTableFromSource, catalog: CatalogState
+) -> Plan:
+    async def act(s: EngineSession) -> Outcome:
+        described = await s.interrupt.guard(
+            s.blocking(describe_kafka_table, source, statement, _context(s, catalog))
+        )
+        columns = described.output.desc
+        op = source_ops.CreateSourceTable(
+            schema.id,
+            name,
+            source.id,
+            described.output.name,
+            RelationDesc(tuple(renamed(columns.columns, statement.columns)), columns.hidden),
+            described.envelope,
+            described.spec,
+            to_sql(replace(statement, if_not_exists=False)),
+            described.connections,
+        )
+        await transact(s, "CREATE TABLE", [op])
+        return Complete("CREATE TABLE")
+
+    return Action(act)
+
+
+# -- ALTER SOURCE ----------------------------------------------------------------------------------
+
+
+def plan_alter_source(s: EngineSession, statement: ast.AlterSource, catalog: CatalogState) -> Plan:
+    kind = ast.ObjectKind.SOURCE
+    item, notice = find_or_none(s, kind, statement.name, catalog, if_exists=statement.if_exists)
+    if item is None:
+        return change("ALTER SOURCE", (), [notice] if notice else [])
+    if not isinstance(item, Source):
+        belongs = isinstance(item, SourceTable | SourceProgress)
+        owner = catalog.get(item.source, Source).name if belongs else item.name
+        raise WrongObjectType(
+            f'"{item.name}" has no options of its own',
+            hint=f'Alter the source that it belongs to, "{owner}".',
+            position=statement.name.offset + 1,
+        )
+    return change("ALTER SOURCE", [_alter_op(item.id, action) for action in statement.actions])
+
+
+def _alter_op(
+    source: str, action: ast.SourceAction
+) -> source_ops.SetSourceHistory | source_ops.SetSourceInterval:
+    if isinstance(action, ast.SetRetainHistory):
+        return source_ops.SetSourceHistory(source, history_ms(action.duration))
+    interval = DEFAULT_INTERVAL_MS if action.duration is None else interval_ms(action.duration)
+    return source_ops.SetSourceInterval(source, interval)

@@ -1,0 +1,137 @@
+"""FROM FILES: from a statement to the definition of a source of files.
+
+The folder must be below the server's `files_root`, and be there, unless the statement says VALIDATE = false;
+one without files is told of. Where the schema is to be taken from a file (FORMAT AVRO without USING) there
+must be one.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tidemill.catalog.sidecars import MATERIALIZE
+from tidemill.cdcv2.wording import sentence
+from tidemill.decode.stream import stream_shape
+from tidemill.engine.ddl.upstreams.described import Context, Described
+from tidemill.errors import (
+    InvalidValue,
+    Notice,
+    SyntaxError_,
+    TidemillError,
+    UndefinedObject,
+    Unsupported,
+    WrongObjectType,
+)
+from tidemill.files_root import below_root
+from tidemill.sinks.definition import Definition
+from tidemill.sources.definition import FILES
+from tidemill.sources.files.form import avro_header
+from tidemill.sources.files.reader import WORDS
+from tidemill.sources.files.source import KILOBYTES, found_in
+from tidemill.sources.stream_rows import stream_output
+from tidemill.sql import ast
+
+
+def describe_files(statement: ast.CreateSource, files: ast.Files, context: Context) -> Described:
+    try:
+        return _described(statement, files, context)
+    except TidemillError as e:
+        e.position = e.position or files.offset + 1
+        raise
+
+
+def _described(statement: ast.CreateSource, files: ast.Files, context: Context) -> Described:
+    folder = below_root(context.files_root, files.path)
+    said = statement.messages
+    if statement.tables is not None:
+        raise Unsupported("FOR TABLES is not possible: a folder of files has no tables")
+    if said.value is None or said.envelope is None or said.envelope.kind != "MATERIALIZE":
+        at = said.envelope.offset if said.envelope else files.offset
+        raise Unsupported(
+            "a source of files needs FORMAT AVRO or FORMAT JSON, and ENVELOPE MATERIALIZE",
+            detail="What files hold are messages of a CDCv2 stream.",
+            position=at + 1,
+        )
+    if said.key is not None or said.include:
+        raise SyntaxError_("KEY FORMAT and INCLUDE are not possible with ENVELOPE MATERIALIZE")
+    spec: dict[str, Any] = {
+        "name": folder.name,
+        "envelope": {"kind": MATERIALIZE},
+        "value": _format(said.value, said.envelope.components, folder),
+    }
+    output = stream_output(spec, WORDS)
+    definition = {"kind": FILES, "path": files.path, "output": spec, "started": context.started}
+    notices = _look(folder, files.path, context) if statement.validate else ()
+    return Described(
+        FILES, f'folder "{files.path}"', definition, KILOBYTES, (output,), MATERIALIZE, notices=notices
+    )
+
+
+def _look(folder: Path, path: str, context: Context) -> tuple[Notice, ...]:
+    """Whether there is anything at the path, which may be mistyped. Raises what keeps it from being read."""
+    here = f"It is taken from the folder files_root on, which is {context.files_root}."
+    if not os.path.lexists(folder):
+        raise UndefinedObject(
+            f'folder "{path}" does not exist',
+            hint=f"{here} For a folder that comes later, WITH (VALIDATE = false) does without it.",
+        )
+    if not os.path.isdir(folder):
+        raise WrongObjectType(f'"{path}" is not a folder', hint="Name the folder that the files are in.")
+    if next(found_in(folder), None) is not None or _written_to(folder, context):
+        return ()
+    return (Notice(f'folder "{path}" has no files yet', detail="What appears in it is read.", hint=here),)
+
+
+def _written_to(folder: Path, context: Context) -> bool:
+    """By a sink of this server, which has not come to write yet."""
+    root = os.path.realpath(context.files_root)
+    paths = (Definition.of(sink).path for sink in context.catalog.sinks())
+    return any(path is not None and os.path.join(root, path) == str(folder) for path in paths)
+
+
+def _format(form: ast.Format, components: int | None, folder: Path) -> dict[str, Any]:
+    more = {} if components is None else {"components": components}
+    found = {"format": "json", **more}
+    match form:
+        case ast.PlainFormat("JSON"):
+            schema = None
+        case ast.PlainFormat("AVRO"):
+            schema = _schema_in(folder)
+        case ast.AvroSchema(schema):
+            pass
+        case ast.AvroRegistry():
+            raise Unsupported(
+                "files have their schema with them: there is no registry to ask",
+                hint="Write FORMAT AVRO, or FORMAT AVRO USING SCHEMA '...'.",
+                position=form.offset + 1,
+            )
+        case _:
+            schema = ""
+    if schema is not None:
+        found = {"format": "avro", "schema": schema, "framed": False, "registry": None, **more}
+    try:
+        stream_shape({"format": "another"} if schema == "" else found)
+    except TidemillError as e:
+        e.position = form.offset + 1
+        raise
+    return found
+
+
+def _schema_in(folder: Path) -> str:
+    """That of the folder's first file."""
+    for name, _ in found_in(folder):
+        try:
+            with open(folder / name, "rb") as file:
+                return avro_header(file).schema
+        except OSError as e:
+            raise InvalidValue(f'file "{name}" cannot be read', detail=sentence(e)) from None
+        except InvalidValue as e:
+            e.primary = f'"{name}" is no Avro file'
+            raise
+    raise UndefinedObject(
+        f'folder "{folder.name}" has no files to take the schema from',
+        detail=None if os.path.isdir(folder) else "It does not exist.",
+        hint="Write FORMAT AVRO USING SCHEMA '...', or make the source when there is a file.",
+    )

@@ -1,0 +1,191 @@
+"""FROM KAFKA: from a statement to the definition of a source.
+
+Unless the statement says VALIDATE = false, the broker is asked whether the topic is there and where it
+begins, so that what the source will hold is decided when it is made: START OFFSET and START TIMESTAMP are
+resolved to offsets once. Whatever waits for a network has a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tidemill.catalog.connections import KAFKA
+from tidemill.catalog.items import Source
+from tidemill.engine.ddl.connection_options import check_addresses, split_addresses
+from tidemill.engine.ddl.upstreams.described import Context, Described
+from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
+from tidemill.engine.ddl.upstreams.reach import offsets_for_time, topic_info
+from tidemill.engine.session.durations import milliseconds
+from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, UndefinedObject, Unsupported
+from tidemill.sources.kafka.layout import OFFSETS
+from tidemill.sources.kafka.metadata import TopicInfo
+from tidemill.sql import ast
+
+# As brokers have it.
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# How often a broker is asked for new partitions, unless the statement says it: as librdkafka does by itself
+# it would be five minutes, and records of a new partition would wait that long.
+DEFAULT_REFRESH_MS = 60_000
+MIN_REFRESH_MS, MAX_REFRESH_MS = 100, 3_600_000
+
+
+def describe_kafka(statement: ast.CreateSource, kafka: ast.Kafka, context: Context) -> Described:
+    try:
+        return _described(statement, kafka, context)
+    except TidemillError as e:
+        e.position = e.position or kafka.offset + 1
+        raise
+
+
+def _described(statement: ast.CreateSource, kafka: ast.Kafka, context: Context) -> Described:
+    topic = _topic(kafka)
+    if statement.tables is not None:
+        raise Unsupported(
+            "FOR TABLES is not possible: a topic has no tables",
+            hint="Leave FORMAT out and write CREATE TABLE ... FROM SOURCE ... FORMAT ... for each relation.",
+        )
+    if kafka.start_offset is not None and kafka.start_timestamp is not None:
+        raise SyntaxError_("cannot specify START TIMESTAMP and START OFFSET at same time")
+    refresh = _refresh(kafka.refresh_interval)
+    connection = None if kafka.connection is None else context.find(kafka.connection, KAFKA)
+    if connection is None:
+        brokers = split_addresses(kafka.brokers)
+        check_addresses(brokers)
+        kept: str | dict[str, Any] = {"brokers": brokers, "security_protocol": "PLAINTEXT"}
+        reached = kept
+    else:
+        kept, reached = connection.id, context.reached(connection)
+    output = _output(topic, statement.messages, context)
+    info = topic_info(reached, topic) if statement.validate else None
+    definition = {
+        "kind": KAFKA,
+        "connection": kept,
+        "topic": topic,
+        "topic_id": None if info is None else info.topic_id,
+        "partitions": _start(kafka, reached, info, context.started),
+        "group_id_prefix": kafka.group_id_prefix,
+        "refresh_ms": refresh,
+        "outputs": [] if output is None else [output.spec],
+        "started": context.started,
+    }
+    needed = [] if connection is None else [connection.id]
+    needed += [] if output is None else output.connections
+    return Described(
+        KAFKA,
+        f'Kafka topic "{topic}"',
+        definition,
+        OFFSETS,
+        () if output is None else (output.output,),
+        None if output is None else output.envelope,
+        tuple(dict.fromkeys(needed)),
+    )
+
+
+def _topic(kafka: ast.Kafka) -> str:
+    if kafka.topic is None:
+        raise SyntaxError_("a Kafka source needs the option TOPIC", hint="Write (TOPIC 'name').")
+    if not _TOPIC.fullmatch(kafka.topic) or kafka.topic in (".", ".."):
+        raise InvalidValue(
+            f'"{kafka.topic[:255]}" is no name of a topic',
+            hint="A topic's name has up to 249 letters, digits, dots, underscores and hyphens.",
+            sqlstate="22023",
+        )
+    return kafka.topic
+
+
+def _refresh(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_REFRESH_MS
+    found = milliseconds(text)
+    if not MIN_REFRESH_MS <= found <= MAX_REFRESH_MS:
+        raise InvalidValue(
+            f'TOPIC METADATA REFRESH INTERVAL cannot be "{text}"',
+            hint=f"Give {MIN_REFRESH_MS} milliseconds to {MAX_REFRESH_MS // 3_600_000} hour.",
+            sqlstate="22023",
+        )
+    return found
+
+
+def _output(topic: str, said: ast.Messages, context: Context) -> DescribedOutput | None:
+    """None for a source that says nothing of its messages: its tables will."""
+    if said.silent:
+        return None
+    if said.value is None:
+        clause, offset = (
+            ("ENVELOPE", said.envelope.offset) if said.envelope else ("INCLUDE", said.include[0].offset)
+        )
+        raise SyntaxError_(
+            f"{clause} without FORMAT",
+            hint="Write FORMAT, or leave all of it to CREATE TABLE ... FROM SOURCE.",
+            position=offset + 1,
+        )
+    return describe_output(topic, topic, said, context)
+
+
+# -- where reading begins
+
+
+def _start(kafka: ast.Kafka, reached: dict[str, Any], info: TopicInfo | None, started: int) -> dict[str, int]:
+    """By partition; a partition that is not among them is read from its beginning."""
+    if info is None:
+        if kafka.start_timestamp is not None:
+            raise Unsupported(
+                "START TIMESTAMP cannot be resolved with VALIDATE = false",
+                hint="Give START OFFSET, or let the broker be asked.",
+            )
+        return {str(n): offset for n, offset in enumerate(kafka.start_offset or ())}
+    starts = {n: low for n, (low, _) in info.partitions.items()}
+    if kafka.start_timestamp is not None:
+        at = kafka.start_timestamp if kafka.start_timestamp >= 0 else max(0, started + kafka.start_timestamp)
+        starts |= offsets_for_time(reached, kafka.topic or "", at)
+    elif kafka.start_offset is not None:
+        starts |= _checked(kafka.start_offset, info)
+    return {str(n): starts[n] for n in sorted(starts)}
+
+
+def _checked(given: tuple[int, ...], info: TopicInfo) -> dict[int, int]:
+    """START OFFSET against what the topic has. 0 is the beginning, wherever that is today."""
+    if len(given) > len(info.partitions):
+        raise InvalidValue(
+            f"START OFFSET has {len(given)} entries, the topic has {len(info.partitions)} partitions",
+            sqlstate="22023",
+        )
+    starts: dict[int, int] = {}
+    for n, offset in enumerate(given):
+        low, high = info.partitions[n]
+        if offset and not low <= offset <= high:
+            raise InvalidValue(
+                f"START OFFSET {offset} is not in partition {n}",
+                detail=f"It begins at {low}, and its next record will be {high}.",
+                hint="Give an offset in between, or 0 for the beginning.",
+                sqlstate="22023",
+            )
+        starts[n] = max(offset, low)
+    return starts
+
+
+# -- tables
+
+
+def describe_kafka_table(
+    source: Source, statement: ast.CreateTableFromSource, context: Context
+) -> DescribedOutput:
+    """The output that a table adds to its source."""
+    topic: str = json.loads(source.definition)["topic"]
+    reference = ".".join(statement.reference.parts)
+    if reference != topic:
+        raise UndefinedObject(
+            f'source "{source.name}" has no topic "{reference}"',
+            hint=f'It reads one topic: write (REFERENCE "{topic}").',
+            sqlstate="42P01",
+            position=statement.reference.offset + 1,
+        )
+    if statement.messages.value is None:
+        raise SyntaxError_(
+            f'a table of source "{source.name}" needs FORMAT',
+            detail="The source reads a Kafka topic and says nothing of its messages.",
+            position=statement.source.offset + 1,
+        )
+    return describe_output(topic, topic, statement.messages, context)

@@ -1,0 +1,125 @@
+"""FORMAT, INCLUDE and ENVELOPE of a topic: from a statement to an output of the source's definition.
+
+The same for a source that is a relation itself and for a table that is made from one. Everything is
+resolved here, once: a schema that the registry has today is part of the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.catalog.items import ItemId
+from tidemill.catalog.sidecars import MATERIALIZE
+from tidemill.engine.ddl.upstreams.described import Context
+from tidemill.engine.ddl.upstreams.formats import Side, resolve_format, resolve_key, resolve_stream
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.sources.contract import Output
+from tidemill.sources.kafka import layout
+from tidemill.sources.kafka.outputs import output_of
+from tidemill.sql import ast
+
+ORDER_BY_PARAMETER = "enable_upsert_order_by"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedOutput:
+    """`spec` is the output as the definition has it."""
+
+    spec: dict[str, Any]
+    output: Output
+    connections: tuple[ItemId, ...]
+
+    @property
+    def envelope(self) -> str:
+        return self.spec["envelope"]["kind"]
+
+
+def describe_output(name: str, topic: str, said: ast.Messages, context: Context) -> DescribedOutput:
+    """The output `name` of a topic. May ask the registry, so it may block."""
+    if said.value is None:
+        raise Unsupported("messages without FORMAT cannot be read", hint="Write FORMAT behind the options.")
+    envelope = said.envelope or ast.Envelope("NONE", offset=said.value.offset)
+    if envelope.kind == "MATERIALIZE":
+        return _stream(name, topic, said, envelope.components, context)
+    include = _includes(said.include)
+    spec: dict[str, Any] = {
+        "name": name,
+        "include": include,
+        "envelope": _envelope(envelope, include, context),
+    }
+    value = resolve_format(said.value, Side.VALUE, topic, context)
+    if said.key is not None:
+        key = resolve_format(said.key, Side.KEY, topic, context)
+    else:
+        # The registry knows the key's schema; without an envelope that needs the key it is not asked.
+        key = None if envelope.kind == "NONE" else resolve_key(said.value, topic, context)
+    spec["key"] = None if key is None else key.format
+    spec["value"] = value.format
+    try:
+        laid_out = layout.plan(spec, None if key is None else key.columns, value.columns)
+    except TidemillError as e:
+        e.position = e.position or said.value.offset + 1
+        raise
+    connections = [*(() if key is None else key.connections), *value.connections]
+    return DescribedOutput(spec, laid_out.output, tuple(dict.fromkeys(connections)))
+
+
+def _stream(
+    name: str, topic: str, said: ast.Messages, components: int | None, context: Context
+) -> DescribedOutput:
+    """A CDCv2 stream: its data's columns, and nothing of the records that carried them."""
+    if said.key is not None or said.include:
+        clause, offset = ("KEY FORMAT", said.key.offset) if said.key else ("INCLUDE", said.include[0].offset)
+        raise SyntaxError_(
+            f"{clause} is not possible with ENVELOPE MATERIALIZE",
+            detail="An update may come in any record, several times: it has no key, offset or timestamp.",
+            position=offset + 1,
+        )
+    assert said.value is not None
+    found = resolve_stream(said.value, components, topic, context)
+    spec: dict[str, Any] = {
+        "name": name,
+        "include": [],
+        "envelope": {"kind": MATERIALIZE},
+        "key": None,
+        "value": found.format,
+    }
+    return DescribedOutput(spec, output_of(topic, spec), found.connections)
+
+
+def _includes(said: tuple[ast.Include, ...]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for include in said:
+        if include.what == "KEY" and any(other["what"] == "key" for other in found):
+            raise SyntaxError_("INCLUDE KEY specified more than once", position=include.offset + 1)
+        item: dict[str, Any] = {
+            "what": include.what.lower(),
+            "as": None if include.alias is None else include.alias.value,
+        }
+        if include.header is not None:
+            item |= {"header": include.header, "bytes": include.raw}
+        found.append(item)
+    return found
+
+
+def _envelope(envelope: ast.Envelope, include: list[dict[str, Any]], context: Context) -> Mapping[str, Any]:
+    kind = envelope.kind.lower()
+    if envelope.kind != "UPSERT":
+        return {"kind": kind}
+    order = None
+    if envelope.order_by:
+        if not context.order_by:
+            raise Unsupported(
+                "ENVELOPE UPSERT (ORDER BY ...) is not enabled",
+                hint=f"ALTER SYSTEM SET {ORDER_BY_PARAMETER} = on enables it.",
+                position=envelope.offset + 1,
+            )
+        try:
+            order = layout.order_of([column.value for column in envelope.order_by], include)
+        except TidemillError as e:
+            e.position = envelope.order_by[0].offset + 1
+            raise
+    inline = envelope.inline_errors
+    return {"kind": kind, "order_by": order, "inline_errors": None if inline is None else inline.value}

@@ -1,0 +1,120 @@
+"""COPY ... FROM STDIN: the server decodes the client's bytes into batches, this turns them into one
+transaction's inserts."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import CopyIn, Outcome
+from tidemill.engine.ddl.defaults import default_column
+from tidemill.engine.dml.copy_options import copy_options
+from tidemill.engine.dml.table_writer import Target
+from tidemill.engine.dml.writes import target_columns
+from tidemill.engine.read.over_rows import over_rows
+from tidemill.engine.read.select import table_query
+from tidemill.engine.read.show import system_number
+from tidemill.engine.session.plan import Action, Plan
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import Unsupported
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_query
+
+# Rows that a condition is asked about at once.
+ASK_BYTES = 8 << 20
+
+
+class TableSink:
+    """Implements `api.CopySink`: rows go into the transaction; nothing is visible before it commits."""
+
+    def __init__(
+        self, session: EngineSession, target: Target, at: list[int], where: BoundQuery | None
+    ) -> None:
+        """`where`: of all rows, the query that gives those that are wanted."""
+        self._session = session
+        self._target = target
+        self._at = at
+        self._limit = system_number(session, "max_transaction_size")
+        self._rows = 0
+        self._where = where
+        # With a condition: rows that it was not asked about yet. To ask takes a job on Spark.
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        session = self._session
+        session.interrupt.check()
+        updates = await session.blocking(self._updates, batch)
+        if self._where is None:
+            self._add(updates)
+            return
+        self._waiting.append(updates)
+        self._waiting_bytes += updates.nbytes
+        if self._waiting_bytes >= ASK_BYTES:
+            await self._ask(self._where)
+
+    def _add(self, updates: pa.Table) -> None:
+        self._target.check_not_null(updates)
+        self._session.current.add_write(self._target.table, updates, self._limit)
+        self._rows += updates.num_rows
+
+    async def _ask(self, where: BoundQuery) -> None:
+        rows = self._target.rows(pa.concat_tables(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+        wanted = await over_rows(self._session, where, rows)
+        if wanted.num_rows:
+            self._add(self._target.updates(wanted.columns, wanted.num_rows, 1))
+
+    def _updates(self, batch: pa.RecordBatch) -> pa.Table:
+        """The rows whole: columns that the statement does not name get their defaults."""
+        table = self._target.table
+        given = dict(zip(self._at, batch.columns, strict=True))
+        columns = [
+            given[n] if n in given else default_column(self._session, table, n, batch.num_rows)
+            for n in range(len(table.desc.columns))
+        ]
+        return self._target.updates(columns, batch.num_rows, 1)
+
+    async def finish(self) -> str:
+        if self._where is not None and self._waiting:
+            await self._ask(self._where)
+        self._session.interrupt.end()
+        return f"COPY {self._rows}"
+
+    async def fail(self, reason: str) -> None:
+        # The statement's error rolls the transaction back; nothing else was done.
+        del reason
+        self._session.interrupt.end()
+
+
+def plan_copy_from(s: EngineSession, statement: ast.CopyFrom, catalog: CatalogState) -> Plan:
+    table = s.resolver(catalog).table(statement.table, "copy to")
+    at = target_columns(table, statement.columns)
+    columns = tuple(table.desc.columns[i] for i in at)
+    options = copy_options(statement.options, columns)
+    where = None if statement.where is None else _wanted(s, statement.table, statement.where, catalog)
+
+    async def act(session: EngineSession) -> Outcome:
+        session.current.will_write("COPY FROM")
+        defaults: tuple[pa.Scalar | None, ...] = ()
+        if options.default is not None:
+            given = (None if table.defaults[i] is None else default_column(session, table, i, 1) for i in at)
+            defaults = tuple(None if one is None else one[0] for one in given)
+        return CopyIn(
+            columns, options, TableSink(session, Target(table, catalog), at, where), table.name, defaults
+        )
+
+    return Action(act)
+
+
+def _wanted(s: EngineSession, name: ast.Name, condition: ast.Expr, catalog: CatalogState) -> BoundQuery:
+    if condition.tree.find(exp.Query) is not None:
+        raise Unsupported(
+            "cannot use subquery in COPY FROM WHERE condition",
+            hint="COPY into another table, and INSERT ... SELECT from there.",
+            position=condition.offset + 1,
+        )
+    query = table_query(name).tree.copy()
+    query.set("where", exp.Where(this=condition.tree.copy()))
+    return bind_query(query, s.resolver(catalog), session=s.info())

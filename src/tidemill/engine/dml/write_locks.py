@@ -1,0 +1,90 @@
+"""Whose turn it is to write to a table, for statements that read what they write.
+
+UPDATE, DELETE, INSERT ... SELECT and CREATE TABLE AS read at a time and commit only if nothing they read
+changed since. They take turns among themselves (a lock per shard: conflicts between them would only be
+retried) and try again when a plain INSERT came between. A table that is written all the time would never let
+them through: after a few tries such a statement claims its shards, and the others' commits wait until it is
+done. Everything here runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import AsyncExitStack, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from tidemill.errors import SerializationFailure
+from tidemill.persist.shard import ShardId
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+T = TypeVar("T")
+
+# Tries before a statement claims its shards: a chance meeting costs one or two, and a claim makes others wait
+# as long as the statement runs.
+CLAIM_AFTER = 3
+# What was queued before a claim can still come between, and so can a table's alteration; neither goes on.
+MAX_TRIES = 20
+
+
+class Turns:
+    """One per engine."""
+
+    def __init__(self) -> None:
+        self._locks: dict[ShardId, asyncio.Lock] = {}
+        # Claimed shards; the event is set when the claim ends. Only who has a shard's lock claims it.
+        self._claims: dict[ShardId, asyncio.Event] = {}
+
+    def lock(self, shard_id: ShardId) -> asyncio.Lock:
+        return self._locks.setdefault(shard_id, asyncio.Lock())
+
+    def claimed(self, shard_id: ShardId) -> bool:
+        return shard_id in self._claims
+
+    async def wait(self, shards: Iterable[ShardId]) -> None:
+        """Until nobody claims one of them. Not for whoever claims shards: two of them could wait for each
+        other."""
+        if not self._claims:
+            return
+        for shard_id in shards:
+            while (claim := self._claims.get(shard_id)) is not None:
+                await claim.wait()
+
+    @contextmanager
+    def claim(self, shards: Iterable[ShardId]) -> Generator[None]:
+        ended = asyncio.Event()
+        claimed = list(shards)
+        self._claims.update(dict.fromkeys(claimed, ended))
+        try:
+            yield
+        finally:
+            for shard_id in claimed:
+                del self._claims[shard_id]
+            ended.set()
+
+
+async def in_turn(
+    session: EngineSession, shards: Iterable[ShardId], attempt: Callable[[bool], Awaitable[T]]
+) -> T:
+    """Run `attempt` until it commits; each raises SerializationFailure when one of `shards` was written
+    meanwhile. It is told whether they are claimed."""
+    turns = session.engine.turns
+    # In one order everywhere, or two statements would wait for each other.
+    ordered = sorted(set(shards))
+    async with AsyncExitStack() as held:
+        for shard_id in ordered:
+            await session.interrupt.guard(held.enter_async_context(turns.lock(shard_id)))
+        for number in range(MAX_TRIES):
+            if number == CLAIM_AFTER:
+                held.enter_context(turns.claim(ordered))
+            try:
+                return await attempt(number >= CLAIM_AFTER)
+            except SerializationFailure:
+                session.interrupt.check()
+    raise SerializationFailure(
+        "could not serialize access due to concurrent update",
+        detail=f"The statement was tried {MAX_TRIES} times.",
+        hint="Run it again.",
+    )

@@ -1,0 +1,282 @@
+"""INSERT, UPDATE, DELETE, TRUNCATE: rows in, updates of one transaction out.
+
+A statement that reads what it writes (UPDATE, DELETE, INSERT ... SELECT) reads at the transaction's time
+and commits only if nothing that it read has changed since. When it is alone in its transaction it commits
+here and is run again on a conflict, so that its client never sees one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from tidemill.catalog.items import Table, View
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Complete, Outcome, Rows
+from tidemill.engine.ddl.defaults import default_trees
+from tidemill.engine.dml.returning import Returning, plan_returning
+from tidemill.engine.dml.table_writer import Columns, Target
+from tidemill.engine.dml.write_locks import in_turn
+from tidemill.engine.read import reading
+from tidemill.engine.read.local_rows import stream
+from tidemill.engine.read.select import table_tree
+from tidemill.engine.read.show import system_number
+from tidemill.engine.session.plan import Plan, Value
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import SyntaxError_, UndefinedObject, Unsupported, WrongObjectType
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_update
+from tidemill.types.model import Column, SqlType
+
+# From the columns of a statement's source to those of the rows to retract and of those to insert, one of them
+# at least.
+Split = Callable[[Columns], tuple[Columns | None, Columns | None]]
+
+
+class WritePlan:
+    """A statement that writes to one table."""
+
+    __slots__ = ("_catalog", "_reads", "_returning", "_source", "_split", "_target", "_verb")
+
+    def __init__(
+        self,
+        verb: str,
+        table: Table,
+        catalog: CatalogState,
+        source: BoundQuery,
+        split: Split,
+        returning: Returning | None,
+        *,
+        retracts: bool,
+    ) -> None:
+        self._verb = verb
+        self._target = Target(table, catalog)
+        self._catalog = catalog
+        self._source = source
+        self._split = split
+        self._returning = returning
+        # The shards whose contents the outcome depends on: what it retracts must be there.
+        own = {table.shard} if retracts else set[str]()
+        self._reads = sorted(own | {t.shard for t in reading.tables_under(catalog, source)})
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self._source.param_types if self._returning is None else self._returning.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...] | None:
+        return None if self._returning is None else self._returning.columns
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        session.current.will_write(self._verb)
+        if session.alone and self._reads:
+            return await self._run_alone(session, params)
+        shard = self._target.table.shard
+        if session.engine.turns.claimed(shard):
+            # The commit would wait as well, but could not be cancelled there.
+            await session.interrupt.guard(session.engine.turns.wait([shard]))
+        return await self._run_once(session, params)
+
+    async def _run_alone(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        """With a commit of its own, again and again until nothing came in between."""
+
+        async def attempt(claimed: bool) -> Outcome:
+            outcome = await self._run_once(session, params)
+            transaction = session.current
+            try:
+                if transaction.writes:
+                    await session.engine.commit(transaction, claimed=claimed)
+            finally:
+                transaction.forget_writes()
+            return outcome
+
+        return await in_turn(session, self._reads, attempt)
+
+    async def _run_once(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        limit = system_number(session, "max_transaction_size")
+        own = params[: len(self._source.param_types)]
+        rows = await reading.collect(session, self._catalog, self._source, limit, own)
+        transaction = session.current
+        transaction.reads.update(self._reads)
+        target, count = self._target, rows.num_rows
+        old, new = self._split(rows.columns)
+        made = [] if old is None else [target.updates(old, count, -1)]
+        if new is not None:
+            made.append(target.updates(new, count, 1))
+            target.check_not_null(made[-1])
+        for updates in made:
+            transaction.add_write(target.table, updates, limit)
+        tag = f"INSERT 0 {count}" if self._verb == "INSERT" else f"{self._verb} {count}"
+        if self._returning is None:
+            return Complete(tag)
+        result = await self._returning.rows(session, target.rows(made[-1]), params)
+        return Rows(self._returning.columns, stream(result), tag=tag, counted=False)
+
+
+# -- INSERT ----------------------------------------------------------------------------------------
+
+
+def plan_insert(
+    s: EngineSession, statement: ast.Insert, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
+    table = s.resolver(catalog).table(statement.table, "insert into")
+    target_columns(table, statement.columns)
+    if isinstance(statement.source, ast.Query) and statement.source.as_of is not None:
+        raise Unsupported(
+            "INSERT ... SELECT cannot have AS OF", hint="It reads at the time of its transaction."
+        )
+    source = bind_insert_source(
+        statement.source,
+        table.desc.columns,
+        s.resolver(catalog),
+        session=s.info(),
+        defaults=default_trees(table),
+        columns=[c.value for c in statement.columns] or None,
+        param_types=types,
+    )
+    returning = plan_returning(
+        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+    )
+
+    return WritePlan("INSERT", table, catalog, source, lambda rows: (None, rows), returning, retracts=False)
+
+
+def target_columns(table: Table, names: Sequence[ast.Ident]) -> list[int]:
+    """Positions of the columns that are named, all of them if none are."""
+    if not names:
+        return list(range(len(table.desc.columns)))
+    at: list[int] = []
+    for name in names:
+        index = column_index(table, name)
+        if index in at:
+            raise SyntaxError_(
+                f'column "{name.value}" specified more than once', sqlstate="42701", position=name.offset + 1
+            )
+        at.append(index)
+    return at
+
+
+def column_index(table: Table, name: ast.Ident) -> int:
+    for n, column in enumerate(table.desc.columns):
+        if column.name == name.value:
+            return n
+    raise UndefinedObject(
+        f'column "{name.value}" of relation "{table.name}" does not exist',
+        sqlstate="42703",
+        position=name.offset + 1,
+    )
+
+
+# -- UPDATE, DELETE, TRUNCATE ----------------------------------------------------------------------
+
+
+def plan_update(
+    s: EngineSession, statement: ast.Update, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
+    table = s.resolver(catalog).table(statement.table, "update")
+    if statement.from_ is not None:
+        _refuse_returning("UPDATE ... FROM", statement.returning)
+    assigned: dict[str, exp.Expr | None] = {}
+    for assignment in statement.assignments:
+        name, *others = assignment.columns
+        if others:
+            raise Unsupported(
+                "assigning several columns from a subquery is not supported",
+                hint="Assign each column from a subquery of its own.",
+                position=name.offset + 1,
+            )
+        column_index(table, name)
+        if name.value in assigned:
+            raise SyntaxError_(
+                f'multiple assignments to same column "{name.value}"', position=name.offset + 1
+            )
+        assigned[name.value] = _placed(assignment.value) if isinstance(assignment.value, ast.Expr) else None
+    source = bind_update(
+        table_tree(statement.table, statement.alias),
+        assigned,
+        None if statement.where is None else statement.where.tree,
+        s.resolver(catalog),
+        session=s.info(),
+        others=None if statement.from_ is None else statement.from_.tree,
+        defaults=default_trees(table),
+        param_types=types,
+    )
+    width = len(table.desc.columns)
+    returning = plan_returning(
+        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+    )
+    return WritePlan(
+        "UPDATE",
+        table,
+        catalog,
+        source,
+        lambda rows: (rows[:width], rows[width:]),
+        returning,
+        retracts=True,
+    )
+
+
+def _placed(value: ast.Expr) -> exp.Expr:
+    """Its tree, which knows its place: the parser keeps that of names and calls, not of literals."""
+    if isinstance(value.tree, exp.Literal):
+        value.tree.meta.setdefault("start", value.offset)
+    return value.tree
+
+
+def plan_delete(
+    s: EngineSession, statement: ast.Delete, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
+    if statement.using is not None:
+        _refuse_returning("DELETE ... USING", statement.returning)
+    return _removal(s, statement, types, catalog)
+
+
+def _refuse_returning(what: str, items: Sequence[ast.Expr]) -> None:
+    """There RETURNING may name the joined columns (and * means them too), which are not kept."""
+    if items:
+        raise Unsupported(f"RETURNING of {what} is not supported", position=items[0].offset + 1)
+
+
+def _removal(
+    s: EngineSession, statement: ast.Delete, types: Sequence[SqlType | None], catalog: CatalogState
+) -> WritePlan:
+    table = s.resolver(catalog).table(statement.table, "delete from")
+    # Who removes all rows learns nothing of them.
+    blind = statement.where is None and statement.using is None and not statement.returning
+    source = bind_update(
+        table_tree(statement.table, statement.alias),
+        {},
+        None if statement.where is None else statement.where.tree,
+        s.resolver(catalog, unread=table.id if blind else None),
+        session=s.info(),
+        others=None if statement.using is None else statement.using.tree,
+        param_types=types,
+    )
+    returning = plan_returning(
+        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+    )
+    return WritePlan("DELETE", table, catalog, source, lambda rows: (rows, None), returning, retracts=True)
+
+
+@dataclass(slots=True)
+class TruncatePlan:
+    """Every row of several tables, removed in one transaction."""
+
+    removals: list[WritePlan]
+    param_types: tuple[SqlType, ...] = ()
+    columns: tuple[Column, ...] | None = None
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        session.alone = session.alone and len(self.removals) == 1
+        for removal in self.removals:
+            await removal.run(session, params)
+        return Complete("TRUNCATE TABLE")
+
+
+def plan_truncate(s: EngineSession, statement: ast.Truncate, catalog: CatalogState) -> Plan:
+    for name in statement.tables:
+        if isinstance(s.resolver(catalog).item(name), View):
+            raise WrongObjectType(f'"{name.item}" is not a table', position=name.offset + 1)
+    return TruncatePlan([_removal(s, ast.Delete(name), (), catalog) for name in statement.tables])

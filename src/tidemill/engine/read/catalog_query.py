@@ -1,0 +1,141 @@
+"""Queries over the system's relations alone, answered here and now: no Spark, no time to wait for.
+
+`plan_query` asks `plan_catalog_query` first. What it cannot compile goes the way of every other query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.catalog.items import View
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.read.local_rows import stream
+from tidemill.engine.relations.pg.facts import PgFacts
+from tidemill.engine.relations.pg.functions import catalog_functions
+from tidemill.engine.relations.pg.kept import KeptRows
+from tidemill.engine.relations.resolver import find_system_relation
+from tidemill.engine.relations.system import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.session.plan import Value
+from tidemill.errors import TidemillError
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, bind_query
+from tidemill.sql.local import LocalQuery, NotLocal, compile_query
+from tidemill.sql.local.model import TooLarge
+from tidemill.types.model import Column, SqlType
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+
+# Rows that a query with nothing but functions in FROM may make here; for more Spark is faster.
+FEW_STEPS = 10_000
+
+# Of the process: keyed by the very catalog state, so that two engines in one process do not meet.
+_KEPT = KeptRows()
+
+
+@dataclass(slots=True)
+class CatalogQueryPlan:
+    """A SELECT of system relations."""
+
+    query: ast.Query
+    local: LocalQuery
+    catalog: CatalogState
+    session: EngineSession
+    # Whether it names a relation; else it has functions in FROM alone.
+    reads: bool
+    tag: str = "SELECT"
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.local.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.local.columns
+
+    @property
+    def bound(self) -> BoundQuery:
+        """For whoever wants it of Spark: EXPLAIN."""
+        s = self.session
+        return bind_query(
+            self.query.tree, s.resolver(self.catalog), param_types=self.param_types, session=s.info()
+        )
+
+    async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
+        try:
+            return stream(await self.table(session, params))
+        except TooLarge:
+            if self.reads:
+                raise
+        from tidemill.engine.read import reading
+
+        return await reading.answer(session, self.catalog, self.bound, None, params)
+
+    async def table(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
+        # No read of the transaction's time, so that it neither needs nor makes one that only reads: drivers
+        # look up types and tables in the midst of writing. On a worker thread: the largest catalogs take
+        # some tenths of a second.
+        return await session.interrupt.guard(session.blocking(self._answer, session, params))
+
+    def _answer(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
+        situation = session.engine.situation(session, self.catalog)
+        return self.local.run(
+            PgFacts(self.catalog, session.info()),
+            lambda relation_id: _KEPT.rows(SYSTEM_RELATIONS_BY_ID[relation_id], situation),
+            [p.scalar.as_py() for p in params],
+            session.interrupt.check,
+            None if self.reads else FEW_STEPS,
+        )
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        return Rows(self.columns, await self.rows(session, params), tag=self.tag)
+
+
+def plan_catalog_query(
+    session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+) -> CatalogQueryPlan | None:
+    """The plan, if the query reads nothing but system relations and asks nothing that is not known here."""
+    if query.as_of is not None or not _of_the_system(session, query.tree, catalog):
+        return None
+    try:
+        local = compile_query(
+            query.tree, session.resolver(catalog), session.info(), catalog_functions(), local_oids(), types
+        )
+    except NotLocal:
+        return None
+    reads = any(not isinstance(t.this, exp.Func) for t in query.tree.find_all(exp.Table))
+    return CatalogQueryPlan(query, local, catalog, session, reads)
+
+
+def _of_the_system(session: EngineSession, tree: exp.Expr, catalog: CatalogState) -> bool:
+    """Whether all relations that the query names are the system's, or views that may stand on such. Asked
+    before anything is compiled: a query over tables shall not pay for it."""
+    path = session.variables.search_path()
+    queries = {cte.alias for cte in tree.find_all(exp.CTE)}
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Func):
+            continue
+        parts = tuple(p.name for p in (table.args.get("catalog"), table.args.get("db"), table.this) if p)
+        if parts[-1] in queries or find_system_relation(parts, path) is not None:
+            continue
+        try:
+            found = catalog.resolve(parts, session.database, path)
+        except TidemillError:
+            return False
+        if not isinstance(found, View):
+            return False
+    return True
+
+
+@cache
+def local_oids() -> dict[str, int]:
+    """The relations that can be read here, by id, and their OIDs."""
+    return {r.id: r.oid for r in SYSTEM_RELATIONS.values()}

@@ -1,0 +1,222 @@
+"""What a subscription follows: the collections under a query, when they are complete, and the query.
+
+A table is complete at every time that the oracle hands out for reading, a source where its ticks have come, a
+materialized view where it was kept up to date.
+A subscription to a stored relation is fed from its parts alone. One to anything else is the answer at each
+time at which an input changed, less the answer before: always right, at the cost of the whole query.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.catalog.items import Item, MaterializedView, Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
+from tidemill.errors import Internal, Unavailable, UndefinedObject
+from tidemill.persist.holds import Hold
+from tidemill.persist.shard import Shard
+from tidemill.query.multiset import add_up
+from tidemill.sql.bind import BoundQuery
+from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.follower import CollectionFollower, Follower
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+from tidemill.types.names import physical_names
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import TidemillEngine
+
+Followable: TypeAlias = Table | Source | SourceTable | SourceProgress | MaterializedView
+
+# Answer of a query at a time: its columns, and how often each row is there (`mz_diff`); no row twice.
+Evaluate: TypeAlias = Callable[[int], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The collections that a query reads; `system` when it also reads relations that show what is now."""
+
+    items: tuple[Followable, ...]
+    system: bool
+
+    @staticmethod
+    def of(catalog: CatalogState, bound: BoundQuery) -> Inputs:
+        ids = dict.fromkeys(bound.inputs.values())
+        items: list[Followable] = []
+        for relation_id in ids:
+            if relation_id not in SYSTEM_RELATIONS_BY_ID:
+                item = catalog.relation(relation_id)
+                if not isinstance(item, Followable):
+                    raise Internal(f"{item.name} is no collection")
+                items.append(item)
+        return Inputs(tuple(items), len(items) < len(ids))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(item.id for item in self.items)
+
+
+def shard_of(engine: TidemillEngine, item: Followable) -> Shard:
+    """Where the relation is kept. Blocks."""
+    if isinstance(item, Table):
+        return engine.environment.open_shard(item.shard)
+    if isinstance(item, MaterializedView):
+        return engine.views.shard(item)
+    if isinstance(item, SourceProgress):
+        machine = engine.ingestion.machine(item)
+        if machine is None:
+            raise Unavailable(f'"{item.name}" is not open yet', hint="Try again in a moment.")
+        return machine.remap.shard
+    return engine.ingestion.shard(item)
+
+
+def complete(engine: TidemillEngine, item: Followable) -> int:
+    """The relation is complete before it, and all of that is in its log. Blocks."""
+    if isinstance(item, MaterializedView):
+        return engine.views.readable(item)
+    if not isinstance(item, Table):
+        return engine.ingestion.readable(item)
+    ts = engine.oracle.read_ts()
+    engine.environment.txns.apply_until(item.shard, ts)
+    return ts + 1
+
+
+class Dropped(UndefinedObject):
+    """A relation is gone that somebody follows."""
+
+    sqlstate = "42704"
+
+
+def dropped(catalog: CatalogState, item: Item) -> Dropped:
+    """What whoever follows the item is told when it is gone; `catalog` still has it."""
+    return Dropped(f"relation '{'.'.join(catalog.full_name(item))}' was dropped")
+
+
+def follow(engine: TidemillEngine, item: Followable, from_: int) -> CollectionFollower:
+    """The relation's changes at and after `from_`. Blocks; raises InvalidAsOf where they are forgotten."""
+    shard = shard_of(engine, item)
+    if isinstance(item, SourceProgress) or item.desc is None:
+        names = physical_names(shard.desc)
+    else:
+        names = physical_names(item.desc)
+    return CollectionFollower(shard, names, from_, lambda: complete(engine, item))
+
+
+class QueryFollower:
+    """The changes of a query's answer."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Follower],
+        evaluate: Evaluate,
+        from_: int,
+        before: pa.Table,
+        now: Callable[[], int],
+        holds: Sequence[Hold] = (),
+    ) -> None:
+        """`before`: the answer at `from_ - 1`. `now`: a query without inputs is complete before it. `holds`
+        are on the inputs, just before `from_`: their followers run ahead of the times that are still to be
+        answered, and let go of them."""
+        self.frontier = from_
+        self._holds = holds
+        self._inputs = inputs
+        self._evaluate = evaluate
+        self._before = before
+        self._now = now
+        # Times at which an input changed, to come; a heap.
+        self._times: list[int] = []
+
+    def advance(self) -> Changes | None:
+        for follower in self._inputs:
+            while (changes := follower.advance()) is not None and not changes.idle:
+                self._note(changes)
+            # (Time goes on without end, and by more the longer a look takes.)
+        until = min(f.frontier for f in self._inputs) if self._inputs else self._now()
+        while self._times and self._times[0] < until:
+            at = heapq.heappop(self._times)
+            if at >= self.frontier:
+                return self._at(at)
+        if until <= self.frontier:
+            return None
+        lower = self._advanced(until)
+        return Changes(stamped(self._before.slice(0, 0), lower), lower, until)
+
+    def _advanced(self, to: int) -> int:
+        """The frontier before. Just before the new one is held, as a follower that goes on from there needs
+        it."""
+        lower, self.frontier = self.frontier, to
+        for hold in self._holds:
+            hold.advance(max(hold.at, to - 1))
+        return lower
+
+    def _note(self, changes: Changes) -> None:
+        known = set(self._times)
+        times = np.unique(changes.updates.column(TIME_COLUMN).to_numpy()).tolist()
+        if changes.error is not None:
+            times.append(changes.error[0])
+        for at in times:
+            if at not in known:
+                heapq.heappush(self._times, at)
+
+    def _at(self, at: int) -> Changes:
+        answer = self._evaluate(at)
+        updates = add_up([answer, negated(self._before)])
+        self._before = answer
+        return Changes(stamped(updates, at), self._advanced(at + 1), at + 1)
+
+    def close(self) -> None:
+        for follower in self._inputs:
+            follower.close()
+        for hold in self._holds:
+            hold.release()
+
+
+class PolledFollower:
+    """A query over what is now: its answer is looked at whenever it is asked, and changes at that time."""
+
+    def __init__(
+        self, now: Callable[[], int], evaluate: Evaluate, from_: int, before: pa.Table, every: int
+    ) -> None:
+        """`every`: milliseconds between two looks."""
+        self.frontier = from_
+        self._now = now
+        self._evaluate = evaluate
+        self._before = before
+        self._every = every
+
+    def advance(self) -> Changes | None:
+        at = self._now()
+        if at < self.frontier + self._every:
+            return None
+        answer = self._evaluate(at)
+        updates = add_up([answer, negated(self._before)])
+        self._before = answer
+        lower, self.frontier = self.frontier, at + 1
+        return Changes(stamped(updates, at), lower, at + 1)
+
+    def close(self) -> None:
+        pass
+
+
+def negated(updates: pa.Table) -> pa.Table:
+    diffs = pa.array(-updates.column(DIFF_COLUMN).to_numpy())
+    at = updates.schema.get_field_index(DIFF_COLUMN)
+    return updates.set_column(at, updates.schema.field(at), diffs)
+
+
+def counted(rows: pa.Table) -> pa.Table:
+    """Rows as an answer: each once, with how often it is there."""
+    return add_up([rows.append_column(DIFF_COLUMN, pa.array(np.ones(rows.num_rows, np.int64)))])
+
+
+def stamped(updates: pa.Table, at: int) -> pa.Table:
+    """Updates (the diff last) as those of one time."""
+    columns = updates.num_columns - 1
+    times = pa.array(np.full(updates.num_rows, at, np.int64))
+    return updates.add_column(columns, TIME_COLUMN, times)

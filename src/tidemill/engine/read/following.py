@@ -1,0 +1,152 @@
+"""Following a bound query: its answer at a time, and its changes from there on.
+
+For subscriptions and materialized views alike: nothing here knows a session. Parameters must have been
+substituted. Everything blocks, and needs Spark.
+
+A linear query over stored relations is followed on their changes alone; of any other the answer at each time
+at which an input changed is worked out, less the answer before: always right, at the cost of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.catalog.items import SourceProgress
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.read.followed import Inputs, PolledFollower, QueryFollower, counted, follow
+from tidemill.engine.read.inputs import open_inputs
+from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID, Situation
+from tidemill.persist.part import Part
+from tidemill.persist.snapshot import InvalidAsOf
+from tidemill.query.job import Job
+from tidemill.query.read import Input
+from tidemill.query.run import collect
+from tidemill.query.write import Destination, write_rows
+from tidemill.sql.bind import BoundQuery, Linearity, linearity
+from tidemill.subscribe.follower import CollectionFollower, Follower
+from tidemill.subscribe.linear import LinearFollower, told_names
+from tidemill.subscribe.snapshot import LIMITS
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import TidemillEngine
+
+# Of a query's answer, which is kept to find what changes in it.
+MAX_ANSWER_BYTES = 512 << 20
+# How often relations that show what is now are looked at; milliseconds.
+POLL_MS = 1000
+
+
+def answer_at(
+    engine: TidemillEngine,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    at: int,
+    *,
+    situation: Callable[[], Situation] | None = None,
+) -> pa.Table:
+    """The query's columns and `mz_diff`, how often each row is there at `at` (a time at which all inputs are
+    complete); no row twice. `situation` is for queries over system relations, and
+    asked each time: they show what is now, the catalog too."""
+    now = None if situation is None else situation()
+    opened = open_inputs(engine, catalog, bound, at, situation=now)
+    try:
+        timed = bound.with_session(replace(bound.session, mz_now=at))
+        rows = collect(engine.spark, timed.sql(), opened.inputs, bound.columns, limit_bytes=MAX_ANSWER_BYTES)
+    finally:
+        opened.close()
+    return counted(rows.rename_columns(told_names(bound.columns)))
+
+
+def write_at(
+    engine: TidemillEngine, catalog: CatalogState, bound: BoundQuery, at: int, to: Destination
+) -> list[Part]:
+    """What `answer_at` gives, however much it is, as parts of a shard, which nobody names yet: written by
+    Spark's tasks, nothing of it is held here. No system relations."""
+    opened = open_inputs(engine, catalog, bound, at)
+    try:
+        timed = bound.with_session(replace(bound.session, mz_now=at))
+        job = Job(engine.spark, "first rows")
+        return write_rows(engine.spark, timed.sql(), opened.inputs, bound.columns, to, job=job)
+    finally:
+        opened.close()
+
+
+def is_large(engine: TidemillEngine, catalog: CatalogState, bound: BoundQuery, at: int) -> bool:
+    """Whether a linear query's answer may be more than should come to the driver, by what it reads."""
+    opened = open_inputs(engine, catalog, bound, at)
+    try:
+        return any(isinstance(i, Input) and not LIMITS.small(i.snapshot) for i in opened.inputs.values())
+    finally:
+        opened.close()
+
+
+def follow_query(
+    engine: TidemillEngine,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    from_: int,
+    before: Callable[[], pa.Table] | None = None,
+    *,
+    situation: Callable[[], Situation] | None = None,
+) -> Follower:
+    """The changes of the query's answer at and after `from_`. `before` gives its answer at `from_ - 1`, where
+    the caller has it, and is asked only if the query needs it; without it that is worked out. Raises
+    InvalidAsOf where the inputs' changes are forgotten."""
+    inputs = Inputs.of(catalog, bound)
+
+    def evaluate(at: int) -> pa.Table:
+        return answer_at(engine, catalog, bound, at, situation=situation)
+
+    followers = [] if inputs.system else _open(engine, inputs, from_)
+    linear = way_of(catalog, bound)
+    if linear.because is None and followers:
+        by_id = dict(zip((item.id for item in inputs.items), followers, strict=True))
+        named = {placeholder: by_id[relation] for placeholder, relation in bound.inputs.items()}
+        return LinearFollower(engine.evaluations, bound.columns, linear.branches, named, from_)
+    try:
+        first = evaluate(from_ - 1) if before is None else before()
+        holds = [follower.hold() for follower in followers]
+    except BaseException:
+        for follower in followers:
+            follower.close()
+        raise
+    now = engine.oracle.read_ts
+    if inputs.system:
+        return PolledFollower(now, evaluate, from_, first, POLL_MS)
+    return QueryFollower(followers, evaluate, from_, first, lambda: now() + 1, holds)
+
+
+def way_of(catalog: CatalogState, bound: BoundQuery) -> Linearity:
+    """Whether the query is followed on the changes of its inputs alone, and if not, because of what."""
+    for relation_id in bound.inputs.values():
+        if relation_id in SYSTEM_RELATIONS_BY_ID:
+            return Linearity(because="a system relation")
+        if isinstance(catalog.relation(relation_id), SourceProgress):
+            return Linearity(because="a progress relation")
+    return linearity(bound)
+
+
+def described(catalog: CatalogState, bound: BoundQuery) -> str:
+    """`way_of` in words, for EXPLAIN."""
+    because = way_of(catalog, bound).because
+    return "on the changes of its inputs" if because is None else f"as a whole, because of {because}"
+
+
+def _open(engine: TidemillEngine, inputs: Inputs, from_: int) -> list[CollectionFollower]:
+    followers: list[CollectionFollower] = []
+    try:
+        for item in inputs.items:
+            try:
+                followers.append(follow(engine, item, from_))
+            except InvalidAsOf as e:
+                e.detail = f'"{item.name}" is readable from {e.since} on; {from_ - 1} was asked for.'
+                raise
+    except BaseException:
+        for follower in followers:
+            follower.close()
+        raise
+    return followers

@@ -1,0 +1,29 @@
+"""A query over rows that are at hand, in place of its relations: RETURNING, SHOW ... WHERE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.query.job import Job
+from tidemill.query.read import Constant
+from tidemill.query.run import collect
+from tidemill.sql.bind import BoundQuery
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+
+async def over_rows(session: EngineSession, bound: BoundQuery, rows: pa.Table) -> pa.Table:
+    """The answer of `bound` with `rows` (under physical names) as every relation that it reads."""
+    await session.engine.wait_for_spark(session)
+    bound = bound.with_session(session.info())
+    host = session.engine.spark
+    job = Job(host)
+    inputs = {placeholder: Constant(rows) for placeholder in bound.inputs}
+
+    def run() -> pa.Table:
+        return collect(host, bound.sql(), inputs, bound.columns, job=job)
+
+    return await session.interrupt.guard(session.blocking(run), stop=job.cancel)

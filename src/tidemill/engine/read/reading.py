@@ -1,0 +1,330 @@
+"""Running a bound query at a time: choosing it, opening every input at it, and streaming the rows.
+
+Strict serializability comes from here and the oracle: a read's time is at or after every write that this
+server has confirmed, all inputs are read at it, and nothing at or before it can still change. `since` is
+held back by the snapshots until the rows are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.catalog.items import MaterializedView, Table, View
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.read.completeness import latest_complete, source_inputs, until_complete, until_readable
+from tidemill.engine.read.followed import dropped
+from tidemill.engine.read.inputs import Opened, open_inputs
+from tidemill.engine.read.local_rows import stream
+from tidemill.engine.read.result_stream import close_batches
+from tidemill.engine.read.timelines import choose_on, timeline_of
+from tidemill.engine.read.waiting import SourceRelation, explain_time
+from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.session.plan import Value
+from tidemill.errors import LimitExceeded, Notice, QueryCanceled, TidemillError, Unsupported
+from tidemill.query.job import Job
+from tidemill.query.run import ResultStream, run
+from tidemill.sql.bind import BoundQuery, SessionInfo, constant_rows, substitute
+from tidemill.types.arrow import arrow_schema
+from tidemill.types.model import RelationDesc
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+# A statement that waits longer than this for a time or for Spark tells its client why.
+NOTICE_AFTER_SECONDS = 1.0
+# Constant rows up to this many are made on the event loop, in microseconds.
+FEW_ROWS = 100
+# How often a read AS OF a time to come looks whether it has come.
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfTime:
+    """AS OF `time`, or with `at_least` that or any later one."""
+
+    time: int
+    at_least: bool
+
+
+async def choose_time(
+    session: EngineSession, as_of: AsOfTime | None, sources: Sequence[SourceRelation] = ()
+) -> int:
+    """The time to read at. An explicit one that is still to come is waited for; whether the sources are
+    complete there is the caller's to see to."""
+    timeline = timeline_of(sources)
+    if timeline is not None:
+        return choose_on(session, timeline, as_of, sources)
+    transaction = session.current
+    if as_of is None:
+        if transaction.read_ts is None:
+            now = await session.blocking(session.engine.oracle.read_ts)
+            serializable = transaction.isolation == "serializable"
+            transaction.read_ts = latest_complete(session, sources, now) if serializable else now
+        return transaction.read_ts
+    if transaction.read_ts is not None and transaction.explicit:
+        if as_of.time > transaction.read_ts or (as_of.time < transaction.read_ts and not as_of.at_least):
+            raise TidemillError(
+                "AS OF does not match the time of the transaction",
+                detail=f"The transaction reads at {transaction.read_ts}, "
+                f"the statement asks for {as_of.time}.",
+                hint="All reads of a transaction happen at one time, chosen by its first statement.",
+                sqlstate="25000",
+            )
+        return transaction.read_ts
+    now = await session.blocking(session.engine.oracle.read_ts)
+    chosen = max(now, as_of.time) if as_of.at_least else as_of.time
+    if chosen > now:
+        await until_come(session, chosen, sources)
+    if transaction.explicit:
+        transaction.read_ts = chosen
+    return chosen
+
+
+async def until_come(session: EngineSession, time: int, sources: Sequence[SourceRelation]) -> None:
+    """Waits until `time`, one of ours, has come. A statement that is stopped meanwhile is told what it waited
+    for."""
+    try:
+        await session.interrupt.guard(_come(session, time))
+    except QueryCanceled as stopped:
+        explain_time(stopped, session.engine, sources, _waiting(time, session.engine.oracle.now()))
+        raise
+
+
+async def _come(session: EngineSession, time: int) -> None:
+    loop = asyncio.get_running_loop()
+    began, told = loop.time(), False
+    while (now := await session.blocking(session.engine.oracle.read_ts)) < time:
+        if not told and loop.time() - began >= NOTICE_AFTER_SECONDS:
+            told = True
+            session.notice(_waiting(time, now))
+        await asyncio.sleep(min(max((time - now) / 1000, 0.001), POLL_SECONDS))
+
+
+def _waiting(time: int, now: int) -> Notice:
+    return Notice(
+        f"waiting for time {time}",
+        detail=f"It is {now} now; the query is answered when {time} is complete.",
+    )
+
+
+async def answer(
+    session: EngineSession,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    as_of: AsOfTime | None = None,
+    params: Sequence[Value] = (),
+    *,
+    own_writes: bool = False,
+) -> AsyncIterator[pa.RecordBatch]:
+    """The query's rows. Everything that can fail before the first row fails here, before the iterator is
+    returned."""
+    if not bound.inputs:
+        return await constant(session, bound, params, await _moment(session, bound, as_of))
+    if as_of is not None and any(i in SYSTEM_RELATIONS_BY_ID for i in bound.inputs.values()):
+        raise Unsupported(
+            "system relations cannot be read AS OF a time", hint="They show what is now; leave AS OF out."
+        )
+    await session.engine.wait_for_spark(session)
+    sources = source_inputs(catalog, bound)
+    await until_readable(session, sources)
+    ts = await choose_time(session, as_of, sources)
+    if as_of is not None:
+        _check_there(session, catalog, bound)
+    await until_complete(session, sources, ts)
+    fixed = _fixed(bound, params, replace(session.info(), mz_now=ts))
+
+    def open_() -> Opened:
+        pending = session.current.pending if own_writes else None
+        situation = session.engine.situation(session, catalog)
+        return open_inputs(session.engine, catalog, bound, ts, situation=situation, pending=pending)
+
+    return await _start(session, fixed, open_)
+
+
+def _check_there(session: EngineSession, catalog: CatalogState, bound: BoundQuery) -> None:
+    """That what the query reads was not dropped while it waited for a time to come: there is nothing of it at
+    that time."""
+    there = session.engine.catalog.state.items
+    for relation in bound.inputs.values():
+        if relation not in there and relation not in SYSTEM_RELATIONS_BY_ID:
+            raise dropped(catalog, catalog.relation(relation))
+
+
+async def constant(
+    session: EngineSession, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
+) -> AsyncIterator[pa.RecordBatch]:
+    """The rows of a query without inputs, in the moment that `info` tells."""
+    table = await _constant_table(session, bound, params, info)
+    if table is not None:
+        return stream(table)
+    await session.engine.wait_for_spark(session)
+    return await _start(session, _fixed(bound, params, info), Opened)
+
+
+async def _moment(session: EngineSession, bound: BoundQuery, as_of: AsOfTime | None = None) -> SessionInfo:
+    """What a query without inputs may ask of the session now. A plan is made anew when a variable changes,
+    so that a query that does not ask for the time may keep what it was bound with."""
+    if bound.uses_mz_now:
+        return replace(session.info(), mz_now=await choose_time(session, as_of))
+    return session.info() if bound.uses_now else bound.session
+
+
+def _fixed(bound: BoundQuery, params: Sequence[Value], info: SessionInfo) -> Callable[[], BoundQuery]:
+    """Gives the query with its parameters' values; may take long for a long list of rows."""
+    if not params:
+        return lambda: bound.with_session(info)
+    return lambda: substitute(bound, [p.scalar for p in params], info)
+
+
+async def _constant_table(
+    session: EngineSession, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
+) -> pa.Table | None:
+    """The rows of a query that needs neither shards nor Spark; None for any other."""
+    if bound.inputs or bound.constants is None:
+        return None
+    scalars = [p.scalar for p in params]
+    if bound.constants.rows <= FEW_ROWS:
+        return constant_rows(bound, info, scalars)
+    return await session.blocking(constant_rows, bound, info, scalars)
+
+
+async def _start(
+    session: EngineSession, fixed: Callable[[], BoundQuery], open_: Callable[[], Opened]
+) -> AsyncIterator[pa.RecordBatch]:
+    """Run what `fixed` gives, on a worker thread."""
+    host = session.engine.spark
+    job = Job(host)
+
+    def begin() -> tuple[ResultStream, Opened]:
+        bound = fixed()
+        opened = open_()
+        try:
+            return run(host, bound.sql(), opened.inputs, bound.columns, job=job), opened
+        except BaseException:
+            opened.close()
+            raise
+
+    starting = session.engine.workers.submit(begin)
+    try:
+        return _Batches(
+            session, *await session.interrupt.guard(asyncio.wrap_future(starting), stop=job.cancel)
+        )
+    except BaseException:
+        # A cancel does not stop the thread at once: it goes on until it notices, and may still come back with
+        # rows that nobody waits for.
+        starting.add_done_callback(_abandon)
+        raise
+
+
+def _abandon(starting: Future[tuple[ResultStream, Opened]]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        stream, opened = starting.result()
+        stream.close()
+        opened.close()
+
+
+class _Batches:
+    """The rows as they come, and what they hold until they are read or given up. (A generator would hold it
+    for ever if nobody began to read.)"""
+
+    def __init__(self, session: EngineSession, stream: ResultStream, opened: Opened) -> None:
+        self._session = session
+        self._stream = stream
+        self._opened = opened
+        self._released = False
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        if self._released:
+            raise StopAsyncIteration
+        try:
+            batch = await self._session.blocking(next, self._stream, None)
+        except BaseException:
+            self._stream.cancel()
+            await self.aclose()
+            raise
+        if batch is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return batch
+
+    async def aclose(self) -> None:
+        """Returns at once; closing may wait for the JVM. Idempotent."""
+        if not self._released:
+            self._released = True
+            self._session.engine.release(self._close)
+
+    def _close(self) -> None:
+        self._stream.close()
+        self._opened.close()
+
+
+async def collect(
+    session: EngineSession,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    limit: int,
+    params: Sequence[Value] = (),
+) -> pa.Table:
+    """All rows of a query that a statement needs in order to write, over the transaction's own writes."""
+    if not bound.inputs:
+        constant = await _constant_table(session, bound, params, await _moment(session, bound))
+        if constant is not None:
+            return constant
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    rows = await answer(session, catalog, bound, params=params, own_writes=True)
+    try:
+        while True:
+            try:
+                batch = await session.interrupt.guard(anext(rows))
+            except StopAsyncIteration:
+                break
+            size += batch.nbytes
+            if size > limit:
+                raise LimitExceeded(
+                    f"the rows that the statement reads exceed max_transaction_size ({limit} bytes)",
+                    hint="Write in several statements, each over a part of the rows.",
+                    sqlstate="54000",
+                )
+            batches.append(batch)
+    finally:
+        await close_batches(rows)
+    # By position: a query's column names may repeat, and constants come under names of their own.
+    schema = arrow_schema(RelationDesc(tuple(replace(c, name=f"c{n}") for n, c in enumerate(bound.columns))))
+    return pa.Table.from_batches(
+        [b.rename_columns(schema.names).cast(schema) for b in batches], schema=schema
+    )
+
+
+def tables_under(catalog: CatalogState, bound: BoundQuery) -> Sequence[Table]:
+    """The tables that the query's rows hang on: those that it reads, and those under materialized views."""
+    found: dict[str, Table] = {}
+    todo = [i for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+    while todo:
+        item = catalog.relation(todo.pop())
+        if isinstance(item, Table):
+            found[item.id] = item
+        elif isinstance(item, View | MaterializedView):
+            todo += item.depends_on
+    return list(found.values())
+
+
+def view_inputs(catalog: CatalogState, bound: BoundQuery) -> Sequence[MaterializedView]:
+    """The materialized views that the query reads."""
+    found = [catalog.relation(i) for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+    return [v for v in found if isinstance(v, MaterializedView)]
+
+
+def table_inputs(catalog: CatalogState, bound: BoundQuery) -> Sequence[Table]:
+    """The tables that the query reads."""
+    found = [catalog.relation(i) for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+    return [t for t in found if isinstance(t, Table)]

@@ -1,0 +1,89 @@
+"""The rows of a statement on their way to a client, under the statement's cancel and time-out.
+
+A class and not a generator: a generator that was never started has nothing to run when it is closed, and one
+that is being read cannot be closed. A client may vanish at either moment, and what the rows hold (snapshots,
+Spark jobs) must be released then too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pyarrow as pa
+
+from tidemill.engine.read.local_rows import AtHand
+from tidemill.engine.session.interrupt import Interrupt
+
+
+class Watched:
+    """An iterator of batches. It ends its statement's interrupt when it is exhausted, fails or is closed."""
+
+    def __init__(self, batches: AsyncIterator[pa.RecordBatch], interrupt: Interrupt) -> None:
+        self._batches = batches
+        self._interrupt = interrupt
+        # The read under way; done when nobody waits for one.
+        self._reading: asyncio.Future[pa.RecordBatch] | None = None
+        self._closed = False
+
+    def __aiter__(self) -> Watched:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        if self._closed:
+            raise StopAsyncIteration
+        if isinstance(self._batches, AtHand):
+            batch = self.take()
+            if batch is None:
+                raise StopAsyncIteration
+            return batch
+        self._reading = asyncio.ensure_future(anext(self._batches))
+        try:
+            return await self._interrupt.guard(self._reading)
+        except BaseException:  # the end of the rows included
+            await self.aclose()
+            raise
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether `take` may be called."""
+        return isinstance(self._batches, AtHand)
+
+    def take(self) -> pa.RecordBatch | None:
+        """The next of rows at hand, None at the end; without a task, as most small answers come."""
+        batches = self._batches
+        if self._closed or not isinstance(batches, AtHand):
+            return None
+        try:
+            self._interrupt.check()
+            batch = batches.take()
+        except BaseException:
+            self._end(batches)
+            raise
+        if batch is None:
+            self._end(batches)
+        return batch
+
+    def _end(self, batches: AtHand) -> None:
+        self._closed = True
+        batches.close()
+        self._interrupt.end()
+
+    async def aclose(self) -> None:
+        """Release what the rows hold. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._reading is not None and not self._reading.done():
+            # A read that was given up ends first: what is being read cannot be closed.
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+        await close_batches(self._batches)
+        self._interrupt.end()
+
+
+async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
+    """Release what an iterator holds, if it holds anything."""
+    close = getattr(batches, "aclose", None)
+    if close is not None:
+        await close()

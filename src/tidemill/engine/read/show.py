@@ -1,0 +1,281 @@
+"""SHOW: variables and objects. Answered from the catalog and the session, without Spark (but for conditions
+of SHOW ... WHERE that only Spark can ask)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from tidemill.catalog.connections import connection_of
+from tidemill.catalog.items import Connection, Schema, Sink, Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.read.local_rows import stream, text_columns, text_rows, text_table
+from tidemill.engine.read.over_rows import over_rows
+from tidemill.engine.read.select import table_tree
+from tidemill.engine.relations.kinds import object_type, source_type
+from tidemill.engine.relations.pg.facts import PgFacts
+from tidemill.engine.relations.pg.functions import catalog_functions
+from tidemill.engine.relations.resolver import find_system_relation
+from tidemill.engine.relations.system import SYSTEM_RELATIONS
+from tidemill.engine.session.plan import Action, Plan
+from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.variables import REPORTED_NAMES, SYSTEM_PARAMETERS, Variable, unknown_parameter
+from tidemill.errors import Unsupported, WrongObjectType
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, Relation, bind_query
+from tidemill.sql.local import LocalQuery, NotLocal, compile_query
+from tidemill.types.model import BOOL, INT4, TEXT, Column, RelationDesc, type_name
+
+Rowset = list[tuple[object, ...]]
+
+
+def plan_show_variable(session: EngineSession, statement: ast.ShowVariable) -> Plan:
+    if statement.name is None:
+        columns = text_columns("name", "setting", "description")
+
+        async def all_variables(s: EngineSession) -> Outcome:
+            rows = [(v.name, value, v.description) for v, value in s.variables.all()]
+            rows += [(p.name, system_value(s, p), p.description) for p in SYSTEM_PARAMETERS.values()]
+            return text_rows([c.name for c in columns], rows)
+
+        return Action(all_variables, columns)
+    name = statement.name
+    parameter = SYSTEM_PARAMETERS.get(name.lower())
+    shown = parameter.name if parameter else session.variables.find(name).name
+    columns = text_columns(REPORTED_NAMES.get(shown, shown))
+
+    async def one(s: EngineSession) -> Outcome:
+        value = system_value(s, parameter) if parameter else s.variables.get(shown)
+        return text_rows([columns[0].name], [(value,)])
+
+    return Action(one, columns)
+
+
+def system_value(s: EngineSession, parameter: Variable) -> str:
+    return s.engine.system_value(parameter.name)
+
+
+def system_number(s: EngineSession, name: str) -> int:
+    parameter = SYSTEM_PARAMETERS.get(name)
+    if parameter is None:
+        raise unknown_parameter(name)
+    return int(system_value(s, parameter))
+
+
+_COLUMNS = {
+    ast.Listing.TABLES: (Column("name", TEXT),),
+    ast.Listing.VIEWS: (Column("name", TEXT),),
+    ast.Listing.MATERIALIZED_VIEWS: (Column("name", TEXT),),
+    ast.Listing.SCHEMAS: (Column("name", TEXT),),
+    ast.Listing.DATABASES: (Column("name", TEXT),),
+    ast.Listing.OBJECTS: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.SOURCES: (Column("name", TEXT), Column("type", TEXT), Column("connection", TEXT)),
+    ast.Listing.SUBSOURCES: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.SINKS: (Column("name", TEXT), Column("type", TEXT), Column("relation", TEXT)),
+    ast.Listing.CONNECTIONS: (Column("name", TEXT), Column("type", TEXT)),
+    ast.Listing.SECRETS: (Column("name", TEXT),),
+    ast.Listing.ROLES: (Column("name", TEXT),),
+    ast.Listing.COLUMNS: (
+        Column("name", TEXT),
+        Column("position", INT4),
+        Column("nullable", BOOL),
+        Column("type", TEXT),
+        Column("default", TEXT),
+    ),
+}
+
+
+def plan_show_objects(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Plan:
+    columns = _COLUMNS[statement.listing]
+    rows = sorted(_LISTINGS[statement.listing](session, statement, catalog), key=_order(statement.listing))
+    if statement.like is not None:
+        pattern = like_pattern(statement.like)
+        rows = [r for r in rows if pattern.fullmatch(str(r[0]))]
+    table = text_table(columns, rows)
+    where = None if statement.where is None else _filter(session, statement.listing, statement.where)
+
+    async def act(s: EngineSession) -> Outcome:
+        if where is None:
+            shown = table
+        elif isinstance(where, LocalQuery):
+            shown = where.run(PgFacts(catalog, s.info()), lambda _: rows, (), s.interrupt.check)
+        else:
+            shown = await over_rows(s, where, table)
+        return Rows(columns, stream(shown), tag="SHOW", counted=False)
+
+    return Action(act, columns)
+
+
+_LISTED_ID = "show"
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The one relation that the condition of SHOW ... WHERE knows."""
+
+    listing: ast.Listing
+
+    def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
+        columns = _COLUMNS[self.listing]
+        if parts != (self.listing.value.lower(),):
+            raise Unsupported(
+                f"SHOW {self.listing.value} ... WHERE can only ask about the columns that it shows",
+                hint=f"They are {', '.join(c.name for c in columns)}.",
+                position=position,
+            )
+        return Relation(_LISTED_ID, parts, RelationDesc(columns), tuple(c.name for c in columns))
+
+
+def _filter(session: EngineSession, listing: ast.Listing, where: ast.Expr) -> LocalQuery | BoundQuery:
+    """SELECT * FROM the listing WHERE the condition holds, in the listing's order; on Spark if need be."""
+    tree = exp.Select(
+        expressions=[exp.Star()],
+        from_=exp.From(this=table_tree(ast.Name((listing.value.lower(),)))),
+        where=exp.Where(this=where.tree.copy()),
+        order=exp.Order(expressions=[exp.Ordered(this=exp.column(_sort_column(listing), quoted=True))]),
+    )
+    names, info = _Listed(listing), session.info()
+    try:
+        return compile_query(tree, names, info, catalog_functions(), {_LISTED_ID: 0}, ())
+    except NotLocal:
+        return bind_query(tree, names, session=info)
+
+
+def _sort_column(listing: ast.Listing) -> str:
+    return "position" if listing is ast.Listing.COLUMNS else "name"
+
+
+def _order(listing: ast.Listing) -> Callable[[tuple[object, ...]], tuple[object, ...]]:
+    at = [c.name for c in _COLUMNS[listing]].index(_sort_column(listing))
+    return lambda row: (row[at],)
+
+
+def _schema(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Schema | None:
+    """The schema that is asked about, the first of the search path by default."""
+    if statement.within is not None:
+        return catalog.resolve_schema(statement.within.parts, session.database)
+    database = catalog.database(session.database)
+    found = [s for n in session.variables.search_path() if (s := catalog.find_schema(database.id, n))]
+    return found[0] if found else None
+
+
+def _relations(
+    session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState
+) -> list[tuple[str, str]]:
+    """(name, type) of what stands in the schema."""
+    schema = _schema(session, statement, catalog)
+    if schema is None:
+        return []
+    rows = [(i.name, object_type(i)) for i in catalog.schema_items(schema.id)]
+    if schema.database is None:
+        rows += [(r.name, "view") for r in SYSTEM_RELATIONS.values() if r.schema == schema.name]
+    return rows
+
+
+def _named(kind: str) -> Callable[[EngineSession, ast.ShowObjects, CatalogState], Rowset]:
+    return lambda s, st, c: [(name,) for name, t in _relations(s, st, c) if t == kind]
+
+
+def _objects(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    return [*_relations(session, statement, catalog)]
+
+
+def _sources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    schema = _schema(session, statement, catalog)
+    found = [] if schema is None else catalog.relations(schema.id)
+    return [(r.name, source_type(r), _connection_name(catalog, r)) for r in found if isinstance(r, Source)]
+
+
+def _connection_name(catalog: CatalogState, source: Source) -> str | None:
+    connection = connection_of(catalog, source)
+    return None if connection is None else connection.name
+
+
+def _sinks(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    schema = _schema(session, statement, catalog)
+    found = [] if schema is None else catalog.schema_items(schema.id)
+    return [(i.name, i.type, catalog.relation(i.relation).name) for i in found if isinstance(i, Sink)]
+
+
+def _connections(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    schema = _schema(session, statement, catalog)
+    found = [] if schema is None else catalog.schema_items(schema.id)
+    return [(i.name, i.type) for i in found if isinstance(i, Connection)]
+
+
+def _subsources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    """Of one source or of all in the schema; with the progress relations, which are made the same way."""
+    if statement.on is not None:
+        source = session.resolver(catalog).item(statement.on)
+        if not isinstance(source, Source):
+            raise WrongObjectType(f'"{source.name}" is not a source', position=statement.on.offset + 1)
+        found = [catalog.items[i] for i in catalog.dependants(source.id)]
+    else:
+        schema = _schema(session, statement, catalog)
+        found = [] if schema is None else catalog.relations(schema.id)
+    belonging = [r for r in found if isinstance(r, SourceTable | SourceProgress) and r.owner is not None]
+    return [(r.name, source_type(r)) for r in belonging]
+
+
+def _schemas(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    name = statement.within.item if statement.within else session.database
+    return [(s.name,) for s in catalog.schemas(catalog.database(name).id)]
+
+
+def _databases(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    del session, statement
+    return [(d.name,) for d in catalog.databases()]
+
+
+def _columns(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+    if statement.within is None:
+        raise Unsupported("SHOW COLUMNS needs FROM and a relation")
+    system = find_system_relation(statement.within.parts, session.variables.search_path())
+    if system is not None:
+        desc, defaults = system.desc, (None,) * len(system.desc.columns)
+    else:
+        resolver = session.resolver(catalog)
+        item = resolver.item(statement.within)
+        desc = resolver.desc(item, statement.within.offset + 1)
+        defaults = item.defaults if isinstance(item, Table) else (None,) * len(desc.columns)
+    return [
+        (c.name, n, c.nullable, type_name(c.type), default)
+        for n, (c, default) in enumerate(zip(desc.columns, defaults, strict=True), 1)
+    ]
+
+
+_LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogState], Rowset]] = {
+    ast.Listing.TABLES: _named("table"),
+    ast.Listing.VIEWS: _named("view"),
+    ast.Listing.MATERIALIZED_VIEWS: _named("materialized-view"),
+    ast.Listing.OBJECTS: _objects,
+    ast.Listing.SOURCES: _sources,
+    ast.Listing.SUBSOURCES: _subsources,
+    ast.Listing.SINKS: _sinks,
+    ast.Listing.CONNECTIONS: _connections,
+    ast.Listing.SECRETS: _named("secret"),
+    ast.Listing.SCHEMAS: _schemas,
+    ast.Listing.DATABASES: _databases,
+    ast.Listing.COLUMNS: _columns,
+    ast.Listing.ROLES: lambda s, st, c: [(role.name,) for role in c.roles()],
+}
+
+
+def like_pattern(pattern: str) -> re.Pattern[str]:
+    """A LIKE pattern as a regular expression: % any text, _ one character, backslash escapes."""
+    out: list[str] = []
+    chars = iter(pattern)
+    for c in chars:
+        if c == "\\":
+            out.append(re.escape(next(chars, "\\")))
+        elif c == "%":
+            out.append(".*")
+        elif c == "_":
+            out.append(".")
+        else:
+            out.append(re.escape(c))
+    return re.compile("".join(out), re.DOTALL)

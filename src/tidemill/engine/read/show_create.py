@@ -1,0 +1,197 @@
+"""SHOW CREATE: the statement that would make the thing anew, as it is called and set today."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tidemill.catalog.connections import connection_of
+from tidemill.catalog.items import (
+    Connection,
+    MaterializedView,
+    SchemaItem,
+    Secret,
+    Sink,
+    Source,
+    SourceProgress,
+    SourceTable,
+    Table,
+    View,
+)
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Outcome
+from tidemill.engine.ddl.catalog_changes import wrong_kind
+from tidemill.engine.ddl.connections import create_connection_sql
+from tidemill.engine.read.local_rows import text_columns, text_rows
+from tidemill.engine.relations.kinds import statement_kind
+from tidemill.engine.relations.view_text import query_today
+from tidemill.engine.session.plan import Action, Plan
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import Internal, WrongObjectType
+from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
+from tidemill.sql import ast
+from tidemill.sql.names import quote_ident
+from tidemill.sql.parse import parse
+from tidemill.sql.render import to_sql
+from tidemill.types.model import type_name
+
+
+def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog: CatalogState) -> Plan:
+    named = {ast.ObjectKind.CONNECTION: "connection", ast.ObjectKind.SINK: "sink"}
+    item = session.resolver(catalog).any_item(statement.name, named.get(statement.kind, "relation"))
+    if statement_kind(item) is not statement.kind:
+        raise wrong_kind(item, statement.kind, statement.name, catalog)
+    name = ast.Name(catalog.full_name(item))
+    create = _create_sql(catalog, name, item, statement.name)
+    columns = text_columns("name", "create_sql")
+
+    async def act(s: EngineSession) -> Outcome:
+        del s
+        return text_rows([c.name for c in columns], [(".".join(name.parts), create)])
+
+    return Action(act, columns)
+
+
+def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written: ast.Name) -> str:
+    match item:
+        case Connection():
+            return create_connection_sql(catalog, name, item)
+        case Sink():
+            return create_sink_sql(catalog, name, item)
+        case Secret():
+            raise Internal("what a secret holds is not shown")
+        case Table():
+            return create_table_sql(name, item)
+        case View():
+            return create_view_sql(catalog, name, item)
+        case MaterializedView():
+            return create_materialized_view_sql(catalog, name, item)
+        case Source():
+            return create_source_sql(catalog, name, item)
+        case SourceTable() if not item.subsource:
+            return create_table_from_source_sql(catalog, name, item)
+        case SourceTable() | SourceProgress():
+            source = catalog.get(item.source, Source)
+            raise WrongObjectType(
+                f'"{item.name}" was made with its source',
+                hint=f"Use SHOW CREATE SOURCE {ast.Name(catalog.full_name(source))}.",
+                position=written.offset + 1,
+            )
+
+
+def create_table_sql(name: ast.Name, table: Table) -> str:
+    """The statement that would make the table anew."""
+    lines: list[str] = []
+    for column, default in zip(table.desc.columns, table.defaults, strict=True):
+        line = f"{quote_ident(column.name)} {type_name(column.type)}"
+        if not column.nullable:
+            line += " NOT NULL"
+        if default is not None:
+            line += f" DEFAULT {default}"
+        lines.append(line)
+    for key in table.keys:
+        kind = "PRIMARY KEY" if key.primary else "UNIQUE"
+        lines.append(f"{kind} ({', '.join(quote_ident(c) for c in key.columns)})")
+    text = f"CREATE TABLE {name} (" + ", ".join(lines) + ")"
+    if table.retain_history_ms is not None:
+        text += f" WITH (RETAIN HISTORY FOR '{table.retain_history_ms}ms')"
+    return text
+
+
+def create_view_sql(catalog: CatalogState, name: ast.Name, view: View) -> str:
+    columns = ", ".join(quote_ident(c) for c in view.desc.names)
+    return f"CREATE VIEW {name} ({columns}) AS {query_today(catalog, view, catalog.full_name)}"
+
+
+def create_materialized_view_sql(catalog: CatalogState, name: ast.Name, view: MaterializedView) -> str:
+    columns = ", ".join(quote_ident(c) for c in view.desc.names)
+    retain = view.retain_history_ms
+    history = "" if retain is None else f" WITH (RETAIN HISTORY FOR '{retain}ms')"
+    query = query_today(catalog, view, catalog.full_name)
+    return f"CREATE MATERIALIZED VIEW {name} ({columns}){history} AS {query}"
+
+
+def create_sink_sql(catalog: CatalogState, name: ast.Name, sink: Sink) -> str:
+    """The statement that made it, with the names that everything has now."""
+    (parsed,) = parse(sink.sql)
+    statement = parsed.statement
+    if not isinstance(statement, ast.CreateSink):
+        raise Internal(f"the text of sink {sink.name} is no CREATE SINK")
+    body = json.loads(sink.definition)
+
+    def connection(kept: str | None) -> ast.Name | None:
+        return None if kept is None else ast.Name(catalog.full_name(catalog.get(kept, Connection)))
+
+    relation = ast.Name(catalog.full_name(catalog.relation(sink.relation)))
+    target, through = statement.target, connection(body["connection"])
+    if isinstance(target, ast.IntoKafka) and through is not None:
+        target = replace(target, connection=through)
+    form = replace(statement.format, registry=connection(body["registry"]))
+    return to_sql(replace(statement, name=name, relation=relation, target=target, format=form))
+
+
+def create_table_from_source_sql(catalog: CatalogState, name: ast.Name, table: SourceTable) -> str:
+    source = ast.Name(catalog.full_name(catalog.get(table.source, Source)))
+    if table.sql is None or table.definition is None:
+        columns = tuple(ast.Ident(n) for n in table.desc.names)
+        return to_sql(ast.CreateTableFromSource(name, source, ast.Name((table.output,)), columns))
+    (parsed,) = parse(table.sql)
+    statement = parsed.statement
+    if not isinstance(statement, ast.CreateTableFromSource):
+        raise Internal(f"the text of table {table.name} is no CREATE TABLE ... FROM SOURCE")
+    messages = _messages_today(catalog, statement.messages, json.loads(table.definition))
+    return to_sql(replace(statement, name=name, source=source, messages=messages))
+
+
+def _messages_today(catalog: CatalogState, said: ast.Messages, spec: Mapping[str, Any]) -> ast.Messages:
+    """With the names that connections to registries have now; `spec` is the output as the definition has
+    it."""
+
+    def form(written: ast.Format | None, kept: Mapping[str, Any] | None) -> ast.Format | None:
+        if kept is None or not isinstance(written, ast.AvroRegistry | ast.ProtobufRegistry):
+            return written
+        connection = (kept.get("registry") or {}).get("connection")
+        if connection is None:
+            return written
+        return replace(written, registry=ast.Name(catalog.full_name(catalog.get(connection, Connection))))
+
+    return replace(said, key=form(said.key, spec["key"]), value=form(said.value, spec["value"]))
+
+
+def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> str:
+    """The statement that made it, with what RENAME and ALTER have changed since."""
+    (parsed,) = parse(source.sql)
+    statement = parsed.statement
+    if not isinstance(statement, ast.CreateSource):
+        raise Internal(f"the text of source {source.name} is no CREATE SOURCE")
+    statement = _source_today(catalog, statement, source)
+    subsources = tuple(
+        ast.SourceOutput(ast.Name((t.output,)), ast.Name((t.name,)))
+        for t in catalog.source_tables(source.id)
+        if t.subsource
+    )
+    retain, interval = source.retain_history_ms, source.interval_ms
+    return to_sql(
+        replace(
+            statement,
+            name=name,
+            tables=ast.ForTables(subsources) if subsources else None,
+            progress=ast.Name((catalog.progress(source.id).name,)),
+            retain_history=None if retain is None else f"{retain}ms",
+            interval=None if interval == DEFAULT_INTERVAL_MS else f"{interval}ms",
+        )
+    )
+
+
+def _source_today(catalog: CatalogState, statement: ast.CreateSource, source: Source) -> ast.CreateSource:
+    """With the names that its connections have now."""
+    connection = connection_of(catalog, source)
+    if isinstance(statement.upstream, ast.Kafka) and connection is not None:
+        name = ast.Name(catalog.full_name(connection))
+        statement = replace(statement, upstream=replace(statement.upstream, connection=name))
+    if source.depends_on and source.desc is not None:
+        (spec,) = json.loads(source.definition)["outputs"]
+        statement = replace(statement, messages=_messages_today(catalog, statement.messages, spec))
+    return statement

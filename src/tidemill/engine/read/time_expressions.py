@@ -1,0 +1,116 @@
+"""The times that AS OF and UP TO tell: expressions over no table, which may name parameters.
+
+Planning asks `with_times` for the types of parameters that only a time names; running asks `evaluate_time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.read import reading
+from tidemill.engine.read.result_stream import close_batches
+from tidemill.engine.session.plan import Value
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
+from tidemill.sql import ast
+from tidemill.sql.bind import SessionInfo, bind_query
+from tidemill.sql.bind.context import MAX_PARAMETERS
+from tidemill.time.bounds import MAX_TIME
+from tidemill.types.model import MZ_TIMESTAMP, TEXT, TIMESTAMPTZ, Kind, SqlType
+from tidemill.types.wire import parse_literal
+
+
+def with_times(
+    session: EngineSession,
+    types: Sequence[SqlType | None],
+    times: Sequence[ast.Expr],
+    query: ast.Query,
+    catalog: CatalogState,
+) -> list[SqlType | None]:
+    """The parameters' types as far as the client told them, and as far as only `times` can: a parameter that
+    stands in the query too has its type from there."""
+    elsewhere = _numbers(query.tree)
+    found = list(types)
+    for time in times:
+        own = _numbers(time.tree) - elsewhere
+        if not own:
+            continue
+        if max(own) > MAX_PARAMETERS:
+            raise UndefinedObject(f"there is no parameter ${max(own)}", sqlstate="42P02")
+        found += [None] * (max(own) - len(found))
+        # What it does not name is no matter of its.
+        given = [t if t is not None or n in own else TEXT for n, t in enumerate(found, 1)]
+        select = exp.Select(expressions=[time.tree.copy()])
+        bound = bind_query(select, session.resolver(catalog), param_types=given, session=session.info())
+        for number in own:
+            found[number - 1] = bound.param_types[number - 1]
+    return found
+
+
+def _numbers(tree: exp.Expr) -> set[int]:
+    """Of the parameters."""
+    return {int(node.name) for node in tree.find_all(exp.Parameter)}
+
+
+async def evaluate_time(
+    session: EngineSession,
+    time: ast.Expr,
+    catalog: CatalogState,
+    params: Sequence[Value] = (),
+    info: SessionInfo | None = None,
+) -> int:
+    """The time of AS OF in milliseconds: of any expression over no table that is a time of day, a number of
+    milliseconds, or a text of either. `info` tells what `now()` is, if not that of the transaction, and
+    perhaps `mz_now()`."""
+    info = info or session.info()
+    bad = InvalidValue(
+        "AS OF or UP TO should be castable to a (non-null) mz_timestamp value",
+        hint="Give milliseconds since 1970, as mz_now() shows them, or a timestamp, "
+        "such as now() - interval '1 minute'.",
+        sqlstate="22000",
+        position=time.offset + 1,
+    )
+    try:
+        select = exp.Select(expressions=[time.tree.copy()])
+        types = [value.type for value in params]
+        bound = bind_query(select, session.resolver(catalog), param_types=types, session=info)
+        if (bound.uses_mz_now and info.mz_now is None) or bound.inputs or len(bound.columns) != 1:
+            raise bad
+        batches = await reading.constant(session, bound, params, info)
+        batch = await anext(batches)
+        await close_batches(batches)
+        ms = _milliseconds(batch.column(0)[0], bound.columns[0].type, session.variables.get("timezone"))
+    except TidemillError as e:
+        if e is not bad:
+            bad.detail = e.primary
+        raise bad from None
+    if ms is None or not 0 <= ms <= MAX_TIME:
+        raise bad
+    return ms
+
+
+_DAY_MS = 86_400_000
+
+
+def _milliseconds(value: pa.Scalar, t: SqlType, zone: str) -> int | None:
+    if not value.is_valid:
+        return None
+    if t.kind in (Kind.TEXT, Kind.VARCHAR, Kind.UNKNOWN):
+        text = str(value.as_py()).strip()
+        other = MZ_TIMESTAMP if text.isdigit() else TIMESTAMPTZ
+        return _milliseconds(parse_literal(text, other, timezone=zone), other, zone)
+    if t.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        return int(value.cast(pa.int64()).as_py()) // 1000
+    if t.kind is Kind.DATE:
+        return int(value.cast(pa.int32()).as_py()) * _DAY_MS
+    number = value.as_py()
+    if isinstance(number, int) and not isinstance(number, bool):
+        return number
+    if isinstance(number, Decimal) and number == number.to_integral_value():
+        return int(number)
+    return None

@@ -1,0 +1,117 @@
+"""What the system relations tell of the sources that this server runs: `relations.sources.SourcesView`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from tidemill.catalog.store import Catalog
+from tidemill.engine.relations.sources import BindingRow, FrontierRow, HydrationRow, StatisticsRow, StatusRow
+from tidemill.ingest.machine import Machine
+from tidemill.ingest.service import Ingestion
+from tidemill.ingest.status import State
+from tidemill.reclock.progress import all_bindings
+from tidemill.sources.offsets import Offsets
+
+
+class LiveSources:
+    def __init__(self, ingestion: Ingestion, catalog: Catalog) -> None:
+        self._ingestion = ingestion
+        self._catalog = catalog
+
+    def _machines(self) -> list[tuple[str, Machine]]:
+        return [(item.id, machine) for item, _, machine in self._ingestion.all() if machine is not None]
+
+    def bindings(self) -> Sequence[BindingRow]:
+        return [
+            BindingRow(source_id, time, partition, value)
+            for source_id, machine in self._machines()
+            for time, partition, value in all_bindings(machine.remap.shard, machine.source.gauge)
+        ]
+
+    def statuses(self) -> Sequence[StatusRow]:
+        rows: list[StatusRow] = []
+        for item, report, machine in self._ingestion.all():
+            status = report.status
+            # What a CDCv2 stream waits for is no trouble of the source's.
+            waits = [] if machine is None else machine.stalls()
+            more = {"detail": status.detail, "hint": status.hint, "waits": "; ".join(waits) or None}
+            if status.state is State.RUNNING and report.slow is not None:
+                every = f"{item.interval_ms / 1000:g} s"
+                more["detail"] = f"Its last tick took {report.slow:.1f} s; it is due every {every}."
+            details = {name: text for name, text in more.items() if text is not None}
+            changed = datetime.fromtimestamp(status.since / 1000, UTC)
+            rows.append(StatusRow(item.id, changed, status.state.value, status.error, details or None))
+        return rows
+
+    def statistics(self) -> Sequence[StatisticsRow]:
+        rows: list[StatisticsRow] = []
+        for item, report, machine in self._ingestion.all():
+            s = report.statistics
+            known = None if machine is None or machine.upstream is None else _total(machine.upstream)
+            committed = None if machine is None else _total(machine.ingested)
+            snapshot = (None, None) if machine is None else _snapshot(machine)
+            rows.append(
+                StatisticsRow(
+                    source_id=item.id,
+                    messages_received=s.messages_received,
+                    bytes_received=s.bytes_received,
+                    updates_staged=s.updates_staged,
+                    updates_committed=s.updates_committed,
+                    offset_known=known,
+                    offset_committed=committed,
+                    snapshot_records_known=snapshot[0],
+                    snapshot_records_staged=snapshot[1],
+                    records_indexed=None if machine is None else _indexed(machine),
+                    bytes_indexed=s.state_bytes,
+                    rehydration_ms=s.rehydration_ms,
+                )
+            )
+        return rows
+
+    def hydration(self) -> Sequence[HydrationRow]:
+        return [
+            HydrationRow(item.id, machine is not None and machine.hydrated)
+            for item, _, machine in self._ingestion.all()
+        ]
+
+    def frontiers(self) -> Sequence[FrontierRow]:
+        state = self._catalog.state
+        rows: list[FrontierRow] = []
+        for item, _, machine in self._ingestion.all():
+            if machine is None:
+                continue
+            by_shard = {feed.rows.id: feed.rows for feed in machine.feeds}
+            named = [(item.id, item.shard), *((t.id, t.shard) for t in state.source_tables(item.id))]
+            rows += [
+                FrontierRow(item_id, by_shard[shard].since, machine.complete(shard))
+                for item_id, shard in named
+                if shard is not None and shard in by_shard
+            ]
+            if item.id in state.items:
+                rows.append(
+                    FrontierRow(state.progress(item.id).id, machine.remap.shard.since, machine.readable)
+                )
+        return rows
+
+
+def _snapshot(machine: Machine) -> tuple[int | None, int | None]:
+    """What is to be caught up with, and what of that is there. What lies before the source's beginning (which
+    retention removed, or START OFFSET leaves out) is nothing to be read."""
+    first = machine.first
+    if first is None:
+        return None, None
+    before, done = _total(machine.source.start), machine.ingested
+    return _total(first) - before, sum(min(end, done[p]) for p, end in first.items()) - before
+
+
+def _indexed(machine: Machine) -> int | None:
+    """Keys of its upsert state: what the collection has now, a row or an error of each. None where it keeps
+    none."""
+    keyed = [feed.rows.parts for feed in machine.feeds if machine.source.outputs[feed.output].key is not None]
+    # Diffs are 1 and -1 only, for a key is part of its row.
+    return sum(part.rows - 2 * part.retractions for parts in keyed for part in parts) if keyed else None
+
+
+def _total(offsets: Offsets) -> int:
+    return sum(value for _, value in offsets.items())

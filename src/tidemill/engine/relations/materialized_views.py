@@ -1,0 +1,101 @@
+"""The system relations about materialized views: what they are, and how they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tidemill.engine.relations.oids import item_oid
+from tidemill.engine.relations.sources import FrontierRow, Rows, Spec, StatusRow
+from tidemill.types.json import canonical_json
+from tidemill.types.model import INT8, JSONB, OID, TEXT, TIMESTAMPTZ
+from tidemill.views.service import Views
+
+if TYPE_CHECKING:
+    from tidemill.engine.relations.system import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRow:
+    """How a view is: whether it can be read, and its status as that of a source is told."""
+
+    hydrated: bool
+    status: StatusRow
+
+
+def view_rows(views: Views) -> Sequence[ViewRow]:
+    rows: list[ViewRow] = []
+    for item, report, machine in views.all():
+        status = report.status
+        more = {"detail": status.detail, "hint": status.hint}
+        details = {name: text for name, text in more.items() if text is not None}
+        changed = datetime.fromtimestamp(status.since / 1000, UTC)
+        told = StatusRow(item.id, changed, status.state.value, status.error, details or None)
+        rows.append(ViewRow(machine is not None and machine.hydrated, told))
+    return rows
+
+
+def view_frontiers(views: Views) -> Sequence[FrontierRow]:
+    """Of those that are open. One that cannot be read yet is complete before nothing."""
+    return [
+        FrontierRow(item.id, machine.shard.since, machine.readable)
+        for item, _, machine in views.all()
+        if machine is not None
+    ]
+
+
+def _materialized_views(s: Situation) -> Rows:
+    return [
+        (v.id, item_oid(v.id), v.schema, v.name, v.sql, v.shard, v.retain_history_ms)
+        for v in s.catalog.materialized_views()
+    ]
+
+
+def _statuses(s: Situation) -> Rows:
+    names = {v.id: v.name for v in s.catalog.materialized_views()}
+    told = [r.status for r in s.views() if r.status.source_id in names]
+    return [
+        (
+            r.source_id,
+            names[r.source_id],
+            r.changed_at,
+            r.status,
+            r.error,
+            None if r.details is None else canonical_json(json.dumps(dict(r.details))),
+        )
+        for r in told
+    ]
+
+
+MATERIALIZED_SPECS: list[Spec] = [
+    (
+        "mz_catalog",
+        "mz_materialized_views",
+        [
+            ("id", TEXT),
+            ("oid", OID),
+            ("schema_id", TEXT),
+            ("name", TEXT),
+            ("definition", TEXT),
+            ("shard_id", TEXT),
+            ("retain_history_ms", INT8),
+        ],
+        _materialized_views,
+    ),
+    (
+        "mz_internal",
+        "mz_materialized_view_statuses",
+        [
+            ("id", TEXT),
+            ("name", TEXT),
+            ("last_status_change_at", TIMESTAMPTZ),
+            ("status", TEXT),
+            ("error", TEXT),
+            ("details", JSONB),
+        ],
+        _statuses,
+    ),
+]

@@ -1,0 +1,66 @@
+"""What the session that asks has prepared and opened: pg_prepared_statements and pg_cursors.
+
+Texts are shown of queries and writes alone: another statement may hold a password or a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemill.engine.relations.pg.spec import Record, spec
+from tidemill.engine.relations.sources import Spec
+
+if TYPE_CHECKING:
+    from tidemill.engine.relations.system import Situation
+
+SHOWN_VERBS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "SUBSCRIBE"})
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRow:
+    """A statement that was prepared under a name; `statement` is None where its text is not shown."""
+
+    name: str
+    statement: str | None
+    parameter_types: tuple[str, ...]
+    # None: it has no rows.
+    result_types: tuple[str, ...] | None
+    from_sql: bool
+
+
+def _prepared(s: Situation) -> Iterable[Record]:
+    for row in s.prepared():
+        yield {
+            "name": row.name,
+            "statement": row.statement,
+            "parameter_types": list(row.parameter_types),
+            "result_types": None if row.result_types is None else list(row.result_types),
+            "from_sql": row.from_sql,
+        }
+
+
+def _cursors(s: Situation) -> Iterable[Record]:
+    for name, hold, binary in s.cursors():
+        yield {"name": name, "is_holdable": hold, "is_binary": binary, "is_scrollable": False}
+
+
+OWN_SESSION_SPECS: list[Spec] = [
+    spec(
+        "pg_catalog",
+        "pg_prepared_statements",
+        """name text, statement text, prepare_time timestamptz, parameter_types text[], result_types text[],
+        from_sql bool, generic_plans int8, custom_plans int8""",
+        _prepared,
+        nulls=True,
+    ),
+    spec(
+        "pg_catalog",
+        "pg_cursors",
+        """name text, statement text, is_holdable bool, is_binary bool, is_scrollable bool,
+        creation_time timestamptz""",
+        _cursors,
+        nulls=True,
+    ),
+]

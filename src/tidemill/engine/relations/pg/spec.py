@@ -1,0 +1,81 @@
+"""Relations written down shortly: `name type, ...`, and rows by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tidemill.engine.relations.sources import Rows, Spec
+from tidemill.sql.local.kinds import INT2VECTOR, OIDVECTOR
+from tidemill.types import model
+from tidemill.types.model import Kind, SqlType
+
+if TYPE_CHECKING:
+    from tidemill.engine.relations.system import Situation
+
+Record: TypeAlias = dict[str, Any]
+
+_PLAIN: dict[str, SqlType] = {
+    "oid": model.OID,
+    "name": model.NAME,
+    "text": model.TEXT,
+    "char": model.QCHAR,
+    "bool": model.BOOL,
+    "int2": model.INT2,
+    "int4": model.INT4,
+    "int8": model.INT8,
+    "float4": model.FLOAT4,
+    "float8": model.FLOAT8,
+    "timestamptz": model.TIMESTAMPTZ,
+    "interval": model.INTERVAL,
+    "int2vector": INT2VECTOR,
+    "oidvector": OIDVECTOR,
+}
+# What a column holds where a row does not say: PostgreSQL's catalogs have NULL only where it means something.
+_DEFAULTS: dict[Kind, Any] = {
+    Kind.OID: 0,
+    Kind.NAME: "",
+    Kind.QCHAR: "",
+    Kind.BOOL: False,
+    Kind.INT2: 0,
+    Kind.INT4: 0,
+    Kind.INT8: 0,
+    Kind.FLOAT4: 0.0,
+    Kind.FLOAT8: 0.0,
+}
+
+
+def columns_of(text: str) -> list[tuple[str, SqlType]]:
+    found: list[tuple[str, SqlType]] = []
+    for part in text.split(","):
+        name, kind = part.split()
+        element = _PLAIN[kind.removesuffix("[]")]
+        found.append((name, model.array(element) if kind.endswith("[]") else element))
+    return found
+
+
+def spec(
+    schema: str,
+    name: str,
+    columns: str,
+    rows: Callable[[Situation], Iterable[Record]] | None = None,
+    *,
+    nulls: bool = False,
+) -> Spec:
+    """A relation whose rows are given by name; without `rows` it is always empty. With `nulls` what is left
+    out is NULL."""
+    typed = columns_of(columns)
+    names = {n for n, _ in typed}
+    defaults = [(n, None if nulls else _DEFAULTS.get(t.kind)) for n, t in typed]
+
+    def made(s: Situation) -> Rows:
+        if rows is None:
+            return []
+        found: Rows = []
+        for record in rows(s):
+            if not record.keys() <= names:
+                raise KeyError(f"{name} has no column {sorted(record.keys() - names)}")
+            found.append(tuple(record.get(n, d) for n, d in defaults))
+        return found
+
+    return schema, name, typed, made

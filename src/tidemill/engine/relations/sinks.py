@@ -1,0 +1,167 @@
+"""The system relations about sinks: what they are, how they are, what they have written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tidemill.engine.relations.oids import item_oid
+from tidemill.engine.relations.sources import Rows, Spec
+from tidemill.sinks.definition import Definition
+from tidemill.sinks.service import Sinks
+from tidemill.sinks.status import Status
+from tidemill.types.json import canonical_json
+from tidemill.types.model import BOOL, INT8, INTERVAL, JSONB, MZ_TIMESTAMP, OID, TEXT, TIMESTAMPTZ
+
+if TYPE_CHECKING:
+    from tidemill.engine.relations.system import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRow:
+    """How a sink is, and what it has written since this server runs. `frontier`: everything before it is
+    written and counted; None where nobody knows."""
+
+    id: str
+    status: Status
+    messages: int
+    bytes: int
+    updates: int
+    statements: int
+    in_flight: int
+    frontier: int | None
+    # How far it is behind the clock; milliseconds.
+    lag: int | None
+
+
+def sink_rows(sinks: Sinks, now: int) -> Sequence[SinkRow]:
+    rows: list[SinkRow] = []
+    for item, status, w, frontier in sinks.all():
+        known = frontier or None
+        lag = None if known is None else max(0, now - known + 1)
+        rows.append(
+            SinkRow(item.id, status, w.messages, w.bytes, w.updates, w.statements, w.in_flight, known, lag)
+        )
+    return rows
+
+
+def _sinks(s: Situation) -> Rows:
+    rows: Rows = []
+    for sink in s.catalog.sinks():
+        definition = Definition.of(sink)
+        number, writers = definition.share
+        rows.append(
+            (
+                sink.id,
+                item_oid(sink.id),
+                sink.schema,
+                sink.name,
+                sink.type,
+                definition.connection,
+                sink.relation,
+                definition.topic or definition.path,
+                definition.format,
+                definition.envelope,
+                sink.snapshot,
+                sink.as_of,
+                None if writers == 1 else f"{number} of {writers}",
+            )
+        )
+    return rows
+
+
+def _statuses(s: Situation) -> Rows:
+    known = {sink.id: sink for sink in s.catalog.sinks()}
+    rows: Rows = []
+    for row in s.sinks():
+        status = row.status
+        if row.id not in known:
+            continue
+        more = {"detail": status.detail, "hint": status.hint}
+        details = {name: text for name, text in more.items() if text is not None}
+        rows.append(
+            (
+                row.id,
+                known[row.id].name,
+                known[row.id].type,
+                datetime.fromtimestamp(status.since / 1000, UTC),
+                status.state.value,
+                status.error,
+                canonical_json(json.dumps(details)) if details else None,
+            )
+        )
+    return rows
+
+
+def _statistics(s: Situation) -> Rows:
+    known = {sink.id for sink in s.catalog.sinks()}
+    return [
+        (
+            r.id,
+            r.messages,
+            r.bytes,
+            r.updates,
+            r.statements,
+            r.in_flight,
+            r.frontier,
+            None if r.lag is None else {"months": 0, "days": 0, "micros": r.lag * 1000},
+        )
+        for r in s.sinks()
+        if r.id in known
+    ]
+
+
+SINK_SPECS: list[Spec] = [
+    (
+        "mz_catalog",
+        "mz_sinks",
+        [
+            ("id", TEXT),
+            ("oid", OID),
+            ("schema_id", TEXT),
+            ("name", TEXT),
+            ("type", TEXT),
+            ("connection_id", TEXT),
+            ("relation_id", TEXT),
+            ("target", TEXT),
+            ("format", TEXT),
+            ("envelope_type", TEXT),
+            ("snapshot", BOOL),
+            ("as_of", MZ_TIMESTAMP),
+            ("share", TEXT),
+        ],
+        _sinks,
+    ),
+    (
+        "mz_internal",
+        "mz_sink_statuses",
+        [
+            ("id", TEXT),
+            ("name", TEXT),
+            ("type", TEXT),
+            ("last_status_change_at", TIMESTAMPTZ),
+            ("status", TEXT),
+            ("error", TEXT),
+            ("details", JSONB),
+        ],
+        _statuses,
+    ),
+    (
+        "mz_internal",
+        "mz_sink_statistics",
+        [
+            ("id", TEXT),
+            ("messages_sent", INT8),
+            ("bytes_sent", INT8),
+            ("updates_sent", INT8),
+            ("statements_sent", INT8),
+            ("bytes_in_flight", INT8),
+            ("frontier", MZ_TIMESTAMP),
+            ("lag", INTERVAL),
+        ],
+        _statistics,
+    ),
+]

@@ -1,0 +1,269 @@
+"""The system relations about sources: what they are, how they are, what they have done.
+
+What they are comes from the catalog; the rest from whoever runs them, through a `SourcesView`. A table of a
+source is as its source is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from tidemill.catalog.items import Source, SourceProgress, SourceTable
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.relations.kinds import source_type
+from tidemill.engine.relations.oids import item_oid
+from tidemill.types.json import canonical_json
+from tidemill.types.model import (
+    BOOL,
+    INT8,
+    INTERVAL,
+    JSONB,
+    MZ_TIMESTAMP,
+    OID,
+    TEXT,
+    TIMESTAMPTZ,
+    UINT8,
+    SqlType,
+)
+
+if TYPE_CHECKING:
+    from tidemill.engine.relations.system import Situation
+
+Rows: TypeAlias = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierRow:
+    """How far a collection reaches: readable from `since`, complete before `upper` (None: for ever)."""
+
+    object_id: str
+    since: int
+    upper: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BindingRow:
+    """At `time` the records of `partition` (None: the source has none) before number `value` are included."""
+
+    source_id: str
+    time: int
+    partition: str | None
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRow:
+    """How a source is, since when, and why. `details` is the rest of the error: its detail, its hint."""
+
+    source_id: str
+    changed_at: datetime
+    status: str
+    error: str | None = None
+    details: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsRow:
+    """What a source has done since this server runs. None is what is not known (yet)."""
+
+    source_id: str
+    messages_received: int
+    bytes_received: int
+    updates_staged: int
+    updates_committed: int
+    offset_known: int | None
+    offset_committed: int | None
+    snapshot_records_known: int | None = None
+    snapshot_records_staged: int | None = None
+    # Of its upsert state.
+    records_indexed: int | None = None
+    bytes_indexed: int | None = None
+    rehydration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HydrationRow:
+    """Whether a source has caught up once since this server runs, and can be read."""
+
+    source_id: str
+    hydrated: bool
+
+
+class SourcesView(Protocol):
+    """What is told by whoever runs the sources. Called on worker threads; sources that it does not know are
+    simply not told of."""
+
+    def bindings(self) -> Sequence[BindingRow]: ...
+
+    def statuses(self) -> Sequence[StatusRow]: ...
+
+    def statistics(self) -> Sequence[StatisticsRow]: ...
+
+    def hydration(self) -> Sequence[HydrationRow]: ...
+
+    def frontiers(self) -> Sequence[FrontierRow]:
+        """Of sources, their tables and their progress relations, by the ids of those."""
+        ...
+
+
+def _sources(s: Situation) -> Rows:
+    rows: Rows = []
+    for item in s.catalog.items.values():
+        if isinstance(item, Source):
+            of, remap, interval, retain = None, item.remap_shard, item.interval_ms, item.retain_history_ms
+        elif isinstance(item, SourceTable) and item.subsource:
+            source = s.catalog.get(item.source, Source)
+            of, remap, interval, retain = source.id, None, source.interval_ms, source.retain_history_ms
+        else:
+            continue
+        rows.append(
+            (
+                item.id,
+                item_oid(item.id),
+                item.schema,
+                item.name,
+                source_type(item),
+                item.envelope,
+                of,
+                item.shard,
+                remap,
+                interval,
+                retain,
+            )
+        )
+    return rows
+
+
+def _progresses(s: Situation) -> Rows:
+    found = [i for i in s.catalog.items.values() if isinstance(i, SourceProgress)]
+    return [(p.id, p.name, p.source) for p in found]
+
+
+def _bindings(s: Situation) -> Rows:
+    return [(b.source_id, b.time, b.partition, b.value) for b in s.sources.bindings()]
+
+
+def _with_tables(catalog: CatalogState, source_id: str) -> Iterator[Source | SourceTable]:
+    """The source and its tables; none if it was dropped meanwhile."""
+    source = catalog.items.get(source_id)
+    if isinstance(source, Source):
+        yield source
+        yield from catalog.source_tables(source_id)
+
+
+def _statuses(s: Situation) -> Rows:
+    return [
+        (
+            item.id,
+            item.name,
+            source_type(item),
+            r.changed_at,
+            r.status,
+            r.error,
+            None if r.details is None else canonical_json(json.dumps(dict(r.details))),
+        )
+        for r in s.sources.statuses()
+        for item in _with_tables(s.catalog, r.source_id)
+    ]
+
+
+def _statistics(s: Situation) -> Rows:
+    return [
+        (
+            r.source_id,
+            r.messages_received,
+            r.bytes_received,
+            r.updates_staged,
+            r.updates_committed,
+            r.offset_known,
+            r.offset_committed,
+            r.snapshot_records_known,
+            r.snapshot_records_staged,
+            r.records_indexed,
+            r.bytes_indexed,
+            None if r.rehydration_ms is None else {"months": 0, "days": 0, "micros": r.rehydration_ms * 1000},
+        )
+        for r in s.sources.statistics()
+    ]
+
+
+def _hydration(s: Situation) -> Rows:
+    rows: Rows = [
+        (item.id, r.hydrated) for r in s.sources.hydration() for item in _with_tables(s.catalog, r.source_id)
+    ]
+    views = {v.id for v in s.catalog.materialized_views()}
+    return rows + [(r.status.source_id, r.hydrated) for r in s.views() if r.status.source_id in views]
+
+
+Spec: TypeAlias = tuple[str, str, list[tuple[str, SqlType]], Callable[["Situation"], Rows]]
+
+SOURCE_SPECS: list[Spec] = [
+    (
+        "mz_catalog",
+        "mz_sources",
+        [
+            ("id", TEXT),
+            ("oid", OID),
+            ("schema_id", TEXT),
+            ("name", TEXT),
+            ("type", TEXT),
+            ("envelope_type", TEXT),
+            ("source_id", TEXT),
+            ("shard_id", TEXT),
+            ("remap_shard_id", TEXT),
+            ("timestamp_interval_ms", INT8),
+            ("retain_history_ms", INT8),
+        ],
+        _sources,
+    ),
+    (
+        "mz_catalog",
+        "mz_source_progresses",
+        [("id", TEXT), ("name", TEXT), ("source_id", TEXT)],
+        _progresses,
+    ),
+    (
+        "mz_internal",
+        "mz_source_bindings",
+        [("source_id", TEXT), ("mz_timestamp", MZ_TIMESTAMP), ("partition", TEXT), ("value", UINT8)],
+        _bindings,
+    ),
+    (
+        "mz_internal",
+        "mz_source_statuses",
+        [
+            ("id", TEXT),
+            ("name", TEXT),
+            ("type", TEXT),
+            ("last_status_change_at", TIMESTAMPTZ),
+            ("status", TEXT),
+            ("error", TEXT),
+            ("details", JSONB),
+        ],
+        _statuses,
+    ),
+    (
+        "mz_internal",
+        "mz_source_statistics",
+        [
+            ("id", TEXT),
+            ("messages_received", INT8),
+            ("bytes_received", INT8),
+            ("updates_staged", INT8),
+            ("updates_committed", INT8),
+            ("offset_known", UINT8),
+            ("offset_committed", UINT8),
+            ("snapshot_records_known", INT8),
+            ("snapshot_records_staged", INT8),
+            ("records_indexed", INT8),
+            ("bytes_indexed", INT8),
+            ("rehydration_latency", INTERVAL),
+        ],
+        _statistics,
+    ),
+    ("mz_internal", "mz_hydration_statuses", [("object_id", TEXT), ("hydrated", BOOL)], _hydration),
+]

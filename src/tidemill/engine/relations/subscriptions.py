@@ -1,0 +1,55 @@
+"""mz_subscriptions: who reads what, and how far it is. The rows come from `subscriptions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemill.engine.relations.sources import Rows, Spec
+from tidemill.types.model import INT4, INT8, MZ_TIMESTAMP, TEXT
+
+if TYPE_CHECKING:
+    from tidemill.engine.relations.system import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """One subscription. Everything before `frontier` was handed to its door; `lag` is how far that is behind
+    the clock, in milliseconds. `bytes` are those of the rows in the form that the server holds them in."""
+
+    id: int
+    session: int
+    relation: str
+    output: str
+    as_of: int
+    frontier: int
+    rows: int
+    bytes: int
+    lag: int
+
+
+def _subscriptions(s: Situation) -> Rows:
+    return [
+        (str(r.id), r.session, r.relation, r.output, r.as_of, r.frontier, r.rows, r.bytes, r.lag)
+        for r in s.subscriptions()
+    ]
+
+
+SUBSCRIPTION_SPECS: list[Spec] = [
+    (
+        "mz_internal",
+        "mz_subscriptions",
+        [
+            ("id", TEXT),
+            ("session", INT4),
+            ("relation", TEXT),
+            ("output", TEXT),
+            ("as_of", MZ_TIMESTAMP),
+            ("frontier", MZ_TIMESTAMP),
+            ("rows", INT8),
+            ("bytes", INT8),
+            ("lag", INT8),
+        ],
+        _subscriptions,
+    ),
+]

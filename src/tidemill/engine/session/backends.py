@@ -1,0 +1,48 @@
+"""pg_cancel_backend(pid) and pg_terminate_backend(pid): what other sessions run, or the sessions themselves,
+are ended.
+
+Called by `session_functions`. Who may is as in PostgreSQL: whoever has the rights of the session's role.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.catalog.privileges import PermissionDenied
+from tidemill.errors import Notice, Unavailable, UndefinedObject
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+
+def cancel_backend(s: EngineSession, process_id: int | None) -> bool | None:
+    return None if process_id is None else _call(s, process_id, cancels=True)
+
+
+def terminate_backend(s: EngineSession, process_id: int | None) -> bool | None:
+    return None if process_id is None else _call(s, process_id, cancels=False)
+
+
+def _call(s: EngineSession, process_id: int, *, cancels: bool) -> bool:
+    target = s.engine.session(process_id)
+    if target is None:
+        s.notice(Notice(f"PID {process_id} is not a PostgreSQL backend process", "WARNING"))
+        return False
+    catalog = s.engine.catalog.state
+    mine = s.privileges(catalog)
+    try:
+        theirs = target.login_role(catalog)
+    except UndefinedObject:
+        theirs = None
+    if not mine.superuser and (theirs is None or theirs.superuser or not mine.acts_as(theirs.id)):
+        what = "cancel query" if cancels else "terminate process"
+        raise PermissionDenied(
+            f"permission denied to {what}",
+            detail="Only roles with privileges of the role whose session it is may do so.",
+        )
+    if cancels:
+        target.cancel()
+        return True
+    return target.terminate(
+        Unavailable("terminating connection due to administrator command", sqlstate="57P01")
+    )

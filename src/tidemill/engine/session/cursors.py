@@ -1,0 +1,165 @@
+"""DECLARE, FETCH and CLOSE: a query's rows, taken a few at a time.
+
+A cursor lives in its transaction and reads at the transaction's time. It keeps what a batch brought and a
+FETCH did not take, and a read that a FETCH's time-out left under way, so that no row is lost or repeated.
+One WITH HOLD outlives its transaction: when that commits, the rows that are left are read into memory.
+The rows of a subscription have no end: a FETCH of them returns what there is, once there is anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.engine.read.result_stream import close_batches
+from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.types.model import Column
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+
+# What a cursor WITH HOLD keeps in the server's memory once its transaction has ended.
+HOLD_LIMIT_BYTES = 64 << 20
+
+# How often rows that are being made ready are looked for.
+LOOK_SECONDS = 0.01
+
+_releasing: set[asyncio.Future[None]] = set()
+
+
+class Cursor:
+    """An open cursor."""
+
+    def __init__(
+        self,
+        columns: tuple[Column, ...],
+        batches: AsyncIterator[pa.RecordBatch],
+        *,
+        endless: bool = False,
+        hold: bool = False,
+        binary: bool = False,
+    ) -> None:
+        """`endless`: of a subscription (`subscribe.stream.Subscription`). `hold`: `keep` is called before its
+        transaction commits."""
+        self.columns = columns
+        self.hold = hold
+        self.binary = binary
+        self.kept = False  # its rows are here; no transaction is needed any more
+        self.kept_before = False  # since a transaction that committed
+        self._batches = batches
+        self._endless = endless
+        self._rest: pa.RecordBatch | None = None  # read and not yet fetched
+        self._coming: asyncio.Task[pa.RecordBatch | None] | None = (
+            None  # a read that no FETCH has waited out yet
+        )
+        self._done = False
+
+    async def fetch(
+        self, session: EngineSession, count: int | None, timeout: float | None
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Up to `count` rows (None: all), or what has come within `timeout` seconds (None: wait; for the
+        first ones, where they have no end)."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        left = count
+        given = False
+        while left is None or left > 0:
+            within = None if deadline is None else deadline - loop.time()
+            batch = await self._next(session, within, given=given)
+            if batch is None:
+                return
+            given = True
+            if left is not None and batch.num_rows > left:
+                self._rest = batch.slice(left)
+                batch = batch.slice(0, left)
+            if left is not None:
+                left -= batch.num_rows
+            yield batch
+            if self._endless and deadline is None:
+                deadline = loop.time()
+
+    async def _next(
+        self, session: EngineSession, timeout: float | None, *, given: bool
+    ) -> pa.RecordBatch | None:
+        """The next rows; None at the end, or when there are none in time. `given`: this FETCH has some."""
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            return rest
+        if self._done:
+            return None
+        coming = self._coming
+        if coming is None:
+            coming = self._coming = asyncio.ensure_future(_read(self._batches))
+        if timeout is not None:
+            done, _ = await asyncio.wait({coming}, timeout=max(timeout, 0))
+            while not done and self._ready():
+                done, _ = await asyncio.wait({coming}, timeout=LOOK_SECONDS)
+            if not done:
+                return None
+            # Clients forget the rows of a statement that fails: the next FETCH tells of the error.
+            if given and self._endless and not coming.cancelled() and coming.exception() is not None:
+                return None
+        self._coming = None
+        batch = await session.interrupt.guard(coming)
+        self._done = batch is None
+        return batch
+
+    async def keep(self, session: EngineSession) -> None:
+        """Read what is left, for the time after the transaction. Raises `LimitExceeded` where that is too
+        much."""
+        if self.kept:
+            return
+        rows: list[pa.RecordBatch] = []
+        size = 0
+        async for batch in self.fetch(session, None, None):
+            size += batch.nbytes
+            if size > HOLD_LIMIT_BYTES:
+                raise LimitExceeded(
+                    f"the rows of a cursor WITH HOLD exceed {HOLD_LIMIT_BYTES >> 20} MB",
+                    hint="Fetch within the transaction, or CREATE TABLE AS and read that.",
+                )
+            rows.append(batch)
+        self.kept = True
+        if rows:
+            self._batches, self._done = _again(rows), False
+
+    def _ready(self) -> bool:
+        """Rows are there already, and are only being made ready."""
+        return self._endless and bool(getattr(self._batches, "ready", False))
+
+    def close(self) -> None:
+        """Release what it holds; the release itself runs when the loop gets to it."""
+        self._done = True
+        self._rest = None
+        coming, self._coming = self._coming, None
+        task = asyncio.ensure_future(_release(self._batches, coming))
+        _releasing.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(_releasing.discard)
+
+
+async def _again(batches: list[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
+    while batches:
+        yield batches.pop(0)
+
+
+async def _read(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        return None
+
+
+async def _release(
+    batches: AsyncIterator[pa.RecordBatch], coming: asyncio.Task[pa.RecordBatch | None] | None
+) -> None:
+    if coming is not None:
+        coming.cancel()
+        await asyncio.wait({coming})
+    try:
+        await close_batches(batches)
+    except (TidemillError, RuntimeError):
+        pass  # it was closed while it failed; whoever read it has the error

@@ -1,0 +1,87 @@
+"""The prepared statements of one session, by name.
+
+PREPARE, EXECUTE and DEALLOCATE reach them from SQL, Parse, Bind, Describe and Close from the protocol: to a
+client they are the same statements, as in PostgreSQL. The unnamed statement is the protocol's own affair and
+not in here. Promise: their number and the bytes of their texts are limited.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.engine.relations.pg.own_session import SHOWN_VERBS, PreparedRow
+from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
+from tidemill.types.model import type_name
+
+if TYPE_CHECKING:
+    from tidemill.engine.api import Prepared
+
+# Held until they are closed. Drivers that prepare by themselves keep some hundreds; one that never closes any
+# is told before it takes the memory of the others. A plan weighs some ten times its text.
+MAX_STATEMENTS = 10_000
+MAX_STATEMENT_BYTES = 64 * 1024 * 1024
+
+
+class Statements:
+    """What a session has prepared under a name."""
+
+    __slots__ = ("_bytes", "_kept")
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Prepared] = {}
+        self._bytes = 0
+
+    def get(self, name: str) -> Prepared:
+        found = self._kept.get(name)
+        if found is None:
+            raise no_such_statement(name)
+        return found
+
+    def check_new(self, name: str) -> None:
+        """Before the work of preparing: may a statement of this name be added?"""
+        if name in self._kept:
+            raise DuplicateObject(f'prepared statement "{name}" already exists', sqlstate="42P05")
+        if len(self._kept) >= MAX_STATEMENTS:
+            raise LimitExceeded(
+                f"session keeps more than {MAX_STATEMENTS} prepared statements",
+                hint="DEALLOCATE statements that are no longer needed.",
+            )
+
+    def add(self, name: str, prepared: Prepared) -> None:
+        self.check_new(name)
+        size = len(prepared.text)
+        if self._bytes + size > MAX_STATEMENT_BYTES:
+            raise LimitExceeded(
+                f"prepared statements of a session exceed {MAX_STATEMENT_BYTES} bytes",
+                hint="DEALLOCATE statements that are no longer needed.",
+            )
+        self._bytes += size
+        self._kept[name] = prepared
+
+    def drop(self, name: str) -> bool:
+        """False if there was none."""
+        gone = self._kept.pop(name, None)
+        if gone is not None:
+            self._bytes -= len(gone.text)
+        return gone is not None
+
+    def table(self) -> list[PreparedRow]:
+        return [
+            PreparedRow(
+                name,
+                p.text if p.verb in SHOWN_VERBS else None,
+                tuple(type_name(t) for t in p.param_types),
+                None if p.columns is None else tuple(type_name(c.type) for c in p.columns),
+                p.text.lstrip()[:7].lower() == "prepare",
+            )
+            for name, p in list(self._kept.items())
+        ]
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
+
+
+def no_such_statement(name: str) -> UndefinedObject:
+    text = f'prepared statement "{name}"' if name else "unnamed prepared statement"
+    return UndefinedObject(f"{text} does not exist", sqlstate="26000")

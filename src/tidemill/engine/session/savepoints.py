@@ -1,0 +1,121 @@
+"""SAVEPOINT, RELEASE and ROLLBACK TO: marks within a transaction block to which it can go back.
+
+A savepoint keeps what the transaction had done when it was made: its writes, its mode and the session's
+variables. Going back to it forgets what came after, an error included, and closes cursors that were opened
+since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Table
+from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.session.plan import Action
+from tidemill.engine.session.transaction import Mode, Transaction
+from tidemill.errors import InvalidTransactionState, LimitExceeded, TidemillError
+from tidemill.sql import ast
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+# Each holds a list of the writes before it. Drivers nest a handful, a loop that never releases makes more.
+MAX_SAVEPOINTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """The transaction as it was. Lists of updates only grow at their ends, so that their lengths say what
+    they held."""
+
+    name: str
+    mode: Mode
+    read_only: bool
+    read_ts: int | None
+    writes: Mapping[str, tuple[pa.Table, ...]]
+    write_bytes: int
+    tables: Mapping[str, Table]
+    reads: frozenset[str]
+    variables: tuple[Mapping[str, str], Mapping[str, str]]
+    cursors: frozenset[str]
+
+
+def plan_savepoint(statement: ast.Savepoint) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        transaction = _block(s, "SAVEPOINT")
+        if len(transaction.savepoints) >= MAX_SAVEPOINTS:
+            raise LimitExceeded(f"too many savepoints (limit {MAX_SAVEPOINTS})", hint="RELEASE some.")
+        transaction.savepoints.append(_taken(s, transaction, statement.name.value))
+        return Complete("SAVEPOINT")
+
+    return Action(act)
+
+
+def plan_release(statement: ast.ReleaseSavepoint) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        transaction = _block(s, "RELEASE SAVEPOINT")
+        at = _index(transaction, statement.name)
+        # READ ONLY lasts as long as the savepoint that it was set in, as in PostgreSQL.
+        transaction.read_only = transaction.savepoints[at].read_only
+        del transaction.savepoints[at:]
+        return Complete("RELEASE")
+
+    return Action(act)
+
+
+def plan_rollback_to(statement: ast.RollbackTo) -> Action:
+    async def act(s: EngineSession) -> Outcome:
+        transaction = _block(s, "ROLLBACK TO SAVEPOINT")
+        at = _index(transaction, statement.name)
+        _restore(s, transaction, transaction.savepoints[at])
+        del transaction.savepoints[at + 1 :]
+        return Complete("ROLLBACK")
+
+    return Action(act)
+
+
+def _block(s: EngineSession, what: str) -> Transaction:
+    if s.transaction is None or not s.transaction.explicit:
+        raise InvalidTransactionState(f"{what} can only be used in transaction blocks", sqlstate="25P01")
+    return s.transaction
+
+
+def _index(transaction: Transaction, name: ast.Ident) -> int:
+    """The latest of that name."""
+    for at in reversed(range(len(transaction.savepoints))):
+        if transaction.savepoints[at].name == name.value:
+            return at
+    raise TidemillError(f'savepoint "{name.value}" does not exist', sqlstate="3B001")
+
+
+def _taken(s: EngineSession, t: Transaction, name: str) -> Savepoint:
+    return Savepoint(
+        name,
+        t.mode,
+        t.read_only,
+        t.read_ts,
+        {shard: tuple(updates) for shard, updates in t.writes.items()},
+        t.write_bytes,
+        dict(t.tables),
+        frozenset(t.reads),
+        s.variables.snapshot(),
+        frozenset(s.cursors),
+    )
+
+
+def _restore(s: EngineSession, t: Transaction, saved: Savepoint) -> None:
+    t.failed = False
+    t.mode = saved.mode
+    t.read_only = saved.read_only
+    t.read_ts = saved.read_ts
+    t.writes = {shard: list(updates) for shard, updates in saved.writes.items()}
+    t.write_bytes = saved.write_bytes
+    t.tables = dict(saved.tables)
+    t.reads = set(saved.reads)
+    s.variables.restore(saved.variables)
+    for name in [n for n in s.cursors if n not in saved.cursors]:
+        s.cursors.pop(name).close()

@@ -1,0 +1,588 @@
+"""One client's session: its variables, its transaction, its cursors and prepared statements.
+
+The server layer drives it through `api.Session`: one statement at a time on the event loop; only `cancel`
+may come in between. Parsing and planning run on worker threads. What a statement does is in the modules
+that `planner` knows; here is what holds between statements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from tidemill.catalog.items import Role
+from tidemill.catalog.privileges import Privileges
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import (
+    CopyIn,
+    CopyOut,
+    EmptyQuery,
+    Outcome,
+    Param,
+    ParameterStatus,
+    Prepared,
+    Rows,
+    StartupOptions,
+    SubscribeRequest,
+)
+from tidemill.engine.read.result_stream import Watched
+from tidemill.engine.relations.resolver import Resolver
+from tidemill.engine.session.interrupt import Interrupt
+from tidemill.engine.session.plan import Plan, Value, decode_params, no_parameter
+from tidemill.engine.session.planner import plan, verb_of
+from tidemill.engine.session.planning_pool import SHORT
+from tidemill.engine.session.prepared_statements import Statements
+from tidemill.engine.session.statement_cache import Repeated
+from tidemill.engine.session.transaction import Mode, Transaction
+from tidemill.engine.session.variables import (
+    SESSION_VARIABLES,
+    SYSTEM_PARAMETERS,
+    VERSION,
+    Variable,
+    Variables,
+    unknown_parameter,
+)
+from tidemill.engine.subscribe.request import subscribe_statement
+from tidemill.errors import (
+    Internal,
+    InvalidTransactionState,
+    InvalidValue,
+    Notice,
+    SyntaxError_,
+    TidemillError,
+    UndefinedObject,
+)
+from tidemill.sql import ast
+from tidemill.sql.bind import SessionInfo
+from tidemill.sql.parse import ParsedStatement, parse
+from tidemill.types.model import Column, SqlType
+from tidemill.types.wire import type_of_oid
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import TidemillEngine
+    from tidemill.engine.session.cursors import Cursor
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Notices that wait for a client that does not read; later ones are dropped (they are advice, not data).
+MAX_PENDING_EVENTS = 1000
+# From the least to the most severe: what client_min_messages can be.
+SEVERITIES = (
+    *("debug5", "debug4", "debug3", "debug2", "debug", "debug1"),
+    *("log", "info", "notice", "warning", "error"),
+)
+# Statements after which the modes of their transaction stay as they are.
+_QUERIES = (
+    ast.Query,
+    ast.Insert,
+    ast.Update,
+    ast.Delete,
+    ast.Subscribe,
+    ast.Declare,
+    ast.CopyTo,
+    ast.CopyFrom,
+)
+# Cursors per session: they are held in memory until closed.
+MAX_CURSORS = 1000
+
+
+class KeptStatement:
+    """What `Prepared.statement` holds: the parsed statement, and its plan as long as the catalog it was
+    made from is current."""
+
+    __slots__ = ("basis", "param_types", "parsed", "plan")
+
+    def __init__(self, parsed: ParsedStatement | None, param_types: tuple[SqlType | None, ...]) -> None:
+        self.parsed = parsed  # None: the empty statement
+        self.param_types = param_types
+        self.plan: Plan | None = None
+        # What the plan was made from: the catalog's state and the session's variables (names, time zone).
+        self.basis: tuple[CatalogState, int] | None = None
+
+
+class EngineSession:
+    """Implements `api.Session`."""
+
+    def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int, role: Role) -> None:
+        self.engine = engine
+        self.process_id = process_id
+        # Who logged in; `acting_role` is who the session is now (SET ROLE).
+        self.role = role.name
+        # The ids of the roles that it proved it may be, by name: a name that is given again is somebody else.
+        self._role_ids = {role.name: role.id}
+        self.client_address = options.client_address
+        self.encryption = options.encryption
+        self.connected_at = datetime.now(UTC)
+        computed = {"is_superuser": self._is_superuser, "transaction_read_only": self._is_read_only}
+        self.variables = Variables(self._initial(options), computed)
+        # How to end the session from outside, once a door has said it.
+        self._on_terminate: Callable[[TidemillError], None] | None = None
+        self.transaction: Transaction | None = None
+        self.cursors: dict[str, Cursor] = {}
+        self.statements = Statements()  # of PREPARE and of the protocol
+        self._repeated = Repeated()
+        self.interrupt = Interrupt()
+        self._events: list[Notice | ParameterStatus] = []
+        self._wake: Callable[[], None] | None = None
+        # What the client was last told of each reported variable.
+        self._told = self.variables.reported()
+        self._told_at = self.variables.generation
+        # The last answer of `privileges`, and the variables it was made from.
+        self._privileges: Privileges | None = None
+        self._privileges_at = self.variables.generation
+        # The last answer of `info`, and of which variables and which time of the catalog it was made.
+        self._info: SessionInfo | None = None
+        self._info_at = (0, 0)
+        # Whether the statement that runs now has begun the transaction.
+        self.first = False
+        # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
+        self.alone = False
+        # When it began: statement_timestamp(). The first of a transaction begins it.
+        self._statement_began = self.connected_at
+        # The change that the statement that runs now has committed by itself (`changes.by_itself`).
+        self.at_once: str | None = None
+        self._closed = False
+        self._start_others(options)
+
+    def _initial(self, options: StartupOptions) -> dict[str, str]:
+        initial = {
+            "database": options.database,
+            "session_authorization": options.user,
+        }
+        if options.application_name:
+            initial["application_name"] = options.application_name
+        for name, value in options.settings.items():
+            variable = SESSION_VARIABLES.get(name.lower())
+            if variable is not None and not variable.read_only:
+                initial[variable.name] = variable.check(variable.name, value)
+        if "default_transaction_isolation" in initial:
+            initial.setdefault("transaction_isolation", initial["default_transaction_isolation"])
+        return initial
+
+    def _start_others(self, options: StartupOptions) -> None:
+        """Settings that are asked for at start and are the application's own, or cannot be had: those do not
+        keep the client out (pools and drivers ask for PostgreSQL's jit and the like), but it is told."""
+        for name, value in options.settings.items():
+            if name.lower() not in SESSION_VARIABLES and "." in name:
+                self.variables.start_own(name, value)
+                continue
+            variable = SESSION_VARIABLES.get(name.lower())
+            if variable is None:
+                self.notice(Notice(f"{unknown_parameter(name).primary}; ignored", "WARNING"))
+            elif variable.read_only:
+                self.notice(Notice(f'parameter "{name}" cannot be changed; ignored', "WARNING"))
+
+    # -- what the server layer sees ----------------------------------------------------------------
+
+    @property
+    def transaction_status(self) -> str:
+        if self.transaction is None or not self.transaction.explicit:
+            return "I"
+        return "E" if self.transaction.failed else "T"
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        return self._told if self._told_at == self.variables.generation else self.variables.reported()
+
+    def setting(self, name: str) -> str | None:
+        """A variable's value as SHOW prints it; None if there is none of that name. The server reads the
+        idle time-outs and the limit of a result here."""
+        if name in SESSION_VARIABLES:
+            return self.variables.get(name)
+        if name in SYSTEM_PARAMETERS:
+            return self.engine.system_value(name)
+        try:
+            return self.variables.get(self.variables.find(name).name)
+        except UndefinedObject:
+            return None
+
+    async def parse(self, sql: str) -> list[Prepared]:
+        if (again := self._repeated.get(sql)) is not None:
+            return self._renewed(again)
+        parsed = await self.engine.texts.run(len(sql), parse, sql)
+        found = [self._prepared(p, ()) for p in parsed]
+        if len(sql) <= SHORT:
+            self._repeated.seen(sql, found)
+        return found
+
+    def _renewed(self, statements: list[Prepared]) -> list[Prepared]:
+        """Statements that were run before. Nobody was told what they look like: they may look different
+        now."""
+        basis = (self.engine.catalog.state, self.variables.generation)
+        for prepared in statements:
+            statement = cast(KeptStatement, prepared.statement)
+            if statement.basis != basis:
+                statement.plan = None
+        return statements
+
+    async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+        key = (sql, tuple(param_oids))
+        if (again := self._repeated.get(key)) is not None:
+            return await self._described_again(again[0])
+        parsed = await self.engine.texts.run(len(sql), parse, sql)
+        if len(parsed) > 1:
+            raise SyntaxError_("cannot insert multiple commands into a prepared statement")
+        types = tuple(type_of_oid(o) if o else None for o in param_oids)
+        prepared = await self._described(parsed[0] if parsed else None, types)
+        if len(sql) <= SHORT:
+            self._repeated.seen(key, [prepared])
+        return prepared
+
+    async def _described_again(self, before: Prepared) -> Prepared:
+        """Another of the same; the plan is shared as long as it is good."""
+        known = cast(KeptStatement, before.statement)
+        statement = KeptStatement(known.parsed, known.param_types)
+        if known.basis == (self.engine.catalog.state, self.variables.generation):
+            statement.plan, statement.basis = known.plan, known.basis
+        prepared = replace(before, statement=statement)
+        if self._in_failed_block() and not prepared.allowed_when_failed:
+            raise _aborted()
+        await self._plan(prepared)
+        return prepared
+
+    async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
+        parsed = await self.engine.texts.run(len(request.query), subscribe_statement, request)
+        return await self._described(parsed, ())
+
+    async def _described(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
+        prepared = self._prepared(parsed, types)
+        if self._in_failed_block() and not prepared.allowed_when_failed:
+            raise _aborted()
+        await self._plan(prepared)
+        return prepared
+
+    async def keep(self, name: str, parsed: ParsedStatement, types: tuple[SqlType | None, ...]) -> None:
+        """PREPARE."""
+        self.statements.check_new(name)
+        self.statements.add(name, await self._described(parsed, types))
+
+    def _prepared(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
+        statement = KeptStatement(parsed, types)
+        if parsed is None:
+            return Prepared("", "", (), None, statement, allowed_when_failed=True)
+        allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback | ast.RollbackTo)
+        return Prepared(
+            parsed.text, verb_of(parsed.statement), (), None, statement, allowed_when_failed=allowed
+        )
+
+    async def _plan(self, prepared: Prepared) -> Plan | None:
+        """The plan, made anew where the catalog or a variable has changed. Sets what `prepared` describes."""
+        statement = cast(KeptStatement, prepared.statement)
+        if statement.parsed is None:
+            return None
+        catalog = self.engine.catalog.state
+        basis = (catalog, self.variables.generation)
+        if statement.plan is None or statement.basis != basis:
+            made = await self.engine.texts.run(
+                len(prepared.text), plan, self, statement.parsed, statement.param_types, catalog
+            )
+            self.interrupt.check()
+            if statement.plan is not None and _shape(made) != _shape(statement.plan):
+                raise InvalidValue("cached plan must not change result type", sqlstate="0A000")
+            statement.plan, statement.basis = made, basis
+            prepared.param_types = made.param_types
+            prepared.columns = made.columns
+        return statement.plan
+
+    async def execute(
+        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+    ) -> Outcome:
+        statement = cast(KeptStatement, prepared.statement)
+        if statement.parsed is None:
+            return EmptyQuery()
+        if self._in_failed_block() and not prepared.allowed_when_failed:
+            raise _aborted()
+        self.interrupt.begin(self.variables.milliseconds("statement_timeout"))
+        streaming = False
+        try:
+            self.first = self.transaction is None
+            if self.first:
+                self._statement_began = self._begin(explicit=False).started
+            else:
+                self._statement_began = datetime.now(UTC)
+            self.alone = alone and not self.current.explicit and not self.current.writes
+            self.at_once = None
+            planned = await self._plan(prepared)
+            if planned is None:
+                raise Internal("a statement without a plan")
+            values: list[Value] = []
+            if planned.param_types and not params:
+                raise no_parameter(statement.parsed)
+            if params or planned.param_types:
+                zone = self.variables.get("timezone")
+                size = sum(len(p.data or b"") for p in params)
+                values = await self._computing(size, decode_params, planned.param_types, params, zone)
+            if isinstance(statement.parsed.statement, _QUERIES):
+                self.current.queried = True
+            outcome = await planned.run(self, values)
+            if self.at_once is not None and self.transaction is not None and not self.transaction.explicit:
+                self.transaction.lasting.append(self.at_once)
+            if isinstance(outcome, Rows | CopyOut):
+                streaming = True
+                outcome.batches = watched = Watched(outcome.batches, self.interrupt)
+                if isinstance(outcome, Rows) and watched.at_hand:
+                    outcome.take = watched.take
+            elif isinstance(outcome, CopyIn):
+                streaming = True  # ends with the copy's sink, at `sync` or `fail`
+            return outcome
+        finally:
+            if not streaming:
+                self.interrupt.end()
+
+    async def sync(self) -> None:
+        self.interrupt.end()
+        if self.transaction is not None and not self.transaction.explicit:
+            await self.commit()
+
+    async def fail(self) -> None:
+        self.interrupt.end()
+        if self.transaction is None:
+            return
+        if self.transaction.explicit:
+            self.transaction.failed = True
+            self.transaction.writes.clear()
+        else:
+            self._end(committed=False)
+
+    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
+        cursor = self.cursors.get(name)
+        return None if cursor is None else cursor.columns
+
+    def events(self) -> list[Notice | ParameterStatus]:
+        self._tell_changes()
+        events, self._events = self._events, []
+        return events
+
+    def on_event(self, wake: object) -> None:
+        self._wake = cast("Callable[[], None]", wake)
+
+    def cancel(self) -> None:
+        self.interrupt.cancel()
+
+    def on_terminate(self, end: object) -> None:
+        self._on_terminate = cast("Callable[[TidemillError], None]", end)
+
+    def terminate(self, error: TidemillError) -> bool:
+        """End the session with `error` (pg_terminate_backend), on the event loop; False if that cannot be."""
+        if self._on_terminate is None:
+            return False
+        self._on_terminate(error)
+        return True
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self.transaction is not None:
+            self.transaction.lasting.clear()  # nobody is there to be told
+        self.interrupt.cancel()
+        self._end(committed=False)
+        self.statements.clear()
+        self._repeated.clear()
+        self.engine.forget_session(self)
+
+    # -- for statements ----------------------------------------------------------------------------
+
+    async def blocking(self, fn: Callable[..., T], *args: object) -> T:
+        """Run it on a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.engine.workers, fn, *args)
+
+    async def _computing(self, size: int, fn: Callable[..., T], *args: object) -> T:
+        """Run what only computes: here when it is short, else on a worker thread."""
+        return fn(*args) if size <= SHORT else await self.blocking(fn, *args)
+
+    def notice(self, notice: Notice) -> None:
+        """Tell the client, if it wants to know (INFO it is always told)."""
+        least = SEVERITIES.index(self.variables.get("client_min_messages"))
+        if notice.severity != "INFO" and SEVERITIES.index(notice.severity.lower()) < least:
+            return
+        if len(self._events) < MAX_PENDING_EVENTS:
+            self._events.append(notice)
+            if self._wake is not None:
+                self._wake()
+
+    @property
+    def database(self) -> str:
+        return self.variables.get("database")
+
+    def resolver(self, catalog: CatalogState, *, unread: str | None = None) -> Resolver:
+        mine = self.privileges(catalog)
+        path = self.variables.search_path()
+        return Resolver(catalog, self.database, path, privileges=mine, unread=unread)
+
+    def acting_role(self, catalog: CatalogState) -> Role:
+        """Who the session is now; raises where the role was dropped meanwhile."""
+        chosen = self.variables.get("role")
+        return self._own(catalog, self.role if chosen == "none" else chosen)
+
+    def login_role(self, catalog: CatalogState) -> Role:
+        """Who logged in; raises where the role was dropped meanwhile."""
+        return self._own(catalog, self.role)
+
+    def may_act_as(self, role: Role) -> None:
+        """SET ROLE has seen that who logged in may be this role."""
+        self._role_ids[role.name] = role.id
+
+    def _own(self, catalog: CatalogState, name: str) -> Role:
+        role = catalog.find_role(name)
+        if role is None or self._role_ids.get(name) != role.id:
+            raise UndefinedObject(f'role "{name}" does not exist', sqlstate="42704")
+        return role
+
+    def privileges(self, catalog: CatalogState) -> Privileges:
+        """What the session may do."""
+        known = self._privileges
+        if known is None or known.state is not catalog or self._privileges_at != self.variables.generation:
+            known = self._privileges = Privileges(catalog, self.acting_role(catalog))
+            self._privileges_at = self.variables.generation
+        return known
+
+    @staticmethod
+    def privileges_of(catalog: CatalogState, role: Role) -> Privileges:
+        return Privileges(catalog, role)
+
+    def _is_read_only(self) -> str:
+        if self.transaction is None:
+            return self.variables.get("default_transaction_read_only")
+        return "on" if self.transaction.read_only else "off"
+
+    def _is_superuser(self) -> str:
+        try:
+            role = self.acting_role(self.engine.catalog.state)
+        except UndefinedObject:
+            return "off"
+        return "on" if role.superuser else "off"
+
+    def info(self) -> SessionInfo:
+        """What session functions answer; `now` is the transaction's."""
+        started = self.transaction.started if self.transaction is not None else datetime.now(UTC)
+        known, catalog = self._info, self.engine.catalog.state
+        at = (self.variables.generation, catalog.time)
+        if known is None or known.now != started or self._info_at != at:
+            known = self._info = SessionInfo(
+                database=self.database,
+                schemas=self._schemas(catalog),
+                user=self.role if (chosen := self.variables.get("role")) == "none" else chosen,
+                session_user=self.role,
+                backend_pid=self.process_id,
+                now=started,
+                time_zone=self.variables.get("timezone"),
+                setting=self.setting,
+                version=VERSION,
+                statement=lambda: self._statement_began,
+            )
+            self._info_at = at
+        return known
+
+    def _schemas(self, catalog: CatalogState) -> tuple[str, ...]:
+        """Those of the search path that there are."""
+        database = catalog.find_database(self.database)
+        if database is None:
+            return ()
+        path = self.variables.search_path()
+        return tuple(name for name in path if catalog.find_schema(database.id, name) is not None)
+
+    @property
+    def current(self) -> Transaction:
+        if self.transaction is None:
+            raise Internal("a statement runs outside of any transaction")
+        return self.transaction
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    def _begin(self, *, explicit: bool) -> Transaction:
+        self.variables.begin()
+        self.transaction = Transaction(
+            explicit=explicit,
+            started=datetime.now(UTC),
+            read_only=self.variables.flag("default_transaction_read_only"),
+            isolation=self.variables.get("transaction_isolation"),
+        )
+        return self.transaction
+
+    async def begin(self) -> Transaction:
+        """BEGIN. What an implicit transaction has written so far (earlier statements of a query or a
+        pipeline) belongs to the block, as in PostgreSQL; what it has read does not bind the block."""
+        current = self.transaction
+        if current is None:
+            return self._begin(explicit=True)
+        if current.explicit:
+            self.notice(Notice("there is already a transaction in progress", "WARNING", "25001"))
+        elif current.mode is Mode.READ:
+            current.mode, current.read_ts = Mode.OPEN, None
+            current.on_timelines.clear()
+        current.explicit = True
+        return current
+
+    async def commit(self) -> bool:
+        """COMMIT of whichever transaction there is; False when it had failed and was rolled back instead."""
+        transaction = self.transaction
+        if transaction is None:
+            return True
+        if transaction.failed:
+            self._end(committed=False)
+            return False
+        try:
+            for cursor in self.cursors.values():
+                if cursor.hold:
+                    await cursor.keep(self)
+            if transaction.writes:
+                await self.engine.commit(transaction)
+        except BaseException:
+            self._end(committed=False)
+            raise
+        self._end(committed=True)
+        return True
+
+    def rollback(self) -> None:
+        self._end(committed=False)
+
+    def _end(self, *, committed: bool) -> None:
+        self.variables.end(committed=committed)
+        ended, self.transaction = self.transaction, None
+        if ended is not None and not committed:
+            for verb in dict.fromkeys(ended.lasting):
+                self.notice(Notice(f"{verb} took effect at once and was not rolled back", "WARNING"))
+        for name, cursor in list(self.cursors.items()):
+            if not (cursor.kept and (committed or cursor.kept_before)):
+                cursor.close()
+                del self.cursors[name]
+            cursor.kept_before = cursor.kept
+
+    def _in_failed_block(self) -> bool:
+        return self.transaction is not None and self.transaction.failed
+
+    # -- telling the client ------------------------------------------------------------------------
+
+    def variable_set(self, variable: Variable) -> None:
+        """SET TRANSACTION ISOLATION and the like reach the transaction that runs now."""
+        if self.transaction is None:
+            return
+        if variable.name == "transaction_isolation":
+            self.transaction.isolation = self.variables.get(variable.name)
+
+    def _tell_changes(self) -> None:
+        if self._told_at == self.variables.generation:
+            return
+        self._told_at = self.variables.generation
+        now = self.variables.reported()
+        for name, value in now.items():
+            if self._told.get(name) != value:
+                self._events.append(ParameterStatus(name, value))
+        self._told = now
+
+
+def _shape(plan: Plan) -> object:
+    """What a client may have remembered of a plan."""
+    return plan.columns, plan.param_types
+
+
+def _aborted() -> InvalidTransactionState:
+    return InvalidTransactionState(
+        "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
+    )

@@ -1,0 +1,190 @@
+"""Functions that do something: pg_cancel_backend, pg_terminate_backend, set_config.
+
+Called by `planner` for every query: one whose select list has such a call is answered here, all others go on
+to `select`. The calls are no functions like the others: planning or describing them must do nothing, and
+inside an expression or a condition nobody could say how often they are called. In the select list of a query
+over system relations, or over none, it is once for each of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.read.catalog_query import CatalogQueryPlan, plan_catalog_query
+from tidemill.engine.read.local_rows import stream
+from tidemill.engine.read.select import plan_query as plan_other
+from tidemill.engine.session.backends import cancel_backend, terminate_backend
+from tidemill.engine.session.controls import set_variable
+from tidemill.engine.session.plan import Plan, Value
+from tidemill.errors import InvalidValue, UndefinedObject, Unsupported
+from tidemill.sql import ast
+from tidemill.types.arrow import arrow_type
+from tidemill.types.model import BOOL, TEXT, Column, SqlType
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.session import EngineSession
+
+# What a query with such calls may have beside its select list: with these its rows are what they seem.
+_ALLOWED = ("expressions", "kind", "from_", "joins", "where", "order", "limit", "offset", "with_")
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """One function. `call` takes the session and a value for each of `args`, None for NULL."""
+
+    args: tuple[exp.DType, ...]
+    result: SqlType
+    call: Callable[..., Any]
+    hint: str
+
+
+def _set_config(s: EngineSession, name: str | None, value: str | None, local: bool | None) -> str:
+    if name is None:
+        raise InvalidValue("SET requires parameter name", sqlstate="22004")
+    return set_variable(s, name, value, local=bool(local))
+
+
+_OF_ONE = "Write SELECT {}(pid) FROM pg_stat_activity WHERE ..., or with the number of one session."
+_FUNCTIONS: Mapping[str, Acting] = {
+    "pg_cancel_backend": Acting((exp.DType.INT,), BOOL, cancel_backend, _OF_ONE.format("pg_cancel_backend")),
+    "pg_terminate_backend": Acting(
+        (exp.DType.INT,), BOOL, terminate_backend, _OF_ONE.format("pg_terminate_backend")
+    ),
+    "set_config": Acting(
+        (exp.DType.TEXT, exp.DType.TEXT, exp.DType.BOOLEAN),
+        TEXT,
+        _set_config,
+        "Write SELECT set_config(name, value, is_local), without a relation of your own.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One in a select list: at which place its value goes, and which columns of the query are its
+    arguments."""
+
+    at: int
+    function: Acting
+    args: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class ActingQuery:
+    """`query` has the first argument of each call in the place of the call, and the others behind all."""
+
+    query: CatalogQueryPlan
+    calls: Sequence[Call]
+    width: int
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.query.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        shown = list(self.query.columns[: self.width])
+        for call in self.calls:
+            shown[call.at] = Column(shown[call.at].name, call.function.result)
+        return tuple(shown)
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        if not self.query.reads:
+            return await self._in_order(session, params)
+        table = await self.query.table(session, params)
+        values: list[list[Any]] = [[] for _ in self.calls]
+        given = [[table.column(n).to_pylist() for n in call.args] for call in self.calls]
+        for row in range(table.num_rows):
+            for call, columns, made in zip(self.calls, given, values, strict=True):
+                made.append(call.function.call(session, *(column[row] for column in columns)))
+        shown = table.select(range(self.width))
+        for call, made in zip(self.calls, values, strict=True):
+            array = pa.array(made, arrow_type(call.function.result))
+            shown = shown.set_column(call.at, shown.schema.names[call.at], array)
+        return Rows(self.columns, stream(shown))
+
+    async def _in_order(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        """Of a query without relations: what stands behind a call sees what it did."""
+        table = await self.query.table(session, params)
+        calls = {call.at: call for call in self.calls}
+        shown: list[pa.Array] = []
+        for at in range(self.width):
+            call = calls.get(at)
+            if call is None:
+                shown.append(table.column(at))
+                continue
+            given = zip(*(table.column(n).to_pylist() for n in call.args), strict=True)
+            made = [call.function.call(session, *row) for row in given]
+            shown.append(pa.array(made, arrow_type(call.function.result)))
+            if at + 1 < self.width:
+                table = await self.query.table(session, params)
+        return Rows(self.columns, stream(pa.Table.from_arrays(shown, names=table.schema.names[: self.width])))
+
+
+def plan_query(
+    s: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+) -> Plan:
+    tree = query.tree
+    named = _named(tree) if isinstance(tree, exp.Select) else {}
+    if not named:
+        try:
+            return plan_other(s, query, types, catalog)
+        except UndefinedObject as e:
+            name = next((n for f in tree.find_all(exp.Func) if (n := _name(f)) in _FUNCTIONS), None)
+            if e.sqlstate == "42883" and name is not None:
+                raise _misplaced(name) from None
+            raise
+    first = next(iter(named.values()))
+    if query.as_of is not None or any(v for k, v in tree.args.items() if k not in _ALLOWED):
+        raise _misplaced(first)
+    found = tree.copy()
+    width = len(found.expressions)
+    calls = [_taken(found, at, name) for at, name in named.items()]
+    plan = plan_catalog_query(s, replace(query, tree=found), types, catalog)
+    if plan is None or len(plan.columns) != len(found.expressions):
+        raise _misplaced(first)
+    return ActingQuery(plan, calls, width)
+
+
+def _named(tree: exp.Select) -> dict[int, str]:
+    named = ((n, _name(_bare(e))) for n, e in enumerate(tree.expressions))
+    return {n: name for n, name in named if name in _FUNCTIONS}
+
+
+def _bare(item: exp.Expr) -> exp.Expr:
+    """Without its alias, and without the schema that all functions are in."""
+    found = item.this if isinstance(item, exp.Alias) else item
+    if isinstance(found, exp.Dot) and found.this.name == "pg_catalog":
+        return found.expression
+    return found
+
+
+def _name(node: object) -> str:
+    return str(node.meta.get("function", node.name)) if isinstance(node, exp.Func) else ""
+
+
+def _taken(tree: exp.Expr, at: int, name: str) -> Call:
+    """The call with its arguments put in the places that they are read from."""
+    item = tree.expressions[at]
+    function = _FUNCTIONS[name]
+    given = [e.copy() for e in _bare(item).expressions]
+    if len(given) != len(function.args):
+        raise _misplaced(name)
+    cast = [exp.Cast(this=e, to=exp.DataType(this=t)) for e, t in zip(given, function.args, strict=True)]
+    called = item.args["alias"] if isinstance(item, exp.Alias) else exp.to_identifier(name)
+    item.replace(exp.Alias(this=cast[0], alias=called))
+    behind = len(tree.expressions)
+    for argument in cast[1:]:
+        tree.append("expressions", argument)
+    return Call(at, function, (at, *range(behind, behind + len(cast) - 1)))
+
+
+def _misplaced(name: str) -> Unsupported:
+    return Unsupported(f"{name}() in this place is not supported", hint=_FUNCTIONS[name].hint)

@@ -1,0 +1,125 @@
+"""A session's transaction: what it may do next, what it has read, and what it will write.
+
+A transaction is read-only or write-only (the design's rule): all its reads happen at one time; its writes
+are buffered as updates and committed in one `txns` entry. UPDATE, DELETE and INSERT ... SELECT are writes
+that read: they remember which shards they read and when, and the commit is refused if one of them changed
+since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Table
+from tidemill.errors import InvalidTransactionState, LimitExceeded
+
+if TYPE_CHECKING:
+    from tidemill.engine.session.savepoints import Savepoint
+
+
+class Mode(Enum):
+    """What the transaction has become by what it did; it never changes back."""
+
+    OPEN = "open"
+    READ = "read-only"
+    WRITE = "write-only"
+
+
+@dataclass(slots=True)
+class Transaction:
+    """The state between BEGIN (or the first statement) and COMMIT (or `sync`)."""
+
+    # True between BEGIN and COMMIT; False for the transaction that a single statement or a pipeline opens
+    # by itself.
+    explicit: bool
+    # now() and current_timestamp, fixed for the whole transaction.
+    started: datetime
+    # Set by SET TRANSACTION READ ONLY or the session's default: writes are refused with 25006.
+    read_only: bool
+    isolation: str
+    failed: bool = False
+    mode: Mode = Mode.OPEN
+    # A query has run: READ WRITE and ISOLATION LEVEL come too late.
+    queried: bool = False
+    # The one time of all reads; chosen by the first of them.
+    read_ts: int | None = None
+    # The same of reads on other timelines than ours, by their names.
+    on_timelines: dict[str, int] = field(default_factory=dict[str, int])
+    # Updates per shard (physical columns and mz_diff), in the order they were made; later statements read
+    # them on top of the shard.
+    writes: dict[str, list[pa.Table]] = field(default_factory=dict)
+    write_bytes: int = 0
+    # The written tables as they were defined when their updates were made; the commit is refused if one was
+    # altered since.
+    tables: dict[str, Table] = field(default_factory=dict)
+    # Shards that a write depended on: they must not have changed after `read_ts` when it commits.
+    reads: set[str] = field(default_factory=lambda: set[str]())
+    # What an implicit transaction has already committed by itself: whoever thinks of it as one is told when
+    # the rest is rolled back.
+    lasting: list[str] = field(default_factory=lambda: list[str]())
+    # The marks that ROLLBACK TO can go back to, the oldest first.
+    savepoints: list[Savepoint] = field(default_factory=lambda: list["Savepoint"]())
+
+    def will_read(self) -> None:
+        """A SELECT (or anything else that returns rows at the transaction's time) is about to run."""
+        if self.mode is Mode.WRITE:
+            raise InvalidTransactionState(
+                "transaction in write-only mode",
+                detail="This transaction has written; SELECT is not allowed in it.",
+                hint="COMMIT first, or use RETURNING.",
+            )
+        self.mode = Mode.READ
+
+    def will_write(self, verb: str) -> None:
+        """INSERT, UPDATE, DELETE, TRUNCATE or COPY FROM is about to run."""
+        if self.read_only:
+            raise InvalidTransactionState(
+                f"cannot execute {verb} in a read-only transaction", sqlstate="25006"
+            )
+        if self.mode is Mode.READ:
+            raise InvalidTransactionState(
+                "transaction in read-only mode",
+                detail=f"This transaction has read; {verb} is not allowed in it.",
+                hint="COMMIT first: a transaction either reads or writes.",
+            )
+        self.mode = Mode.WRITE
+
+    def add_write(self, table: Table, updates: pa.Table, limit: int) -> None:
+        self.write_bytes += updates.get_total_buffer_size()
+        if self.write_bytes > limit:
+            raise LimitExceeded(
+                f"transaction exceeds max_transaction_size ({limit} bytes)",
+                hint="Write in smaller transactions, or raise it with ALTER SYSTEM SET max_transaction_size.",
+                sqlstate="54000",
+            )
+        if updates.num_rows:
+            self.tables[table.shard] = table
+            self.writes.setdefault(table.shard, []).append(updates)
+
+    def forget_writes(self) -> None:
+        """They were committed by themselves, or must be made anew at a later time."""
+        self.writes.clear()
+        self.tables.clear()
+        self.reads.clear()
+        self.write_bytes = 0
+        self.read_ts = None
+        self.on_timelines.clear()
+
+    def pending(self, shard_id: str) -> pa.Table | None:
+        """What this transaction has written to the shard so far."""
+        tables = self.writes.get(shard_id)
+        return pa.concat_tables(tables) if tables else None
+
+    def commit_writes(self) -> Mapping[str, pa.Table]:
+        return {shard: pa.concat_tables(tables) for shard, tables in self.writes.items()}
+
+    def commit_reads(self) -> Mapping[str, int]:
+        if self.read_ts is None:
+            return {}
+        return dict.fromkeys(self.reads, self.read_ts)

@@ -1,0 +1,260 @@
+"""SUBSCRIBE: from the statement to a stream of rows that goes on.
+
+Planning binds the relation or query and its output (`subscribe.spec`); running chooses the times
+(`subscribe.times`), reads the snapshot, and hands the rest to `subscribe.stream`. What is followed, and how,
+is in `followed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.catalog.items import RELATIONS, kind_name
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.read.completeness import source_inputs, until_complete, until_readable
+from tidemill.engine.read.determinism import check_steady
+from tidemill.engine.read.followed import Dropped, Inputs, dropped, follow, shard_of, stamped
+from tidemill.engine.read.following import answer_at, follow_query, way_of
+from tidemill.engine.read.select import plan_query, table_query
+from tidemill.engine.read.show import system_value
+from tidemill.engine.read.time_expressions import with_times
+from tidemill.engine.read.timelines import check_ours
+from tidemill.engine.relations.resolver import find_system_relation
+from tidemill.engine.relations.system import Situation
+from tidemill.engine.session.plan import Value
+from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.variables import SYSTEM_PARAMETERS
+from tidemill.engine.subscribe.first_rows import Collection, first_rows, query_rows
+from tidemill.engine.subscribe.times import Times
+from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported, WrongObjectType
+from tidemill.persist.snapshot import InvalidAsOf
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, substitute
+from tidemill.subscribe.follower import Follower
+from tidemill.subscribe.hub import Followed
+from tidemill.subscribe.resolve import spec_for
+from tidemill.subscribe.shape import shaped
+from tidemill.subscribe.spec import Spec
+from tidemill.subscribe.stream import Bounds, Subscription
+from tidemill.subscribe.tail import Tail
+from tidemill.types.model import Column, SqlType
+
+if TYPE_CHECKING:
+    from tidemill.engine.engine import TidemillEngine
+
+
+@dataclass(slots=True)
+class SubscribePlan:
+    """`collection`: what is subscribed to is one, and its parts are all that is needed; None for a query.
+    `label` tells of it in mz_subscriptions."""
+
+    statement: ast.Subscribe
+    bound: BoundQuery
+    catalog: CatalogState
+    inputs: Inputs
+    spec: Spec
+    collection: Collection | None
+    label: str
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.bound.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.spec.output_columns
+
+    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+        rows = await self.rows(session, params)
+        return Rows(self.columns, rows, tag="SUBSCRIBE", shared=True, endless=rows.bounds.up_to is None)
+
+    async def rows(self, session: EngineSession, params: Sequence[Value]) -> Subscription:
+        """Everything that can fail before the first row fails here."""
+        _only_read(session)
+        sources = source_inputs(self.catalog, self.bound)
+        await until_readable(session, sources)
+        times = Times(self.statement, self.catalog, self.inputs, sources, params)
+        async with times.held(session) as bounds:
+            if bounds.as_of == bounds.up_to:
+                session.notice(Notice("the subscription is empty: AS OF equals UP TO"))
+            if self.collection is None:
+                await session.engine.wait_for_spark(session)
+            await until_complete(session, sources, bounds.as_of)
+            return await session.interrupt.guard(self._start(session, bounds, params))
+
+    # -- the stream
+
+    async def _start(self, session: EngineSession, bounds: Bounds, params: Sequence[Value]) -> Subscription:
+        engine, from_ = session.engine, bounds.as_of + 1
+        gone = partial(_gone, engine, {item.id: dropped(self.catalog, item) for item in self.inputs.items})
+        error = gone()
+        if error is not None:
+            # While its first time was waited for.
+            raise error
+        shards = frozenset(await session.blocking(self._shards, session))
+        if self.collection is not None:
+            item = self.collection
+            followed = Followed(("relation", item.id), shards, self.inputs.ids)
+            try:
+                own = await _opened(session, partial(follow, engine, item, from_))
+            except InvalidAsOf as e:
+                e.detail = f'"{item.name}" is readable from {e.since} on; {bounds.as_of} was asked for.'
+                raise
+            first = first_rows(session, item, bounds.as_of, self.spec) if self.statement.snapshot else None
+
+            def latest() -> Follower:
+                return follow(engine, item, own.frontier)
+        else:
+            bound = substitute(self.bound, [p.scalar for p in params], session.info())
+
+            def situation() -> Situation:
+                return engine.situation(session, engine.catalog.state)
+
+            answer = partial(answer_at, engine, self.catalog, bound, situation=situation)
+            following = partial(follow_query, engine, self.catalog, bound, situation=situation)
+            # What a session sees of the system is its own.
+            whose = session.process_id if self.inputs.system else None
+            followed = Followed(("query", bound.sql(), whose), shards, self.inputs.ids)
+            linear = way_of(self.catalog, bound)
+            apart = linear.because is None and bool(self.inputs.items) and bool(bound.columns)
+            first: AsyncIterator[pa.RecordBatch] | None = None
+            if self.statement.snapshot and not apart:
+                before = await session.blocking(answer, bounds.as_of)
+                own = await _opened(session, partial(following, from_, lambda: before))
+                first = _once(before, bounds.as_of, self.spec)
+            else:
+                own = await _opened(session, partial(following, from_))
+                if self.statement.snapshot:
+                    # Of what is followed on its changes, nobody else looks at the whole.
+                    try:
+                        first = await query_rows(
+                            session, self.catalog, bound, linear.branches, bounds.as_of, self.spec
+                        )
+                    except BaseException:
+                        engine.release(own.close)
+                        raise
+
+            def latest() -> Follower:
+                return following(own.frontier)
+
+        def tail() -> Tail:
+            joined = engine.hub.tail(followed, latest)
+            error = gone()
+            if error is not None:
+                # Who was there when it was dropped was told by the hub.
+                joined.fail_soon(error)
+            return joined
+
+        return engine.subscriptions.open(
+            session, self.spec, bounds, first, own, tail, self.label, partial(_why, gone)
+        )
+
+    def _shards(self, session: EngineSession) -> list[str]:
+        return [shard_of(session.engine, item).id for item in self.inputs.items]
+
+
+def plan_subscribe(
+    session: EngineSession,
+    statement: ast.Subscribe,
+    types: Sequence[SqlType | None],
+    catalog: CatalogState,
+) -> SubscribePlan:
+    relation = statement.relation
+    if isinstance(relation, ast.Name):
+        _check_relation(session, catalog, relation)
+    query = table_query(relation) if isinstance(relation, ast.Name) else relation
+    told = [t for t in (statement.as_of, statement.up_to) if not isinstance(t, ast.Bound | None)]
+    times = [t.time if isinstance(t, ast.AsOf) else t for t in told]
+    types = with_times(session, types, times, query, catalog)
+    bound = plan_query(session, query, types, catalog).bound
+    check_steady(bound, "SUBSCRIBE to a query")
+    inputs = Inputs.of(catalog, bound)
+    if inputs.system:
+        # What is now has the server's times.
+        check_ours(inputs.items, "a subscription to system relations")
+    collection: Collection | None = None
+    if isinstance(relation, ast.Name) and len(inputs.items) == 1 and not inputs.system:
+        found = session.resolver(catalog).item(relation)
+        collection = found if isinstance(found, Collection) else None
+    spec = spec_for(
+        bound.columns,
+        statement.output,
+        relation=relation.item if isinstance(relation, ast.Name) else None,
+        progress=statement.progress,
+        underscore=session.variables.get("subscribe_key_violation") == "underscore",
+    )
+    _check_allowed(session, spec, statement)
+    label = str(relation) if isinstance(relation, ast.Name) else "(query)"
+    return SubscribePlan(statement, bound, catalog, inputs, spec, collection, label)
+
+
+def _check_relation(session: EngineSession, catalog: CatalogState, name: ast.Name) -> None:
+    if find_system_relation(name.parts, session.variables.search_path()) is not None:
+        return
+    found = session.resolver(catalog).any_item(name)
+    if not isinstance(found, RELATIONS):
+        shown = ".".join(catalog.full_name(found))
+        raise WrongObjectType(
+            f"'{shown}' cannot be subscribed to because it is a {kind_name(found)}",
+            position=name.offset + 1,
+        )
+
+
+def _check_allowed(session: EngineSession, spec: Spec, statement: ast.Subscribe) -> None:
+    switch = spec.output.switch
+    if switch is not None and system_value(session, SYSTEM_PARAMETERS[switch]) == "off":
+        raise Unsupported(
+            "this output of SUBSCRIBE is switched off",
+            hint=f"ALTER SYSTEM SET {switch} = on allows it.",
+            position=statement.offset + 1,
+        )
+
+
+def _only_read(session: EngineSession) -> None:
+    """A subscription goes on in time: nothing else of its transaction can be at the same one."""
+    transaction = session.current
+    if transaction.explicit and (transaction.read_ts is not None or transaction.on_timelines):
+        raise InvalidTransactionState(
+            "SUBSCRIBE in transactions must be the only read statement", sqlstate="25000"
+        )
+    transaction.will_read()
+
+
+def _gone(engine: TidemillEngine, told: Mapping[str, Dropped]) -> Dropped | None:
+    """What is `told` of an input that is no longer there. (Lives as long as the subscription: it must not
+    hold what was only planned with.)"""
+    kept = engine.catalog.state.items
+    return next((error for item_id, error in told.items() if item_id not in kept), None)
+
+
+def _why(gone: Callable[[], Dropped | None], error: TidemillError) -> TidemillError:
+    """Of something that is dropped, this or that may be missed first, by whoever needs it: the client is told
+    what happened."""
+    return error if isinstance(error, Dropped) else gone() or error
+
+
+async def _opened(session: EngineSession, open_: Callable[[], Follower]) -> Follower:
+    """A follower holds history back: one that comes when nobody waits any more is closed."""
+    opening = session.engine.workers.submit(open_)
+    try:
+        return await asyncio.wrap_future(opening)
+    except BaseException:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: Future[Follower]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+async def _once(answer: pa.Table, as_of: int, spec: Spec) -> AsyncIterator[pa.RecordBatch]:
+    yield shaped(stamped(answer, as_of), spec)

@@ -1,0 +1,196 @@
+"""From when to when a subscription goes.
+
+It begins first: the time of AS OF is chosen, and held in every input, so that whatever takes time afterwards
+(an expression of UP TO on Spark, Spark itself, a source that is late) finds it still readable, and UP TO,
+worked out second, counts from a moment that is not over yet. Called by `subscribe.statement` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.read import reading
+from tidemill.engine.read.completeness import latest_complete
+from tidemill.engine.read.followed import Inputs, shard_of
+from tidemill.engine.read.time_expressions import evaluate_time
+from tidemill.engine.read.timelines import latest_on, timeline_of
+from tidemill.engine.read.waiting import SourceRelation
+from tidemill.engine.session.plan import Value
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import TidemillError
+from tidemill.persist.holds import Hold
+from tidemill.persist.shard import Shard
+from tidemill.persist.snapshot import InvalidAsOf
+from tidemill.sql import ast
+from tidemill.sql.bind import SessionInfo
+from tidemill.subscribe.stream import Bounds
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What the statement says of its times, and over what. `sources` are those of the inputs that may be
+    late."""
+
+    statement: ast.Subscribe
+    catalog: CatalogState
+    inputs: Inputs
+    sources: Sequence[SourceRelation]
+    params: Sequence[Value] = ()
+
+    @asynccontextmanager
+    async def held(self, session: EngineSession) -> AsyncGenerator[Bounds]:
+        """The bounds; the first time stays readable within the block, and has come. The inputs can be
+        read."""
+        begin, holds = await self._begin(session)
+        try:
+            bounds = Bounds(begin, await self._end(session, begin))
+            self._check_order(bounds)
+            if self.statement.as_of is not None and not self._foreign:
+                await reading.until_come(session, begin, self.sources)
+            yield bounds
+        finally:
+            if holds:
+                session.engine.release(lambda: _release(holds))
+
+    @property
+    def _foreign(self) -> bool:
+        """The times are those of a stream."""
+        return timeline_of(self.inputs.items) is not None
+
+    async def _evaluated(
+        self, session: EngineSession, time: ast.Expr, info: SessionInfo | None = None
+    ) -> int:
+        return await evaluate_time(session, time, self.catalog, self.params, info)
+
+    # -- AS OF
+
+    async def _begin(self, session: EngineSession) -> tuple[int, list[Hold]]:
+        as_of = self.statement.as_of
+        if as_of is None:
+            begin = await reading.choose_time(session, None, self.sources)
+            return await _taken(session, lambda: self._hold(session, begin))
+        first = as_of is ast.Bound.EARLIEST or as_of.at_least
+        time = 0 if as_of is ast.Bound.EARLIEST else await self._evaluated(session, as_of.time)
+        if self.inputs.system and not first:
+            await self._check_present(session, time)
+        hold = self._hold_first if first else self._hold
+        begin, holds = await _taken(session, lambda: hold(session, time))
+        if session.current.explicit:
+            timeline = timeline_of(self.inputs.items)
+            if timeline is None:
+                session.current.read_ts = begin
+            else:
+                session.current.on_timelines[timeline] = begin
+        return begin, holds
+
+    def _hold(self, session: EngineSession, at: int) -> tuple[int, list[Hold]]:
+        """What is forgotten already is not held: whoever opens the input tells of it. Blocks."""
+        shards = [shard_of(session.engine, item) for item in self.inputs.items]
+        return at, _holds(shards, at)
+
+    def _hold_first(self, session: EngineSession, at: int) -> tuple[int, list[Hold]]:
+        """The first time from `at` on at which all inputs can be read. Blocks."""
+        if self.inputs.system or not self.inputs.items:
+            at = max(at, session.engine.oracle.read_ts())
+        shards = [shard_of(session.engine, item) for item in self.inputs.items]
+        while True:
+            # More history may be let go between the look and the hold.
+            at = max([at, *(shard.since for shard in shards)])
+            holds = _holds(shards, at)
+            if len(holds) == len(shards):
+                return at, holds
+            _release(holds)
+
+    async def _check_present(self, session: EngineSession, time: int) -> None:
+        """System relations show what is now. What changed in them before is known to nobody: whoever wants to
+        go on from there is told what a forgotten history is told by."""
+        now = await session.blocking(session.engine.oracle.read_ts)
+        if time < now:
+            gone = InvalidAsOf("system", time, now, None)
+            gone.detail = f"System relations have no history: they show what is now, {now}."
+            gone.hint = "Leave AS OF out."
+            raise gone
+
+    # -- UP TO
+
+    async def _end(self, session: EngineSession, begin: int) -> int | None:
+        up_to = self.statement.up_to
+        end: int | None = None
+        if up_to is ast.Bound.LATEST:
+            # The snapshot at least: it may begin at a time to come.
+            end = max(await self._latest(session), begin) + 1
+        elif up_to is not None:
+            info = await self._moment(session, begin)
+            end = await self._evaluated(session, up_to, info)
+        if not self.inputs.items and not self.inputs.system:
+            # Nothing will ever change.
+            end = begin + 1 if end is None else min(end, begin + 1)
+        return end
+
+    def _check_order(self, bounds: Bounds) -> None:
+        begin, end = bounds.as_of, bounds.up_to
+        if end is not None and begin > end:
+            raise TidemillError(
+                "subscription lower bound (`AS OF`) is greater than its upper bound (`UP TO`): "
+                f"{begin} > {end}",
+                hint="Without AS OF it begins now. AS OF AT LEAST tells an earlier time."
+                if self.statement.as_of is None
+                else None,
+                sqlstate="22000",
+            )
+
+    async def _moment(self, session: EngineSession, begin: int) -> SessionInfo:
+        """`now()` and `mz_now()` of UP TO. Where AS OF is not told exactly, they are no earlier than the
+        beginning: the transaction may have begun long before, or have waited for a source."""
+        info, as_of = session.info(), self.statement.as_of
+        if self._foreign or (isinstance(as_of, ast.AsOf) and not as_of.at_least):
+            return info
+        now = begin if as_of is None else await session.blocking(session.engine.oracle.read_ts)
+        return replace(info, now=max(info.now, _EPOCH + timedelta(milliseconds=now)), mz_now=now)
+
+    async def _latest(self, session: EngineSession) -> int:
+        """The time that a SELECT would read at now."""
+        if self._foreign:
+            return latest_on(session, self.sources)
+        now = await session.blocking(session.engine.oracle.read_ts)
+        if session.current.isolation == "serializable":
+            return latest_complete(session, self.sources, now)
+        return now
+
+
+async def _taken(
+    session: EngineSession, take: Callable[[], tuple[int, list[Hold]]]
+) -> tuple[int, list[Hold]]:
+    """Holds that come when nobody waits any more are given back."""
+    taking = session.engine.workers.submit(take)
+    try:
+        return await asyncio.wrap_future(taking)
+    except BaseException:
+        taking.add_done_callback(_give_back)
+        raise
+
+
+def _give_back(taking: Future[tuple[int, list[Hold]]]) -> None:
+    if not taking.cancelled() and taking.exception() is None:
+        _release(taking.result()[1])
+
+
+def _holds(shards: Sequence[Shard], at: int) -> list[Hold]:
+    holds: list[Hold] = []
+    for shard in shards:
+        with suppress(InvalidAsOf):
+            holds.append(shard.hold(at))
+    return holds
+
+
+def _release(holds: Sequence[Hold]) -> None:
+    for hold in holds:
+        hold.release()
