@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.catalog import codec
 from tidemill.catalog.comment_ops import MAX_COMMENT_BYTES, SetComment
-from tidemill.catalog.items import BUILTINS, Comment
+from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import (
     CreateDatabase,
     CreateRole,
@@ -83,8 +82,3 @@ def test_bad_ones(state: CatalogState) -> None:
         apply_all(state, [SetComment("u99", None, "x")], time=3)
     with pytest.raises(Unsupported):
         apply_all(state, [SetComment("s1", None, "x")], time=3)
-
-
-def test_it_is_read_back_as_it_was_written() -> None:
-    for comment in (Comment("u9", "u3", None, 'a "text"\nof lines'), Comment("u10", "u3", "b", "ü")):
-        assert codec.decode(comment.id, codec.encode(comment)) == comment

@@ -152,19 +152,6 @@ def test_names_resolve_and_no_relation_is_found_that_is_none(state: CatalogState
     assert {c.name for c in renamed.connections()} == {"l", "c"}
 
 
-def test_they_come_back_from_their_text(state: CatalogState) -> None:
-    for item in state.items.values():
-        if item.id.startswith("u"):
-            assert codec.decode(item.id, codec.encode(item)) == item
-
-
-def test_a_source_of_an_older_catalog_has_no_connections(state: CatalogState) -> None:
-    body = json.loads(codec.encode(replace(state.get("u6", Source), depends_on=())))
-    assert "depends_on" not in body
-    old = codec.decode("u6", json.dumps(body))
-    assert isinstance(old, Source) and old.depends_on == ()
-
-
 def test_a_secret_has_a_version_of_its_text(state: CatalogState) -> None:
     assert state.get("u3", Secret).version == 2
     assert changed(state, AlterSecret("u3")).get("u3", Secret).version == 3

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tidemill import failpoints
-from tidemill.catalog import codec, sidecars, store
-from tidemill.catalog.items import BUILTINS, Source, SourceProgress, SourceTable
+from tidemill.catalog import sidecars, store
+from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import CreateDatabase, CreateTable, Drop, Rename, apply_all
 from tidemill.catalog.source_ops import (
     CreateSource,
@@ -27,7 +27,7 @@ from tidemill.errors import DuplicateObject, SyntaxError_, TidemillError, Undefi
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
 from tidemill.persist.shard import Shard
-from tidemill.types.model import INT4, INT8, TEXT, UINT8, Column, RelationDesc
+from tidemill.types.model import INT4, INT8, UINT8, Column, RelationDesc
 
 ROWS = RelationDesc((Column("counter", INT8, nullable=False),))
 REMAP = RelationDesc((Column("partition", INT4, nullable=False),))
@@ -245,39 +245,6 @@ def test_what_was_found_out_is_kept_and_not_changed() -> None:
     with pytest.raises(TidemillError, match="reads another upstream than before") as told:
         apply_all(state, [LearnSource(source.id, {"topic_id": "B"})], time=5)
     assert told.value.detail == "Its topic id was A; now it is B."
-
-
-def test_the_format_stays() -> None:
-    """Bodies as the first version that had sources wrote them."""
-    source = Source(
-        "u4", "s", "u2", "load-generator", '{"kind":"x"}', "CREATE SOURCE s FROM LOAD GENERATOR COUNTER",
-        ROWS, "u4-7", "upsert", REMAP, "u4-7-remap", 7, 1000, None,
-    )  # fmt: skip
-    column = '{"name":"counter","nullable":false,"type":{"kind":"int8"}}'
-    partition = '{"name":"partition","nullable":false,"type":{"kind":"int4"}}'
-    body = (
-        '{"created":7,"definition":"{\\"kind\\":\\"x\\"}","desc":[' + column + '],'
-        '"envelope":"upsert","format":1,'
-        '"interval_ms":1000,"kind":"source","name":"s","remap_desc":[' + partition + '],'
-        '"remap_shard":"u4-7-remap","retain_history_ms":null,"schema":"u2","shard":"u4-7",'
-        '"sql":"CREATE SOURCE s FROM LOAD GENERATOR COUNTER","type":"load-generator"}'
-    )  # fmt: skip
-    assert codec.encode(source) == body and codec.decode("u4", body) == source
-    table = SourceTable("u5", "b", "u2", "u4", "bids", ROWS, "u5-8", "none", 8, True)
-    body = (
-        '{"created":8,"desc":[' + column + '],"envelope":"none","format":1,"kind":"source_table","name":"b",'
-        '"output":"bids","schema":"u2","shard":"u5-8","source":"u4","subsource":true}'
-    )
-    assert codec.encode(table) == body and codec.decode("u5", body) == table
-    progress = SourceProgress("u6", "p", "u2", "u4", RelationDesc((Column("key", TEXT),)))
-    body = (
-        '{"desc":[{"name":"key","nullable":true,"type":{"kind":"text"}}],"format":1,"kind":"source_progress",'
-        '"name":"p","schema":"u2","source":"u4"}'
-    )
-    assert codec.encode(progress) == body and codec.decode("u6", body) == progress
-    several = replace(source, desc=None, shard=None, envelope=None)
-    assert json.loads(codec.encode(several))["desc"] is None
-    assert codec.decode("u4", codec.encode(several)) == several
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ or is needed."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -29,7 +28,7 @@ from tidemill.catalog.ops import (
     apply_all,
 )
 from tidemill.catalog.state import CatalogState
-from tidemill.errors import DataCorrupted, TidemillError
+from tidemill.errors import TidemillError
 from tidemill.types.model import (
     INT4,
     TEXT,
@@ -216,16 +215,3 @@ def test_items_survive_their_json(types: list[SqlType], name: str) -> None:
         text = codec.encode(item)
         assert codec.decode("u1", text) == item
         assert codec.encode(codec.decode("u1", text)) == text
-
-
-def test_formats_of_items() -> None:
-    old = {"format": 0, "kind": "table", "name": "t", "schema": "u2", "desc": [], "shard": "s"}
-    old |= {"defaults": [], "retain_history_ms": None}
-    assert codec.decode("u9", json.dumps(old)) == Table("u9", "t", "u2", RelationDesc(()), "s", ())
-    with pytest.raises(TidemillError, match=f"format {codec.FORMAT + 1}, this version reads up to"):
-        codec.decode("u9", json.dumps({"format": codec.FORMAT + 1, "kind": "table"}))
-    with pytest.raises(TidemillError, match="does not know: hologram"):
-        codec.decode("u9", json.dumps({"format": codec.FORMAT, "kind": "hologram"}))
-    for garbage in ("", "[]", "{}", '{"format":1,"kind":"table"}', '{"format":"1","kind":"role"}'):
-        with pytest.raises(DataCorrupted, match="catalog item u9 cannot be read"):
-            codec.decode("u9", garbage)

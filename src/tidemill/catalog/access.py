@@ -6,9 +6,8 @@ What was there before there were roles has none, and counts as the default role'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 # In the place of a role: everybody, now and in future.
 PUBLIC = "public"
@@ -59,14 +58,3 @@ class Access:
 
 def access_id(item_id: str) -> str:
     return f"a{item_id[1:]}"
-
-
-def encode_access(access: Access) -> dict[str, object]:
-    """For the catalog's shard (`codec`)."""
-    grants = [{"to": g.to, "privileges": list(g.privileges)} for g in access.grants]
-    return {"on": access.on, "owner": access.owner, "grants": grants}
-
-
-def decode_access(item_id: str, body: Mapping[str, Any]) -> Access:
-    grants = tuple(Grant(g["to"], tuple(g["privileges"])) for g in body["grants"])
-    return Access(item_id, body["on"], body["owner"], grants)

@@ -1,27 +1,33 @@
 """Items as JSON, for the catalog's shard.
 
-A body is `{"format": n, "kind": "...", ...}`. An older format is migrated step by step when it is read
-(`MIGRATIONS[n]` makes n + 1 out of n, on the JSON, so that no old dataclass has to be kept); a newer one,
-or a kind that is not known, is refused: a server that does not understand an item must not serve the others
-as if it were not there. Encoding is canonical (sorted keys), because a body is retracted by value.
+A body is `{"format": n, "kind": "...", ...}` with the fields of the kind's dataclass. A field that has a
+default may be missing: the body is older than the field, or the field is one of OMITTED. So a new field
+needs a default, and nothing here. Any other change is a new format. An older format is migrated step by
+step when it is read (`MIGRATIONS[n]` makes n + 1 out of n, on the JSON, so that no old dataclass has to be
+kept). A newer format, an unknown kind and an unknown field are refused: a server that does not understand
+an item must not serve the others as if it were not there. Encoding is canonical (sorted keys), because a
+body is retracted by value.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
+from operator import attrgetter
+from types import NoneType
+from typing import Any, TypeAlias, cast, get_args, get_origin, get_type_hints
 
-from tidemill.catalog.access import Access, decode_access, encode_access
+from tidemill.catalog.access import Access
 from tidemill.catalog.items import (
     Comment,
     Connection,
     Database,
     Item,
     ItemId,
-    Key,
     MaterializedView,
-    Reference,
     Role,
     Schema,
     Secret,
@@ -33,8 +39,8 @@ from tidemill.catalog.items import (
     Table,
     View,
 )
-from tidemill.errors import DataCorrupted, Internal, Unsupported
-from tidemill.types.model import Column, Kind, RelationDesc, SqlType
+from tidemill.errors import DataCorrupted, Unsupported
+from tidemill.types.model import Column, RelationDesc, SqlType
 
 FORMAT = 1
 
@@ -46,11 +52,40 @@ MIGRATIONS: dict[int, Callable[[Json], Json]] = {
     0: lambda body: {"keys": [], **body} if body.get("kind") == "table" else body,
 }
 
+KINDS: dict[str, type[Item]] = {
+    "access": Access,
+    "comment": Comment,
+    "connection": Connection,
+    "database": Database,
+    "materialized_view": MaterializedView,
+    "parameter": SystemParameter,
+    "role": Role,
+    "schema": Schema,
+    "secret": Secret,
+    "sink": Sink,
+    "source": Source,
+    "source_progress": SourceProgress,
+    "source_table": SourceTable,
+    "table": Table,
+    "view": View,
+}
+_KIND_OF = {item: kind for kind, item in KINDS.items()}
+
+# Fields that are not written while they have their default.
+OMITTED: dict[type, frozenset[str]] = {
+    Table: frozenset({"unsettled_from"}),
+    Source: frozenset({"depends_on", "timeline"}),
+    SourceTable: frozenset({"definition", "sql", "connections"}),
+    SqlType: frozenset({"length", "precision", "scale", "element", "fields"}),
+}
+
 
 def encode(item: Item) -> str:
     """The body of `item`; its id stands beside it in the shard."""
-    kind, fields = _encode(item)
-    return json.dumps({"format": FORMAT, "kind": kind, **fields}, sort_keys=True, separators=(",", ":"))
+    body = _write_fields(type(item), item)
+    del body["id"]
+    body |= {"format": FORMAT, "kind": _KIND_OF[type(item)]}
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 def decode(item_id: ItemId, text: str) -> Item:
@@ -58,8 +93,13 @@ def decode(item_id: ItemId, text: str) -> Item:
         body = json.loads(text)
         if not isinstance(body, dict):
             raise TypeError("not an object")
-        return _decode(item_id, migrate(cast("Json", body)))
-    except (ValueError, KeyError, TypeError) as e:
+        body = migrate(cast("Json", body))
+        kind = KINDS.get(body["kind"])
+        if kind is None:
+            raise _newer(f"catalog item {item_id} is of a kind this version does not know: {body['kind']}")
+        del body["format"], body["kind"]
+        return _read_fields(kind, {**body, "id": item_id})
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise DataCorrupted(
             f"catalog item {item_id} cannot be read", detail=f"{type(e).__name__}: {e}"
         ) from e
@@ -71,349 +111,82 @@ def migrate(body: Json) -> Json:
     if not isinstance(found, int):
         raise TypeError("format is not a number")
     if found > FORMAT:
-        raise Unsupported(
-            f"catalog item has format {found}, this version reads up to {FORMAT}",
-            hint="The data directory was used by a newer version of tidemill; start that one.",
-        )
+        raise _newer(f"catalog item has format {found}, this version reads up to {FORMAT}")
     for n in range(found, FORMAT):
         body = {**MIGRATIONS[n](body), "format": n + 1}
     return body
 
 
-def _encode(item: Item) -> tuple[str, Json]:
-    if isinstance(item, Database):
-        return "database", {"name": item.name}
-    if isinstance(item, Schema):
-        return "schema", {"name": item.name, "database": item.database}
-    if isinstance(item, Table):
-        unsettled = {} if item.unsettled_from is None else {"unsettled_from": item.unsettled_from}
-        return "table", {
-            **unsettled,
-            "name": item.name,
-            "schema": item.schema,
-            "desc": encode_desc(item.desc),
-            "shard": item.shard,
-            "defaults": list(item.defaults),
-            "keys": [{"columns": list(k.columns), "primary": k.primary} for k in item.keys],
-            "retain_history_ms": item.retain_history_ms,
-        }
-    if isinstance(item, View):
-        return "view", {
-            "name": item.name,
-            "schema": item.schema,
-            "sql": item.sql,
-            "desc": encode_desc(item.desc),
-            "depends_on": list(item.depends_on),
-            "references": _encode_references(item.references),
-        }
-    if isinstance(item, MaterializedView):
-        return "materialized_view", {
-            "name": item.name,
-            "schema": item.schema,
-            "sql": item.sql,
-            "desc": encode_desc(item.desc),
-            "shard": item.shard,
-            "created": item.created,
-            "depends_on": list(item.depends_on),
-            "references": _encode_references(item.references),
-            "retain_history_ms": item.retain_history_ms,
-        }
-    if isinstance(item, Source):
-        return "source", {
-            "name": item.name,
-            "schema": item.schema,
-            "type": item.type,
-            "definition": item.definition,
-            "sql": item.sql,
-            "desc": None if item.desc is None else encode_desc(item.desc),
-            "shard": item.shard,
-            "envelope": item.envelope,
-            "remap_desc": encode_desc(item.remap_desc),
-            "remap_shard": item.remap_shard,
-            "created": item.created,
-            "interval_ms": item.interval_ms,
-            "retain_history_ms": item.retain_history_ms,
-            **({"depends_on": list(item.depends_on)} if item.depends_on else {}),
-            **({} if item.timeline is None else {"timeline": item.timeline}),
-        }
-    if isinstance(item, SourceTable):
-        return "source_table", {
-            "name": item.name,
-            "schema": item.schema,
-            "source": item.source,
-            "output": item.output,
-            "desc": encode_desc(item.desc),
-            "shard": item.shard,
-            "envelope": item.envelope,
-            "created": item.created,
-            "subsource": item.subsource,
-            **({} if item.definition is None else {"definition": item.definition, "sql": item.sql}),
-            **({"connections": list(item.connections)} if item.connections else {}),
-        }
-    if isinstance(item, SourceProgress):
-        return "source_progress", {
-            "name": item.name,
-            "schema": item.schema,
-            "source": item.source,
-            "desc": encode_desc(item.desc),
-        }
-    if isinstance(item, Sink):
-        return "sink", {
-            "name": item.name,
-            "schema": item.schema,
-            "type": item.type,
-            "target": item.target,
-            "definition": item.definition,
-            "sql": item.sql,
-            "relation": item.relation,
-            "desc": encode_desc(item.desc),
-            "as_of": item.as_of,
-            "snapshot": item.snapshot,
-            "connections": list(item.connections),
-        }
-    if isinstance(item, Secret):
-        return "secret", {"name": item.name, "schema": item.schema, "version": item.version}
-    if isinstance(item, Connection):
-        return "connection", {
-            "name": item.name,
-            "schema": item.schema,
-            "type": item.type,
-            "options": item.options,
-            "depends_on": list(item.depends_on),
-        }
-    if isinstance(item, Comment):
-        return "comment", {"on": item.on, "column": item.column, "text": item.text}
-    if isinstance(item, Access):
-        return "access", encode_access(item)
-    if isinstance(item, Role):
-        return "role", {
-            "name": item.name,
-            "superuser": item.superuser,
-            "login": item.login,
-            "inherit": item.inherit,
-            "createdb": item.createdb,
-            "createrole": item.createrole,
-            "verifier": item.verifier,
-            "member_of": list(item.member_of),
-        }
-    return "parameter", {"name": item.name, "value": item.value}
-
-
-def _database(i: ItemId, b: Json) -> Item:
-    return Database(i, b["name"])
-
-
-def _comment(i: ItemId, b: Json) -> Item:
-    return Comment(i, b["on"], b["column"], b["text"])
-
-
-def _schema(i: ItemId, b: Json) -> Item:
-    return Schema(i, b["name"], b["database"])
-
-
-def _table(i: ItemId, b: Json) -> Item:
-    return Table(
-        i,
-        b["name"],
-        b["schema"],
-        decode_desc(b["desc"]),
-        b["shard"],
-        tuple(b["defaults"]),
-        tuple(Key(tuple(k["columns"]), k["primary"]) for k in b["keys"]),
-        b["retain_history_ms"],
-        b.get("unsettled_from"),
+def _newer(text: str) -> Unsupported:
+    return Unsupported(
+        text, hint="The data directory was used by a newer version of tidemill; start that one."
     )
 
 
-def _view(i: ItemId, b: Json) -> Item:
-    references = _decode_references(b["references"])
-    return View(
-        i, b["name"], b["schema"], b["sql"], decode_desc(b["desc"]), tuple(b["depends_on"]), references
-    )
+# How a value is written, and how it is read.
+_Form: TypeAlias = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
-def _materialized_view(i: ItemId, b: Json) -> Item:
-    return MaterializedView(
-        i,
-        b["name"],
-        b["schema"],
-        b["sql"],
-        decode_desc(b["desc"]),
-        b["shard"],
-        b["created"],
-        tuple(b["depends_on"]),
-        _decode_references(b["references"]),
-        b["retain_history_ms"],
-    )
-
-
-def _encode_references(references: Sequence[Reference]) -> list[Json]:
-    return [{"name": list(r.name), "id": r.id, "width": r.width} for r in references]
-
-
-def _decode_references(bodies: list[Json]) -> tuple[Reference, ...]:
-    return tuple(Reference(tuple(r["name"]), r["id"], r.get("width")) for r in bodies)
-
-
-def _source(i: ItemId, b: Json) -> Item:
-    return Source(
-        i,
-        b["name"],
-        b["schema"],
-        b["type"],
-        b["definition"],
-        b["sql"],
-        None if b["desc"] is None else decode_desc(b["desc"]),
-        b["shard"],
-        b["envelope"],
-        decode_desc(b["remap_desc"]),
-        b["remap_shard"],
-        b["created"],
-        b["interval_ms"],
-        b["retain_history_ms"],
-        tuple(b.get("depends_on", ())),
-        b.get("timeline"),
-    )
-
-
-def _source_table(i: ItemId, b: Json) -> Item:
-    return SourceTable(
-        i,
-        b["name"],
-        b["schema"],
-        b["source"],
-        b["output"],
-        decode_desc(b["desc"]),
-        b["shard"],
-        b["envelope"],
-        b["created"],
-        b["subsource"],
-        b.get("definition"),
-        b.get("sql"),
-        tuple(b.get("connections", ())),
-    )
-
-
-def _source_progress(i: ItemId, b: Json) -> Item:
-    return SourceProgress(i, b["name"], b["schema"], b["source"], decode_desc(b["desc"]))
-
-
-def _sink(i: ItemId, b: Json) -> Item:
-    return Sink(
-        i,
-        b["name"],
-        b["schema"],
-        b["type"],
-        b["target"],
-        b["definition"],
-        b["sql"],
-        b["relation"],
-        decode_desc(b["desc"]),
-        b["as_of"],
-        b["snapshot"],
-        tuple(b["connections"]),
-    )
-
-
-def _secret(i: ItemId, b: Json) -> Item:
-    return Secret(i, b["name"], b["schema"], b["version"])
-
-
-def _connection(i: ItemId, b: Json) -> Item:
-    return Connection(i, b["name"], b["schema"], b["type"], b["options"], tuple(b["depends_on"]))
-
-
-def _role(i: ItemId, b: Json) -> Item:
-    if "login" not in b:
-        # From before there were attributes: the one role that everybody was.
-        return Role(i, b["name"], b["superuser"])
-    return Role(
-        i,
-        b["name"],
-        b["superuser"],
-        b["login"],
-        b["inherit"],
-        b["createdb"],
-        b["createrole"],
-        b["verifier"],
-        tuple(b["member_of"]),
-    )
-
-
-def _parameter(i: ItemId, b: Json) -> Item:
-    return SystemParameter(i, b["name"], b["value"])
-
-
-_DECODERS: dict[str, Callable[[ItemId, Json], Item]] = {
-    "database": _database,
-    "schema": _schema,
-    "table": _table,
-    "view": _view,
-    "materialized_view": _materialized_view,
-    "source": _source,
-    "source_table": _source_table,
-    "source_progress": _source_progress,
-    "sink": _sink,
-    "secret": _secret,
-    "connection": _connection,
-    "comment": _comment,
-    "access": decode_access,
-    "role": _role,
-    "parameter": _parameter,
-}
-
-
-def _decode(item_id: ItemId, body: Json) -> Item:
-    decoder = _DECODERS.get(body["kind"])
-    if decoder is None:
-        raise Unsupported(
-            f"catalog item {item_id} is of a kind this version does not know: {body['kind']}",
-            hint="The data directory was used by a newer version of tidemill; start that one.",
-        )
-    return decoder(item_id, body)
-
-
-def encode_desc(desc: RelationDesc) -> list[Json]:
-    """A list of columns; those that no query sees are marked."""
-    hidden = [{**_encode_column(c), "hidden": True} for c in desc.hidden]
-    return [*(_encode_column(c) for c in desc.columns), *hidden]
-
-
-def decode_desc(columns: list[Json]) -> RelationDesc:
-    shown = tuple(_decode_column(c) for c in columns if not c.get("hidden"))
-    return RelationDesc(shown, tuple(_decode_column(c) for c in columns if c.get("hidden")))
-
-
-def _encode_column(column: Column) -> Json:
-    return {"name": column.name, "type": encode_type(column.type), "nullable": column.nullable}
-
-
-def _decode_column(body: Json) -> Column:
-    return Column(body["name"], decode_type(body["type"]), body["nullable"])
-
-
-def encode_type(t: SqlType) -> Json:
-    """Only what differs from a plain type is written."""
-    body: Json = {"kind": t.kind.value}
-    for name in ("length", "precision", "scale"):
-        value = getattr(t, name)
-        if value is not None:
-            body[name] = value
-    if t.element is not None:
-        body["element"] = encode_type(t.element)
-    if t.fields:
-        body["fields"] = [_encode_column(c) for c in t.fields]
+def _write_fields(kind: type[Any], value: Any) -> Json:
+    body: Json = {}
+    for name, (default, (write, _)) in _fields(kind).items():
+        field = getattr(value, name)
+        if default is MISSING or field != default:
+            body[name] = write(field)
     return body
 
 
-def decode_type(body: Json) -> SqlType:
-    if unknown := body.keys() - {"kind", "length", "precision", "scale", "element", "fields"}:
-        raise Internal(f"type modifiers that this version does not know: {sorted(unknown)}")
-    return SqlType(
-        Kind(body["kind"]),
-        body.get("length"),
-        body.get("precision"),
-        body.get("scale"),
-        decode_type(body["element"]) if "element" in body else None,
-        tuple(_decode_column(c) for c in body.get("fields", [])),
-    )
+def _read_fields(kind: type[Any], body: Json) -> Any:
+    known = _fields(kind)
+    if unknown := body.keys() - known:
+        raise _newer(f"{kind.__name__} has fields that this version does not know: {sorted(unknown)}")
+    return kind(**{name: known[name][1][1](value) for name, value in body.items()})
+
+
+@cache
+def _fields(kind: type[Any]) -> dict[str, tuple[Any, _Form]]:
+    """The fields that are part of what a value is, each with the value that is not written."""
+    hints = get_type_hints(kind)
+    omitted = OMITTED.get(kind, frozenset())
+    return {
+        f.name: (f.default if f.name in omitted else MISSING, _form(hints[f.name]))
+        for f in fields(kind)
+        if f.compare
+    }
+
+
+def _form(hint: Any) -> _Form:
+    """The form of values of a type."""
+    if hint is RelationDesc:
+        return _write_desc, _read_desc
+    if get_origin(hint) is tuple:
+        write, read = _form(get_args(hint)[0])
+        return lambda value: [write(v) for v in value], lambda body: tuple([read(b) for b in body])
+    if NoneType in get_args(hint):
+        write, read = _form(get_args(hint)[0])
+        return (
+            lambda value: None if value is None else write(value),
+            lambda body: None if body is None else read(body),
+        )
+    if is_dataclass(hint):
+        kind = cast("type[Any]", hint)
+        return partial(_write_fields, kind), partial(_read_fields, kind)
+    return (attrgetter("value"), hint) if issubclass(hint, Enum) else (_itself, _itself)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _write_desc(desc: RelationDesc) -> list[Json]:
+    """One list; columns that no query sees are marked."""
+    hidden = [{**_write_fields(Column, c), "hidden": True} for c in desc.hidden]
+    return [*(_write_fields(Column, c) for c in desc.columns), *hidden]
+
+
+def _read_desc(body: list[Json]) -> RelationDesc:
+    columns: dict[bool, list[Column]] = {False: [], True: []}
+    for column in body:
+        hidden = bool(column.pop("hidden", False))
+        columns[hidden].append(_read_fields(Column, column))
+    return RelationDesc(tuple(columns[False]), tuple(columns[True]))
