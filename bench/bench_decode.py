@@ -19,7 +19,7 @@ import pyarrow as pa
 from google.protobuf import message_factory
 
 from bench.report import Figure
-from tidemill.decode.avro import AvroDecoder
+from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoder
 from tidemill.decode.csv import CsvDecoder
 from tidemill.decode.json import JsonDecoder

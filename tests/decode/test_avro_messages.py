@@ -16,7 +16,9 @@ import pytest
 from avro_world import encode, plain, varint
 
 from tidemill.decode import gather
-from tidemill.decode.avro import AvroDecoder, SchemaError, columns_of, parse_schema
+from tidemill.decode.avro.columns import columns_of
+from tidemill.decode.avro.decoder import AvroDecoder
+from tidemill.decode.avro.schema import SchemaError, parse_schema
 from tidemill.decode.contract import with_original
 from tidemill.decode.formats import open_decoder
 from tidemill.types.wire.calendar import TIMESTAMP_INFINITY, TIMESTAMP_MINUS_INFINITY

@@ -23,7 +23,7 @@ from avro_world import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.decode.avro import AvroDecoder
+from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoded
 from tidemill.types.arrow import arrow_type
 

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from tidemill.decode import json as json_format
-from tidemill.decode.avro import columns_of, parse_schema
 from tidemill.decode.avro import schema as avro_schema
+from tidemill.decode.avro.columns import columns_of
 from tidemill.decode.avro.items import MAX_EMPTY_ITEMS
+from tidemill.decode.avro.schema import parse_schema
 from tidemill.decode.contract import MAX_MESSAGE_BYTES, MAX_SHOWN_BYTES
+from tidemill.decode.debezium.logical_types import LOGICAL_TYPES, VARIABLE_DECIMAL
 from tidemill.decode.protobuf import columns_of as protobuf_columns
 from tidemill.decode.protobuf import compiled, find_message
 
@@ -76,7 +78,7 @@ def test_logical_types() -> None:
 
 
 def test_debezium_types() -> None:
-    bases = avro_schema._DEBEZIUM  # pyright: ignore[reportPrivateUsage]
+    bases = {name: logical.base for name, logical in LOGICAL_TYPES.items()}
     told: set[str] = set()
     for left, right in table(section("AVRO"), "`connect.name`"):
         if left.startswith("others"):
@@ -84,11 +86,11 @@ def test_debezium_types() -> None:
         for name in quoted(left):
             told.add(name)
             schema: Any = {"type": bases.get(name), "connect.name": name}
-            if name == avro_schema.VARIABLE_DECIMAL:
+            if name == VARIABLE_DECIMAL:
                 fields = [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}]
                 schema = {"type": "record", "name": "V", "connect.name": name, "fields": fields}
             assert avro_type(schema) == quoted(right)[0], name
-    assert told == {avro_schema.VARIABLE_DECIMAL, *bases}
+    assert told == {VARIABLE_DECIMAL, *bases}
 
 
 def test_protobuf_types() -> None:

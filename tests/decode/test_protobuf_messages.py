@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import descriptor_pb2, message_factory
 from proto_world import files
 
-from tidemill.decode.avro import SchemaError
+from tidemill.decode.avro.schema import SchemaError
 from tidemill.decode.formats import open_decoder
 from tidemill.decode.protobuf import ProtobufDecoder, columns_of, compiled, find_message, message_at
 from tidemill.decode.resolve import (

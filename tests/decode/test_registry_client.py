@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tidemill.decode import registry as module
-from tidemill.decode.avro import AvroDecoder, SchemaError
+from tidemill.decode.avro.decoder import AvroDecoder
+from tidemill.decode.avro.schema import SchemaError
 from tidemill.decode.registry import Registry, RegistryError
 from tidemill.decode.resolve import LATEST, Strategy, avro_registered, protobuf_registered, subject_of
 from tidemill.dev.certificates import Certificates, make_certificates

@@ -13,8 +13,8 @@ from engine.asking import run, until
 from support.debezium import Debezium, SchemaRegistry
 from support.kafka import Kafka
 from support.server import ServerProcess
+from tidemill.decode.debezium.placeholders import PLACEHOLDER
 from tidemill.envelope.unavailable import UNKNOWN_TEXT
-from tidemill.sources.kafka.toast import PLACEHOLDER
 
 TABLE = "upserted"
 # Too long for its row: PostgreSQL keeps it elsewhere, and leaves it out of updates that do not touch it.

@@ -19,14 +19,15 @@ import pyarrow as pa
 import pytest
 
 from kafka.kafka_decoders import spec
-from tidemill.decode.avro import AvroDecoder
+from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoder
+from tidemill.decode.debezium.avro_changes import AvroChanges
+from tidemill.decode.debezium.json_changes import bare_keys
+from tidemill.decode.debezium.narrow_schema import narrowed
+from tidemill.decode.debezium.placeholders import PLACEHOLDER, filled
 from tidemill.decode.json import JsonDecoder
-from tidemill.sources.kafka.debezium import AvroChanges, narrowed
-from tidemill.sources.kafka.debezium_json import bare_keys
 from tidemill.sources.kafka.layout import plan
 from tidemill.sources.kafka.messages import Messages, Rows
-from tidemill.sources.kafka.toast import PLACEHOLDER, filled
 from tidemill.types.json import canonical_json
 
 DATA = Path(__file__).parent / "data"

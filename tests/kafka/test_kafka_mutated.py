@@ -13,7 +13,7 @@ import pytest
 
 from kafka.kafka_decoders import spec
 from kafka.test_kafka_debezium import Writers, captured, latest, told
-from tidemill.decode.avro import AvroDecoder
+from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoder
 from tidemill.decode.json import JsonDecoder
 from tidemill.sources.kafka.layout import plan

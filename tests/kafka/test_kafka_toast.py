@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka.test_kafka_debezium import json_rows
+from tidemill.decode.debezium.placeholders import PLACEHOLDER
 from tidemill.envelope.keys import Shape
 from tidemill.envelope.upsert import Found, upsert
 from tidemill.ingest.exchange import partition_by_key
-from tidemill.sources.kafka.toast import PLACEHOLDER
 from tidemill.types.model import BYTEA, JSONB, Column, RelationDesc
 
 DESC = RelationDesc((Column("key", JSONB), Column("data", JSONB)), (Column("mz_key", BYTEA),))

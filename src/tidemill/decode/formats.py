@@ -10,7 +10,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from tidemill.decode.avro import AvroDecoder
+from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoder
 from tidemill.decode.csv import CsvDecoder
 from tidemill.decode.json import JsonDecoder

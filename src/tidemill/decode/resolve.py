@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.decode.avro import columns_of as avro_columns
-from tidemill.decode.avro import parse_schema
+from tidemill.decode.avro.columns import columns_of as avro_columns
+from tidemill.decode.avro.schema import parse_schema
 from tidemill.decode.formats import open_decoder
 from tidemill.decode.protobuf import columns_of as protobuf_columns
 from tidemill.decode.protobuf import compiled, find_message, first_message

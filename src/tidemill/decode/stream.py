@@ -26,7 +26,8 @@ from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import SEAL_BROKEN, InvalidMessage
 from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, Time
 from tidemill.cdcv2.wording import Malformed, brief, progress_record, sentence, whole
-from tidemill.decode.avro import columns_of, parse_schema
+from tidemill.decode.avro.columns import columns_of
+from tidemill.decode.avro.schema import parse_schema
 from tidemill.decode.contract import MAX_MESSAGE_BYTES
 from tidemill.decode.registry import Registry
 from tidemill.errors import InvalidValue, TidemillError, Unsupported

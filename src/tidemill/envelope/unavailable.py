@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidemill.decode.debezium.placeholders import filled
 from tidemill.envelope.keys import Shape
 from tidemill.envelope.order import failures
-from tidemill.sources.kafka.toast import filled
 from tidemill.types.identity import leaders
 from tidemill.types.kernels import pc
 

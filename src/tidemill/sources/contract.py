@@ -24,7 +24,7 @@ from tidemill.types.model import UINT8, Column, RelationDesc
 OFFSET_COLUMN = "mz_offset"  # int64: the record's number in its partition (keyed outputs)
 TOMBSTONE_COLUMN = "mz_tombstone"  # bool: the record deletes its key (keyed outputs)
 # list<int32>: positions of columns whose value the upstream did not send because it did not change; -1 - p
-# for a jsonb column p that only lacks members (`sources.kafka.toast`). Only in batches that have any.
+# for a jsonb column p that only lacks members (`decode.debezium.placeholders`). Only in batches that need it.
 UNAVAILABLE_COLUMN = "mz_unavailable"
 # binary, a hidden column of relations whose records can fail: which slot of errors a row stands in. Null for
 # rows of keys that could be read.

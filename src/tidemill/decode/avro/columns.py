@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.decode.avro.schema import (
-    VARIABLE_DECIMAL,
     Array,
     Enumeration,
     Fixed,
@@ -24,6 +23,7 @@ from tidemill.decode.avro.schema import (
     branch_name,
     place,
 )
+from tidemill.decode.debezium.logical_types import LOGICAL_TYPES, VARIABLE_DECIMAL
 from tidemill.types.arrow import NUMERIC_PRECISION
 from tidemill.types.model import (
     BOOL,
@@ -34,7 +34,6 @@ from tidemill.types.model import (
     INT4,
     INT8,
     INTERVAL,
-    JSONB,
     NUMERIC,
     TEXT,
     TIME,
@@ -72,14 +71,7 @@ _SEMANTICS = {
     "local-timestamp-micros": TIMESTAMP,
     "uuid": UUID,
     "duration": INTERVAL,
-    "io.debezium.time.Date": DATE,
-    "io.debezium.time.Time": TIME,
-    "io.debezium.time.MicroTime": TIME,
-    "io.debezium.time.Timestamp": TIMESTAMP,
-    "io.debezium.time.MicroTimestamp": TIMESTAMP,
-    "io.debezium.time.ZonedTimestamp": TIMESTAMPTZ,
-    "io.debezium.data.Uuid": UUID,
-    "io.debezium.data.Json": JSONB,
+    **{name: logical.type for name, logical in LOGICAL_TYPES.items()},
     VARIABLE_DECIMAL: NUMERIC,
 }
 

@@ -3,12 +3,11 @@ names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tidemill.decode.avro.columns import sql_type
-from tidemill.decode.avro.debezium import JsonText, ZonedText, infinities
 from tidemill.decode.avro.schema import Fixed, Primitive
 from tidemill.decode.binaries import ByteForm, DecimalBytes, Duration, Raw, Text, UuidText
+from tidemill.decode.debezium.avro_types import TEXT_FORMS, infinities
+from tidemill.decode.debezium.logical_types import LOGICAL_TYPES
 from tidemill.decode.numbers import (
     DAYS,
     DOUBLE,
@@ -25,23 +24,13 @@ from tidemill.types.model import UUID
 # What a number counts, and in which unit: within a family the writer's unit is turned into the reader's.
 _TIMES = {
     "date": ("date", "days"),
-    "io.debezium.time.Date": ("date", "days"),
     "time-millis": ("time", "millis"),
     "time-micros": ("time", "micros"),
-    "io.debezium.time.Time": ("time", "millis"),
-    "io.debezium.time.MicroTime": ("time", "micros"),
     "timestamp-millis": ("timestamp", "millis"),
     "timestamp-micros": ("timestamp", "micros"),
     "local-timestamp-millis": ("timestamp", "millis"),
     "local-timestamp-micros": ("timestamp", "micros"),
-    "io.debezium.time.Timestamp": ("timestamp", "millis"),
-    "io.debezium.time.MicroTimestamp": ("timestamp", "micros"),
-}
-# Made for each field: what learns, learns what its own field is like.
-_DEBEZIUM_TEXTS: dict[str, Callable[[], ByteForm]] = {
-    "io.debezium.time.ZonedTimestamp": ZonedText,
-    "io.debezium.data.Uuid": UuidText,
-    "io.debezium.data.Json": JsonText,
+    **{name: logical.counts for name, logical in LOGICAL_TYPES.items() if logical.counts is not None},
 }
 
 
@@ -62,7 +51,7 @@ def whole_form(writer: Primitive, reader: Primitive) -> Whole:
         return DAYS
     if family == "time":
         return TIME_MILLIS if unit == "millis" else TIME_MICROS
-    if name.startswith("io.debezium"):
+    if name in LOGICAL_TYPES:
         return timestamp_form(millis=unit == "millis", zoned=False, special=infinities(unit))
     return timestamp_form(millis=unit == "millis", zoned=not name.startswith("local"))
 
@@ -78,4 +67,4 @@ def bytes_form(reader: Primitive | Fixed) -> ByteForm:
         return Duration()
     if semantic.name == "uuid":
         return Raw(UUID) if isinstance(reader, Fixed) else UuidText()
-    return _DEBEZIUM_TEXTS[semantic.name]()
+    return TEXT_FORMS[semantic.name]()

@@ -12,7 +12,6 @@ error in those.
 from __future__ import annotations
 
 from tidemill.decode.avro.columns import is_nullable, sql_type, values_of
-from tidemill.decode.avro.debezium import VariableDecimalNode
 from tidemill.decode.avro.defaults import default_value
 from tidemill.decode.avro.forms import bytes_form, whole_form
 from tidemill.decode.avro.nested import ArrayNode, BranchNode, MapNode, RecordNode, UnionNode
@@ -45,6 +44,7 @@ from tidemill.decode.avro.schema import (
     branch_name,
 )
 from tidemill.decode.avro.skip import skipping
+from tidemill.decode.debezium.avro_types import VariableDecimalNode
 from tidemill.decode.numbers import DOUBLE, SINGLE
 from tidemill.decode.reader import Unreadable
 from tidemill.types.arrow import arrow_type

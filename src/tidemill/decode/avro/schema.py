@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from tidemill.decode.debezium.logical_types import LOGICAL_TYPES, VARIABLE_DECIMAL
 from tidemill.errors import TidemillError
 
 # A schema's text. Registries take larger ones; what is read with it would have more columns than a table may.
@@ -310,18 +311,6 @@ _LOGICAL = {
     "local-timestamp-micros": "long",
     "uuid": "string",
 }
-# What Debezium calls its own types, which it writes without a logical type.
-_DEBEZIUM = {
-    "io.debezium.time.Date": "int",
-    "io.debezium.time.Time": "int",
-    "io.debezium.time.MicroTime": "long",
-    "io.debezium.time.Timestamp": "long",
-    "io.debezium.time.MicroTimestamp": "long",
-    "io.debezium.time.ZonedTimestamp": "string",
-    "io.debezium.data.Uuid": "string",
-    "io.debezium.data.Json": "string",
-}
-VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 
 
 def _semantic(tree: Mapping[str, Any], kind: str) -> Semantic | None:
@@ -331,7 +320,7 @@ def _semantic(tree: Mapping[str, Any], kind: str) -> Semantic | None:
     if isinstance(logical, str) and _LOGICAL.get(logical) == kind:
         return Semantic(logical)
     connect = tree.get("connect.name")
-    if isinstance(connect, str) and _DEBEZIUM.get(connect) == kind:
+    if isinstance(connect, str) and connect in LOGICAL_TYPES and LOGICAL_TYPES[connect].base == kind:
         return Semantic(connect)
     return None
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, cast
 
+from tidemill.decode.debezium.avro_changes import MISSING_AFTER
 from tidemill.errors import DatatypeMismatch, DuplicateObject, SyntaxError_, TidemillError, UndefinedObject
 from tidemill.sources.contract import KEY_SLOT_COLUMN, Gauge, Output
 from tidemill.types.model import (
@@ -153,7 +154,7 @@ def _debezium(
     after = next((column for column in value_columns if column.name == "after"), None)
     if after is None or after.type.kind is not Kind.RECORD:
         raise DatatypeMismatch(
-            "'after' column missing from debezium input",
+            MISSING_AFTER,
             hint="ENVELOPE DEBEZIUM UPSERT reads what Debezium writes without the transformation "
             "ExtractNewRecordState. For its result there is ENVELOPE UPSERT.",
         )

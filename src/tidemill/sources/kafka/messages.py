@@ -21,6 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import Decoded, Decoder, legible, shortened, with_original
+from tidemill.decode.debezium.avro_changes import AvroChanges
+from tidemill.decode.debezium.json_changes import JsonChanges, bare_keys
+from tidemill.decode.record_values import PlainValues, ValueReader, Values
 from tidemill.errors import Internal
 from tidemill.sources.contract import (
     KEY_SLOT_COLUMN,
@@ -29,11 +32,8 @@ from tidemill.sources.contract import (
     TRUNCATE_COLUMN,
     UNAVAILABLE_COLUMN,
 )
-from tidemill.sources.kafka.debezium import AvroChanges
-from tidemill.sources.kafka.debezium_json import JsonChanges, bare_keys
 from tidemill.sources.kafka.headers import header_column
 from tidemill.sources.kafka.layout import HEADERS, Envelope, Include, Layout
-from tidemill.sources.kafka.values import PlainValues, ValueReader, Values
 from tidemill.types import wide
 from tidemill.types.arrow import ERROR_COLUMN, arrow_type, storage_schema
 from tidemill.types.columns import valid_mask

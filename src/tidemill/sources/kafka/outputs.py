@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.decode.contract import Decoder, legible
+from tidemill.decode.debezium.narrow_schema import narrowed
 from tidemill.decode.formats import open_decoder
 from tidemill.sources.contract import Output
 from tidemill.sources.kafka.consume import Wanted
-from tidemill.sources.kafka.debezium import narrowed
 from tidemill.sources.kafka.layout import Envelope, Layout, plan
 from tidemill.sources.kafka.messages import Rows
 from tidemill.sources.stream_rows import StreamRows, stream_output

@@ -1,7 +1,7 @@
 """What the values of records say: the columns of a row, that there is none, or more.
 
 An envelope decides how a value is read: as it stands (`PlainValues`), or as a change that Debezium describes
-(`debezium`). Called by `messages` in the tasks.
+(`debezium`). Called by `sources.kafka` in the tasks.
 """
 
 from __future__ import annotations

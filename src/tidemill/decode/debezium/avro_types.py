@@ -7,7 +7,7 @@ change from release to release, and are out of range here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 
@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.avro.plan import Leaf
-from tidemill.decode.binaries import Text, scaled, unscaled
+from tidemill.decode.binaries import ByteForm, Text, UuidText, scaled, unscaled
 from tidemill.decode.cursor import Cursor, zigzag
+from tidemill.decode.debezium.placeholders import PLACEHOLDER
 from tidemill.decode.json import JsonColumns, canonical_value
 from tidemill.decode.merge import merge
 from tidemill.decode.numbers import INT
@@ -36,10 +37,6 @@ from tidemill.types.wire.calendar import (
     days_in_month,
 )
 from tidemill.types.wire.input_times import parse_timestamp
-
-# What stands for a value that PostgreSQL keeps apart and did not send, for it has not changed. As jsonb, a
-# string of it.
-UNAVAILABLE = "__debezium_unavailable_value"
 
 _MICRO_INFINITIES = {
     9_223_372_036_825_200_000: TIMESTAMP_INFINITY,
@@ -69,7 +66,7 @@ class JsonText:
 
     def value(self, raw: bytes) -> str:
         text = Text().value(raw)
-        if text == UNAVAILABLE:
+        if text == PLACEHOLDER:
             return f'"{text}"'
         found = canonical_value(text)
         if isinstance(found, TidemillError):
@@ -126,6 +123,13 @@ def _far_micros(text: str, found: re.Match[str]) -> int:
         raise Unreadable(f'timestamp out of range: "{text}"')
     return micros
 
+
+# Made for each field: what learns, learns what its own field is like.
+TEXT_FORMS: dict[str, Callable[[], ByteForm]] = {
+    "io.debezium.time.ZonedTimestamp": ZonedText,
+    "io.debezium.data.Uuid": UuidText,
+    "io.debezium.data.Json": JsonText,
+}
 
 # 15 bytes are below 38 digits.
 _SAFE_BYTES = 15

@@ -1,6 +1,6 @@
 """Large values that PostgreSQL did not send because an update left them unchanged (TOAST).
 
-Debezium writes a placeholder in their place. In Avro it is a column's value (`debezium`); in JSON it is a
+Debezium writes a placeholder in their place. In Avro it is a column's value (`avro_changes`); in JSON it is a
 member of the row, which is one jsonb: `filled` puts the members of the key's row before in their place.
 Called by the envelope, which knows that row.
 """

@@ -1,5 +1,5 @@
 """The changes that Debezium writes in Avro, as far as DEBEZIUM UPSERT needs them: `after`, and whether `op`
-is a truncate. `debezium_json` does the same for JSON.
+is a truncate. `json_changes` does the same for JSON.
 
 PostgreSQL does not send a large value that an update left unchanged; Debezium writes a placeholder in its
 place. Such columns are marked here, and the envelope takes the value from the old row.
@@ -8,21 +8,21 @@ place. Such columns are marked here, and the envelope takes the value from the o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import Decoder
-from tidemill.sources.kafka.toast import MAP_TEXT, NUMBERS, PLACEHOLDER, UUID
-from tidemill.sources.kafka.values import Values
+from tidemill.decode.debezium.placeholders import MAP_TEXT, NUMBERS, PLACEHOLDER, UUID
+from tidemill.decode.record_values import Values
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.nested import list_parts, map_parts, struct_parts
 
 TRUNCATE = "t"
+# A text that clients match.
+MISSING_AFTER = "'after' column missing from debezium input"
 
 # Elements of arrays whose placeholder is spelt out.
 _SPELT_OUT = (Kind.INT4, Kind.INT8, Kind.DATE)
@@ -112,73 +112,3 @@ def _spelt_out(offsets: np.ndarray, elements: pa.Array) -> np.ndarray:
 
 def _true(found: pa.Array) -> np.ndarray:
     return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
-
-
-def narrowed(form: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The format with a reader's schema that has nothing of the envelope but `after` and `op`: the decoder
-    then steps over `before` and `source`, which are most of a message. Only where writers' schemas come from
-    a registry; without one the reader's schema is the writer's."""
-    if form["format"] != "avro" or not form.get("registry"):
-        return form
-    schema = json.loads(form["schema"])
-    if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "record":
-        return form
-    envelope = cast("dict[str, Any]", schema)
-    # `after` mostly refers to the record that `before` defines: the first mention must bring the definition.
-    named: dict[str, Any] = {}
-    for field in envelope["fields"]:
-        _collect(field["type"], named)
-    seen: set[str] = set()
-    fields = [
-        {**field, "type": _defined(field["type"], named, seen)}
-        for field in envelope["fields"]
-        if field["name"] in ("after", "op")
-    ]
-    return {**form, "schema": json.dumps({**envelope, "fields": fields})}
-
-
-_NAMED = ("record", "enum", "fixed")
-
-
-def _collect(schema: Any, named: dict[str, Any]) -> None:
-    """The named types that a schema defines, by the names under which they are mentioned."""
-    if isinstance(schema, list):
-        for branch in cast("list[Any]", schema):
-            _collect(branch, named)
-    elif isinstance(schema, dict):
-        of = cast("dict[str, Any]", schema)
-        if of.get("type") in _NAMED:
-            for name in _names(of):
-                named.setdefault(name, of)
-            for field in of.get("fields", ()):
-                _collect(field["type"], named)
-        else:
-            for inner in ("type", "items", "values"):
-                _collect(of.get(inner), named)
-
-
-def _names(of: Mapping[str, Any]) -> set[str]:
-    name = str(of["name"])
-    space = of.get("namespace")
-    return {name, name.rpartition(".")[2], f"{space}.{name}" if space and "." not in name else name}
-
-
-def _defined(schema: Any, named: Mapping[str, Any], seen: set[str]) -> Any:
-    """The schema with each named type defined where it is first mentioned, and only there."""
-    if isinstance(schema, list):
-        return [_defined(branch, named, seen) for branch in cast("list[Any]", schema)]
-    if isinstance(schema, str):
-        if schema in seen or schema not in named:
-            return schema
-        return _defined(named[schema], named, seen)
-    of = cast("dict[str, Any]", schema)
-    if of.get("type") in _NAMED:
-        if _names(of) & seen:
-            return of["name"]
-        seen |= _names(of)
-        if "fields" not in of:
-            return of
-        fields = [{**field, "type": _defined(field["type"], named, seen)} for field in of["fields"]]
-        return {**of, "fields": fields}
-    inner = {n: _defined(of[n], named, seen) for n in ("type", "items", "values") if n in of}
-    return {**of, **inner}

@@ -14,12 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import Decoder
-from tidemill.sources.kafka.debezium import TRUNCATE
-from tidemill.sources.kafka.toast import TRACES, lacks
-from tidemill.sources.kafka.values import Values
+from tidemill.decode.debezium.avro_changes import MISSING_AFTER, TRUNCATE
+from tidemill.decode.debezium.placeholders import TRACES, lacks
+from tidemill.decode.record_values import Values
 from tidemill.types.kernels import pc
-
-MISSING_AFTER = "'after' column missing from debezium input"
 
 # Numbers stay as they are spelt: they are compared, and may have more digits than Python converts.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)

@@ -1,0 +1,35 @@
+"""The types that Debezium's converters add to Avro: by `connect.name`, where Avro has no logical type.
+
+Read by `decode.avro`: `schema` finds them in a schema, `columns` takes their SQL types, `forms` how they are
+read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.types.model import DATE, JSONB, TIME, TIMESTAMP, TIMESTAMPTZ, UUID, SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalType:
+    """`base` is the Avro type below it; on another one the name means nothing. `counts`: of a number, what it
+    counts and in which unit."""
+
+    base: str
+    type: SqlType
+    counts: tuple[str, str] | None = None
+
+
+LOGICAL_TYPES = {
+    "io.debezium.time.Date": LogicalType("int", DATE, ("date", "days")),
+    "io.debezium.time.Time": LogicalType("int", TIME, ("time", "millis")),
+    "io.debezium.time.MicroTime": LogicalType("long", TIME, ("time", "micros")),
+    "io.debezium.time.Timestamp": LogicalType("long", TIMESTAMP, ("timestamp", "millis")),
+    "io.debezium.time.MicroTimestamp": LogicalType("long", TIMESTAMP, ("timestamp", "micros")),
+    "io.debezium.time.ZonedTimestamp": LogicalType("string", TIMESTAMPTZ),
+    "io.debezium.data.Uuid": LogicalType("string", UUID),
+    "io.debezium.data.Json": LogicalType("string", JSONB),
+}
+# A record of a scale and of digits: numeric without precision.
+VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
