@@ -3,8 +3,8 @@ stop.
 
 `main` returns the exit status: 0 after SIGTERM or Ctrl-C, 1 when it could not start or the data directory
 was taken over. Order of starting: the data directory (so that a second server is refused before it
-listens), the ports, Spark behind them. Order of stopping: the ports (statements get a moment to end),
-queued commits, the directory's release, Spark.
+listens), the ports, Spark behind them. A new data directory is made only when both ports are free. Order of
+stopping: the ports (statements get a moment to end), queued commits, the directory's release, Spark.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import os
 import signal
 import time
 from typing import TYPE_CHECKING
 
 from tidemill.config import Config
-from tidemill.errors import TidemillError, Unavailable
+from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
     from tidemill.server.tls import Tls
@@ -61,6 +62,7 @@ async def _serve(config: Config, began: float) -> int:
     from tidemill.server.loop_lag import LoopLag
     from tidemill.server.pgwire.auth import authentication
     from tidemill.server.pgwire.listener import Listener
+    from tidemill.server.ports import cannot_listen, check_address
 
     tls = None
     if config.tls_cert:
@@ -76,10 +78,16 @@ async def _serve(config: Config, began: float) -> int:
         with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending already
             loop.call_soon_threadsafe(end, error)
 
+    if not (os.path.isdir(config.data_dir) and os.listdir(config.data_dir)):
+        # A server that cannot start leaves nothing behind. Where data is there already, another server may
+        # hold it, ports and all: then the error about the directory says more.
+        check_address(config.sql_addr, "SQL", "--sql-addr")
+        check_address(config.http_addr, "HTTP", "--http-addr")
     engine = await asyncio.to_thread(TidemillEngine.open, config, on_fatal=on_fatal)
     lag = LoopLag()
     listener: Listener | None = None
     http = None
+    ready = False
     try:
         for number in _SIGNALS:
             loop.add_signal_handler(number, _signalled, loop, number, end)
@@ -96,16 +104,14 @@ async def _serve(config: Config, began: float) -> int:
         try:
             sql_port = await listener.start(config.sql_addr.host, config.sql_addr.port)
         except OSError as e:
-            raise Unavailable(
-                f"cannot listen for SQL on {config.sql_addr}: {e.strerror or e}",
-                hint="Stop the program that uses the port, or choose another with --sql-addr.",
-            ) from e
+            raise cannot_listen(config.sql_addr, "SQL", "--sql-addr", e) from e
         sql = config.sql_addr._replace(port=sql_port)
         http = await serve_http(
             engine, config.http_addr, hosts=config.http_hosts, sql=sql, gate=gate, tls=tls
         )
         lag.start()
         await asyncio.to_thread(engine.environment.announce, {"SQL": str(sql), "HTTP": str(http.address)})
+        ready = True
         log.info(
             "ready for SQL on %s and HTTP on %s after %.1f s; data in %s",
             sql,
@@ -126,7 +132,8 @@ async def _serve(config: Config, began: float) -> int:
         if listener is not None:
             await listener.stop()
         await asyncio.to_thread(engine.close)
-        log.info("stopped; the event loop was at most %.0f ms late", lag.worst * 1000)
+        if ready:
+            log.info("stopped; the event loop was at most %.0f ms late", lag.worst * 1000)
 
 
 def _reload(tls: Tls) -> None:

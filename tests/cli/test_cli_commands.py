@@ -115,6 +115,25 @@ def test_a_port_in_use_is_found() -> None:
     assert "--sql-addr" in found.hint
 
 
+@pytest.mark.parametrize(("flag", "protocol"), [("--sql-addr", "SQL"), ("--http-addr", "HTTP")])
+def test_a_server_whose_port_is_in_use_leaves_nothing_behind(
+    tmp_path: Path, flag: str, protocol: str
+) -> None:
+    free = {"--sql-addr": "127.0.0.1:0", "--http-addr": "127.0.0.1:0"}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        addresses = [word for pair in (free | {flag: address}).items() for word in pair]
+        run = tidemill("serve", "--data-dir", str(tmp_path / "data"), *addresses)
+    assert run.returncode == 1
+    said = run.stdout + run.stderr
+    assert f"cannot listen for {protocol} on {address}: Address already in use" in said
+    assert f"choose another with {flag}" in said
+    assert "stopped" not in said and "Traceback" not in said
+    assert not any(tmp_path.iterdir())
+
+
 def test_doctor_looks_at_the_ports_that_are_asked_for(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 from collections.abc import Generator, Iterable
@@ -25,6 +24,7 @@ from tidemill.server.http.limits import (
     SHUTDOWN_SECONDS,
 )
 from tidemill.server.http.protocols import HttpProtocol, WebSocketProtocol
+from tidemill.server.ports import cannot_listen
 from tidemill.server.tls import Tls
 
 
@@ -106,7 +106,7 @@ def _listen(address: Address) -> socket.socket:
         )[0]
         sock = socket.socket(family, kind, protocol)
     except OSError as e:
-        raise Unavailable(f"cannot listen for HTTP on {address}: {e.strerror or e}") from e
+        raise cannot_listen(address, "HTTP", "--http-addr", e) from e
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Connections inherit it.
@@ -116,13 +116,7 @@ def _listen(address: Address) -> socket.socket:
         sock.setblocking(False)
     except OSError as e:
         sock.close()
-        in_use = e.errno == errno.EADDRINUSE
-        raise Unavailable(
-            f"cannot listen for HTTP on {address}: {e.strerror or e}",
-            hint="Stop the program that uses the port, or choose another with --http-addr."
-            if in_use
-            else None,
-        ) from e
+        raise cannot_listen(address, "HTTP", "--http-addr", e) from e
     return sock
 
 
