@@ -10,7 +10,7 @@ import logging
 import threading
 
 from tidemill.catalog.store import Catalog
-from tidemill.engine.session.setting_checks import duration_ms
+from tidemill.engine.session.setting_numbers import duration_ms
 from tidemill.engine.session.variables import RETAIN_PARAMETER
 from tidemill.errors import TidemillError
 from tidemill.ingest.compaction import SparkCompactor

@@ -137,7 +137,7 @@ def set_variable(s: EngineSession, name: str, value: str | None, *, local: bool)
         elif known == "role":
             check_set_role(s, value)
         elif known == "transaction_read_only":
-            checked = s.variables.find(known).check(known, value)
+            checked = s.variables.find(known).checked(value)
             _set_read_only(s, read_only=checked == "on")
             return checked
         variable = s.variables.set(name, value, local=local)
@@ -197,7 +197,7 @@ def plan_alter_system(statement: ast.AlterSystem) -> Action:
                 raise unknown_parameter(statement.name)
             value = None
             if statement.values is not None:
-                value = parameter.check(parameter.name, ", ".join(statement.values))
+                value = parameter.checked(", ".join(statement.values))
             changes = [ops.AlterSystem(parameter.name, value)]
         await s.blocking(transact_now, s, "ALTER SYSTEM", changes)
         return Complete("ALTER SYSTEM")

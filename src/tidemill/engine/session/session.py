@@ -159,7 +159,7 @@ class EngineSession:
         for name, value in options.settings.items():
             variable = SESSION_VARIABLES.get(name.lower())
             if variable is not None and not variable.read_only:
-                initial[variable.name] = variable.check(variable.name, value)
+                initial[variable.name] = variable.checked(value)
         if "default_transaction_isolation" in initial:
             initial.setdefault("transaction_isolation", initial["default_transaction_isolation"])
         return initial

@@ -1,17 +1,18 @@
 """What the values of settings may be: each check gives the value as SHOW prints it, or raises.
 
-Called by `variables` for whatever is set, with the setting's name for the words of the error, which are
-PostgreSQL's.
+Called by `variables` for whatever is set, with the setting's name as PostgreSQL spells it (`TimeZone`) for
+the words of the error, which are PostgreSQL's. What PostgreSQL refuses is 22023; what it would accept and
+Tidemill cannot do is 55P02 (`CannotChange`). Numbers are in `setting_numbers`.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from tidemill.engine.relations.pg.zones import zone_names
+from tidemill.engine.session.setting_numbers import integer, invalid
 from tidemill.errors import InvalidValue, TidemillError
 
 ISOLATION_LEVELS = {
@@ -23,6 +24,8 @@ ISOLATION_LEVELS = {
     "read uncommitted": "serializable",
 }
 
+Check = Callable[[str, str], str]
+
 
 class CannotChange(TidemillError):
     """The variable is read-only, or only one value is possible."""
@@ -30,156 +33,137 @@ class CannotChange(TidemillError):
     sqlstate = "55P02"
 
 
-def invalid(name: str, value: str, hint: str | None = None) -> InvalidValue:
-    return InvalidValue(f'invalid value for parameter "{name}": "{value}"', sqlstate="22023", hint=hint)
-
-
 def text(name: str, value: str) -> str:
     del name
     return value
 
 
+# PostgreSQL takes any beginning of these words, but for `o`.
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+
+
 def boolean(name: str, value: str) -> str:
-    v = value.strip().lower()
-    if v in ("on", "true", "t", "yes", "y", "1"):
+    v = value.lower()
+    if v == "1" or (v not in ("", "o") and any(word.startswith(v) for word in _TRUE)):
         return "on"
-    if v in ("off", "false", "f", "no", "n", "0"):
+    if v == "0" or (v not in ("", "o") and any(word.startswith(v) for word in _FALSE)):
         return "off"
     raise InvalidValue(f'parameter "{name}" requires a Boolean value', sqlstate="22023")
 
 
-_DURATION = re.compile(r"^\s*(-?\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?\s*$")
-_UNIT_MS = {"us": 0.001, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-MAX_DURATION_MS = 2**31 - 1  # PostgreSQL's own bound for millisecond settings
+# Accepted in place of `on` and `off` where these are among the values, and not told.
+SWITCH = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": "off", "0": "off"}
 
 
-def duration_ms(name: str, value: str) -> int:
-    """Milliseconds of `'5s'`, `'250ms'`, `'1min'` or a bare number of milliseconds."""
-    m = _DURATION.match(value)
-    if m is None:
-        raise invalid(name, value, 'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".')
-    ms = float(m.group(1)) * _UNIT_MS[m.group(2) or "ms"]
-    if not 0 <= ms <= MAX_DURATION_MS:
-        raise InvalidValue(
-            f'{ms:g} ms is outside the valid range for parameter "{name}" (0 .. {MAX_DURATION_MS})',
-            sqlstate="22023",
-        )
-    return round(ms)
+def one_of(values: Sequence[str], hidden: Mapping[str, str] | None = None) -> Check:
+    """`hidden` are other spellings, which the hint does not tell, and what they mean."""
 
-
-def duration(name: str, value: str) -> str:
-    ms = duration_ms(name, value)
-    for unit in ("d", "h", "min", "s"):
-        size = int(_UNIT_MS[unit])
-        if ms and ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms" if ms else "0"
-
-
-def integer(low: int, high: int) -> Callable[[str, str], str]:
     def check(name: str, value: str) -> str:
-        try:
-            n = int(value.strip())
-        except ValueError:
-            raise invalid(name, value) from None
-        if not low <= n <= high:
-            raise InvalidValue(
-                f'{n} is outside the valid range for parameter "{name}" ({low} .. {high})', sqlstate="22023"
-            )
-        return str(n)
+        v = value.lower()
+        if v in values:
+            return v
+        if hidden is not None and v in hidden:
+            return hidden[v]
+        raise invalid(name, value, f"Available values: {', '.join(values)}.")
 
     return check
 
 
-def number(name: str, value: str) -> str:
-    try:
-        n = float(value.strip())
-    except ValueError:
-        raise invalid(name, value) from None
-    if not 0 <= n < math.inf:
-        raise InvalidValue(
-            f'{n:g} is outside the valid range for parameter "{name}" (0 .. 1.79769e+308)', sqlstate="22023"
-        )
-    return f"{n:g}"
+def only(accepted: str, known: Check) -> Check:
+    """One value is in effect; of the others `known` says which PostgreSQL would take."""
+
+    def check(name: str, value: str) -> str:
+        if known(name, value) != accepted:
+            raise _cannot(name, value, f'"{accepted}"')
+        return accepted
+
+    return check
 
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)?\s*")
-_UNIT_KB = {"B": 1 / 1024, "kB": 1, "MB": 1 << 10, "GB": 1 << 20, "TB": 1 << 30}
-_LEAST_KB = 64
+def _cannot(name: str, value: str, supported: str) -> CannotChange:
+    return CannotChange(
+        f'parameter "{name}" cannot be set to "{value}"', hint=f"Tidemill supports only {supported}."
+    )
 
 
-def size(name: str, value: str) -> str:
-    """Kilobytes, or with a unit."""
-    m = _SIZE.fullmatch(value)
-    if m is None:
-        units = 'Valid units for this parameter are "B", "kB", "MB", "GB", and "TB".'
-        raise invalid(name, value, units)
-    size = round(float(m[1]) * _UNIT_KB[m[2] or "kB"])
-    if not _LEAST_KB <= size <= 2**31 - 1:
-        raise InvalidValue(
-            f'{size} kB is outside the valid range for parameter "{name}" ({_LEAST_KB} .. {2**31 - 1})',
-            sqlstate="22023",
-        )
-    unit = next(u for u in ("TB", "GB", "MB", "kB") if size % _UNIT_KB[u] == 0)
-    return f"{size // int(_UNIT_KB[unit])}{unit}"
+def nothing_else(accepted: str, detail: str) -> Check:
+    """The name of a thing, of which there is one; `detail` is of what there is not."""
+
+    def check(name: str, value: str) -> str:
+        if value != accepted:
+            raise invalid(name, value, detail=detail.format(value) if value else f'"{name}" cannot be empty.')
+        return value
+
+    return check
+
+
+# Other encodings that PostgreSQL knows, letters and digits alone.
+_ENCODINGS = re.compile(
+    r"abc|alt|big5|euc(cn|jis2004|jp|kr|tw)|gb18030|gbk|iso8859\d{1,2}|johab|koi8[ru]?|latin\d{1,2}|mskanji"
+    r"|muleinternal|shiftjis(2004)?|sjis|sqlascii|tcvn(5712)?|uhc|vscii|win(dows)?\d{3,4}|win"
+)
+
+
+def utf8(name: str, value: str) -> str:
+    """As PostgreSQL reads names of encodings, letters and digits count: asyncpg asks for `'utf-8'`, quotes
+    included."""
+    letters = re.sub(r"[^a-z0-9]", "", value.lower())
+    if letters in ("utf8", "unicode"):
+        return "UTF8"
+    if _ENCODINGS.fullmatch(letters):
+        raise _cannot(name, value, '"UTF8"')
+    raise invalid(name, value)
+
+
+def isolation(name: str, value: str) -> str:
+    v = value.lower()
+    if v not in ISOLATION_LEVELS:
+        raise invalid(name, value, f"Available values: {', '.join(ISOLATION_LEVELS)}.")
+    return ISOLATION_LEVELS[v]
+
+
+_NAME = r'\s*(?:"(?:[^"]|"")*"|[^",\s]+)\s*'
+_NAMES = re.compile(rf"\s*|{_NAME}(?:,{_NAME})*")
+
+
+def schemas(name: str, value: str) -> str:
+    _check_list(name, value)
+    return value
+
+
+def _check_list(name: str, value: str) -> None:
+    if not _NAMES.fullmatch(value):
+        raise invalid(name, value, detail="List syntax is invalid.")
+
+
+# The key words of DateStyle that mean what there is, and those that mean something else.
+_DATES = re.compile(r"iso|mdy|us|noneuro.*|default")
+_OTHER_DATES = re.compile(r"sql|postgres.*|german.*|ymd|dmy|euro.*")
+
+
+def datestyle(name: str, value: str) -> str:
+    _check_list(name, value)
+    for word in filter(None, (w.strip().strip('"') for w in value.split(","))):
+        if _OTHER_DATES.fullmatch(word.lower()):
+            raise _cannot(name, value, '"ISO, MDY"')
+        if not _DATES.fullmatch(word.lower()):
+            raise invalid(name, value, detail=f'Unrecognized key word: "{word.lower()}".')
+    return "ISO, MDY"
 
 
 def float_digits(name: str, value: str) -> str:
     """All positive values mean the shortest exact text; the others would round, which is not done here."""
     digits = integer(-15, 3)(name, value)
     if int(digits) <= 0:
-        raise CannotChange(
-            f'parameter "{name}" cannot be set to "{value}"', hint="Tidemill supports only 1, 2 and 3."
-        )
+        raise _cannot(name, value, "1, 2 and 3")
     return digits
-
-
-def one_of(*values: str) -> Callable[[str, str], str]:
-    def check(name: str, value: str) -> str:
-        v = value.strip().lower()
-        if v not in values:
-            raise invalid(name, value, f"Available values: {', '.join(values)}.")
-        return v
-
-    return check
-
-
-def only(*accepted: str) -> Callable[[str, str], str]:
-    """One value in effect; the listed spellings of it are accepted."""
-
-    def check(name: str, value: str) -> str:
-        if value.strip().lower() not in {a.lower() for a in accepted}:
-            raise CannotChange(
-                f'parameter "{name}" cannot be set to "{value}"',
-                hint=f'Tidemill supports only "{accepted[0]}".',
-            )
-        return accepted[0]
-
-    return check
-
-
-def utf8(name: str, value: str) -> str:
-    """As PostgreSQL reads names of encodings, letters and digits count: asyncpg asks for `'utf-8'`, quotes
-    included."""
-    if re.sub(r"[^a-z0-9]", "", value.lower()) not in ("utf8", "unicode"):
-        raise CannotChange(
-            f'parameter "{name}" cannot be set to "{value}"', hint='Tidemill supports only "UTF8".'
-        )
-    return "UTF8"
-
-
-def isolation(name: str, value: str) -> str:
-    v = " ".join(value.strip().lower().split())
-    if v not in ISOLATION_LEVELS:
-        raise invalid(name, value, f"Available values: {', '.join(ISOLATION_LEVELS)}.")
-    return ISOLATION_LEVELS[v]
 
 
 def timezone(name: str, value: str) -> str:
     """A name in any case, a number of hours east of Greenwich, or as POSIX has it (`UTC+3`) hours west.
     Offsets are kept by the name of their zone, which there is of whole hours only."""
     v = value.strip()
-    if v.lower() in ("utc", "gmt", "z", "zulu", "etc/utc", "default", "local"):
+    if v.lower() in ("utc", "gmt", "z", "zulu", "etc/utc"):
         return "UTC"
     if (named := _zone_names().get(v.lower())) is not None:
         return named
@@ -187,7 +171,8 @@ def timezone(name: str, value: str) -> str:
         return _fixed_zone(name, value, float(v))
     posix = _POSIX.fullmatch(v)
     if posix is None:
-        raise invalid(name, value)
+        number = re.fullmatch(r"[+-]?(\d+(\.\d*)?([eE]\d+)?|inf(inity)?|nan)", v, re.I)
+        raise invalid(name, value, detail=None if number is None else "UTC timezone offset is out of range.")
     west = int(posix[2]) + int(posix[3] or 0) / 60
     return _fixed_zone(name, value, west if posix[1] == "-" else -west)
 

@@ -7,7 +7,10 @@ that is not listed stays unknown (42704).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+
+MAX_FLOAT = sys.float_info.max
 
 # How a query is planned and run: Spark's affair. What functions and triggers need: there are none.
 BOOLEANS: Mapping[str, str] = {
@@ -39,27 +42,20 @@ INTEGERS: Mapping[str, tuple[int, int, int]] = {
     "max_parallel_maintenance_workers": (2, 0, 1024),
     "max_parallel_workers_per_gather": (2, 0, 1024),
 }
-NUMBERS: Mapping[str, str] = {
-    "cpu_tuple_cost": "0.01",
-    "cursor_tuple_fraction": "0.1",
-    "random_page_cost": "4",
-    "seq_page_cost": "1",
+# Default and greatest.
+NUMBERS: Mapping[str, tuple[str, float]] = {
+    "cpu_tuple_cost": ("0.01", MAX_FLOAT),
+    "cursor_tuple_fraction": ("0.1", 1),
+    "random_page_cost": ("4", MAX_FLOAT),
+    "seq_page_cost": ("1", MAX_FLOAT),
 }
 SIZES: Mapping[str, str] = {"maintenance_work_mem": "64MB", "work_mem": "4MB"}
-# The first is the default.
+# The default, and the values in PostgreSQL's order.
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "constraint_exclusion": ("partition", "on", "off"),
-    "plan_cache_mode": ("auto", "force_generic_plan", "force_custom_plan"),
-    "session_replication_role": ("origin", "replica", "local"),  # there are no triggers
+    "constraint_exclusion": ("partition", "partition", "on", "off"),
+    "plan_cache_mode": ("auto", "auto", "force_generic_plan", "force_custom_plan"),
+    "session_replication_role": ("origin", "origin", "replica", "local"),  # there are no triggers
     # Every commit is durable before it is answered.
-    "synchronous_commit": ("on", "off", "local", "remote_write", "remote_apply"),
-    "xmloption": ("content", "document"),
-}
-# Another value would do something that is not done here.
-ONLY: Mapping[str, tuple[str, ...]] = {
-    "array_nulls": ("on", "true", "1"),
-    "backslash_quote": ("safe_encoding",),
-    "default_table_access_method": ("heap",),
-    "default_tablespace": ("",),
-    "transaction_timeout": ("0",),
+    "synchronous_commit": ("on", "local", "remote_write", "remote_apply", "on", "off"),
+    "xmloption": ("content", "content", "document"),
 }

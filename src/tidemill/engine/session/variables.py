@@ -16,20 +16,28 @@ from typing import NamedTuple
 
 from tidemill.engine.session import unused_settings
 from tidemill.engine.session.setting_checks import (
+    SWITCH,
     CannotChange,
     boolean,
-    duration,
-    duration_ms,
+    datestyle,
     float_digits,
-    integer,
     isolation,
-    number,
+    nothing_else,
     one_of,
     only,
-    size,
+    schemas,
     text,
     timezone,
     utf8,
+)
+from tidemill.engine.session.setting_numbers import (
+    INT_MAX,
+    KILOBYTES,
+    MILLISECONDS,
+    duration,
+    duration_ms,
+    integer,
+    number,
 )
 from tidemill.errors import InvalidValue, LimitExceeded, TidemillError, UndefinedObject
 from tidemill.sql.names import quote_ident
@@ -52,6 +60,15 @@ class Variable:
     reported: bool = False
     read_only: bool = False
 
+    @property
+    def shown(self) -> str:
+        """The name as PostgreSQL spells it."""
+        return REPORTED_NAMES.get(self.name, self.name)
+
+    def checked(self, value: str) -> str:
+        """The value as SHOW prints it; raises where it cannot be."""
+        return self.check(self.shown, value)
+
 
 def _unused() -> Iterator[Variable]:
     said = "Accepted as PostgreSQL has it; nothing here depends on it."
@@ -61,41 +78,43 @@ def _unused() -> Iterator[Variable]:
         yield Variable(name, default, duration, said)
     for name, (value, low, high) in unused_settings.INTEGERS.items():
         yield Variable(name, str(value), integer(low, high), said)
-    for name, default in unused_settings.NUMBERS.items():
-        yield Variable(name, default, number, said)
+    for name, (default, high) in unused_settings.NUMBERS.items():
+        yield Variable(name, default, number(0, high), said)
     for name, default in unused_settings.SIZES.items():
-        yield Variable(name, default, size, said)
-    for name, values in unused_settings.CHOICES.items():
-        yield Variable(name, values[0], one_of(*values), said)
-    for name, values in unused_settings.ONLY.items():
-        yield Variable(name, values[0], only(*values), "What there is; another value is refused.")
+        yield Variable(name, default, integer(64, INT_MAX, KILOBYTES), said)
+    for name, (default, *values) in unused_settings.CHOICES.items():
+        yield Variable(name, default, one_of(values, SWITCH if "on" in values else None), said)
+    for name, (default, known) in _only():
+        yield Variable(name, default, known, "What there is; another value is refused.")
+
+
+def _only() -> Iterator[tuple[str, tuple[str, Callable[[str, str], str]]]]:
+    """Another value would do something that is not done here."""
+    quotes = one_of(("safe_encoding", "on", "off"), SWITCH)
+    yield "array_nulls", ("on", only("on", boolean))
+    yield "backslash_quote", ("safe_encoding", only("safe_encoding", quotes))
+    method = nothing_else("heap", 'Table access method "{}" does not exist.')
+    yield "default_table_access_method", ("heap", method)
+    yield "default_tablespace", ("", nothing_else("", 'Tablespace "{}" does not exist.'))
+    yield "transaction_timeout", ("0", only("0", integer(0, INT_MAX, MILLISECONDS)))
 
 
 _SESSION = [
     Variable(
         "subscribe_key_violation",
         "blank",
-        one_of("blank", "underscore"),
+        one_of(("blank", "underscore")),
         "Whether mz_state of SUBSCRIBE says `key violation` or `key_violation`.",
     ),
     Variable("application_name", "", text, "What the client calls itself.", reported=True),
-    Variable("bytea_output", "hex", only("hex"), "How bytea is shown."),
+    Variable("bytea_output", "hex", only("hex", one_of(("escape", "hex"))), "How bytea is shown."),
     Variable("client_encoding", "UTF8", utf8, "The client's encoding.", reported=True),
     Variable(
         "client_min_messages",
         "notice",
         one_of(
-            "debug5",
-            "debug4",
-            "debug3",
-            "debug2",
-            "debug1",
-            "debug",
-            "log",
-            "notice",
-            "info",
-            "warning",
-            "error",
+            ("debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning", "error"),
+            {"debug": "debug2", "info": "info"},
         ),
         "Least severity of the messages that are sent.",
     ),
@@ -104,7 +123,7 @@ _SESSION = [
     Variable(
         "datestyle",
         "ISO, MDY",
-        only("ISO, MDY", "iso", "iso,mdy"),
+        datestyle,
         "How dates are shown.",
         reported=True,
     ),
@@ -131,15 +150,26 @@ _SESSION = [
     Variable("idle_session_timeout", "0", duration, "Ends a session that idles."),
     Variable("in_hot_standby", "off", text, "Always off.", reported=True, read_only=True),
     Variable("integer_datetimes", "on", text, "Always on.", reported=True, read_only=True),
-    Variable("intervalstyle", "postgres", only("postgres"), "How intervals are shown.", reported=True),
+    Variable(
+        "intervalstyle",
+        "postgres",
+        only("postgres", one_of(("postgres", "postgres_verbose", "sql_standard", "iso_8601"))),
+        "How intervals are shown.",
+        reported=True,
+    ),
     Variable("is_superuser", "off", text, "Whether the role is a superuser.", reported=True, read_only=True),
     Variable("max_identifier_length", str(MAX_IDENTIFIER_LENGTH), text, "In bytes.", read_only=True),
-    Variable("password_encryption", "scram-sha-256", only("scram-sha-256"), "What is kept of a password."),
+    Variable(
+        "password_encryption",
+        "scram-sha-256",
+        only("scram-sha-256", one_of(("md5", "scram-sha-256"))),
+        "What is kept of a password.",
+    ),
     Variable("role", "none", text, "Who the session acts as, if it is not who logged in."),
     Variable(
         "search_path",
         "public",
-        text,
+        schemas,
         "Schemas in which unqualified names are looked up.",
         reported=True,
     ),
@@ -162,7 +192,7 @@ _SESSION = [
         reported=True,
         read_only=True,
     ),
-    Variable("standard_conforming_strings", "on", only("on", "true", "1"), "Always on.", reported=True),
+    Variable("standard_conforming_strings", "on", only("on", boolean), "Always on.", reported=True),
     Variable("statement_timeout", "0", duration, "Ends a statement that takes longer; 0 is never."),
     Variable("timezone", "UTC", timezone, "Time zone in which timestamptz is shown.", reported=True),
     Variable(
@@ -339,8 +369,8 @@ class Variables:
         self._make(name)
         variable = self.find(name)
         if variable.read_only:
-            raise CannotChange(f'parameter "{variable.name}" cannot be changed')
-        checked = variable.check(variable.name, value)
+            raise CannotChange(f'parameter "{variable.shown}" cannot be changed')
+        checked = variable.checked(value)
         self.generation += 1
         if local:
             self._local[variable.name] = checked
@@ -352,7 +382,7 @@ class Variables:
     def reset(self, name: str, *, local: bool = False) -> Variable:
         variable = self.find(name)
         if variable.read_only:
-            raise CannotChange(f'parameter "{variable.name}" cannot be changed')
+            raise CannotChange(f'parameter "{variable.shown}" cannot be changed')
         self.generation += 1
         if local:
             self._local[variable.name] = self._reset_value(variable.name)
@@ -396,12 +426,11 @@ class Variables:
     def rows(self) -> Iterator[VariableRow]:
         """For pg_settings."""
         for v, value in self.all():
-            name = REPORTED_NAMES.get(v.name, v.name)
             reset = value if v.name in self._computed else self._reset_value(v.name)
-            yield VariableRow(name, value, v.default, reset, v.description, v.read_only)
+            yield VariableRow(v.shown, value, v.default, reset, v.description, v.read_only)
 
     def reported(self) -> dict[str, str]:
-        return {REPORTED_NAMES.get(v.name, v.name): self.get(v.name) for v in _SESSION if v.reported}
+        return {v.shown: self.get(v.name) for v in _SESSION if v.reported}
 
     def milliseconds(self, name: str) -> int:
         value = self.get(name)
