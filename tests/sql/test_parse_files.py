@@ -2,8 +2,8 @@
 
 A case is a directive, the SQL, `----` and the result up to an empty line; lines that start with # between
 cases tell the story. `parse` gives each statement as `to_sql` writes it (and checks that this text parses
-back to an equal statement), or the error. `dump` gives the statement's fields. TIDEMILL_REWRITE=1 writes
-the results anew: read the difference before you keep it.
+back to an equal statement), or the error; of a statement that `to_sql` does not write, and with `dump` of
+any, it gives the fields. TIDEMILL_REWRITE=1 writes the results anew: read the difference before you keep it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from tidemill.errors import TidemillError
 from tidemill.sql import ast
 from tidemill.sql.parse import parse
-from tidemill.sql.render import expression_sql, query_sql, to_sql
+from tidemill.sql.render import Rendered, expression_sql, query_sql, to_sql
 
 HERE = Path(__file__).parent / "parse"
 REWRITE = os.environ.get("TIDEMILL_REWRITE") == "1"
@@ -85,15 +85,16 @@ def run(case: Case) -> str:
     except TidemillError as error:
         where = f" at {error.position}" if error.position else ""
         return f"ERROR {error.sqlstate}{where}: {error}"
-    if case.directive == "dump":
-        return "\n".join(dump(s.statement) for s in statements) or "EMPTY"
-    assert case.directive == "parse", f"unknown directive {case.directive} in line {case.line}"
+    assert case.directive in ("parse", "dump"), f"unknown directive {case.directive} in line {case.line}"
     out: list[str] = []
     for parsed in statements:
-        text = to_sql(parsed.statement)
-        assert [s.statement for s in parse(text)] == [parsed.statement], text
+        statement = parsed.statement
         assert case.sql[parsed.offset : parsed.offset + len(parsed.text)] == parsed.text
-        out.append(text)
+        if case.directive == "dump" or not isinstance(statement, Rendered):
+            out.append(dump(statement))
+            continue
+        out.append(to_sql(statement))
+        assert [s.statement for s in parse(out[-1])] == [statement], out[-1]
     return "\n".join(out) or "EMPTY"
 
 

@@ -1,4 +1,4 @@
-"""Statements about sources back to SQL text: `render`'s part for them."""
+"""CREATE SOURCE and CREATE TABLE ... FROM SOURCE back to SQL text: `render`'s part for them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,6 @@ def create_table_from_source_sql(s: ast.CreateTableFromSource) -> str:
     head = f"CREATE TABLE {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name}{_idents(s.columns)}"
     clauses = [f"{head} FROM SOURCE {s.source} (REFERENCE {s.reference})", *messages_sql(s.messages)]
     return " ".join(clause for clause in clauses if clause)
-
-
-def alter_source_sql(s: ast.AlterSource) -> str:
-    verb = "RESET" if s.actions[0].duration is None else "SET"
-    options = ", ".join(map(_action, s.actions))
-    return f"ALTER SOURCE {'IF EXISTS ' if s.if_exists else ''}{s.name} {verb} ({options})"
 
 
 def _idents(columns: tuple[ast.Ident, ...]) -> str:
@@ -90,17 +84,9 @@ def _output(output: ast.SourceOutput) -> str:
 def _with(s: ast.CreateSource) -> str:
     options = [
         "" if s.timeline is None else f"TIMELINE {quote_literal(s.timeline)}",
-        "" if s.retain_history is None else _action(ast.SetRetainHistory(s.retain_history)),
-        "" if s.interval is None else _action(ast.SetTimestampInterval(s.interval)),
+        "" if s.retain_history is None else f"RETAIN HISTORY FOR {quote_literal(s.retain_history)}",
+        "" if s.interval is None else f"TIMESTAMP INTERVAL {quote_literal(s.interval)}",
         "" if s.validate else "VALIDATE = false",
     ]
     said = ", ".join(o for o in options if o)
     return f"WITH ({said})" if said else ""
-
-
-def _action(action: ast.SourceAction) -> str:
-    name = "RETAIN HISTORY" if isinstance(action, ast.SetRetainHistory) else "TIMESTAMP INTERVAL"
-    if action.duration is None:
-        return name
-    word = "FOR " if isinstance(action, ast.SetRetainHistory) else ""
-    return f"{name} {word}{quote_literal(action.duration)}"

@@ -79,8 +79,4 @@ def query_sql(query: ast.Query) -> str:
     if query.as_of is None:
         return text
     least = "AT LEAST " if query.as_of.at_least else ""
-    return f"{text} AS OF {least}{expr_sql(query.as_of.time)}"
-
-
-def expr_sql(value: ast.Expr | ast.Default) -> str:
-    return "DEFAULT" if isinstance(value, ast.Default) else expression_sql(value.tree)
+    return f"{text} AS OF {least}{expression_sql(query.as_of.time.tree)}"

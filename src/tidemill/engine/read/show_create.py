@@ -24,6 +24,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome
 from tidemill.engine.ddl.catalog_changes import wrong_kind
 from tidemill.engine.ddl.connections import create_connection_sql
+from tidemill.engine.ddl.defaults import default_trees
 from tidemill.engine.read.local_rows import text_columns, text_rows
 from tidemill.engine.relations.kinds import statement_kind
 from tidemill.engine.relations.view_text import query_today
@@ -83,21 +84,26 @@ def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written
 
 def create_table_sql(name: ast.Name, table: Table) -> str:
     """The statement that would make the table anew."""
-    lines: list[str] = []
-    for column, default in zip(table.desc.columns, table.defaults, strict=True):
-        line = f"{quote_ident(column.name)} {type_name(column.type)}"
-        if not column.nullable:
-            line += " NOT NULL"
-        if default is not None:
-            line += f" DEFAULT {default}"
-        lines.append(line)
-    for key in table.keys:
-        kind = "PRIMARY KEY" if key.primary else "UNIQUE"
-        lines.append(f"{kind} ({', '.join(quote_ident(c) for c in key.columns)})")
-    text = f"CREATE TABLE {name} (" + ", ".join(lines) + ")"
-    if table.retain_history_ms is not None:
-        text += f" WITH (RETAIN HISTORY FOR '{table.retain_history_ms}ms')"
-    return text
+    trees = default_trees(table)
+    columns = tuple(
+        ast.ColumnDef(
+            ast.Ident(column.name),
+            type_name(column.type),
+            not_null=not column.nullable,
+            default=ast.Expr(trees[column.name]) if column.name in trees else None,
+        )
+        for column in table.desc.columns
+    )
+    constraints = tuple(
+        ast.TableConstraint(
+            ast.ConstraintKind.PRIMARY_KEY if key.primary else ast.ConstraintKind.UNIQUE,
+            tuple(map(ast.Ident, key.columns)),
+        )
+        for key in table.keys
+    )
+    retain = table.retain_history_ms
+    history = None if retain is None else f"{retain}ms"
+    return to_sql(ast.CreateTable(name, columns, constraints, retain_history=history))
 
 
 def create_view_sql(catalog: CatalogState, name: ast.Name, view: View) -> str:

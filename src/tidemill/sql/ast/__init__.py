@@ -1,4 +1,4 @@
-"""Statements as frozen dataclasses: what `parse` makes and `to_sql` writes back."""
+"""Statements as frozen dataclasses: what `parse` makes."""
 
 from tidemill.sql.ast.base import AsOf, Default, Expr, Ident, Name, Query, Statement
 from tidemill.sql.ast.connections import (

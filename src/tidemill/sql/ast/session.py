@@ -211,6 +211,5 @@ class NoOp(Statement):
 
     tag: str  # the command tag, e.g. CREATE INDEX
     notices: tuple[str, ...]  # why nothing happens; none where nothing is what it should do
-    text: str  # the statement as it was written, without comments
     relations: tuple[Name, ...] = ()  # that it names, and that must be there
     kind: ObjectKind | None = None  # what they must be, if not any relation

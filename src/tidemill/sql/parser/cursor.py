@@ -214,10 +214,9 @@ class Cursor:
         start, self._at = self._at, end
         return spell(self._tokens[start:end])
 
-    def rest(self) -> str:
-        """The rest of the statement as canonical text; moves to the end."""
-        start, self._at = self._at, self._stop
-        return spell(self._tokens[start : self._stop])
+    def skip_rest(self) -> None:
+        """Move to the end of the statement."""
+        self._at = self._stop
 
     # -- expressions and bodies
 

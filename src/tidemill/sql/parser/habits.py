@@ -31,8 +31,8 @@ _NEVER_THERE = (
 
 
 def no_op(cursor: Cursor, verb: str) -> Statement | None:
-    """After CREATE, DROP or ALTER: an index or a cluster, or None. What follows is kept as text, not looked
-    into, but for the relation that an index is of."""
+    """After CREATE, DROP or ALTER: an index or a cluster, or None. What follows is not looked into, but
+    for the relation that an index is of."""
     probe = cursor.fork()
     unique = verb == "CREATE" and probe.accept("unique")
     if verb == "CREATE":
@@ -42,9 +42,8 @@ def no_op(cursor: Cursor, verb: str) -> Statement | None:
             if probe.at_end:
                 raise probe.error()
             relations = _indexed(probe) if (verb, word) == ("CREATE", "index") else ()
-            text = cursor.rest()
-            said = _UNIQUE if unique else notice
-            return NoOp(f"{verb} {word.upper()}", (said,), f"{verb} {text}", relations)
+            cursor.skip_rest()
+            return NoOp(f"{verb} {word.upper()}", (_UNIQUE if unique else notice,), relations)
     return None
 
 
@@ -76,60 +75,56 @@ def drop_absent(cursor: Cursor) -> Statement | None:
         if not probe.accept("cascade"):
             probe.accept("restrict")
         probe.expect_end()
-        return NoOp(f"DROP {called.upper()}", tuple(notices), f"DROP {cursor.rest()}")
+        cursor.skip_rest()
+        return NoOp(f"DROP {called.upper()}", tuple(notices))
     return None
 
 
 def vacuum(cursor: Cursor) -> Statement:
     """After VACUUM."""
-    start = cursor.fork()
     _options(cursor, "full", "freeze", "verbose", "analyze", "analyse")
-    return NoOp("VACUUM", (_VACUUM,), f"VACUUM {start.rest()}".rstrip(), _relations(cursor))
+    return NoOp("VACUUM", (_VACUUM,), _relations(cursor))
 
 
 def analyze(cursor: Cursor) -> Statement:
     """After ANALYZE."""
-    start = cursor.fork()
     _options(cursor, "verbose")
-    return NoOp("ANALYZE", (_ANALYZE,), f"ANALYZE {start.rest()}".rstrip(), _relations(cursor))
+    return NoOp("ANALYZE", (_ANALYZE,), _relations(cursor))
 
 
 def reindex(cursor: Cursor) -> Statement:
     """After REINDEX."""
-    start = cursor.fork()
     _options(cursor)
     table = cursor.accept("table")
     if not table and not any(map(cursor.accept, ("index", "schema", "database", "system"))):
         raise cursor.error()
     cursor.accept("concurrently")
     names = () if cursor.at_end else (cursor.name(),)
-    return NoOp("REINDEX", (_INDEX,), f"REINDEX {start.rest()}", names if table else ())
+    return NoOp("REINDEX", (_INDEX,), names if table else ())
 
 
 def checkpoint(cursor: Cursor) -> Statement:
     """After CHECKPOINT."""
     _options(cursor)
-    return NoOp("CHECKPOINT", (_CHECKPOINT,), "CHECKPOINT")
+    return NoOp("CHECKPOINT", (_CHECKPOINT,))
 
 
 def refresh(cursor: Cursor) -> Statement:
     """After REFRESH."""
-    start = cursor.fork()
     cursor.expect("materialized", "view")
     cursor.accept("concurrently")
     name = cursor.name()
     if cursor.peek_words("with", "no", "data"):
         raise cursor.unsupported("REFRESH MATERIALIZED VIEW ... WITH NO DATA")
     cursor.accept("with", "data")
-    text = f"REFRESH {start.rest()}"
-    return NoOp("REFRESH MATERIALIZED VIEW", (_REFRESH,), text, (name,), ObjectKind.MATERIALIZED_VIEW)
+    return NoOp("REFRESH MATERIALIZED VIEW", (_REFRESH,), (name,), ObjectKind.MATERIALIZED_VIEW)
 
 
 def unlisten(cursor: Cursor) -> Statement:
     """After UNLISTEN: nothing is listened to. Pools of connections send it when one comes back."""
     if not cursor.accept_symbol("*"):
         cursor.ident()
-    return NoOp("UNLISTEN", (), "UNLISTEN *")
+    return NoOp("UNLISTEN", ())
 
 
 def set_constraints(cursor: Cursor) -> Statement:
@@ -142,7 +137,7 @@ def set_constraints(cursor: Cursor) -> Statement:
         raise UndefinedObject(
             f'constraint "{names[0]}" does not exist', sqlstate="42704", position=names[0].offset + 1
         )
-    return NoOp("SET CONSTRAINTS", (), "SET CONSTRAINTS ALL IMMEDIATE")
+    return NoOp("SET CONSTRAINTS", ())
 
 
 def _options(cursor: Cursor, *names: str) -> None:
