@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sqlglot import exp
+
 from tidemill.catalog import materialized_ops
 from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome
 from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip
 from tidemill.engine.ddl.kept_query import kept_text
-from tidemill.engine.read.determinism import check_steady
 from tidemill.engine.read.following import described
 from tidemill.engine.read.local_rows import text_columns, text_rows
 from tidemill.engine.read.timelines import check_ours
@@ -23,17 +24,14 @@ from tidemill.engine.serve.materialized_views import VIEW_SESSION, bind_view
 from tidemill.engine.session.durations import history_ms
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.engine.session.session import EngineSession
-from tidemill.errors import Internal, UndefinedObject, Unsupported
+from tidemill.errors import Internal, Notice, UndefinedObject, Unsupported
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, bind_query
+from tidemill.sql.bind import BoundQuery, NameResolver, SessionInfo, bind_query
+from tidemill.sql.names import quote_literal
 from tidemill.types.model import TEXT, Column, Kind, RelationDesc
 
 _KIND = ast.ObjectKind.MATERIALIZED_VIEW
 _VERB = "CREATE MATERIALIZED VIEW"
-# Another session than the view's, to see whether the query's answer hangs on whose it is.
-_OTHER_SESSION = replace(
-    VIEW_SESSION, database="other", schemas=("other",), user="other", session_user="other", backend_pid=1
-)
 
 
 def plan_create_materialized_view(
@@ -43,18 +41,9 @@ def plan_create_materialized_view(
     if existing is not None and statement.if_not_exists:
         return skip(_VERB, f'relation "{name}" already exists, skipping', "42P07")
     resolver = s.resolver(catalog)
-    bound = bind_query(statement.query.tree, resolver, session=VIEW_SESSION)
-    if bound.param_types:
-        raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
-    check_steady(bound, "a materialized view of a query")
+    bound = bind_kept(statement.query.tree, resolver, s.info())
     _check_stored(bound)
     check_ours(map(catalog.relation, bound.inputs.values()), "a materialized view")
-    if bind_query(statement.query.tree, s.resolver(catalog), session=_OTHER_SESSION).sql() != bound.sql():
-        raise Unsupported(
-            "a materialized view cannot ask for the user, the database or the session",
-            detail="It is kept for all sessions alike.",
-            hint="Use a view, or ask in the query that reads the materialized view.",
-        )
     # What a query returns may be null whatever its inputs say.
     columns = renamed(bound.columns, statement.columns)
     desc = RelationDesc(
@@ -72,7 +61,28 @@ def plan_create_materialized_view(
         resolver.references(),
         history_ms(statement.retain_history),
     )
-    return change(_VERB, [op])
+    zone = s.info().time_zone
+    notices = [_other_zone(zone)] if zone != VIEW_SESSION.time_zone and bound.uses_time_zone else []
+    return change(_VERB, [op], notices)
+
+
+def bind_kept(query: exp.Expr, names: NameResolver, asking: SessionInfo) -> BoundQuery:
+    """The query of a new view as it is evaluated for all sessions; refused if its answer is not the same for
+    all, at all times."""
+    # That a setting is unknown is an error of its own.
+    bound = bind_query(query, names, session=replace(VIEW_SESSION, setting=asking.setting))
+    if bound.param_types:
+        raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
+    bound.determinism.check_everywhere("a materialized view of a query")
+    return bound
+
+
+def _other_zone(zone: str) -> Notice:
+    return Notice(
+        f"a materialized view reads and shows times in {VIEW_SESSION.time_zone}",
+        detail=f'The TimeZone of this session is "{zone}".',
+        hint=f"Write AT TIME ZONE {quote_literal(zone)} where times of that zone are meant.",
+    )
 
 
 def _check_stored(bound: BoundQuery) -> None:

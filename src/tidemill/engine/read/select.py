@@ -15,7 +15,6 @@ from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
 from tidemill.engine.dml.copy_options import copy_options
 from tidemill.engine.read import reading
 from tidemill.engine.read.catalog_query import CatalogQueryPlan, plan_catalog_query
-from tidemill.engine.read.determinism import is_steady
 from tidemill.engine.read.following import described
 from tidemill.engine.read.local_rows import text_columns, text_rows
 from tidemill.engine.read.reading import AsOfTime
@@ -305,7 +304,7 @@ def plan_explain(
             return [f"Followed by SUBSCRIBE: fed from the new parts of {plan.label}; no Spark job"]
         bound = plan.bound
         said = bound.describe().splitlines()
-        if bound.inputs and is_steady(bound):
+        if bound.inputs and bound.determinism.within_session:
             said.append(f"Followed by SUBSCRIBE: {described(catalog, bound)}")
         return said
 

@@ -20,7 +20,6 @@ from tidemill.catalog.items import RELATIONS, kind_name
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.completeness import source_inputs, until_complete, until_readable
-from tidemill.engine.read.determinism import check_steady
 from tidemill.engine.read.followed import Dropped, Inputs, dropped, follow, shard_of, stamped
 from tidemill.engine.read.following import answer_at, follow_query, way_of
 from tidemill.engine.read.select import plan_query, table_query
@@ -175,7 +174,7 @@ def plan_subscribe(
     times = [t.time if isinstance(t, ast.AsOf) else t for t in told]
     types = with_times(session, types, times, query, catalog)
     bound = plan_query(session, query, types, catalog).bound
-    check_steady(bound, "SUBSCRIBE to a query")
+    bound.determinism.check_within_session("SUBSCRIBE to a query")
     inputs = Inputs.of(catalog, bound)
     if inputs.system:
         # What is now has the server's times.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tidemill.sql.bind.changes import bind_update
 from tidemill.sql.bind.constant import constant_rows
+from tidemill.sql.bind.determinism import Dependence, Determinism
 from tidemill.sql.bind.linear import ROW, Branch, Flat, Linearity, linearity
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
 from tidemill.sql.bind.spark_errors import map_spark_error
@@ -28,6 +29,8 @@ __all__ = [
     "BoundExpr",
     "BoundQuery",
     "Branch",
+    "Dependence",
+    "Determinism",
     "Flat",
     "Linearity",
     "NameResolver",

@@ -14,6 +14,7 @@ import pyarrow as pa
 from tidemill.errors import TidemillError, UndefinedObject
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import convert
+from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.digits import agreed, digits_of, with_digits, written_digits
 from tidemill.sql.bind.errors import mismatch
 from tidemill.sql.bind.ir import Const, Convert, Node, Param, fitted
@@ -47,6 +48,8 @@ def _constant(ctx: Context, node: Const, target: SqlType, explicit: bool, positi
     if node.value is None:
         return Const(with_digits(target, digits_of(node.type)), None, where)
     zone = ctx.session.time_zone
+    if Kind.TIMESTAMPTZ in (node.type.kind, target.kind):
+        ctx.depends_on(Dependence.TIME_ZONE, "a timestamptz")
     if target.kind not in FLOATS:
         node = fitted(node)
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.sql.bind.determinism import Dependence, Determinism
 from tidemill.sql.bind.errors import IndeterminateType
 from tidemill.sql.bind.model import Relation, SessionInfo
 from tidemill.types.model import TEXT, Kind, SqlType
@@ -38,15 +39,21 @@ class Context:
         self._placeholders: dict[str, str] = {}
         # Spark alias of a base relation -> its placeholder.
         self.bases: dict[str, str] = {}
-        self.uses_now = False
-        self.uses_mz_now = False
-        self.uses_chance = False
+        # What was used that depends on more than rows, as it was written.
+        self._dependences: dict[str, Dependence] = {}
         self.view_depth = 0
         # Views (by their ids) and WITH queries (by their identity here) that were written out, and the size
         # of what was written out again.
         self._written: set[str | int] = set()
         self._repeated = 0
         self._aliases = 0
+
+    def depends_on(self, dependence: Dependence, used: str) -> None:
+        """`used`: what the query calls it, `now()` or `current_user`."""
+        self._dependences.setdefault(used, dependence)
+
+    def determinism(self) -> Determinism:
+        return Determinism(dict(self._dependences))
 
     def alias(self) -> str:
         """A table alias that nothing else in the statement has."""

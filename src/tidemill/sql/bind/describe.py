@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.substitute import complete
 
 if TYPE_CHECKING:
@@ -25,8 +26,11 @@ def describe(bound: BoundQuery) -> str:
         text
         for on, text in (
             (bound.ordered, "ordered"),
-            (bound.uses_now, "uses now()"),
-            (bound.uses_mz_now, "uses mz_now()"),
+            *(
+                (True, f"uses {used}")
+                for used, on in bound.determinism.found.items()
+                if on is not Dependence.TIME_ZONE
+            ),
             (bound.is_constant, "constant"),
         )
         if on

@@ -22,6 +22,7 @@ from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
+from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.digits import result_type, with_digits, written_digits
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.fold import fold
@@ -193,7 +194,7 @@ class Binder:
             return folded
         key = f"{found.fn.name}({','.join(map(str, found.args))})"
         if found.fn.volatile:
-            self.ctx.uses_chance = True
+            self.ctx.depends_on(Dependence.CHANCE, f"{found.fn.name}()")
             # Two calls are two values: never taken for the same expression.
             key = f"{key}#{self.ctx.alias()}"
         return Op(result, key, coerced, found.fn.builder([c.type for c in coerced]))

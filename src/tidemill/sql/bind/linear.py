@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.sql.bind.aggregate import is_spark_aggregate
+from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.substitute import complete
 from tidemill.sql.bind.tables import aliased, subquery_as
 from tidemill.sql.functions.python import FUNCTIONS as PYTHON_FUNCTIONS
@@ -92,8 +93,9 @@ class Linearity:
 
 
 def linearity(bound: BoundQuery) -> Linearity:
-    if bound.uses_chance:
-        return Linearity(because="random()")
+    chance = bound.determinism.on(Dependence.CHANCE)
+    if chance is not None:
+        return Linearity(because=chance)
     try:
         branches = _branches(complete(bound.spark, (), bound.session))
         if len(branches) > MAX_BRANCHES:

@@ -16,7 +16,8 @@ from sqlglot import exp
 
 from tidemill.errors import Internal
 from tidemill.sql.bind.constant import Constants
-from tidemill.sql.functions.markers import read_marker
+from tidemill.sql.bind.determinism import DETERMINED, Dependence, Determinism
+from tidemill.sql.functions.markers import Fixed, read_marker
 from tidemill.sql.functions.tree import sql_text
 from tidemill.types.model import Column, RelationDesc, SqlType
 
@@ -92,11 +93,25 @@ class BoundQuery:
     used: Mapping[str, frozenset[str]]
     param_types: tuple[SqlType, ...]
     session: SessionInfo
-    uses_now: bool = False
-    uses_mz_now: bool = False
+    determinism: Determinism = DETERMINED
     ordered: bool = False
     constants: Constants | None = None
-    uses_chance: bool = False  # random() and the like: another answer each time
+
+    @property
+    def uses_now(self) -> bool:
+        return self.determinism.on(Dependence.CLOCK) is not None
+
+    @property
+    def uses_mz_now(self) -> bool:
+        return self.determinism.on(Dependence.READ_TIME) is not None
+
+    @property
+    def uses_time_zone(self) -> bool:
+        """Whether a time is read or shown by the session's clock."""
+        markers = (read_marker(node) for node in self.spark.find_all(exp.Placeholder))
+        return self.determinism.on(Dependence.TIME_ZONE) is not None or any(
+            marker is not None and marker[0] is Fixed.ZONE for marker in markers
+        )
 
     @property
     def is_constant(self) -> bool:
@@ -138,7 +153,6 @@ class BoundExpr:
     param_types: tuple[SqlType, ...]
     session: SessionInfo
     constants: Constants | None = None
-    uses_mz_now: bool = False
 
     def sql(self) -> str:
         from tidemill.sql.bind.substitute import complete

@@ -142,7 +142,7 @@ def _age(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     if len(args) != 1:
         return b.apply("age", args, position)
     t = TIMESTAMPTZ if args[0].type.kind in (Kind.TIMESTAMPTZ, Kind.DATE, Kind.UNKNOWN) else TIMESTAMP
-    today = Convert(t, Convert(DATE, session.now_value(b)))
+    today = Convert(t, Convert(DATE, session.now_value(b, "age(timestamp)")))
     return b.apply("age", [today, args[0]], position)
 
 

@@ -12,6 +12,7 @@ from sqlglot import exp
 from tidemill.errors import UndefinedObject
 from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.bind.coerce import settle
+from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.ir import Const, Convert, Node, SessionValue
 from tidemill.sql.functions.markers import Fixed
@@ -30,32 +31,42 @@ from tidemill.types.model import (
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
+    from tidemill.sql.bind.model import SessionInfo
 
 
-def now_value(b: Binder) -> Node:
-    b.ctx.uses_now = True
+# Gives the node of a call or key word; the text is what it was written as.
+_Maker = Callable[["Binder", str], Node]
+
+
+def now_value(b: Binder, used: str) -> Node:
+    b.ctx.depends_on(Dependence.CLOCK, used)
     return SessionValue(TIMESTAMPTZ, Fixed.NOW)
 
 
-def _statement_began(b: Binder) -> Node:
-    b.ctx.uses_now = True
+def _statement_began(b: Binder, used: str) -> Node:
+    b.ctx.depends_on(Dependence.CLOCK, used)
     return SessionValue(TIMESTAMPTZ, Fixed.STATEMENT)
 
 
-def _mz_now(b: Binder) -> Node:
-    b.ctx.uses_mz_now = True
+def _mz_now(b: Binder, used: str) -> Node:
+    b.ctx.depends_on(Dependence.READ_TIME, used)
     return SessionValue(MZ_TIMESTAMP, Fixed.MZ_NOW)
+
+
+def _fact(value: Callable[[SessionInfo], str | int | None], t: SqlType = NAME) -> _Maker:
+    """A constant of the session."""
+
+    def make(b: Binder, used: str) -> Node:
+        b.ctx.depends_on(Dependence.SESSION, used)
+        return _constant(value(b.ctx.session), t)
+
+    return make
 
 
 def _constant(value: str | int | None, t: SqlType) -> Node:
     if value is None:
         return Const(t, None)
     return Const(t, pa.scalar(value, pa.int32() if t is INT4 else pa.string()))
-
-
-def _schema(b: Binder) -> Node:
-    schemas = b.ctx.session.schemas
-    return _constant(schemas[0] if schemas else None, NAME)
 
 
 def _current_setting(b: Binder, call: FunctionCall, position: int | None) -> Node:
@@ -65,6 +76,7 @@ def _current_setting(b: Binder, call: FunctionCall, position: int | None) -> Nod
     name = args[0]
     if not isinstance(name, Const) or not isinstance(name.value, pa.Scalar):
         raise unsupported("current_setting() of a name that is no constant", position)
+    b.ctx.depends_on(Dependence.SESSION, "current_setting()")
     value = b.ctx.session.setting(name.value.as_py())
     missing_ok = len(args) == 2 and isinstance(args[1], Const) and _truth(args[1])
     if value is None and not missing_ok:
@@ -91,58 +103,58 @@ def _pg_typeof(b: Binder, call: FunctionCall, position: int | None) -> Node:
     return _constant(name, TEXT)
 
 
-def _nullary(make: Callable[[Binder], Node]) -> Callable[[Binder, FunctionCall, int | None], Node]:
+def _nullary(make: _Maker) -> Callable[[Binder, FunctionCall, int | None], Node]:
     def build(b: Binder, call: FunctionCall, position: int | None) -> Node:
         if call.args or call.star:
             raise b.no_function(call.name, b.bind_all(call.args), position)
-        return make(b)
+        return make(b, f"{call.name}()")
 
     return build
 
 
-def _user(b: Binder) -> Node:
-    return _constant(b.ctx.session.user, NAME)
-
-
-def _session_user(b: Binder) -> Node:
-    return _constant(b.ctx.session.session_user, NAME)
-
-
-def _database(b: Binder) -> Node:
-    return _constant(b.ctx.session.database, NAME)
-
+_user = _fact(lambda s: s.user)
+_session_user = _fact(lambda s: s.session_user)
+_database = _fact(lambda s: s.database)
+_schema = _fact(lambda s: s.schemas[0] if s.schemas else None)
 
 FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
     "now": _nullary(now_value),
     "transaction_timestamp": _nullary(now_value),
     "statement_timestamp": _nullary(_statement_began),
     "mz_now": _nullary(_mz_now),
-    "version": _nullary(lambda b: _constant(b.ctx.session.version, TEXT)),
+    "version": _nullary(_fact(lambda s: s.version, TEXT)),
     "current_database": _nullary(_database),
     "current_schema": _nullary(_schema),
-    "pg_backend_pid": _nullary(lambda b: _constant(b.ctx.session.backend_pid, INT4)),
+    "pg_backend_pid": _nullary(_fact(lambda s: s.backend_pid, INT4)),
     "current_setting": _current_setting,
     "pg_typeof": _pg_typeof,
 }
 
 
-def _handler(make: Callable[[Binder], Node]) -> Callable[[Binder, exp.Expr], Node]:
+def _as(t: SqlType) -> _Maker:
+    return lambda b, used: Convert(t, now_value(b, used))
+
+
+def _handler(make: _Maker, word: str) -> Callable[[Binder, exp.Expr], Node]:
+    """`word`: how it is written where the parser does not say."""
+
     def build(b: Binder, node: exp.Expr) -> Node:
         if node.this is not None:
             raise unsupported(f"a precision of {type(node).__name__}", position_of(node))
-        return make(b)
+        written = str(node.meta.get("function") or word)
+        return make(b, "now()" if written == "now" else written)
 
     return build
 
 
 HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
-    exp.CurrentTimestamp: _handler(now_value),
-    exp.CurrentDate: _handler(lambda b: Convert(DATE, now_value(b))),
-    exp.Localtime: _handler(lambda b: Convert(TIME, now_value(b))),
-    exp.Localtimestamp: _handler(lambda b: Convert(TIMESTAMP, now_value(b))),
-    exp.CurrentUser: _handler(_user),
-    exp.CurrentRole: _handler(_user),
-    exp.SessionUser: _handler(_session_user),
-    exp.CurrentSchema: _handler(_schema),
-    exp.CurrentCatalog: _handler(_database),
+    exp.CurrentTimestamp: _handler(now_value, "current_timestamp"),
+    exp.CurrentDate: _handler(_as(DATE), "current_date"),
+    exp.Localtime: _handler(_as(TIME), "localtime"),
+    exp.Localtimestamp: _handler(_as(TIMESTAMP), "localtimestamp"),
+    exp.CurrentUser: _handler(_user, "current_user"),
+    exp.CurrentRole: _handler(_user, "current_role"),
+    exp.SessionUser: _handler(_session_user, "session_user"),
+    exp.CurrentSchema: _handler(_schema, "current_schema"),
+    exp.CurrentCatalog: _handler(_database, "current_catalog"),
 }

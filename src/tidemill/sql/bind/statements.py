@@ -49,11 +49,9 @@ def finished(ctx: Context, bound: Bound) -> BoundQuery:
         {p: frozenset(c) for p, c in ctx.used.items()},
         ctx.final_params(),
         ctx.session,
-        ctx.uses_now,
-        ctx.uses_mz_now,
+        ctx.determinism(),
         bound.ordered,
         bound.constants,
-        ctx.uses_chance,
     )
 
 
@@ -93,7 +91,7 @@ def bind_scalar(
             node = assign(ctx, node, target, "?column?", position_of(expr))
     node = settle(ctx, node)
     constants = Constants(((node,),), (node.type,), 1) if is_constant(node) else None
-    return BoundExpr(node.type, lower(node), ctx.final_params(), session, constants, ctx.uses_mz_now)
+    return BoundExpr(node.type, lower(node), ctx.final_params(), session, constants)
 
 
 class _NoNames:

@@ -16,7 +16,7 @@ from tidemill.sql.bind.limits import resolve_limits
 from tidemill.sql.bind.literal import as_scalar, literal_tree
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, SessionInfo
 from tidemill.sql.functions.markers import Fixed, read_marker
-from tidemill.sql.functions.tree import Tree, string
+from tidemill.sql.functions.tree import Tree, number_variables, string
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ
 
@@ -79,7 +79,8 @@ def complete(
     session: SessionInfo,
     change: Callable[[Node], Node | None] | None = None,
 ) -> exp.Expr:
-    """A copy of the tree with every marker replaced whose value is known."""
+    """A copy of the tree with every marker replaced whose value is known, and its variables numbered: one
+    query has one text."""
     holder = exp.Paren(this=tree.copy())
     if scalars and change is not None:
         resolve_limits(holder, lambda node: rewrite(node, change), session)
@@ -94,6 +95,7 @@ def complete(
             value = literal_tree(scalars[which - 1], t) if which <= len(scalars) else None
         if value is not None:
             node.replace(value)
+    number_variables(holder)
     result: exp.Expr = holder.this
     return result
 

@@ -6,6 +6,7 @@ rewrite them for Spark on its own terms), operators are always in parentheses.""
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -207,7 +208,8 @@ def variable(name: str) -> Tree:
     return exp.column(name)
 
 
-# Names of lambda parameters: nested lambdas must differ. `next` on a count is atomic between threads.
+# Names of lambda parameters: nested lambdas must differ. `next` on a count is atomic between threads. A tree
+# that is complete has them numbered from 1 (`number_variables`), so that one query has one text.
 _fresh = itertools.count(1)
 
 
@@ -240,6 +242,26 @@ def let_all(values: list[Tree], body: Callable[[list[Tree]], Tree]) -> Tree:
         bound[i] = field(variable(name), f"a{i}")
     made = call("transform", call("array", call("named_struct", *fields)), lambda_(name, body(bound)))
     return call("element_at", made, integer(1))
+
+
+# What `let` gives, and `number_variables`: a tree that is built on over a numbered one stays right.
+_VARIABLE = re.compile(r"[vw][0-9]+")
+
+
+def number_variables(tree: Tree) -> None:
+    """Number the parameters that `let` made in the order in which they stand in the tree."""
+    names: dict[str, str] = {}
+    found: list[exp.Identifier] = []
+    for node in tree.walk(bfs=False):
+        if isinstance(node, exp.Lambda):
+            for parameter in node.expressions:
+                if _VARIABLE.fullmatch(parameter.name):
+                    names.setdefault(parameter.name, f"w{len(names) + 1}")
+                    found.append(parameter)
+        elif isinstance(node, exp.Column) and not node.table and _VARIABLE.fullmatch(node.name):
+            found.append(node.this)
+    for variable_ in found:
+        variable_.set("this", names.get(variable_.name, variable_.name))
 
 
 def is_small(value: Tree) -> bool:

@@ -1,0 +1,74 @@
+"""What a query's answer depends on besides the rows that it reads.
+
+The binder records every function that asks for such a thing (`Context.depends_on`): the clock, the time that
+is read at, chance, or the session that asks. PostgreSQL calls these functions stable (the same answer within
+a statement) or volatile (another one each time); all others are immutable. `BoundQuery.determinism` has what
+was found. Materialized views and subscriptions refuse what they cannot keep an answer of, by its name.
+
+The session's time zone is recorded and refused nowhere: who keeps an answer fixes it (views take UTC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tidemill.errors import Unsupported
+
+
+class Dependence(Enum):
+    CLOCK = "the time of day"
+    READ_TIME = "the time that is read at"
+    CHANCE = "chance"
+    SESSION = "the session"
+    TIME_ZONE = "the session's time zone"
+
+
+_HINTS = {
+    Dependence.CLOCK: "Compare with the time in the client, or write the time into a table.",
+    Dependence.READ_TIME: "Compare with the time in the client, or write the time into a table.",
+    Dependence.CHANCE: "Write the values into a table, and read them from there.",
+    Dependence.SESSION: "Use a view, or ask in the query that reads the materialized view.",
+}
+_DETAILS = {Dependence.SESSION: "It is kept for all sessions alike."}
+
+
+@dataclass(frozen=True, slots=True)
+class Determinism:
+    """`found`: what the query uses, as it is written (`current_user`, `now()`), and what that depends on."""
+
+    found: Mapping[str, Dependence] = field(default_factory=dict[str, Dependence])
+
+    def on(self, *dependences: Dependence) -> str | None:
+        """What it uses that depends on one of these; None if it uses nothing of the kind."""
+        return next((name for name, on in self.found.items() if on in dependences), None)
+
+    @property
+    def within_session(self) -> bool:
+        """Whether the same rows give the same answer for as long as the session is what it is."""
+        return self.on(Dependence.CLOCK, Dependence.READ_TIME, Dependence.CHANCE) is None
+
+    def check_within_session(self, what: str) -> None:
+        """Refuse a query whose answer changes without a change of its inputs. `what` is where it stands, as
+        in `SUBSCRIBE to a query`."""
+        self._refuse(what, Dependence.READ_TIME, Dependence.CLOCK, Dependence.CHANCE)
+
+    def check_everywhere(self, what: str) -> None:
+        """Refuse a query whose answer depends on anything but its inputs."""
+        self.check_within_session(what)
+        self._refuse(what, Dependence.SESSION)
+
+    def _refuse(self, what: str, *dependences: Dependence) -> None:
+        for dependence in dependences:
+            used = self.on(dependence)
+            if used is not None:
+                raise Unsupported(
+                    f"{what} that uses {used} is not supported",
+                    detail=_DETAILS.get(dependence),
+                    hint=_HINTS[dependence],
+                )
+
+
+# Of a query whose answer depends on nothing else.
+DETERMINED = Determinism()
