@@ -19,7 +19,7 @@ from tidemill.config import load
 from tidemill.engine.engine import TidemillEngine
 from tidemill.ingest.slot import Slot
 from tidemill.ingest.storage import SourceDescription, Storage
-from tidemill.sources.definition import normalise
+from tidemill.sources.generators.definition import normalise
 from tidemill.sources.offsets import Offsets
 
 ROWS = 1000

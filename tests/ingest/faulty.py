@@ -31,7 +31,8 @@ from tidemill.ingest.storage import SourceDescription, Storage
 from tidemill.persist.environment import Environment
 from tidemill.query.spark import SparkHost
 from tidemill.sources.contract import Batch, Limits, Piece, Reader, Source
-from tidemill.sources.definition import normalise, open_source
+from tidemill.sources.definition import open_source
+from tidemill.sources.generators.definition import normalise
 from tidemill.sources.offsets import Offsets
 
 # What a worker out of memory may still take, beyond what it has, before it is refused.

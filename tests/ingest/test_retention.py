@@ -13,7 +13,8 @@ from tidemill.persist.environment import Environment
 from tidemill.persist.settle import upper_of
 from tidemill.persist.state import FANOUT
 from tidemill.reclock.remap import Remap
-from tidemill.sources.definition import normalise, open_source
+from tidemill.sources.definition import open_source
+from tidemill.sources.generators.definition import normalise
 from tidemill.types.identity import consolidate
 
 TICK_MS = 200

@@ -25,7 +25,8 @@ from tidemill.ingest.status import State
 from tidemill.ingest.unit import Facts, Unit
 from tidemill.persist.environment import Environment
 from tidemill.sources.contract import Source as Upstream
-from tidemill.sources.definition import Definition, normalise, open_source
+from tidemill.sources.definition import Definition, open_source
+from tidemill.sources.generators.definition import normalise
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 WAIT_SECONDS = 180.0

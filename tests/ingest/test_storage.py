@@ -22,7 +22,7 @@ from tidemill.ingest.storage import CollectionType, SourceDescription, Storage, 
 from tidemill.persist.environment import Environment
 from tidemill.persist.snapshot import InvalidAsOf, NotYetReadable
 from tidemill.query.spark import SparkHost
-from tidemill.sources.definition import normalise
+from tidemill.sources.generators.definition import normalise
 from tidemill.types.model import INT8, Column, RelationDesc
 
 WAIT_SECONDS = 180.0

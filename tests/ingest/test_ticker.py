@@ -23,7 +23,8 @@ from tidemill.ingest.unit import Facts, Unit
 from tidemill.persist.environment import Environment
 from tidemill.reclock.remap import Remap
 from tidemill.sources.contract import Batch, Limits, Piece, Reader, Source, SourceError
-from tidemill.sources.definition import normalise, open_source
+from tidemill.sources.definition import open_source
+from tidemill.sources.generators.definition import normalise
 from tidemill.sources.offsets import Offsets
 from tidemill.time.clock import Clock, SystemClock
 

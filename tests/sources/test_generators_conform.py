@@ -9,7 +9,8 @@ import pytest
 
 from sources.conformance import CHECKS, Subject
 from tidemill.sources.contract import Piece
-from tidemill.sources.definition import normalise, open_source
+from tidemill.sources.definition import open_source
+from tidemill.sources.generators.definition import normalise
 
 STARTED = 1_760_000_000_000
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.sources.definition import normalise, open_source, option_kinds
+from tidemill.sources.definition import open_source
+from tidemill.sources.generators.definition import normalise, option_kinds
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sql" / "create-source-load-generator.md").read_text()
 SECTIONS = dict(re.findall(r"^## ([A-Z ]+)$(.*?)(?=^## )", PAGE, flags=re.MULTILINE | re.DOTALL))

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.sources.contract import Piece
-from tidemill.sources.definition import Definition, normalise, open_source
+from tidemill.sources.definition import Definition, open_source
 from tidemill.sources.generators.auction_words import ITEMS, ORGANIZATIONS, USERS
+from tidemill.sources.generators.definition import normalise
 from tidemill.sources.generators.draws import draws, stream
 
 STARTED = 1_760_000_000_000

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tidemill.errors import Internal
 from tidemill.sources.contract import Limits, Piece, SourceError
-from tidemill.sources.definition import normalise, open_source
+from tidemill.sources.definition import open_source
 from tidemill.sources.generators.auction import OUTPUTS
+from tidemill.sources.generators.definition import normalise
 from tidemill.sources.generators.load import MAX_BINDING_BYTES, Pace
 from tidemill.sources.generators.options import MAX_EVENTS
 from tidemill.sources.offsets import Offsets

@@ -9,7 +9,8 @@ import pytest
 
 from tidemill.errors import InvalidValue, LimitExceeded, SyntaxError_, TidemillError, UndefinedObject
 from tidemill.sources.contract import EVENTS, SourceError
-from tidemill.sources.definition import normalise, open_source, option_kinds
+from tidemill.sources.definition import open_source
+from tidemill.sources.generators.definition import normalise, option_kinds
 from tidemill.sources.generators.options import OptionKind
 from tidemill.sources.offsets import Offsets
 

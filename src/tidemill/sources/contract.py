@@ -11,7 +11,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -36,6 +36,10 @@ TRUNCATE_COLUMN = "mz_truncate"
 STREAM_TIME_COLUMN = "mz_stream_time"
 
 
+# What the catalog keeps of a source (`definition`).
+Definition: TypeAlias = dict[str, Any]
+
+
 class SourceError(TidemillError):
     """The upstream is not what it should be, or cannot be reached. It stalls this source alone, which is
     tried again (`transient`) or waits for a person."""
@@ -47,6 +51,14 @@ class Forgotten(SourceError):
     """The upstream no longer has records that were bound: retention removed them."""
 
     sqlstate = "72000"
+
+
+def unreadable_definition(detail: str) -> SourceError:
+    return SourceError(
+        "the source's definition cannot be read",
+        detail=detail,
+        hint="It was made by another version of Tidemill, or the catalog is damaged.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tidemill.sql import ast
-from tidemill.sql.ast.sources import OptionValue
 from tidemill.sql.names import quote_literal
 from tidemill.sql.render_formats import messages_sql
 
@@ -12,7 +11,7 @@ def create_source_sql(s: ast.CreateSource) -> str:
     clauses = [
         f"CREATE SOURCE {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name}{_idents(s.columns)}",
         f"IN CLUSTER {s.cluster}" if s.cluster else "",
-        f"FROM {_upstream(s.upstream)}",
+        f"FROM {s.upstream.to_sql()}",
         _for_tables(s.tables),
         *messages_sql(s.messages),
         f"EXPOSE PROGRESS AS {s.progress}" if s.progress else "",
@@ -29,44 +28,6 @@ def create_table_from_source_sql(s: ast.CreateTableFromSource) -> str:
 
 def _idents(columns: tuple[ast.Ident, ...]) -> str:
     return f" ({', '.join(map(str, columns))})" if columns else ""
-
-
-def _upstream(upstream: ast.Upstream) -> str:
-    match upstream:
-        case ast.LoadGenerator(kind, options):
-            shown = ", ".join(map(_option, options))
-            return f"LOAD GENERATOR {kind}{f' ({shown})' if shown else ''}"
-        case ast.Kafka():
-            return f"KAFKA {_kafka(upstream)}"
-        case ast.Files(path):
-            return f"FILES {quote_literal(path)}"
-
-
-def _kafka(kafka: ast.Kafka) -> str:
-    offsets, time, prefix = kafka.start_offset, kafka.start_timestamp, kafka.group_id_prefix
-    refresh = kafka.refresh_interval
-    options = [
-        "" if offsets is None else f"START OFFSET ({', '.join(map(str, offsets))})",
-        "" if time is None else f"START TIMESTAMP {time}",
-        "" if prefix is None else f"GROUP ID PREFIX {quote_literal(prefix)}",
-        "" if refresh is None else f"TOPIC METADATA REFRESH INTERVAL {quote_literal(refresh)}",
-    ]
-    topic = "" if kafka.topic is None else f"TOPIC {quote_literal(kafka.topic)}"
-    if kafka.connection is not None:
-        return f"CONNECTION {kafka.connection} ({', '.join(o for o in (topic, *options) if o)})"
-    brokers = ", ".join(map(quote_literal, kafka.brokers))
-    more = ", ".join(o for o in options if o)
-    return f"BROKERS ({brokers}) {topic}{f' ({more})' if more else ''}"
-
-
-def _option(option: ast.Option) -> str:
-    return option.name if option.value is None else f"{option.name} {_value(option.value)}"
-
-
-def _value(value: OptionValue) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return quote_literal(value) if isinstance(value, str) else str(value)
 
 
 def _for_tables(tables: ast.ForTables | None) -> str:

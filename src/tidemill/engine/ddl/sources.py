@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemill.catalog import source_ops
-from tidemill.catalog.connections import KAFKA, expect_type
+from tidemill.catalog.connections import expect_type
 from tidemill.catalog.items import Connection, Schema, Source, SourceProgress, SourceTable
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip, transact
-from tidemill.engine.ddl.upstreams import Context, Described, describe
-from tidemill.engine.ddl.upstreams.kafka import describe_kafka_table
+from tidemill.engine.ddl.upstreams import TABLES, Context, Described, describe
 from tidemill.engine.ddl.upstreams.messages import ORDER_BY_PARAMETER
 from tidemill.engine.read.show import system_value
 from tidemill.engine.session.durations import history_ms, interval_ms
@@ -215,8 +214,8 @@ def plan_create_table_from_source(
             hint=f"Read from {source.name}, or make a view over it.",
             position=statement.source.offset + 1,
         )
-    if source.type == KAFKA:
-        return _plan_kafka_table(schema, name, source, statement, catalog)
+    if source.type in TABLES:
+        return _plan_described_table(schema, name, source, statement, catalog)
     if not statement.messages.silent:
         raise Unsupported(
             f'FORMAT, INCLUDE and ENVELOPE are not supported for tables of source "{source.name}"',
@@ -234,12 +233,12 @@ def plan_create_table_from_source(
     return change("CREATE TABLE", [op])
 
 
-def _plan_kafka_table(
+def _plan_described_table(
     schema: Schema, name: str, source: Source, statement: ast.CreateTableFromSource, catalog: CatalogState
 ) -> Plan:
     async def act(s: EngineSession) -> Outcome:
         described = await s.interrupt.guard(
-            s.blocking(describe_kafka_table, source, statement, _context(s, catalog))
+            s.blocking(TABLES[source.type], source, statement, _context(s, catalog))
         )
         columns = described.output.desc
         op = source_ops.CreateSourceTable(

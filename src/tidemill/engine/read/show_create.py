@@ -194,9 +194,9 @@ def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> 
 def _source_today(catalog: CatalogState, statement: ast.CreateSource, source: Source) -> ast.CreateSource:
     """With the names that its connections have now."""
     connection = connection_of(catalog, source)
-    if isinstance(statement.upstream, ast.Kafka) and connection is not None:
+    if connection is not None:
         name = ast.Name(catalog.full_name(connection))
-        statement = replace(statement, upstream=replace(statement.upstream, connection=name))
+        statement = replace(statement, upstream=statement.upstream.through(name))
     if source.depends_on and source.desc is not None:
         (spec,) = json.loads(source.definition)["outputs"]
         statement = replace(statement, messages=_messages_today(catalog, statement.messages, spec))

@@ -1,7 +1,8 @@
-"""Statements that make and change sources. A kind of upstream is one more dataclass in `Upstream`."""
+"""Statements that make and change sources."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,38 +23,19 @@ class Option:
     offset: int = offset_field()
 
 
-@dataclass(frozen=True, slots=True)
-class LoadGenerator:
-    """FROM LOAD GENERATOR kind [(options)]."""
+class Upstream(ABC):
+    """What a source is made FROM. A kind is one dataclass, beside its parser (`parser.upstreams`)."""
 
-    kind: str  # upper case, one blank between its words; which there are is not the parser's to know
-    options: tuple[Option, ...] = ()
-    offset: int = offset_field()
+    __slots__ = ()
+    offset: int
 
+    @abstractmethod
+    def to_sql(self) -> str:
+        """What stands behind FROM."""
 
-@dataclass(frozen=True, slots=True)
-class Kafka:
-    """FROM KAFKA CONNECTION k (TOPIC 't', ...), or (an older spelling) FROM KAFKA BROKER 'h:p' TOPIC 't'."""
-
-    connection: Name | None = None
-    brokers: tuple[str, ...] = ()  # of the older spelling
-    topic: str | None = None
-    start_offset: tuple[int, ...] | None = None  # by partition
-    start_timestamp: int | None = None  # in milliseconds; before now where it is negative
-    group_id_prefix: str | None = None
-    refresh_interval: str | None = None  # TOPIC METADATA REFRESH INTERVAL, as text
-    offset: int = offset_field()
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """FROM FILES 'path': the files of a folder."""
-
-    path: str
-    offset: int = offset_field()
-
-
-Upstream: TypeAlias = LoadGenerator | Kafka | Files
+    def through(self, connection: Name) -> Upstream:
+        """The same, its connection under this name. For kinds that have one."""
+        raise NotImplementedError(f"{type(self).__name__} has no connection")
 
 
 @dataclass(frozen=True, slots=True)

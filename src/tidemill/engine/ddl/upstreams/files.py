@@ -32,17 +32,10 @@ from tidemill.sources.files.reader import WORDS
 from tidemill.sources.files.source import KILOBYTES, found_in
 from tidemill.sources.stream_rows import stream_output
 from tidemill.sql import ast
+from tidemill.sql.parser.upstreams.files import Files
 
 
-def describe_files(statement: ast.CreateSource, files: ast.Files, context: Context) -> Described:
-    try:
-        return _described(statement, files, context)
-    except TidemillError as e:
-        e.position = e.position or files.offset + 1
-        raise
-
-
-def _described(statement: ast.CreateSource, files: ast.Files, context: Context) -> Described:
+def describe_files(statement: ast.CreateSource, files: Files, context: Context) -> Described:
     folder = below_root(context.files_root, files.path)
     said = statement.messages
     if statement.tables is not None:

@@ -18,10 +18,11 @@ from tidemill.engine.ddl.upstreams.described import Context, Described
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
 from tidemill.engine.ddl.upstreams.reach import offsets_for_time, topic_info
 from tidemill.engine.session.durations import milliseconds
-from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, UndefinedObject, Unsupported
+from tidemill.errors import InvalidValue, SyntaxError_, UndefinedObject, Unsupported
 from tidemill.sources.kafka.layout import OFFSETS
 from tidemill.sources.kafka.metadata import TopicInfo
 from tidemill.sql import ast
+from tidemill.sql.parser.upstreams.kafka import Kafka
 
 # As brokers have it.
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -31,15 +32,7 @@ DEFAULT_REFRESH_MS = 60_000
 MIN_REFRESH_MS, MAX_REFRESH_MS = 100, 3_600_000
 
 
-def describe_kafka(statement: ast.CreateSource, kafka: ast.Kafka, context: Context) -> Described:
-    try:
-        return _described(statement, kafka, context)
-    except TidemillError as e:
-        e.position = e.position or kafka.offset + 1
-        raise
-
-
-def _described(statement: ast.CreateSource, kafka: ast.Kafka, context: Context) -> Described:
+def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: Context) -> Described:
     topic = _topic(kafka)
     if statement.tables is not None:
         raise Unsupported(
@@ -83,7 +76,7 @@ def _described(statement: ast.CreateSource, kafka: ast.Kafka, context: Context) 
     )
 
 
-def _topic(kafka: ast.Kafka) -> str:
+def _topic(kafka: Kafka) -> str:
     if kafka.topic is None:
         raise SyntaxError_("a Kafka source needs the option TOPIC", hint="Write (TOPIC 'name').")
     if not _TOPIC.fullmatch(kafka.topic) or kafka.topic in (".", ".."):
@@ -127,7 +120,7 @@ def _output(topic: str, said: ast.Messages, context: Context) -> DescribedOutput
 # -- where reading begins
 
 
-def _start(kafka: ast.Kafka, reached: dict[str, Any], info: TopicInfo | None, started: int) -> dict[str, int]:
+def _start(kafka: Kafka, reached: dict[str, Any], info: TopicInfo | None, started: int) -> dict[str, int]:
     """By partition; a partition that is not among them is read from its beginning."""
     if info is None:
         if kafka.start_timestamp is not None:

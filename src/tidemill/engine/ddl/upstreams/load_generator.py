@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.engine.ddl.upstreams.described import Described
+from tidemill.engine.ddl.upstreams.described import Context, Described
 from tidemill.engine.session.durations import microseconds
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
-from tidemill.sources.definition import normalise, open_source, option_kinds
+from tidemill.sources.definition import open_source
+from tidemill.sources.generators.definition import normalise, option_kinds
 from tidemill.sources.generators.options import OptionKind
 from tidemill.sql import ast
 from tidemill.sql.ast.sources import OptionValue
+from tidemill.sql.parser.upstreams.load_generator import LoadGenerator
 
 # What mz_sources shows.
 TYPE = "load-generator"
@@ -18,11 +20,11 @@ _ENVELOPE = "ENVELOPE"
 
 
 def describe_load_generator(
-    statement: ast.CreateSource, generator: ast.LoadGenerator, started: int
+    statement: ast.CreateSource, generator: LoadGenerator, context: Context
 ) -> Described:
     try:
         options = _options(statement, generator)
-        definition = normalise(generator.kind, options, started)
+        definition = normalise(generator.kind, options, context.started)
     except TidemillError as e:
         if e.position is None:
             named = [o.offset for o in generator.options if o.name in e.primary]
@@ -39,7 +41,7 @@ def describe_load_generator(
     return described
 
 
-def _options(statement: ast.CreateSource, generator: ast.LoadGenerator) -> dict[str, Any]:
+def _options(statement: ast.CreateSource, generator: LoadGenerator) -> dict[str, Any]:
     """By name, with intervals as microseconds. The clause ENVELOPE is an option to the generator, and only
     that."""
     kinds = option_kinds(generator.kind)

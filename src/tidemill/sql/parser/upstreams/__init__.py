@@ -1,4 +1,8 @@
-"""What a source can be made FROM: one file per kind of upstream, and one line in `UPSTREAMS`."""
+"""What a source can be made FROM: the syntax of each kind of upstream.
+
+A kind is one file here, with the dataclass of its clause, its parser and its text (`to_sql`), and a line in
+`UPSTREAMS`. CONTRIBUTING.md has the recipe for the whole of a source.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,16 @@ from collections.abc import Callable
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import Upstream
 from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.parser.upstreams.files import files
-from tidemill.sql.parser.upstreams.kafka import kafka
-from tidemill.sql.parser.upstreams.load_generator import load_generator
+from tidemill.sql.parser.upstreams.files import parse_files
+from tidemill.sql.parser.upstreams.kafka import parse_kafka
+from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
 from tidemill.sql.tokens import Kind
 
 # The words after FROM, and who reads what follows them.
 UPSTREAMS: dict[tuple[str, ...], Callable[[Cursor], Upstream]] = {
-    ("load", "generator"): load_generator,
-    ("kafka",): kafka,
-    ("files",): files,
+    ("load", "generator"): parse_load_generator,
+    ("kafka",): parse_kafka,
+    ("files",): parse_files,
 }
 # Kinds that later work brings.
 _NOT_YET = (

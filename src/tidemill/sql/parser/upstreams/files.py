@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from tidemill.sql.ast import Files
+from dataclasses import dataclass
+
+from tidemill.sql.ast.base import offset_field
+from tidemill.sql.ast.sources import Upstream
+from tidemill.sql.names import quote_literal
 from tidemill.sql.parser.cursor import Cursor
 
 
-def files(cursor: Cursor) -> Files:
+@dataclass(frozen=True, slots=True)
+class Files(Upstream):
+    """FROM FILES 'path': the files of a folder."""
+
+    path: str
+    offset: int = offset_field()
+
+    def to_sql(self) -> str:
+        return f"FILES {quote_literal(self.path)}"
+
+
+def parse_files(cursor: Cursor) -> Files:
     """After FILES: 'path'."""
     offset = cursor.offset
     return Files(cursor.string(), offset)

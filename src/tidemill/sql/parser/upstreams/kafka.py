@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemill.errors import InvalidValue
-from tidemill.sql.ast import Kafka
+from tidemill.sql.ast.base import Name, offset_field
+from tidemill.sql.ast.sources import Upstream
+from tidemill.sql.names import quote_literal
 from tidemill.sql.parser.connections import brokers
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.named_options import accept_option, refuse_twice, spelled
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka(Upstream):
+    """FROM KAFKA CONNECTION k (TOPIC 't', ...), or (an older spelling) FROM KAFKA BROKER 'h:p' TOPIC 't'."""
+
+    connection: Name | None = None
+    brokers: tuple[str, ...] = ()  # of the older spelling
+    topic: str | None = None
+    start_offset: tuple[int, ...] | None = None  # by partition
+    start_timestamp: int | None = None  # in milliseconds; before now where it is negative
+    group_id_prefix: str | None = None
+    refresh_interval: str | None = None  # TOPIC METADATA REFRESH INTERVAL, as text
+    offset: int = offset_field()
+
+    def to_sql(self) -> str:
+        options = [
+            "" if self.topic is None else f"TOPIC {quote_literal(self.topic)}",
+            "" if self.start_offset is None else f"START OFFSET ({', '.join(map(str, self.start_offset))})",
+            "" if self.start_timestamp is None else f"START TIMESTAMP {self.start_timestamp}",
+            "" if self.group_id_prefix is None else f"GROUP ID PREFIX {quote_literal(self.group_id_prefix)}",
+            ""
+            if self.refresh_interval is None
+            else f"TOPIC METADATA REFRESH INTERVAL {quote_literal(self.refresh_interval)}",
+        ]
+        if self.connection is not None:
+            return f"KAFKA CONNECTION {self.connection} ({_listed(options)})"
+        brokers = ", ".join(map(quote_literal, self.brokers))
+        more = _listed(options[1:])
+        return f"KAFKA BROKERS ({brokers}) {options[0]}{f' ({more})' if more else ''}"
+
+    def through(self, connection: Name) -> Kafka:
+        return replace(self, connection=connection)
+
+
+def _listed(options: list[str]) -> str:
+    return ", ".join(o for o in options if o)
+
 
 _WRITE = "Write FROM KAFKA CONNECTION name (TOPIC '...')."
 _WRITE_BROKER = "Write FROM KAFKA BROKER 'host:port' TOPIC '...'."
 _WRITE_OFFSETS = "Write START OFFSET (n, ...): one whole number for each partition, in their order."
 
 
-def kafka(cursor: Cursor) -> Kafka:
+def parse_kafka(cursor: Cursor) -> Kafka:
     """After KAFKA: CONNECTION k (options), or BROKER 'h:p' TOPIC 't' [(options)]."""
     offset = cursor.offset
     if cursor.accept("connection"):

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from tidemill.sql.ast import LoadGenerator
+from dataclasses import dataclass
+
+from tidemill.sql.ast.base import offset_field
+from tidemill.sql.ast.sources import Option, OptionValue, Upstream
+from tidemill.sql.names import quote_literal
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.options import options
 from tidemill.sql.tokens import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class LoadGenerator(Upstream):
+    """FROM LOAD GENERATOR kind [(options)]."""
+
+    kind: str  # upper case, one blank between its words; which there are is not the parser's to know
+    options: tuple[Option, ...] = ()
+    offset: int = offset_field()
+
+    def to_sql(self) -> str:
+        shown = ", ".join(map(_option, self.options))
+        return f"LOAD GENERATOR {self.kind}{f' ({shown})' if shown else ''}"
+
+
+def _option(option: Option) -> str:
+    return option.name if option.value is None else f"{option.name} {_value(option.value)}"
+
+
+def _value(value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return quote_literal(value) if isinstance(value, str) else str(value)
+
 
 # Generators whose name has two words; every other is one word.
 _TWO_WORDS = (("key", "value"),)
 
 
-def load_generator(cursor: Cursor) -> LoadGenerator:
+def parse_load_generator(cursor: Cursor) -> LoadGenerator:
     """After LOAD GENERATOR: kind [(options)]. Which kinds there are, the planner knows."""
     offset = cursor.offset
     for words in _TWO_WORDS:
