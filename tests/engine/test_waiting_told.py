@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -123,6 +123,18 @@ def test_one_that_is_only_late() -> None:
     error = stopped(World({"orders": 40}), source("orders"))
     assert error.detail == 'It was waiting for "orders" to be complete at 50. It is complete before 40 now.'
     assert error.hint == SERIALIZABLE
+
+
+def test_times_are_shown_in_both_forms() -> None:
+    at = 1795011172000
+    error = stopped(World({"orders": at - 40}), source("orders"), at=at)
+    assert error.detail == (
+        'It was waiting for "orders" to be complete at 1795011172000 (2026-11-18 14:12:52+00). '
+        "It is complete before 1795011171960 (2026-11-18 14:12:51.96+00) now."
+    )
+    # Those of another timeline are numbers of its own.
+    theirs = replace(source("orders"), timeline="upstream")
+    assert "(" not in (stopped(World({"orders": at - 40}), theirs, at=at).detail or "(")
 
 
 def test_one_that_has_not_caught_up_yet() -> None:

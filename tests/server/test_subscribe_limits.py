@@ -160,7 +160,12 @@ def test_errors(c: Connection, table: str, statement: str, state: str, text: str
     if state == "42P10":
         assert error.diag.message_hint == "All order bys must be output columns."
     if "valid timestamp" in text:
-        assert "is readable from" in (error.diag.message_detail or "")
+        moment = r"\d{13} \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00\)"
+        assert re.search(rf"is readable from {moment} on; 1 was", error.diag.message_detail or "")
+    if "lower bound" in text:
+        assert error.diag.message_detail == (
+            "It would begin at 9000000000000 (2255-03-14 16:00:00+00) and end before 5."
+        )
 
 
 def test_what_is_no_relation(c: Connection) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tidemill.catalog.items import Connection, ItemId, Sink
 from tidemill.catalog.source_ops import Draft
 from tidemill.errors import InvalidValue
+from tidemill.time.shown import show_time
 from tidemill.types.model import RelationDesc
 
 
@@ -68,7 +69,7 @@ def _check_same(op: CreateSink, beside: Sink) -> None:
     elif beside.snapshot != op.snapshot:
         differs = f"It was made with SNAPSHOT = {str(beside.snapshot).lower()}."
     elif op.as_of not in (None, beside.as_of):
-        differs = f"Its stream begins at {beside.as_of}."
+        differs = f"Its stream begins at {show_time(beside.as_of)}."
     else:
         return
     raise InvalidValue(

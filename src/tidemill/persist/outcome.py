@@ -10,11 +10,12 @@ repeats blindly.
 from __future__ import annotations
 
 from tidemill.errors import TidemillError
+from tidemill.time.shown import show_time
 
 
 def show_upper(upper: int | None) -> str:
     """An upper in a message; None is the empty frontier."""
-    return "closed" if upper is None else str(upper)
+    return "closed" if upper is None else show_time(upper)
 
 
 class LostRace(TidemillError):

@@ -18,6 +18,7 @@ from tidemill.persist.holds import Hold
 from tidemill.persist.outcome import show_upper
 from tidemill.persist.part import Part, project, read_groups
 from tidemill.persist.reading import PartReader
+from tidemill.time.shown import show_time
 from tidemill.types.arrow import TIME_COLUMN, shard_schema
 from tidemill.types.identity import consolidate
 from tidemill.types.model import RelationDesc
@@ -31,8 +32,8 @@ class InvalidAsOf(TidemillError):
     def __init__(self, shard_id: str, as_of: int, since: int, upper: int | None) -> None:
         super().__init__(
             "could not find a valid timestamp for the query",
-            detail=f"Shard {shard_id} is readable from {since} to before {show_upper(upper)}; "
-            f"{as_of} was asked for.",
+            detail=f"Shard {shard_id} is readable from {show_time(since)} to before {show_upper(upper)}; "
+            f"{show_time(as_of)} was asked for.",
             hint="Ask for a later time, or keep more history with RETAIN HISTORY FOR.",
         )
         self.as_of = as_of
@@ -48,8 +49,8 @@ class NotYetReadable(TidemillError):
 
     def __init__(self, shard_id: str, as_of: int, readable: int) -> None:
         super().__init__(
-            f"shard {shard_id} is not yet readable at {as_of}",
-            detail=f"It is complete before {readable}.",
+            f"shard {shard_id} is not yet readable at {show_time(as_of)}",
+            detail=f"It is complete before {show_time(readable)}.",
         )
         self.as_of = as_of
         self.readable = readable

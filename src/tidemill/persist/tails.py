@@ -20,6 +20,7 @@ from tidemill.persist.log import ShardMissing, check_reached, entry_path, list_l
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.persist.txns.record import TXNS_SHARD
+from tidemill.time.shown import show_time
 
 
 def check_system(blobs: Blobs, clock: Shard) -> None:
@@ -37,8 +38,8 @@ def check_system(blobs: Blobs, clock: Shard) -> None:
     if upper_of(clock) < upper_of(txns) or clock.epoch < txns.epoch:
         raise DataCorrupted(
             f'log entry "{entry_path(CLOCK_SHARD, clock.version + 1)}" is missing',
-            detail=f"The clock ends at {upper_of(clock)}, epoch {clock.epoch}; "
-            f"transactions were committed up to {upper_of(txns)}, epoch {txns.epoch}.",
+            detail=f"The clock ends at {show_time(upper_of(clock))}, epoch {clock.epoch}; "
+            f"transactions were committed up to {show_time(upper_of(txns))}, epoch {txns.epoch}.",
             hint="The data directory is damaged: restore the file, or the whole directory from a backup.",
         )
 

@@ -20,6 +20,7 @@ from tidemill.persist.settle import append_settled, upper_of
 from tidemill.persist.shard import Shard
 from tidemill.sources.contract import Gauge
 from tidemill.sources.offsets import Offsets, PartitionKey
+from tidemill.time.shown import show_time
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, storage_schema
 from tidemill.types.names import physical_names
 
@@ -91,7 +92,7 @@ class Remap:
             if not frontier <= after:
                 raise DataCorrupted(
                     f"the bindings in shard {self._shard.id} are not monotone",
-                    detail=f"At {time} the source's frontier goes from {frontier} to {after}.",
+                    detail=f"At {show_time(time)} the source's frontier goes from {frontier} to {after}.",
                 )
             if time >= from_ and after != frontier:
                 found.append(Binding(time, frontier, after))

@@ -30,6 +30,7 @@ from tidemill.sinks.feed import Feed
 from tidemill.sinks.target import SinkError, Target, Written
 from tidemill.subscribe.changes import Changes
 from tidemill.subscribe.follower import Follower
+from tidemill.time.shown import show_time
 from tidemill.types.arrow import TIME_COLUMN, error_parts
 
 FP_SNAPSHOT = failpoints.register(
@@ -137,8 +138,8 @@ class Machine:
             hold = self._feed.shard.hold(at)
         except InvalidAsOf as e:
             raise SinkError(
-                f"what changed after {at} is forgotten, and the sink has not written it",
-                detail=f"The relation's history begins at {e.since}.",
+                f"what changed after {show_time(at)} is forgotten, and the sink has not written it",
+                detail=f"The relation's history begins at {show_time(e.since)}.",
                 hint="DROP the sink, and CREATE it anew into another place.",
             ) from e
         before, self._hold = self._hold, hold

@@ -22,6 +22,7 @@ from tidemill.sinks.files_target import check_writable, is_free
 from tidemill.sinks.kafka_topic import last_upper, make_topic
 from tidemill.sinks.presence import Wished
 from tidemill.sql import ast
+from tidemill.time.shown import show_time
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -60,8 +61,8 @@ class Beginning:
             )
         if upper is not None and upper - 1 < self.since:
             raise InvalidValue(
-                f"{place} ends at {upper}, and what changed since then is forgotten",
-                detail=f"The relation's history begins at {self.since}.",
+                f"{place} ends at {show_time(upper)}, and what changed since then is forgotten",
+                detail=f"The relation's history begins at {show_time(self.since)}.",
                 hint="Choose another one.",
                 sqlstate="55000",
             )

@@ -35,6 +35,7 @@ from tidemill.sinks.definition import AVRO, FILES, JSON, KAFKA, WHOLE, Definitio
 from tidemill.sinks.presence import Wished
 from tidemill.sql import ast
 from tidemill.sql.render import to_sql
+from tidemill.time.shown import show_time
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import RelationDesc
 
@@ -169,8 +170,8 @@ class _Asked:
         since, upper = shard_of(engine, self.relation).since, complete(engine, self.relation)
         if not since <= at < upper:
             raise InvalidValue(
-                f'"{self.relation.name}" cannot be read at {at}',
-                detail=f"It is readable from {since} to before {upper}.",
+                f'"{self.relation.name}" cannot be read at {show_time(at)}',
+                detail=f"It is readable from {show_time(since)} to before {show_time(upper)}.",
                 hint="AS OF is a time in between.",
                 sqlstate="22000",
             )

@@ -19,6 +19,7 @@ from tidemill.catalog.items import SourceProgress
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.read.followed import Inputs, PolledFollower, QueryFollower, counted, follow
 from tidemill.engine.read.inputs import open_inputs
+from tidemill.engine.read.timelines import not_readable
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID, Situation
 from tidemill.persist.part import Part
 from tidemill.persist.snapshot import InvalidAsOf
@@ -143,7 +144,7 @@ def _open(engine: TidemillEngine, inputs: Inputs, from_: int) -> list[Collection
             try:
                 followers.append(follow(engine, item, from_))
             except InvalidAsOf as e:
-                e.detail = f'"{item.name}" is readable from {e.since} on; {from_ - 1} was asked for.'
+                e.detail = not_readable(item, e.since, from_ - 1)
                 raise
     except BaseException:
         for follower in followers:

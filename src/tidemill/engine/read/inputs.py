@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, Table
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.read.timelines import not_readable
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID, Situation
 from tidemill.errors import Internal, Unavailable
 from tidemill.persist.snapshot import InvalidAsOf, Snapshot
@@ -94,7 +95,7 @@ def snapshot_of(
             return engine.views.shard(item).snapshot(ts, readable=engine.views.readable(item))
         return engine.ingestion.shard(item).snapshot(ts, readable=engine.ingestion.readable(item))
     except InvalidAsOf as e:
-        e.detail = f'"{item.name}" is readable from {e.since} on; {ts} was asked for.'
+        e.detail = not_readable(item, e.since, ts)
         raise
 
 
@@ -107,5 +108,5 @@ def progress_of(engine: TidemillEngine, item: SourceProgress, ts: int) -> pa.Tab
     try:
         return progress_at(machine.remap.shard, machine.source, ts, ingestion.readable(item))
     except InvalidAsOf as e:
-        e.detail = f'"{item.name}" is readable from {e.since} on; {ts} was asked for.'
+        e.detail = not_readable(item, e.since, ts)
         raise

@@ -30,6 +30,7 @@ from tidemill.errors import LimitExceeded, Notice, QueryCanceled, TidemillError,
 from tidemill.query.job import Job
 from tidemill.query.run import ResultStream, run
 from tidemill.sql.bind import BoundQuery, SessionInfo, constant_rows, substitute
+from tidemill.time.shown import show_time
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import RelationDesc
 
@@ -71,8 +72,8 @@ async def choose_time(
         if as_of.time > transaction.read_ts or (as_of.time < transaction.read_ts and not as_of.at_least):
             raise TidemillError(
                 "AS OF does not match the time of the transaction",
-                detail=f"The transaction reads at {transaction.read_ts}, "
-                f"the statement asks for {as_of.time}.",
+                detail=f"The transaction reads at {show_time(transaction.read_ts)}, "
+                f"the statement asks for {show_time(as_of.time)}.",
                 hint="All reads of a transaction happen at one time, chosen by its first statement.",
                 sqlstate="25000",
             )
@@ -108,8 +109,8 @@ async def _come(session: EngineSession, time: int) -> None:
 
 def _waiting(time: int, now: int) -> Notice:
     return Notice(
-        f"waiting for time {time}",
-        detail=f"It is {now} now; the query is answered when {time} is complete.",
+        f"waiting for time {show_time(time)}",
+        detail=f"It is {show_time(now)} now; the query is answered when the time is complete.",
     )
 
 

@@ -19,7 +19,7 @@ from tidemill.engine.read.following import described
 from tidemill.engine.read.local_rows import text_columns, text_rows
 from tidemill.engine.read.reading import AsOfTime
 from tidemill.engine.read.time_expressions import evaluate_time, with_times
-from tidemill.engine.read.timelines import check_timelines, latest_on, timeline_of
+from tidemill.engine.read.timelines import check_timelines, latest_on, show_time_of, timeline_of
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.session.cursors import Cursor
 from tidemill.engine.session.durations import timeout_ms
@@ -36,6 +36,7 @@ from tidemill.errors import (
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.names import quote_ident
+from tidemill.time.shown import show_time
 from tidemill.types.model import Column, SqlType
 
 
@@ -340,9 +341,10 @@ def plan_explain_timestamp(
             ts = latest_on(s, inputs)
         if as_of is not None and as_of.at_least:
             ts = max(ts, as_of.time)
+        latest = await s.blocking(s.engine.oracle.read_ts)
         lines = [
-            f"                query timestamp: {ts}",
-            f"          oracle read timestamp: {await s.blocking(s.engine.oracle.read_ts)}",
+            f"                query timestamp: {show_time(ts, timeline_of(inputs))}",
+            f"          oracle read timestamp: {show_time(latest)}",
             f"                      isolation: {s.current.isolation}",
         ]
         for item in (
@@ -353,8 +355,8 @@ def plan_explain_timestamp(
             name = ".".join(quote_ident(p) for p in catalog.full_name(item))
             lines += [
                 f"source {name}:",
-                f"                  read frontier: {since}",
-                f"                 write frontier: {upper}",
+                f"                  read frontier: {show_time_of(item, since)}",
+                f"                 write frontier: {show_time_of(item, upper)}",
             ]
         return text_rows(["Timestamp"], [(line,) for line in lines], tag="EXPLAIN")
 

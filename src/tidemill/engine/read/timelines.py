@@ -16,6 +16,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
 from tidemill.errors import TidemillError, Unsupported
 from tidemill.sql.bind import BoundQuery
+from tidemill.time.shown import show_time
 
 if TYPE_CHECKING:
     from tidemill.engine.read.reading import AsOfTime
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
 def timeline_of(items: Iterable[Item]) -> str | None:
     """The timeline of relations that were checked to have one; None for ours."""
     return next((i.timeline for i in items if isinstance(i, Source) and i.timeline is not None), None)
+
+
+def show_time_of(item: Item, ts: int) -> str:
+    """A time of the relation's timeline, as messages show it."""
+    return show_time(ts, timeline_of([item]))
+
+
+def not_readable(item: Item, since: int, asked: int) -> str:
+    """The detail of the error that a relation's history begins after the AS OF time."""
+    begins, wanted = show_time_of(item, since), show_time_of(item, asked)
+    return f'"{item.name}" is readable from {begins} on; {wanted} was asked for.'
 
 
 def check_timelines(catalog: CatalogState, bound: BoundQuery) -> None:

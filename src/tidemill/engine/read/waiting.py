@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, View
+from tidemill.engine.read.timelines import show_time_of
 from tidemill.errors import Notice, QueryCanceled, Unavailable, UndefinedObject
 from tidemill.ingest.status import State
 
@@ -53,8 +54,8 @@ def waiting_for(engine: TidemillEngine, item: SourceRelation, ts: int) -> Notice
             detail=f"It can be read from then on.{left}",
         )
     return Notice(
-        f'waiting for "{item.name}" to be complete at {ts}',
-        detail=f"It is complete before {until} now.",
+        f'waiting for "{item.name}" to be complete at {show_time_of(item, ts)}',
+        detail=f"It is complete before {show_time_of(item, until)} now.",
         hint=_LATEST,
     )
 
@@ -94,9 +95,10 @@ def too_late(engine: TidemillEngine, item: MaterializedView, ts: int, seconds: f
     """The error of a statement that has waited long enough for a materialized view."""
     why = waiting_for(engine, item, ts)
     until = engine.views.readable(item)
-    state = f"It is complete before {until}." if until else "It has not got its first rows yet."
+    complete = f"It is complete before {show_time_of(item, until)}."
+    state = complete if until else "It has not got its first rows yet."
     return Unavailable(
-        f'materialized view "{item.name}" is not complete at {ts} after {seconds:g} s',
+        f'materialized view "{item.name}" is not complete at {show_time_of(item, ts)} after {seconds:g} s',
         detail=f"The statement was {why.text}." if why.severity == "WARNING" else state,
         hint=f"{_VIEW_STATUSES} {_LATEST}",
     )
@@ -137,7 +139,9 @@ def _for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice
     if not until:
         return Notice(f"{waiting} to get its first rows")
     return Notice(
-        f"{waiting} to be complete at {ts}", detail=f"It is complete before {until} now.", hint=_LATEST
+        f"{waiting} to be complete at {show_time_of(item, ts)}",
+        detail=f"It is complete before {show_time_of(item, until)} now.",
+        hint=_LATEST,
     )
 
 

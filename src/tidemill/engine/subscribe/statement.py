@@ -25,7 +25,7 @@ from tidemill.engine.read.following import answer_at, follow_query, way_of
 from tidemill.engine.read.select import plan_query, table_query
 from tidemill.engine.read.show import system_value
 from tidemill.engine.read.time_expressions import with_times
-from tidemill.engine.read.timelines import check_ours
+from tidemill.engine.read.timelines import check_ours, not_readable
 from tidemill.engine.relations.resolver import find_system_relation
 from tidemill.engine.relations.system import Situation
 from tidemill.engine.session.plan import Value
@@ -105,7 +105,7 @@ class SubscribePlan:
             try:
                 own = await _opened(session, partial(follow, engine, item, from_))
             except InvalidAsOf as e:
-                e.detail = f'"{item.name}" is readable from {e.since} on; {bounds.as_of} was asked for.'
+                e.detail = not_readable(item, e.since, bounds.as_of)
                 raise
             first = first_rows(session, item, bounds.as_of, self.spec) if self.statement.snapshot else None
 

@@ -30,6 +30,7 @@ from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sql import ast
 from tidemill.sql.bind import SessionInfo
 from tidemill.subscribe.stream import Bounds
+from tidemill.time.shown import show_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -141,11 +142,16 @@ class Times:
             raise TidemillError(
                 "subscription lower bound (`AS OF`) is greater than its upper bound (`UP TO`): "
                 f"{begin} > {end}",
+                detail=self._both(begin, end),
                 hint="Without AS OF it begins now. AS OF AT LEAST tells an earlier time."
                 if self.statement.as_of is None
                 else None,
                 sqlstate="22000",
             )
+
+    def _both(self, begin: int, end: int) -> str:
+        timeline = timeline_of(self.inputs.items)
+        return f"It would begin at {show_time(begin, timeline)} and end before {show_time(end, timeline)}."
 
     async def _moment(self, session: EngineSession, begin: int) -> SessionInfo:
         """`now()` and `mz_now()` of UP TO. Where AS OF is not told exactly, they are no earlier than the

@@ -1,0 +1,25 @@
+"""How messages show a time: in milliseconds, as AS OF takes it, and as a timestamp.
+
+Called wherever an error, a notice or EXPLAIN names a time of the server's timeline. The times of another
+timeline (WITH (TIMELINE 'name')) count whatever its stream counts: they stay numbers.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+# Below: the beginning of a history without times (0), or a number that is no moment of anyone's.
+EARLIEST_SHOWN = 10**12
+# A year of five digits: nobody reads it as a moment.
+_LATEST_SHOWN = 253_402_300_799_999
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def show_time(ts: int, timeline: str | None = None) -> str:
+    """`1795011172000 (2026-11-18 10:12:52+00)`; the number alone where it is no moment, or is a time of
+    another timeline."""
+    if timeline is not None or not EARLIEST_SHOWN <= ts <= _LATEST_SHOWN:
+        return str(ts)
+    moment = _EPOCH + timedelta(milliseconds=ts)
+    fraction = f".{moment.microsecond // 1000:03}".rstrip("0") if moment.microsecond else ""
+    return f"{ts} ({moment:%Y-%m-%d %H:%M:%S}{fraction}+00)"
