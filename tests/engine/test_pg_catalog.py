@@ -189,13 +189,14 @@ def test_names_of_oids(state: CatalogState) -> None:
         ('a."B.c"', ["a", "B.c"]),
         ('"q""q".d', ['q"q', "d"]),
         (" a . b ", ["a", "b"]),
+        (' "public" . "T" ', ["public", "T"]),
     ],
 )
 def test_names_are_split(text: str, parts: list[str]) -> None:
     assert split_name(text) == parts
 
 
-@pytest.mark.parametrize("text", ["", "a..b", '"a', '"a"b', "a."])
+@pytest.mark.parametrize("text", ["", "a..b", '"a', '"a"b', "a.", '"a" b', '"a" . '])
 def test_names_that_are_none(text: str) -> None:
     with pytest.raises(TidemillError):
         split_name(text)

@@ -42,6 +42,9 @@ INTERVAL_FIELDS = [
     pa.field("micros", pa.int64()),
 ]
 
+# A function of the catalogs: text format shows the name, binary format the OID.
+REGPROC_FIELDS = [pa.field("oid", pa.int64()), pa.field("name", pa.string())]
+
 _PLAIN: dict[Kind, pa.DataType] = {
     Kind.BOOL: pa.bool_(),
     Kind.INT2: pa.int16(),
@@ -68,6 +71,7 @@ _PLAIN: dict[Kind, pa.DataType] = {
     Kind.INTERVAL: pa.struct(INTERVAL_FIELDS),
     Kind.MZ_TIMESTAMP: pa.int64(),
     Kind.OID: pa.int64(),
+    Kind.REGPROC: pa.struct(REGPROC_FIELDS),
 }
 
 

@@ -40,6 +40,7 @@ class Kind(Enum):
     OID = "oid"
     NAME = "name"
     QCHAR = "char"  # PostgreSQL's "char", one byte: of its catalogs alone, no stored column has it
+    REGPROC = "regproc"  # a function of its catalogs by name: no stored column has it
     UNKNOWN = "unknown"  # an untyped literal or parameter before it takes its context's type
     ARRAY = "array"
     LIST = "list"
@@ -118,6 +119,7 @@ MZ_TIMESTAMP = SqlType(Kind.MZ_TIMESTAMP)
 OID = SqlType(Kind.OID)
 NAME = SqlType(Kind.NAME)
 QCHAR = SqlType(Kind.QCHAR)
+REGPROC = SqlType(Kind.REGPROC)
 UNKNOWN = SqlType(Kind.UNKNOWN)
 
 
@@ -135,6 +137,14 @@ def unmodified(t: SqlType) -> SqlType:
     if t.kind not in (Kind.VARCHAR, Kind.CHAR, Kind.NUMERIC):
         return t
     return replace(t, length=None, precision=None, scale=None, shown=None)
+
+
+def for_spark(desc: RelationDesc) -> RelationDesc:
+    """A catalog's columns as Spark has them: it knows no names of functions, there a regproc is an OID."""
+    if not any(c.type.kind is Kind.REGPROC for c in desc.columns):
+        return desc
+    columns = (replace(c, type=OID) if c.type.kind is Kind.REGPROC else c for c in desc.columns)
+    return replace(desc, columns=tuple(columns))
 
 
 def face(t: SqlType) -> Hashable:

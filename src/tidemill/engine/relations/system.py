@@ -60,6 +60,7 @@ from tidemill.types.model import (
     TIMESTAMPTZ,
     Column,
     RelationDesc,
+    for_spark,
     type_name,
 )
 from tidemill.types.wire import oid
@@ -139,7 +140,8 @@ class SystemRelation:
         return system_oid(self.schema, self.name, self.id)
 
     def table(self, situation: Situation) -> pa.Table:
-        schema = storage_schema(self.desc)
+        """Its rows for Spark."""
+        schema = storage_schema(for_spark(self.desc))
         rows = self.rows(situation)
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         arrays = [pa.array(values, type=f.type) for values, f in zip(columns, schema, strict=True)]

@@ -23,6 +23,7 @@ from tidemill.sql.bind.scope import Item, Scope, Visible, columns_of
 from tidemill.sql.bind.special import conjunction
 from tidemill.sql.bind.table_functions import NAMED_COLUMN, bind_table_function
 from tidemill.sql.functions.tree import Tree, call
+from tidemill.types.model import for_spark
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.query import Bound
@@ -211,7 +212,7 @@ def _relation(env: Env, node: exp.Table) -> From:
     placeholder = env.ctx.input(relation, alias)
     label = alias_node.name if alias_node is not None else parts[-1]
     names = _renamed(relation.desc.names, alias_node, node)
-    columns = columns_of(alias, label, names, relation.physical, relation.desc.types)
+    columns = columns_of(alias, label, names, relation.physical, for_spark(relation.desc).types)
     for column, physical in relation.hidden:
         columns += columns_of(alias, label, [column.name], [physical], [column.type], hidden=True)
     tree = exp.Table(

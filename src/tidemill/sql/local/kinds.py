@@ -115,6 +115,8 @@ def local_type(node: exp.Expr) -> Type | None:
 
 def shown(t: Type) -> SqlType:
     """What a client is told of a column's type."""
+    if t is Reg.PROC:
+        return model.REGPROC
     if isinstance(t, Reg) or is_vector(t):
         return model.TEXT
     return model.TEXT if t.kind is Kind.UNKNOWN else t

@@ -18,7 +18,7 @@ from tidemill.sql.local import functions
 from tidemill.sql.local.cast import comparable
 from tidemill.sql.local.context import Context
 from tidemill.sql.local.expr import Expressions
-from tidemill.sql.local.kinds import Type
+from tidemill.sql.local.kinds import Reg, Type
 from tidemill.sql.local.logic import conjuncts
 from tidemill.sql.local.model import (
     NOTHING,
@@ -323,7 +323,7 @@ class From:
             raise NotLocal(f"{relation.name} is read by Spark")
         self.ctx.relations.add(relation.id)
         relation_id = relation.id
-        types: list[Type] = list(relation.desc.types)
+        types: list[Type] = [Reg.PROC if t.kind is Kind.REGPROC else t for t in relation.desc.types]
         names = list(relation.desc.names)
 
         def rows(e: Env, rt: Runtime) -> Sequence[Row]:

@@ -49,6 +49,11 @@ class LocalQuery:
             values = [r[i] for r in found]
             if write is not None:
                 values = [None if v is None else write(v, rt) for v in values]
+            if t is Reg.PROC:
+                oids = [r[i] for r in found]
+                values = [
+                    None if v is None else {"oid": v, "name": n} for v, n in zip(oids, values, strict=True)
+                ]
             told = shown(t)
             if told == NUMERIC:
                 values = [stored(v, told) for v in values]

@@ -23,6 +23,7 @@ _KINDS: dict[Kind, tuple[int, int, int]] = {
     Kind.INT8: (20, 1016, 8),
     Kind.INT2: (21, 1005, 2),
     Kind.INT4: (23, 1007, 4),
+    Kind.REGPROC: (24, 1008, 4),
     Kind.TEXT: (25, 1009, -1),
     Kind.OID: (26, 1028, 4),
     Kind.FLOAT4: (700, 1021, 4),

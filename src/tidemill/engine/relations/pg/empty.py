@@ -37,7 +37,7 @@ _EMPTY: dict[str, str] = {
         text, ev_action text""",
     "pg_range": """
         rngtypid oid, rngsubtype oid, rngmultitypid oid, rngcollation oid, rngsubopc oid, rngcanonical
-        oid, rngsubdiff oid""",
+        regproc, rngsubdiff regproc""",
     "pg_enum": "oid oid, enumtypid oid, enumsortorder float4, enumlabel name",
     "pg_sequence": """
         seqrelid oid, seqtypid oid, seqstart int8, seqincrement int8, seqmax int8, seqmin int8, seqcache
@@ -75,7 +75,7 @@ _EMPTY: dict[str, str] = {
         oid oid, evtname name, evtevent name, evtowner oid, evtfoid oid, evtenabled char, evttags text[]""",
     "pg_conversion": """
         oid oid, conname name, connamespace oid, conowner oid, conforencoding int4, contoencoding int4,
-        conproc oid, condefault bool""",
+        conproc regproc, condefault bool""",
     "pg_opclass": """
         oid oid, opcmethod oid, opcname name, opcnamespace oid, opcowner oid, opcfamily oid, opcintype
         oid, opcdefault bool, opckeytype oid""",

@@ -156,8 +156,9 @@ def _missing(kind: Reg, text: str) -> TidemillError:
 def split_name(text: str) -> list[str]:
     """`a."B c".d` as its parts, folded as identifiers are."""
     parts: list[str] = []
-    at = 0
+    text, at = text.strip(), 0
     while True:
+        at = _skip_blanks(text, at)
         if text.startswith('"', at):
             end = at + 1
             while True:
@@ -168,7 +169,7 @@ def split_name(text: str) -> list[str]:
                     break
                 end += 2
             parts.append(text[at + 1 : end].replace('""', '"'))
-            at = end + 1
+            at = _skip_blanks(text, end + 1)
         else:
             end = text.find(".", at)
             end = len(text) if end < 0 else end
@@ -182,3 +183,9 @@ def split_name(text: str) -> list[str]:
     if not all(parts):
         raise InvalidValue("invalid name syntax", sqlstate="42602")
     return parts
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at

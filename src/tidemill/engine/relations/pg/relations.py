@@ -14,6 +14,7 @@ from tidemill.engine.relations.pg.texts import index_definition
 from tidemill.engine.relations.pg.types import (
     C_COLLATION,
     DEFAULT_COLLATION,
+    SUBSCRIPT_HANDLER,
     collation_of,
     column_oid,
     column_typmod,
@@ -148,7 +149,7 @@ def _types(s: Situation) -> Iterable[Record]:
             "typdelim": ",",
             "typelem": t.element,
             "typarray": t.array,
-            "typsubscript": 6179 if array else 0,
+            "typsubscript": SUBSCRIPT_HANDLER if array else 0,
             "typinput": reads,
             "typoutput": writes,
             "typreceive": receives,
@@ -285,8 +286,9 @@ PG_SPECS: list[Spec] = [
         "pg_type",
         """oid oid, typname name, typnamespace oid, typowner oid, typlen int2, typbyval bool, typtype char,
         typcategory char, typispreferred bool, typisdefined bool, typdelim char, typrelid oid,
-        typsubscript oid, typelem oid, typarray oid, typinput oid, typoutput oid, typreceive oid,
-        typsend oid, typmodin oid, typmodout oid, typanalyze oid, typalign char, typstorage char,
+        typsubscript regproc, typelem oid, typarray oid, typinput regproc, typoutput regproc,
+        typreceive regproc, typsend regproc, typmodin regproc, typmodout regproc, typanalyze regproc,
+        typalign char, typstorage char,
         typnotnull bool, typbasetype oid, typtypmod int4, typndims int4, typcollation oid,
         typdefaultbin text, typdefault text, typacl text[]""",
         _types,
@@ -341,7 +343,7 @@ PG_SPECS: list[Spec] = [
     spec(
         "pg_catalog",
         "pg_am",
-        "oid oid, amname name, amhandler oid, amtype char",
+        "oid oid, amname name, amhandler regproc, amtype char",
         lambda s: [
             {"oid": BTREE, "amname": "btree", "amtype": "i"},
         ],

@@ -30,10 +30,12 @@ _PLAIN: dict[str, SqlType] = {
     "interval": model.INTERVAL,
     "int2vector": INT2VECTOR,
     "oidvector": OIDVECTOR,
+    "regproc": model.REGPROC,
 }
 # What a column holds where a row does not say: PostgreSQL's catalogs have NULL only where it means something.
 _DEFAULTS: dict[Kind, Any] = {
     Kind.OID: 0,
+    Kind.REGPROC: 0,
     Kind.NAME: "",
     Kind.QCHAR: "",
     Kind.BOOL: False,

@@ -151,10 +151,20 @@ def io_oids(t: PgType) -> tuple[int, int, int, int]:
     if t.name.startswith("_") and t.element:
         return ARRAY_IN, ARRAY_OUT, ARRAY_RECEIVE, ARRAY_SEND
     first = _IO + 4 * t.oid
+    if t.name in _TEXT_ONLY:
+        return first, first + 1, 0, 0
     return first, first + 1, first + 2, first + 3
 
 
 _IO_NAMES = ("in", "out", "recv", "send")
+# Whose functions PostgreSQL names with an underscore: date_recv, but int8recv.
+_UNDERSCORED = {
+    *("date", "time", "timestamp", "timestamptz", "interval", "numeric", "uuid", "jsonb", "json", "record"),
+    *("cstring", "any", "anyarray", "anyelement", "void", "pg_node_tree", "mz_timestamp"),
+}
+# PostgreSQL has no binary form of them.
+_TEXT_ONLY = {"aclitem", "any", "anyelement"}
+SUBSCRIPT_HANDLER = 6179
 
 
 @cache
@@ -165,10 +175,12 @@ def io_names() -> Mapping[int, str]:
         ARRAY_OUT: "array_out",
         ARRAY_RECEIVE: "array_recv",
         ARRAY_SEND: "array_send",
+        SUBSCRIPT_HANDLER: "array_subscript_handler",
     }
     for t in types().values():
         if not t.name.startswith("_"):
-            found.update(zip(io_oids(t), (f"{t.name}{n}" for n in _IO_NAMES), strict=True))
+            stem = f"{t.name}_" if t.name in _UNDERSCORED else t.name
+            found.update((o, f"{stem}{n}") for o, n in zip(io_oids(t), _IO_NAMES, strict=True) if o)
     return found
 
 
