@@ -117,6 +117,20 @@ def test_topics_that_are_not_what_was_read(connected: psycopg.Connection[Any], k
     until(lambda: status(connected, "good"), ["stalled", f'topic "{topic}" does not exist any more'])
     kafka.create_topic(topic)
     until(lambda: status(connected, "good"), ["stalled", f'topic "{topic}" was deleted and created anew'])
+    # Nobody waits for what cannot come; with the text, detail and hint of the status.
+    with pytest.raises(psycopg.errors.SystemError) as e:
+        run(connected, "SELECT count(*) FROM good")
+    assert (
+        e.value.diag.message_primary
+        == f'source "good" has failed: topic "{topic}" was deleted and created anew'
+    )
+    assert "The source reads the topic with the id" in str(e.value.diag.message_detail)
+    assert "Drop the source and create it again" in str(e.value.diag.message_hint)
+    for sql in ("SUBSCRIBE TO good", "SELECT * FROM good_progress"):
+        with pytest.raises(psycopg.errors.SystemError, match="was deleted and created anew"):
+            run(connected, sql)
+    with pytest.raises(psycopg.errors.SnapshotTooOld, match='source "late" has failed: partition 0 of topic'):
+        run(connected, "SELECT count(*) FROM late")
     # What was read stays.
     run(connected, "SET transaction_isolation = 'serializable'")
     assert run(connected, "SELECT text FROM good") == [("v",)] * 3

@@ -13,11 +13,12 @@ from tidemill.catalog.items import MaterializedView, Source, SourceTable
 from tidemill.engine.read import completeness, reading
 from tidemill.engine.read.completeness import until_complete
 from tidemill.engine.read.reading import AsOfTime, choose_time
-from tidemill.engine.read.waiting import explain
+from tidemill.engine.read.waiting import SourceFailed, explain
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Notice, QueryCanceled, TidemillError, UndefinedObject
 from tidemill.ingest.status import Report, State
+from tidemill.sources.contract import UpstreamLost
 from tidemill.types.model import RelationDesc
 
 REFUSED = TidemillError(
@@ -248,3 +249,44 @@ def test_a_time_to_come(stalled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.startswith("It was waiting for time 1000000000. It is 100 now;")
     assert bool(rest) is stalled
     assert not stalled or rest[0].startswith('It was waiting for "orders", which is stalled: the Kafka')
+
+
+ANEW = UpstreamLost('topic "t" was deleted and created anew', detail="Its id was 1.", hint="Drop the source.")
+
+
+def failed(world: World, item: Any, at: int = 50) -> SourceFailed:
+    with pytest.raises(SourceFailed) as e:
+        asyncio.run(until_complete(world.session(), [item], at))
+    return e.value
+
+
+def test_nobody_waits_for_a_source_that_has_failed_permanently() -> None:
+    world = World({"orders": 40, "t": 0, "v": 30}, timeout=0)
+    world.items["orders"] = source("orders")
+    world.stall("orders", ANEW)
+    world.stall("t", ANEW)
+    error = failed(world, source("orders"))
+    assert error.primary == 'source "orders" has failed: topic "t" was deleted and created anew'
+    assert (error.detail, error.hint) == ("Its id was 1.", f"Drop the source. {SERIALIZABLE}")
+    assert error.sqlstate == "58000"
+    # Nothing of the table could ever be read.
+    error = failed(world, table_of("t", "s"), at=0)
+    assert error.primary == 'the source of "t" has failed: topic "t" was deleted and created anew'
+    assert error.hint == "Drop the source."
+    error = failed(world, view("v", "orders"))
+    assert error.primary.startswith(
+        'materialized view "v" is not complete: source "orders" has failed: topic'
+    )
+    # What it had is read without waiting.
+    asyncio.run(until_complete(world.session(), [source("orders"), view("v", "orders")], 29))
+    assert not world.told
+
+
+def test_a_source_that_may_go_on_is_waited_for() -> None:
+    world = World({"orders": 40})
+    world.stall("orders", ANEW)
+    world.stall("orders")
+    assert "which is stalled: the Kafka brokers" in str(stopped(world, source("orders")).detail)
+    # Whatever nobody foresaw may pass.
+    world.stall("orders", TidemillError("KeyError: 1"))
+    assert "which is stalled: KeyError" in str(stopped(world, source("orders")).detail)

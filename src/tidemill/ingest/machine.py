@@ -30,7 +30,7 @@ from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.reclock.boundaries import boundary
 from tidemill.reclock.remap import Binding, Remap
-from tidemill.sources.contract import Limits, Output, Source, SourceError
+from tidemill.sources.contract import Limits, Output, Source, UpstreamLost
 from tidemill.sources.offsets import Offsets
 from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
@@ -270,7 +270,7 @@ class Machine:
         upstream = self.source.frontier(now)
         self._learn()
         if not bound <= upstream:
-            raise SourceError(
+            raise UpstreamLost(
                 "the source's progress went back",
                 detail=f"Its frontier was {bound}; now it is {upstream}.",
                 hint="The upstream was truncated or made anew: drop the source and create it again.",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidemill.errors import TidemillError
+from tidemill.sources.contract import SourceError
 
 
 class State(Enum):
@@ -33,6 +34,9 @@ class Status:
     error: str | None = None
     detail: str | None = None
     hint: str | None = None
+    sqlstate: str | None = None
+    # The error passes only if somebody acts: nobody waits for it.
+    permanent: bool = False
 
 
 @dataclass(slots=True)
@@ -110,11 +114,16 @@ class Report:
 
     def become(self, state: State, error: TidemillError | None = None) -> None:
         """The same trouble is since when it was; what is found of it may be something else each time."""
-        primary, detail, hint = (
-            (None, None, None) if error is None else (error.primary, error.detail, error.hint)
-        )
+        primary = None if error is None else error.primary
         same = (state, primary) == (self.status.state, self.status.error)
-        self.status = Status(state, self.status.since if same else wall_ms(), primary, detail, hint)
+        since = self.status.since if same else wall_ms()
+        if error is None:
+            self.status = Status(state, since)
+            return
+        permanent = isinstance(error, SourceError) and error.permanent
+        self.status = Status(
+            state, since, error.primary, error.detail, error.hint, error.sqlstate, permanent=permanent
+        )
 
 
 def wall_ms() -> int:

@@ -14,7 +14,7 @@ from tidemill.errors import TidemillError
 from tidemill.ingest.recovery.values import Found, Recover, Settled
 from tidemill.persist.blob import Blobs
 from tidemill.persist.part import Part
-from tidemill.sources.contract import Piece, Reader
+from tidemill.sources.contract import Piece, Reader, SourceError
 from tidemill.types.model import RelationDesc
 
 # Calls that are told of an unforeseen error: the place itself, and who brought it there.
@@ -85,25 +85,28 @@ class Unit:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a unit failed, as plain text that can be pickled whatever raised it. `transient`: the same may
-    work later, without anybody doing anything."""
+    work later, without anybody doing anything; `permanent` as of `SourceError`."""
 
     primary: str
     detail: str | None = None
     hint: str | None = None
     sqlstate: str = "XX000"
     transient: bool = True
+    permanent: bool = False
 
     @staticmethod
     def of(error: BaseException) -> Failure:
         if isinstance(error, TidemillError):
-            return Failure(error.primary, error.detail, error.hint, error.sqlstate, error.transient)
+            permanent = isinstance(error, SourceError) and error.permanent
+            told = (error.primary, error.detail, error.hint, error.sqlstate)
+            return Failure(*told, error.transient, permanent)
         if isinstance(error, MemoryError):
             return Failure("out of memory", sqlstate="53200")
         return Failure(f"{type(error).__name__}: {error}", detail=_where(error))
 
     def error(self) -> TidemillError:
-        error = TidemillError(self.primary, detail=self.detail, hint=self.hint, sqlstate=self.sqlstate)
-        error.transient = self.transient
+        error = SourceError(self.primary, detail=self.detail, hint=self.hint, sqlstate=self.sqlstate)
+        error.transient, error.permanent = self.transient, self.permanent
         return error
 
 

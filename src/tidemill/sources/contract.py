@@ -42,15 +42,23 @@ Definition: TypeAlias = dict[str, Any]
 
 class SourceError(TidemillError):
     """The upstream is not what it should be, or cannot be reached. It stalls this source alone, which is
-    tried again (`transient`) or waits for a person."""
+    tried again. `permanent`: no attempt can succeed unless somebody acts; queries do not wait for it."""
 
     sqlstate = "58000"
+    permanent: bool = False
+
+
+class UpstreamLost(SourceError):
+    """The upstream is no longer the one that was read, or has lost what was read of it."""
+
+    permanent = True
 
 
 class Forgotten(SourceError):
     """The upstream no longer has records that were bound: retention removed them."""
 
     sqlstate = "72000"
+    permanent = True
 
 
 def unreadable_definition(detail: str) -> SourceError:

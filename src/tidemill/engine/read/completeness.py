@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.read.timelines import check_timelines
-from tidemill.engine.read.waiting import SourceRelation, explain, readable, too_late, waiting_for
+from tidemill.engine.read.waiting import (
+    SourceRelation,
+    explain,
+    permanent_failure,
+    readable,
+    too_late,
+    waiting_for,
+)
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
 from tidemill.errors import QueryCanceled
 from tidemill.sql.bind import BoundQuery
@@ -57,8 +64,8 @@ async def until_readable(session: EngineSession, inputs: Sequence[SourceRelation
 
 
 async def until_complete(session: EngineSession, inputs: Sequence[SourceRelation], ts: int) -> None:
-    """Waits until every input is complete at `ts`; for a materialized view not for ever. A statement that is
-    stopped meanwhile is told what it waited for."""
+    """Waits until every input is complete at `ts`; for a materialized view not for ever, and not at all for a
+    source that has failed permanently. A statement that is stopped meanwhile is told what it waited for."""
     try:
         await session.interrupt.guard(_until(session, inputs, ts))
     except QueryCanceled as stopped:
@@ -75,6 +82,9 @@ async def _until(session: EngineSession, inputs: Sequence[SourceRelation], ts: i
         if isinstance(item, MaterializedView) and engine.views.readable(item) <= ts:
             engine.views.hurry(item.id)
         while readable(engine, item) <= ts:
+            failure = permanent_failure(engine, item, ts)
+            if failure is not None:
+                raise failure
             waited = loop.time() - began
             if isinstance(item, MaterializedView) and waited >= MAX_VIEW_SECONDS:
                 raise too_late(engine, item, ts, MAX_VIEW_SECONDS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, View
 from tidemill.engine.read.timelines import show_time_of
-from tidemill.errors import Notice, QueryCanceled, Unavailable, UndefinedObject
+from tidemill.errors import Notice, QueryCanceled, TidemillError, Unavailable, UndefinedObject
 from tidemill.ingest.status import State
 
 if TYPE_CHECKING:
@@ -58,6 +58,34 @@ def waiting_for(engine: TidemillEngine, item: SourceRelation, ts: int) -> Notice
         detail=f"It is complete before {show_time_of(item, until)} now.",
         hint=_LATEST,
     )
+
+
+class SourceFailed(TidemillError):
+    """What the statement reads comes from a source that cannot go on unless somebody acts."""
+
+    sqlstate = "58000"
+
+
+def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> SourceFailed | None:
+    """The error of a statement that would wait in vain for the relation to be complete at `ts`; None where
+    waiting may help."""
+    sources = _below(engine, item) if isinstance(item, MaterializedView) else (item,)
+    for source in sources:
+        status = engine.ingestion.report(source).status
+        if status.state is not State.STALLED or not status.permanent or readable(engine, source) > ts:
+            continue
+        whose = f'source "{source.name}"' if isinstance(source, Source) else f'the source of "{source.name}"'
+        what = f"{whose} has failed"
+        if item is not source:
+            what = f'materialized view "{item.name}" is not complete: {what}'
+        hints = [status.hint or _STATUSES, *([_LATEST] if readable(engine, item) else [])]
+        return SourceFailed(
+            f"{what}: {status.error}",
+            detail=status.detail,
+            hint=" ".join(hints),
+            sqlstate=status.sqlstate,
+        )
+    return None
 
 
 def explain(error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], ts: int) -> None:

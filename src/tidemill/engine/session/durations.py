@@ -51,6 +51,7 @@ def interval_ms(text: str) -> int:
     if not MIN_INTERVAL_MS <= ms <= MAX_INTERVAL_MS:
         raise InvalidValue(
             f'TIMESTAMP INTERVAL cannot be "{text}"',
+            detail="At each interval the upstream is asked, a Spark job runs, and its rows are committed.",
             hint=f"Give {MIN_INTERVAL_MS} milliseconds to {MAX_INTERVAL_MS // 3_600_000} hours.",
             sqlstate="22023",
         )

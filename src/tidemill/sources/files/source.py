@@ -18,7 +18,7 @@ from tidemill.cdcv2.wording import sentence
 from tidemill.decode.contract import legible
 from tidemill.errors import LimitExceeded
 from tidemill.files_root import below_root
-from tidemill.sources.contract import Gauge, Limits, Piece, Reader, Source, SourceError
+from tidemill.sources.contract import Gauge, Limits, Piece, Reader, Source, SourceError, UpstreamLost
 from tidemill.sources.files.marks import Mark, Stamp, digest
 from tidemill.sources.files.marks import read as marks_read
 from tidemill.sources.files.marks import written as marks_written
@@ -148,7 +148,7 @@ class FilesSource(Source):
             except OSError as e:
                 raise _lost(name, e) from e
             if stamp != mark.stamp:
-                raise _changed(name, "It was written to while it was read.")
+                raise _changed(name, "It was written to while it was read.", SourceError)
             known = self._known.get(name, Known(stamp))
             before = (m for m in known.marks if m.lower != mark.lower)
             added[name] = replace(known, marks=(*before, mark))
@@ -182,8 +182,8 @@ def _lost(name: str, error: OSError) -> SourceError:
     return unreadable(name, error)
 
 
-def _changed(name: str, detail: str) -> SourceError:
-    return SourceError(
+def _changed(name: str, detail: str, kind: type[SourceError] = UpstreamLost) -> SourceError:
+    return kind(
         f'file "{legible(name)}" has changed since it was read',
         detail=detail,
         hint="Files that a source reads must stay as they are: put it back as it was, or drop the source and "

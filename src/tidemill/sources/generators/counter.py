@@ -49,7 +49,7 @@ class CounterReader:
                 detail="It was made with the option FAIL AT.",
                 hint="Drop the source, or make it again without the option.",
             )
-            error.transient = self.fail_transient
+            error.transient, error.permanent = self.fail_transient, not self.fail_transient
             raise error
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tidemill.sources.contract import Limits, Piece, Reader, Source, SourceError
+from tidemill.sources.contract import Limits, Piece, Reader, Source, SourceError, UpstreamLost
 from tidemill.sources.kafka.consume import settings_of
 from tidemill.sources.kafka.layout import OFFSETS
 from tidemill.sources.kafka.metadata import Admin, Identity, NoTopic
@@ -101,7 +101,7 @@ class KafkaSource(Source):
             self._topic_id = identity.topic_id
             self.learned = {"topic_id": identity.topic_id}
         if self._topic_id is not None and identity.topic_id not in (None, self._topic_id):
-            raise SourceError(
+            raise UpstreamLost(
                 f'topic "{self._topic}" was deleted and created anew',
                 detail=f"The source reads the topic with the id {self._topic_id}; "
                 f"the topic of that name has the id {identity.topic_id}.",
@@ -118,7 +118,7 @@ class KafkaSource(Source):
                 "with fewer entries.",
             )
         if missing:
-            raise SourceError(
+            raise UpstreamLost(
                 f'topic "{self._topic}" has no partition {min(missing)} any more',
                 detail=f"The source reads {len(self._partitions)} partitions; the topic has "
                 f"{len(identity.partitions)}. It was deleted and created anew.",
@@ -131,14 +131,14 @@ class KafkaSource(Source):
                 f'topic "{self._topic}" does not exist',
                 hint="Create it, and it is read; or drop the source, if TOPIC or the connection is wrong.",
             )
-        return SourceError(
+        return UpstreamLost(
             f'topic "{self._topic}" does not exist any more',
             detail=f"The source has read it up to {self._reached}.",
             hint="It was deleted. What was read of it can still be queried, AS OF a time before. " + _AGAIN,
         )
 
     def _truncated(self, partition: int, before: int, end: int) -> SourceError:
-        return SourceError(
+        return UpstreamLost(
             f'partition {partition} of topic "{self._topic}" was truncated',
             detail=f"It had records up to {before}; now it ends at {end}.",
             hint="A broker that had not yet copied the records may have become the leader. " + _AGAIN,
