@@ -10,24 +10,25 @@ from pathlib import Path
 import pytest
 
 from tidemill import failpoints
-from tidemill.catalog import sidecars, store
+from tidemill.catalog import codec, sidecars, store
 from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import CreateDatabase, CreateTable, Drop, Rename, apply_all
 from tidemill.catalog.source_ops import (
     CreateSource,
     CreateSourceTable,
     LearnSource,
+    NewDeadLetters,
     NewSubsource,
     SetSourceHistory,
     SetSourceInterval,
 )
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
-from tidemill.errors import DuplicateObject, SyntaxError_, TidemillError, UndefinedObject
+from tidemill.errors import DependentObjects, DuplicateObject, SyntaxError_, TidemillError, UndefinedObject
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
 from tidemill.persist.shard import Shard
-from tidemill.types.model import INT4, INT8, UINT8, Column, RelationDesc
+from tidemill.types.model import INT4, INT8, TEXT, UINT8, Column, RelationDesc
 
 ROWS = RelationDesc((Column("counter", INT8, nullable=False),))
 REMAP = RelationDesc((Column("partition", INT4, nullable=False),))
@@ -257,3 +258,55 @@ def test_what_a_stream_must_remember_has_its_kind_of_times(value: dict[str, obje
     assert sidecars.kind_of(None) == 0
     columns = sidecars.stash_desc(ROWS, kind).columns
     assert [c.name for c in columns if c.name.startswith("t")] == [f"t{n}" for n in range(max(kind, 1))]
+
+
+LETTERS = RelationDesc((Column("error", TEXT, nullable=False),))
+
+
+def topic_table(schema: str, source: str, name: str, letters: str | None) -> CreateSourceTable:
+    made = NewDeadLetters("topic", LETTERS, letters, {"name": "topic", "dead_letters": True})
+    return CreateSourceTable(
+        schema, name, source, "topic", ROWS, "none", {"name": "topic"}, "", dead_letters=made
+    )
+
+
+def test_dead_letters_come_and_go_with_their_source_or_table() -> None:
+    state, schema = empty()
+    made = replace(counter(schema), dead_letters=NewDeadLetters("topic#2", LETTERS))
+    state = apply_all(state, [made, house(schema)], time=2)
+    s, h = state.sources()
+    (letters,) = state.source_tables(s.id)
+    assert (letters.name, letters.output, letters.owner) == ("s_dead_letters", "topic#2", s.id)
+    state = apply_all(state, [topic_table(schema, h.id, "t", None)], time=3)
+    state = apply_all(state, [topic_table(schema, h.id, "u", "bad")], time=4)
+    tables = state.source_tables(h.id)
+    assert [t.name for t in tables] == ["t", "t_dead_letters", "u", "bad"]
+    assert [t.output for t in tables] == ["topic", "topic#2", "topic#3", "topic#4"]
+    assert [json.loads(t.definition or "")["name"] for t in tables] == [t.output for t in tables]
+    t, of_t, u, _ = tables
+    assert of_t.owner == t.id and of_t.created == t.created and t.owner is None
+    assert [codec.decode(i.id, codec.encode(i)) for i in tables] == tables
+    with pytest.raises(
+        DependentObjects, match="cannot drop subsource t_dead_letters because table t requires"
+    ):
+        apply_all(state, [Drop(of_t.id)], time=5)
+    state = apply_all(state, [Drop(t.id)], time=5)
+    assert [i.name for i in state.source_tables(h.id)] == ["u", "bad"]
+    state = apply_all(state, [Drop(s.id), Drop(u.id), Drop(h.id)], time=6)
+    assert not state.collections()
+
+
+def test_names_of_dead_letters() -> None:
+    state, schema = empty()
+    state = apply_all(state, [CreateTable(schema, "s_dead_letters", ROWS), house(schema)], time=2)
+    unnamed = NewDeadLetters("topic#2", LETTERS)
+    state = apply_all(state, [replace(counter(schema), dead_letters=unnamed)], time=3)
+    (letters,) = state.source_tables(state.sources()[1].id)
+    assert letters.name == "s_dead_letters1"
+    h = state.sources()[0].id
+    for taken in ("h", "t"):
+        with pytest.raises(DuplicateObject, match=f'"{taken}" already exists'):
+            apply_all(state, [topic_table(schema, h, "t", taken)], time=4)
+        with pytest.raises(DuplicateObject, match=f'"{taken}" already exists'):
+            named = replace(unnamed, name=taken)
+            apply_all(state, [replace(counter(schema, "t"), dead_letters=named)], time=4)

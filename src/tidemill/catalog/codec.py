@@ -75,7 +75,7 @@ _KIND_OF = {item: kind for kind, item in KINDS.items()}
 OMITTED: dict[type, frozenset[str]] = {
     Table: frozenset({"unsettled_from"}),
     Source: frozenset({"depends_on", "timeline"}),
-    SourceTable: frozenset({"definition", "sql", "connections"}),
+    SourceTable: frozenset({"definition", "sql", "connections", "dead_letters_of"}),
     SqlType: frozenset({"length", "precision", "scale", "element", "fields"}),
 }
 

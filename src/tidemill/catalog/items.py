@@ -178,14 +178,17 @@ class SourceTable:
     definition: str | None = None
     sql: str | None = None
     connections: tuple[ItemId, ...] = ()
+    # Of a relation of dead letters: the source or table whose messages they are. It comes and goes with that.
+    dead_letters_of: ItemId | None = None
 
     @property
     def depends_on(self) -> tuple[ItemId, ...]:
-        return (self.source, *self.connections)
+        table = () if self.dead_letters_of in (None, self.source) else (self.dead_letters_of,)
+        return (self.source, *table, *self.connections)
 
     @property
     def owner(self) -> ItemId | None:
-        return self.source if self.subsource else None
+        return self.dead_letters_of or (self.source if self.subsource else None)
 
 
 @dataclass(frozen=True, slots=True)

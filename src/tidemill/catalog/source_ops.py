@@ -19,6 +19,9 @@ from tidemill.catalog.state import CatalogState
 from tidemill.errors import DuplicateObject, TidemillError
 from tidemill.types.model import RelationDesc
 
+# What a relation of dead letters is called behind the name of its source or table, where it is not given one.
+DEAD_LETTERS_SUFFIX = "_dead_letters"
+
 
 @dataclass(frozen=True, slots=True)
 class NewSubsource:
@@ -28,6 +31,17 @@ class NewSubsource:
     output: str
     desc: RelationDesc
     envelope: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewDeadLetters:
+    """The relation of dead letters of a source or table in the making; without a name one is made up. For a
+    table `definition` is the output that it adds to the source's."""
+
+    output: str
+    desc: RelationDesc
+    name: str | None = None
+    definition: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +65,7 @@ class CreateSource:
     # The connections that the definition names.
     depends_on: tuple[ItemId, ...] = ()
     timeline: str | None = None
+    dead_letters: NewDeadLetters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,7 @@ class CreateSourceTable:
     definition: Mapping[str, Any] | None = None
     sql: str | None = None
     connections: tuple[ItemId, ...] = ()
+    dead_letters: NewDeadLetters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +129,9 @@ class Draft(Protocol):
 
 def create_source(draft: Draft, op: CreateSource) -> None:
     taken: set[str] = set()
-    for name in (op.name, *(s.name for s in op.subsources), *([op.progress] if op.progress else ())):
+    letters = () if op.dead_letters is None or op.dead_letters.name is None else (op.dead_letters.name,)
+    progress = () if op.progress is None else (op.progress,)
+    for name in (op.name, *(s.name for s in op.subsources), *letters, *progress):
         draft.check_name(op.schema, name)
         if name in taken:
             raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
@@ -143,10 +161,17 @@ def create_source(draft: Draft, op: CreateSource) -> None:
             op.timeline,
         )
     )
-    progress = op.progress or _progress_name(draft.state, op.schema, op.name, taken)
-    draft.put(SourceProgress(draft.new_id(), progress, op.schema, source_id, op.progress_desc))
+    named = op.progress or _free_name(draft.state, op.schema, op.name, "_progress", taken)
+    taken.add(named)
+    draft.put(SourceProgress(draft.new_id(), named, op.schema, source_id, op.progress_desc))
     for new in op.subsources:
         _put_table(draft, op.schema, source_id, new, subsource=True)
+    if op.dead_letters is not None:
+        made = op.dead_letters
+        name = made.name or _free_name(draft.state, op.schema, op.name, DEAD_LETTERS_SUFFIX, taken)
+        new = NewSubsource(name, made.output, made.desc, "none")
+        table = _put_table(draft, op.schema, source_id, new, subsource=True)
+        draft.put(replace(table, dead_letters_of=source_id))
 
 
 def _connections(state: CatalogState, found: tuple[ItemId, ...]) -> tuple[ItemId, ...]:
@@ -163,9 +188,13 @@ def create_source_table(draft: Draft, op: CreateSourceTable) -> None:
         output = _free(op.output, others)
         new = NewSubsource(op.name, output, op.desc, op.envelope)
         table = _put_table(draft, op.schema, source.id, new, subsource=False)
-        definition = json.dumps({**op.definition, "name": output}, sort_keys=True, separators=(",", ":"))
         needed = _connections(draft.state, op.connections)
-        draft.put(replace(table, definition=definition, sql=op.sql, connections=needed))
+        table = replace(
+            table, definition=_output_named(op.definition, output), sql=op.sql, connections=needed
+        )
+        draft.put(table)
+        if op.dead_letters is not None:
+            _put_dead_letters(draft, table, op.dead_letters, {output, *others})
         return
     if op.output in others:
         raise DuplicateObject(
@@ -174,6 +203,28 @@ def create_source_table(draft: Draft, op: CreateSourceTable) -> None:
         )
     new = NewSubsource(op.name, op.output, op.desc, op.envelope)
     _put_table(draft, op.schema, source.id, new, subsource=False)
+
+
+def _put_dead_letters(
+    draft: Draft, table: SourceTable, made: NewDeadLetters, outputs: Container[str]
+) -> None:
+    """`outputs` are those that the source has, with the table's."""
+    if made.name == table.name:
+        raise DuplicateObject(f'relation "{made.name}" already exists', sqlstate="42P07")
+    if made.name is not None:
+        draft.check_name(table.schema, made.name)
+    name = made.name or _free_name(draft.state, table.schema, table.name, DEAD_LETTERS_SUFFIX, {table.name})
+    output = _free(made.output, outputs)
+    new = NewSubsource(name, output, made.desc, "none")
+    letters = _put_table(draft, table.schema, table.source, new, subsource=True)
+    definition = None if made.definition is None else _output_named(made.definition, output)
+    draft.put(
+        replace(letters, definition=definition, connections=table.connections, dead_letters_of=table.id)
+    )
+
+
+def _output_named(definition: Mapping[str, Any], name: str) -> str:
+    return json.dumps({**definition, "name": name}, sort_keys=True, separators=(",", ":"))
 
 
 def _free(output: str, taken: Container[str]) -> str:
@@ -194,13 +245,12 @@ def _put_table(
     return table
 
 
-def _progress_name(state: CatalogState, schema: ItemId, source: str, taken: set[str]) -> str:
-    """`<source>_progress`, else with the first number that is free. A source's name that leaves no room is
-    cut."""
+def _free_name(state: CatalogState, schema: ItemId, of: str, kind: str, taken: set[str]) -> str:
+    """`<of><kind>`, else with the first number that is free. A name that leaves no room is cut."""
     for number in itertools.count():
-        suffix = f"_progress{number or ''}"
+        suffix = f"{kind}{number or ''}"
         room = MAX_IDENTIFIER_BYTES - len(suffix)
-        name = check_identifier(source.encode()[:room].decode(errors="ignore") + suffix)
+        name = check_identifier(of.encode()[:room].decode(errors="ignore") + suffix)
         if name not in taken and state.find(schema, name) is None:
             return name
     raise AssertionError("there is always a free number")

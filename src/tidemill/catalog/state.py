@@ -143,6 +143,11 @@ class CatalogState:
         found = [self._items[i] for i in self.dependants(source)]
         return [i for i in found if isinstance(i, SourceTable)]
 
+    def dead_letters(self, of: Source | SourceTable) -> SourceTable | None:
+        """The relation of the messages that a source or table could not read; None where it has none."""
+        source = of.id if isinstance(of, Source) else of.source
+        return next((t for t in self.source_tables(source) if t.dead_letters_of == of.id), None)
+
     def progress(self, source: ItemId) -> SourceProgress:
         """The progress relation of a source."""
         for item_id in self.dependants(source):

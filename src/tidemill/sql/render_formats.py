@@ -1,4 +1,4 @@
-"""FORMAT, INCLUDE and ENVELOPE back to SQL text: for `render_sources`."""
+"""FORMAT, INCLUDE, ENVELOPE and ON ERROR back to SQL text: for `render_sources`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ def messages_sql(said: ast.Messages) -> list[str]:
         _formats(said.key, said.value),
         f"INCLUDE {', '.join(map(_include, said.include))}" if said.include else "",
         f"ENVELOPE {_envelope(said.envelope)}" if said.envelope else "",
+        _on_error(said.on_error),
     ]
 
 
@@ -79,3 +80,11 @@ def _envelope(envelope: ast.Envelope) -> str:
     if envelope.components is not None:
         clauses.append(f"TIME COMPONENTS {envelope.components}")
     return f"{envelope.kind} ({', '.join(clauses)})" if clauses else envelope.kind
+
+
+def _on_error(on_error: ast.OnError | None) -> str:
+    if on_error is None:
+        return ""
+    if not on_error.dead_letter:
+        return "ON ERROR FAIL"
+    return f"ON ERROR DEAD LETTER INTO {on_error.into}" if on_error.into else "ON ERROR DEAD LETTER"

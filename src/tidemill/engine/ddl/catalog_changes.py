@@ -20,7 +20,6 @@ from tidemill.catalog.items import (
     Relation,
     Schema,
     SchemaItem,
-    Source,
     SourceProgress,
     SourceTable,
     Table,
@@ -165,8 +164,9 @@ def wrong_kind(
 ) -> WrongObjectType:
     hint = f"Use the statement for a {statement_kind(item).value.lower()}."
     if isinstance(item, SourceProgress) or (isinstance(item, SourceTable) and item.subsource):
-        owner = catalog.get(item.source, Source).name
-        hint = f'It belongs to source "{owner}", and is dropped with it alone. Else use the statement for a '
+        owner = catalog.relation(item.owner or item.source)
+        shown = f'{statement_kind(owner).value.lower()} "{owner.name}"'
+        hint = f"It belongs to {shown}, and is dropped with it alone. Else use the statement for a "
         hint += "source."
     return WrongObjectType(
         f'"{item.name}" is not a {kind.value.lower()}',

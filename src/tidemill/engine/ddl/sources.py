@@ -34,6 +34,7 @@ from tidemill.errors import (
 from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
 from tidemill.sources.contract import Output
 from tidemill.sources.definition import open_source
+from tidemill.sources.kafka.dead_letters import DESC
 from tidemill.sql import ast
 from tidemill.sql.render import to_sql
 from tidemill.types.model import RelationDesc
@@ -72,6 +73,7 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
             history,
             described.connections,
             statement.timeline,
+            _dead_letters(s, statement, described, schema, catalog),
         )
         return op, described.notices
 
@@ -174,6 +176,20 @@ def _subsources(
     return tuple(source_ops.NewSubsource(n, o.name, o.desc, _envelope(o)) for o, n in chosen)
 
 
+def _dead_letters(
+    s: EngineSession,
+    statement: ast.CreateSource,
+    described: Described,
+    schema: Schema,
+    catalog: CatalogState,
+) -> source_ops.NewDeadLetters | None:
+    output, said = described.dead_letters, statement.messages.on_error
+    if output is None or said is None:
+        return None
+    name = None if said.into is None else _beside(s, schema, said.into, catalog)
+    return source_ops.NewDeadLetters(output.name, output.desc, name)
+
+
 def _output(outputs: Sequence[Output], name: ast.Name, label: str) -> Output:
     for output in outputs:
         if output.name == name.item:
@@ -218,7 +234,7 @@ def plan_create_table_from_source(
         return _plan_described_table(schema, name, source, statement, catalog)
     if not statement.messages.silent:
         raise Unsupported(
-            f'FORMAT, INCLUDE and ENVELOPE are not supported for tables of source "{source.name}"',
+            f'FORMAT, INCLUDE, ENVELOPE and ON ERROR are not supported for tables of source "{source.name}"',
             detail=f"It is a {source.type} source, whose tables have the rows that it makes.",
             hint="Leave them out.",
             position=statement.source.offset + 1,
@@ -240,7 +256,8 @@ def _plan_described_table(
         described = await s.interrupt.guard(
             s.blocking(TABLES[source.type], source, statement, _context(s, catalog))
         )
-        columns = described.output.desc
+        columns, letters, said = described.output.desc, described.dead_letters, statement.messages.on_error
+        into = None if said is None or said.into is None else _beside(s, schema, said.into, catalog)
         op = source_ops.CreateSourceTable(
             schema.id,
             name,
@@ -251,6 +268,7 @@ def _plan_described_table(
             described.spec,
             to_sql(replace(statement, if_not_exists=False)),
             described.connections,
+            None if letters is None else source_ops.NewDeadLetters(letters["name"], DESC, into, letters),
         )
         await transact(s, "CREATE TABLE", [op])
         return Complete("CREATE TABLE")

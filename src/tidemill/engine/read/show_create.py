@@ -74,10 +74,11 @@ def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written
         case SourceTable() if not item.subsource:
             return create_table_from_source_sql(catalog, name, item)
         case SourceTable() | SourceProgress():
-            source = catalog.get(item.source, Source)
+            owner = catalog.relation(item.owner or item.source)
+            kind = statement_kind(owner).value
             raise WrongObjectType(
-                f'"{item.name}" was made with its source',
-                hint=f"Use SHOW CREATE SOURCE {ast.Name(catalog.full_name(source))}.",
+                f'"{item.name}" was made with its {kind.lower()}',
+                hint=f"Use SHOW CREATE {kind} {ast.Name(catalog.full_name(owner))}.",
                 position=written.offset + 1,
             )
 
@@ -147,13 +148,15 @@ def create_table_from_source_sql(catalog: CatalogState, name: ast.Name, table: S
     statement = parsed.statement
     if not isinstance(statement, ast.CreateTableFromSource):
         raise Internal(f"the text of table {table.name} is no CREATE TABLE ... FROM SOURCE")
-    messages = _messages_today(catalog, statement.messages, json.loads(table.definition))
+    messages = _messages_today(catalog, table, statement.messages, json.loads(table.definition))
     return to_sql(replace(statement, name=name, source=source, messages=messages))
 
 
-def _messages_today(catalog: CatalogState, said: ast.Messages, spec: Mapping[str, Any]) -> ast.Messages:
-    """With the names that connections to registries have now; `spec` is the output as the definition has
-    it."""
+def _messages_today(
+    catalog: CatalogState, of: Source | SourceTable, said: ast.Messages, spec: Mapping[str, Any]
+) -> ast.Messages:
+    """With the names that connections to registries and the dead letters have now; `spec` is the output as
+    the definition has it."""
 
     def form(written: ast.Format | None, kept: Mapping[str, Any] | None) -> ast.Format | None:
         if kept is None or not isinstance(written, ast.AvroRegistry | ast.ProtobufRegistry):
@@ -163,7 +166,12 @@ def _messages_today(catalog: CatalogState, said: ast.Messages, spec: Mapping[str
             return written
         return replace(written, registry=ast.Name(catalog.full_name(catalog.get(connection, Connection))))
 
-    return replace(said, key=form(said.key, spec["key"]), value=form(said.value, spec["value"]))
+    letters, on_error = catalog.dead_letters(of), said.on_error
+    if on_error is not None and letters is not None:
+        on_error = replace(on_error, into=ast.Name((letters.name,)))
+    return replace(
+        said, key=form(said.key, spec["key"]), value=form(said.value, spec["value"]), on_error=on_error
+    )
 
 
 def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> str:
@@ -176,7 +184,7 @@ def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> 
     subsources = tuple(
         ast.SourceOutput(ast.Name((t.output,)), ast.Name((t.name,)))
         for t in catalog.source_tables(source.id)
-        if t.subsource
+        if t.subsource and t.dead_letters_of is None
     )
     retain, interval = source.retain_history_ms, source.interval_ms
     return to_sql(
@@ -198,6 +206,6 @@ def _source_today(catalog: CatalogState, statement: ast.CreateSource, source: So
         name = ast.Name(catalog.full_name(connection))
         statement = replace(statement, upstream=statement.upstream.through(name))
     if source.depends_on and source.desc is not None:
-        (spec,) = json.loads(source.definition)["outputs"]
-        statement = replace(statement, messages=_messages_today(catalog, statement.messages, spec))
+        spec, *_ = json.loads(source.definition)["outputs"]
+        statement = replace(statement, messages=_messages_today(catalog, source, statement.messages, spec))
     return statement

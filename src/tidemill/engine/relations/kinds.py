@@ -47,4 +47,6 @@ def source_type(item: Source | SourceTable | SourceProgress) -> str:
         return item.type
     if isinstance(item, SourceProgress):
         return "progress"
+    if item.dead_letters_of is not None:
+        return "dead-letters"
     return "subsource" if item.subsource else "table"

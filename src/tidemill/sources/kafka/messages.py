@@ -91,6 +91,11 @@ class Messages:
         )
 
 
+def no_messages() -> Messages:
+    nothing, none = pa.array([], pa.binary()), np.zeros(0, np.int64)
+    return Messages(0, nothing, nothing, none, none, pa.array([], arrow_type(HEADERS)))
+
+
 class Rows:
     """Makes rows of one output. `key` is None where the definition has no format for it."""
 
@@ -102,22 +107,26 @@ class Rows:
         self._schema = pa.schema([f.with_nullable(True) for f in storage_schema(layout.output.desc)])
 
     def make(self, messages: Messages) -> pa.RecordBatch:
-        """The rows, in the order of their records; there may be fewer."""
+        """The rows, in the order of their records: one of each of those that `speaking` gives."""
         if self._layout.envelope is Envelope.NONE:
             return self._appended(messages)
         return self._upserted(messages)
 
+    def speaking(self, messages: Messages) -> Messages:
+        """Those that become rows: under ENVELOPE NONE a record without key and value says nothing."""
+        if self._layout.envelope is not Envelope.NONE:
+            return messages
+        return messages.where(valid_mask(messages.keys) | valid_mask(messages.values))
+
     def none(self) -> pa.RecordBatch:
         """No rows."""
-        nothing = pa.array([], pa.binary())
-        none = np.zeros(0, np.int64)
-        return self.make(Messages(0, nothing, nothing, none, none, pa.array([], arrow_type(HEADERS))))
+        return self.make(no_messages())
 
     # -- ENVELOPE NONE
 
     def _appended(self, messages: Messages) -> pa.RecordBatch:
         """Every record is a row, but those that say nothing."""
-        messages = messages.where(valid_mask(messages.keys) | valid_mask(messages.values))
+        messages = self.speaking(messages)
         values = self._values.read(messages.values)
         keys = self._decoded_keys(messages.keys) if self._layout.key_at else Decoded((), None)
         metadata, metadata_errors = self._metadata(messages)
@@ -256,7 +265,7 @@ class Rows:
                 column, wrong = header_column(_present(messages.headers), str(item.header), raw=item.raw)
                 errors = _first_of(errors, wrong)
             elif item.what == "timestamp":
-                column, wrong = _timestamps(_present(messages.timestamps))
+                column, wrong = timestamp_column(_present(messages.timestamps))
                 errors = _first_of(errors, wrong)
             else:
                 column = _metadata_column(item, messages)
@@ -284,12 +293,16 @@ def _metadata_column(item: Include, messages: Messages) -> pa.Array:
     if item.what == "partition":
         return pa.array(np.full(len(messages), messages.partition, np.int32))
     if item.what == "offset":
-        zeros = np.zeros(len(messages), np.int64)
-        return wide.decimals(messages.offsets.astype(np.uint64), zeros, None, arrow_type(UINT8))
+        return offset_column(messages.offsets)
     return _present(messages.headers)
 
 
-def _timestamps(milliseconds: np.ndarray) -> tuple[pa.Array, pa.Array | None]:
+def offset_column(offsets: np.ndarray) -> pa.Array:
+    zeros = np.zeros(len(offsets), np.int64)
+    return wide.decimals(offsets.astype(np.uint64), zeros, None, arrow_type(UINT8))
+
+
+def timestamp_column(milliseconds: np.ndarray) -> tuple[pa.Array, pa.Array | None]:
     """The column, and which are out of range."""
     late = milliseconds > MAX_TIMESTAMP_MS
     known = (milliseconds >= 0) & ~late

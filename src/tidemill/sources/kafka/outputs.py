@@ -6,18 +6,31 @@ for the next tick.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
+
+import pyarrow as pa
 
 from tidemill.decode.contract import Decoder, legible
 from tidemill.decode.debezium.narrow_schema import narrowed
 from tidemill.decode.formats import open_decoder
 from tidemill.sources.contract import Output
 from tidemill.sources.kafka.consume import Wanted
+from tidemill.sources.kafka.dead_letters import ASIDE, TWIN, dead_letters, twin_output, without_errors
 from tidemill.sources.kafka.layout import Envelope, Layout, plan
-from tidemill.sources.kafka.messages import Rows
+from tidemill.sources.kafka.messages import Messages, Rows, no_messages
 from tidemill.sources.stream_rows import StreamRows, stream_output
+
+
+class Kept(Enum):
+    """Which rows of its messages an output keeps."""
+
+    ALL = "all"
+    GOOD = "good"  # those without an error
+    DEAD_LETTERS = "dead letters"  # one for each error, of columns of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +39,31 @@ class Opened:
 
     layout: Layout
     rows: Rows
+    kept: Kept = Kept.ALL
 
     @property
     def wanted(self) -> Wanted:
         """What the output needs of a record beside key and value."""
         asked = {item.what for item in self.layout.metadata}
         timestamps = "timestamp" in asked or "timestamp" in self.layout.order
-        return Wanted(timestamps, bool(asked & {"headers", "header"}))
+        return Wanted(timestamps or self.kept is Kept.DEAD_LETTERS, bool(asked & {"headers", "header"}))
+
+    def make(self, messages: Messages, made: dict[Rows, pa.RecordBatch]) -> pa.RecordBatch:
+        """The rows of the messages. `made` has what other outputs have made of the same messages."""
+        rows = made.get(self.rows)
+        if rows is None:
+            rows = made[self.rows] = self.rows.make(messages)
+        match self.kept:
+            case Kept.ALL:
+                return rows
+            case Kept.GOOD:
+                return without_errors(rows)
+            case Kept.DEAD_LETTERS:
+                return dead_letters(self.rows.speaking(messages), rows)
+
+    def none(self) -> pa.RecordBatch:
+        """No rows."""
+        return self.make(no_messages(), {})
 
 
 def is_stream(spec: Mapping[str, Any]) -> bool:
@@ -49,13 +80,30 @@ def output_of(topic: str, spec: Mapping[str, Any]) -> Output:
     """The output as the definition describes it. Raises what is wrong with it."""
     if is_stream(spec):
         return stream_output(spec, words(topic))
+    if spec.get(TWIN):
+        return twin_output(spec["name"])
     key, value = _decoders(spec)
     return plan(spec, None if key is None else key.columns, value.columns).output
 
 
-def open_output(topic: str, number: int, spec: Mapping[str, Any]) -> Opened | StreamRows:
-    if is_stream(spec):
-        return StreamRows(number, spec, words(topic))
+def open_outputs(topic: str, specs: Sequence[Mapping[str, Any]]) -> tuple[Opened | StreamRows, ...]:
+    """The outputs of a definition, in their order. An output and its dead letters share what decodes."""
+    shared: dict[str, Opened] = {}
+    found: list[Opened | StreamRows] = []
+    for number, spec in enumerate(specs):
+        if is_stream(spec):
+            found.append(StreamRows(number, spec, words(topic)))
+            continue
+        same = {name: part for name, part in spec.items() if name not in ("name", TWIN)}
+        known = json.dumps(same, sort_keys=True)
+        if known not in shared:
+            shared[known] = _opened(spec)
+        kept = Kept.DEAD_LETTERS if spec.get(TWIN) else Kept.GOOD if spec.get(ASIDE) else Kept.ALL
+        found.append(replace(shared[known], kept=kept))
+    return tuple(found)
+
+
+def _opened(spec: Mapping[str, Any]) -> Opened:
     key, value = _decoders(spec)
     layout = plan(spec, None if key is None else key.columns, value.columns)
     return Opened(layout, Rows(layout, key, value, json_value=spec["value"]["format"] == "json"))

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+import pyarrow as pa
+
 from tidemill.errors import Internal
 from tidemill.sources.contract import Batch, Piece
 from tidemill.sources.kafka.consume import Range, Wanted, read_range
-from tidemill.sources.kafka.messages import Messages
-from tidemill.sources.kafka.outputs import Opened, open_output
+from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.sources.kafka.outputs import Opened, open_outputs
 from tidemill.sources.stream_rows import StreamRows
 
 # Sources whose decoders a worker keeps open; schemas and compiled readers are some hundred kilobytes each.
@@ -44,18 +46,25 @@ class KafkaReader:
         for lot in read_range(self.settings, of, wanted):
             if lot.messages is None:
                 first_ = opened[0]
-                yield Batch(0, first_.rows.none(), 0, 0) if isinstance(first_, Opened) else first_.none()
+                yield Batch(0, first_.none(), 0, 0) if isinstance(first_, Opened) else first_.none()
                 continue
             records, size = len(lot.messages), lot.bytes
+            made: dict[Rows, pa.RecordBatch] = {}
             for number, output in enumerate(opened):
-                for batch in _batches(number, output, lot.messages, size):
+                for batch in _batches(number, output, lot.messages, size, made):
                     yield replace(batch, records=min(batch.records, records), bytes=min(batch.bytes, size))
                     records = size = 0
 
 
-def _batches(number: int, output: Opened | StreamRows, messages: Messages, size: int) -> Iterator[Batch]:
+def _batches(
+    number: int,
+    output: Opened | StreamRows,
+    messages: Messages,
+    size: int,
+    made: dict[Rows, pa.RecordBatch],
+) -> Iterator[Batch]:
     if isinstance(output, Opened):
-        rows = output.rows.make(messages)
+        rows = output.make(messages, made)
         if rows.num_rows:
             yield Batch(number, rows, len(messages), size)
     else:
@@ -65,4 +74,4 @@ def _batches(number: int, output: Opened | StreamRows, messages: Messages, size:
 
 @lru_cache(maxsize=MAX_OPENED)
 def _opened(topic: str, outputs: str) -> tuple[Opened | StreamRows, ...]:
-    return tuple(open_output(topic, n, spec) for n, spec in enumerate(json.loads(outputs)))
+    return open_outputs(topic, json.loads(outputs))

@@ -1,4 +1,5 @@
-"""How the messages of an upstream become rows: FORMAT, INCLUDE and ENVELOPE, of a source or of its table."""
+"""How the messages of an upstream become rows: FORMAT, INCLUDE, ENVELOPE and ON ERROR, of a source or of its
+table."""
 
 from __future__ import annotations
 
@@ -106,13 +107,23 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
+class OnError:
+    """ON ERROR FAIL, or ON ERROR DEAD LETTER [INTO name]: what becomes of messages that cannot be read."""
+
+    dead_letter: bool
+    into: Name | None = None  # the relation of dead letters; None = a name is made up
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
 class Messages:
-    """All three. FORMAT f alone is a `value` without `key`."""
+    """All four. FORMAT f alone is a `value` without `key`."""
 
     key: Format | None = None
     value: Format | None = None
     include: tuple[Include, ...] = ()
     envelope: Envelope | None = None
+    on_error: OnError | None = None
 
     @property
     def silent(self) -> bool:

@@ -56,7 +56,7 @@ class ForTables:
 @dataclass(frozen=True, slots=True)
 class CreateSource(Statement):
     """CREATE SOURCE [IF NOT EXISTS] name [(columns)] [IN CLUSTER c] FROM upstream [FOR ...] [FORMAT ...]
-    [INCLUDE ...] [ENVELOPE ...] [EXPOSE PROGRESS AS p] [WITH (...)]."""
+    [INCLUDE ...] [ENVELOPE ...] [ON ERROR ...] [EXPOSE PROGRESS AS p] [WITH (...)]."""
 
     name: Name
     upstream: Upstream

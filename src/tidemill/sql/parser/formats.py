@@ -1,4 +1,4 @@
-"""FORMAT, INCLUDE and ENVELOPE: how messages become rows. The three may come in any order, each once."""
+"""FORMAT, INCLUDE, ENVELOPE and ON ERROR: how messages become rows. They may come in any order, each once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tidemill.sql.ast import (
     Include,
     Messages,
     Name,
+    OnError,
     PlainFormat,
     ProtobufRegistry,
     ProtobufSchema,
@@ -39,9 +40,11 @@ _STRATEGY = "Write STRATEGY LATEST, STRATEGY ID n or STRATEGY INLINE '...'."
 _STRATEGY_SIDE = "Write KEY STRATEGY ... or VALUE STRATEGY ...."
 _DELIMITED = "Write DELIMITED BY 'c', one character."
 # What may begin a clause behind those of this file, or be meant to.
-_CLAUSES = ("FORMAT", "KEY FORMAT", "INCLUDE", "ENVELOPE", "EXPOSE PROGRESS AS", "WITH")
+_CLAUSES = ("FORMAT", "KEY FORMAT", "INCLUDE", "ENVELOPE", "ON ERROR", "EXPOSE PROGRESS AS", "WITH")
 # What may stand behind a format.
-_BEHIND = ("envelope", "include", "value", "expose", "with")
+_BEHIND = ("envelope", "include", "value", "on", "expose", "with")
+# The key words that may follow INCLUDE.
+_AFTER_INCLUDE = ("format", "key", "value", "include", "envelope", "on", "expose", "with")
 _INCLUDES = ("key", "partition", "offset", "timestamp", "headers")
 _INCLUDES_HINT = (
     "What can be included is KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS and HEADER '...' AS name."
@@ -61,12 +64,13 @@ _UPSERT_HINT = (
 _NO_PARENTHESES = "Only ENVELOPE UPSERT takes ORDER BY and VALUE DECODING ERRORS, in parentheses."
 _ORDER = "Write ORDER BY (column, ...), with columns that are included: TIMESTAMP, OFFSET."
 _INLINE = "Write VALUE DECODING ERRORS = (INLINE), or (INLINE AS name)."
+_ON_ERROR = "Write ON ERROR FAIL, or ON ERROR DEAD LETTER INTO name."
 # What the column of inlined errors is called unless it is said.
 _ERROR_COLUMN = "error"
 
 
 def messages(cursor: Cursor) -> Messages:
-    """[FORMAT f | KEY FORMAT f VALUE FORMAT f] [INCLUDE ...] [ENVELOPE ...]"""
+    """[FORMAT f | KEY FORMAT f VALUE FORMAT f] [INCLUDE ...] [ENVELOPE ...] [ON ERROR ...]"""
     said = Messages()
     seen: set[str] = set()
     while (clause := _clause(cursor)) is not None:
@@ -83,6 +87,8 @@ def messages(cursor: Cursor) -> Messages:
             said = replace(said, key=key, value=_format(cursor))
         elif clause == "INCLUDE":
             said = replace(said, include=_includes(cursor))
+        elif clause == "ON ERROR":
+            said = replace(said, on_error=_on_error(cursor))
         else:
             said = replace(said, envelope=_envelope(cursor))
     return said
@@ -108,6 +114,8 @@ def _clause(cursor: Cursor) -> str | None:
             hint="Write KEY FORMAT ... VALUE FORMAT ..., or FORMAT ... alone.",
             position=cursor.offset + 1,
         )
+    if cursor.peek_any("on"):
+        return "ON ERROR"
     return cursor.token.value.upper() if cursor.peek_any("include", "envelope") else None
 
 
@@ -223,7 +231,7 @@ def _includes(cursor: Cursor) -> tuple[Include, ...]:
     found = [_include(cursor)]
     while cursor.accept_symbol(","):
         found.append(_include(cursor))
-    end_of_clauses(cursor, _INCLUDE_MORE, "format", "key", "value", "include", "envelope", "expose", "with")
+    end_of_clauses(cursor, _INCLUDE_MORE, *_AFTER_INCLUDE)
     return tuple(found)
 
 
@@ -352,3 +360,17 @@ def _inline(cursor: Cursor) -> Ident:
     if closed:
         cursor.expect_symbol(")", _INLINE)
     return column
+
+
+# -- ON ERROR
+
+
+def _on_error(cursor: Cursor) -> OnError:
+    """ON ERROR { FAIL | DEAD LETTER [INTO name] }"""
+    offset = cursor.offset
+    cursor.expect("on", "error", hint=_ON_ERROR)
+    if cursor.accept("fail"):
+        return OnError(dead_letter=False, offset=offset)
+    cursor.expect("dead", "letter", hint=_ON_ERROR)
+    into = cursor.name() if cursor.accept("into") else None
+    return OnError(dead_letter=True, into=into, offset=offset)

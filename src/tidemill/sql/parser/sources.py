@@ -34,10 +34,10 @@ _FROM_SOURCE = (
 NAMES_ALONE = "Write names alone: types come from the upstream. They name the first columns."
 _WITH = "Write WITH (option, ...)."
 _ORDER = (
-    "Behind FROM ... stand, in this order: FORMAT, INCLUDE and ENVELOPE (in any order), EXPOSE PROGRESS AS "
-    "name, WITH (option, ...)."
+    "Behind FROM ... stand, in this order: FORMAT, INCLUDE, ENVELOPE and ON ERROR (in any order), EXPOSE "
+    "PROGRESS AS name, WITH (option, ...)."
 )
-_TABLE_ORDER = "Behind (REFERENCE ...) stand FORMAT, INCLUDE and ENVELOPE, in any order."
+_TABLE_ORDER = "Behind (REFERENCE ...) stand FORMAT, INCLUDE, ENVELOPE and ON ERROR, in any order."
 _OPTIONS = "RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'"
 
 

@@ -48,6 +48,8 @@ class Described:
     envelope: str | None = None
     # Those that the definition names.
     connections: tuple[ItemId, ...] = ()
+    # With ON ERROR DEAD LETTER the last output of the definition. It is none of `outputs`.
+    dead_letters: Output | None = None
     # What whoever makes the source should know.
     notices: tuple[Notice, ...] = ()
 

@@ -49,6 +49,8 @@ def describe_files(statement: ast.CreateSource, files: Files, context: Context) 
         )
     if said.key is not None or said.include:
         raise SyntaxError_("KEY FORMAT and INCLUDE are not possible with ENVELOPE MATERIALIZE")
+    if said.on_error is not None and said.on_error.dead_letter:
+        raise Unsupported("ON ERROR DEAD LETTER is not possible for files", position=said.on_error.offset + 1)
     spec: dict[str, Any] = {
         "name": folder.name,
         "envelope": {"kind": MATERIALIZE},

@@ -19,6 +19,7 @@ from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_out
 from tidemill.engine.ddl.upstreams.reach import offsets_for_time, topic_info
 from tidemill.engine.session.durations import milliseconds
 from tidemill.errors import InvalidValue, SyntaxError_, UndefinedObject, Unsupported
+from tidemill.sources.kafka.dead_letters import twin_output
 from tidemill.sources.kafka.layout import OFFSETS
 from tidemill.sources.kafka.metadata import TopicInfo
 from tidemill.sql import ast
@@ -51,6 +52,7 @@ def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: Context) 
     else:
         kept, reached = connection.id, context.reached(connection)
     output = _output(topic, statement.messages, context)
+    letters = None if output is None else output.dead_letters
     info = topic_info(reached, topic) if statement.validate else None
     definition = {
         "kind": KAFKA,
@@ -60,7 +62,7 @@ def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: Context) 
         "partitions": _start(kafka, reached, info, context.started),
         "group_id_prefix": kafka.group_id_prefix,
         "refresh_ms": refresh,
-        "outputs": [] if output is None else [output.spec],
+        "outputs": [] if output is None else [output.spec, *([letters] if letters else [])],
         "started": context.started,
     }
     needed = [] if connection is None else [connection.id]
@@ -73,6 +75,7 @@ def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: Context) 
         () if output is None else (output.output,),
         None if output is None else output.envelope,
         tuple(dict.fromkeys(needed)),
+        None if letters is None else twin_output(letters["name"]),
     )
 
 
@@ -106,13 +109,12 @@ def _output(topic: str, said: ast.Messages, context: Context) -> DescribedOutput
     if said.silent:
         return None
     if said.value is None:
-        clause, offset = (
-            ("ENVELOPE", said.envelope.offset) if said.envelope else ("INCLUDE", said.include[0].offset)
-        )
+        clauses = (("ENVELOPE", said.envelope), ("ON ERROR", said.on_error), ("INCLUDE", *said.include[:1]))
+        clause, part = next((name, part) for name, part in clauses if part is not None)
         raise SyntaxError_(
             f"{clause} without FORMAT",
             hint="Write FORMAT, or leave all of it to CREATE TABLE ... FROM SOURCE.",
-            position=offset + 1,
+            position=part.offset + 1,
         )
     return describe_output(topic, topic, said, context)
 

@@ -78,6 +78,12 @@ def _check_messages(said: ast.Messages, described: Described) -> None:
             hint="Leave it out: a load generator makes rows, not messages.",
             position=said.value.offset + 1,
         )
+    if said.on_error is not None and said.on_error.dead_letter:
+        raise Unsupported(
+            f"ON ERROR DEAD LETTER is not supported by the {described.label}",
+            hint="Leave it out: a load generator makes rows, not messages.",
+            position=said.on_error.offset + 1,
+        )
     if said.envelope is not None and (said.envelope.order_by or said.envelope.inline_errors):
         raise Unsupported(
             f"options of ENVELOPE {said.envelope.kind} are not supported by the {described.label}",

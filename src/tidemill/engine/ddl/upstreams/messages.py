@@ -1,4 +1,4 @@
-"""FORMAT, INCLUDE and ENVELOPE of a topic: from a statement to an output of the source's definition.
+"""FORMAT, INCLUDE, ENVELOPE and ON ERROR of a topic: from a statement to an output of the definition.
 
 The same for a source that is a relation itself and for a table that is made from one. Everything is
 resolved here, once: a schema that the registry has today is part of the definition.
@@ -17,6 +17,7 @@ from tidemill.engine.ddl.upstreams.formats import Side, resolve_format, resolve_
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sources.contract import Output
 from tidemill.sources.kafka import layout
+from tidemill.sources.kafka.dead_letters import ASIDE, twin
 from tidemill.sources.kafka.outputs import output_of
 from tidemill.sql import ast
 
@@ -35,6 +36,11 @@ class DescribedOutput:
     def envelope(self) -> str:
         return self.spec["envelope"]["kind"]
 
+    @property
+    def dead_letters(self) -> dict[str, Any] | None:
+        """The output of its dead letters, as the definition has it; None where messages are not put aside."""
+        return twin(self.spec, f"{self.spec['name']}#2") if self.spec.get(ASIDE) else None
+
 
 def describe_output(name: str, topic: str, said: ast.Messages, context: Context) -> DescribedOutput:
     """The output `name` of a topic. May ask the registry, so it may block."""
@@ -44,10 +50,12 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Context)
     if envelope.kind == "MATERIALIZE":
         return _stream(name, topic, said, envelope.components, context)
     include = _includes(said.include)
+    aside = said.on_error is not None and said.on_error.dead_letter
     spec: dict[str, Any] = {
         "name": name,
         "include": include,
         "envelope": _envelope(envelope, include, context),
+        **({ASIDE: True} if aside else {}),
     }
     value = resolve_format(said.value, Side.VALUE, topic, context)
     if said.key is not None:
@@ -70,6 +78,12 @@ def _stream(
     name: str, topic: str, said: ast.Messages, components: int | None, context: Context
 ) -> DescribedOutput:
     """A CDCv2 stream: its data's columns, and nothing of the records that carried them."""
+    if said.on_error is not None and said.on_error.dead_letter:
+        raise Unsupported(
+            "ON ERROR DEAD LETTER is not possible with ENVELOPE MATERIALIZE",
+            detail="A CDCv2 stream repeats what it says: a message that cannot be read is waited for.",
+            position=said.on_error.offset + 1,
+        )
     if said.key is not None or said.include:
         clause, offset = ("KEY FORMAT", said.key.offset) if said.key else ("INCLUDE", said.include[0].offset)
         raise SyntaxError_(

@@ -1,0 +1,84 @@
+"""Dead letters: the messages of an output that cannot be read, as rows of a relation of their own.
+
+An output with ON ERROR DEAD LETTER has a twin in the definition (`twin`). The messages are decoded once for
+both: the output keeps the rows without an error, the twin has one row for each of the others. They are bound
+and committed as any two outputs of a source are. So a dead letter is there at the time at which its message
+would have been a row, and reading the same offsets again gives the same dead letters.
+
+Called by `outputs` and `reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.sources.contract import Output
+from tidemill.sources.kafka.messages import Messages, offset_column, timestamp_column
+from tidemill.types.arrow import ERROR_COLUMN, error_parts, storage_schema
+from tidemill.types.columns import valid_mask
+from tidemill.types.kernels import pc
+from tidemill.types.model import BYTEA, INT4, TEXT, TIMESTAMP, UINT8, Column, RelationDesc
+
+# In an output of a definition: ON ERROR DEAD LETTER was said, and: this is the twin.
+ASIDE, TWIN = "dead_letter", "dead_letters"
+
+# A dead letter keeps so much of a key and of a value. Brokers take 1 MB unless told otherwise, so nearly all
+# are whole; the offset tells where a larger one is. It bounds what a batch of them takes in a task.
+MAX_KEPT_BYTES = 1 << 20
+
+DESC = RelationDesc(
+    (
+        Column("error", TEXT, nullable=False),
+        Column("partition", INT4, nullable=False),
+        Column("offset", UINT8, nullable=False),
+        Column("timestamp", TIMESTAMP),
+        Column("key", BYTEA),
+        Column("value", BYTEA),
+    )
+)
+
+
+def twin(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The output `name` that has the dead letters of the output `spec`."""
+    return {**spec, "name": name, TWIN: True}
+
+
+def twin_output(name: str) -> Output:
+    return Output(name, DESC)
+
+
+def without_errors(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that are not errors."""
+    errors = _errors(rows)
+    return rows if errors is None else rows.filter(pc.is_null(errors))
+
+
+def dead_letters(messages: Messages, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """A row for each of the messages that is an error; `rows` has the row that was made of each."""
+    errors = _errors(rows)
+    wrong = np.zeros(len(messages), np.bool_) if errors is None else valid_mask(errors)
+    bad = messages.where(wrong)
+    texts = [] if errors is None else errors.filter(pa.array(wrong)).to_pylist()
+    timestamps = np.full(len(bad), -1, np.int64) if bad.timestamps is None else bad.timestamps
+    columns = [
+        pa.array([error_parts(text)[0] for text in texts], pa.string()),
+        pa.array(np.full(len(bad), bad.partition, np.int32)),
+        offset_column(bad.offsets),
+        timestamp_column(timestamps)[0],
+        pc.binary_slice(bad.keys, 0, MAX_KEPT_BYTES),
+        pc.binary_slice(bad.values, 0, MAX_KEPT_BYTES),
+    ]
+    schema = pa.schema([f.with_nullable(True) for f in storage_schema(DESC)])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _errors(rows: pa.RecordBatch) -> pa.Array | None:
+    """The column of errors; None where there are none."""
+    if ERROR_COLUMN not in rows.schema.names:
+        return None
+    errors = rows.column(ERROR_COLUMN)
+    return None if errors.null_count == len(errors) else errors

@@ -1,0 +1,52 @@
+"""Messages that cannot be read, on a real server and broker: put aside with ON ERROR DEAD LETTER, an error of
+the relation without; told of in the status, and listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from engine.asking import run, until
+from support.kafka import Kafka
+
+
+@pytest.fixture
+def connected(home: psycopg.Connection[Any], kafka: Kafka) -> psycopg.Connection[Any]:
+    run(home, f"CREATE CONNECTION k TO KAFKA (BROKER '{kafka.bootstrap}')")
+    return home
+
+
+def test_bad_messages_are_put_aside(connected: psycopg.Connection[Any], kafka: Kafka) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, [("a", '{"n": 1}'), ("a", '{"n": '), ("b", '{"n": 2}'), (None, "{}"), ("c", "x")])
+    made = f"FROM KAFKA CONNECTION k (TOPIC '{topic}')"
+    run(connected, f"CREATE SOURCE plain {made} FORMAT JSON INCLUDE OFFSET ON ERROR DEAD LETTER INTO bad")
+    run(connected, f"CREATE SOURCE raw {made}")
+    table = f'FROM SOURCE raw (REFERENCE "{topic}") KEY FORMAT TEXT VALUE FORMAT JSON ENVELOPE UPSERT'
+    run(connected, f"CREATE TABLE latest {table} ON ERROR DEAD LETTER")
+    run(connected, f"CREATE TABLE strict {table}")
+    rows = "SELECT (data->>'n')::int FROM plain ORDER BY \"offset\""
+    until(lambda: run(connected, rows), [(1,), (2,), (None,)])
+    letters = 'SELECT partition, "offset"::int, key, value FROM {} ORDER BY 2'
+    assert run(connected, letters.format("bad")) == [(0, 1, b"a", b'{"n": '), (0, 4, b"c", b"x")]
+    ((error, stamped),) = run(
+        connected, "SELECT error, \"timestamp\" > now() - INTERVAL '1 day' FROM bad LIMIT 1"
+    )
+    assert error.startswith("Decode error: ") and stamped
+    # As if it had not been written: the key keeps the row that it had.
+    keyed = "SELECT key, (data->>'n')::int FROM latest ORDER BY 1"
+    until(lambda: run(connected, keyed), [("a", 1), ("b", 2)])
+    aside = [(0, 1, b"a", b'{"n": '), (0, 3, None, b"{}"), (0, 4, b"c", b"x")]
+    assert run(connected, letters.format("latest_dead_letters")) == aside
+    with pytest.raises(psycopg.errors.DataException, match="Envelope error: Upsert: "):
+        run(connected, "SELECT count(*) FROM strict")
+    # Both at one time, and what is put aside stays.
+    kafka.produce(topic, [("a", '{"n": 3}'), ("a", "y")])
+    until(lambda: run(connected, keyed), [("a", 3), ("b", 2)])
+    assert run(connected, letters.format("latest_dead_letters"))[-1] == (0, 6, b"a", b"y")
+    run(connected, "DROP TABLE latest")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        run(connected, "SELECT * FROM latest_dead_letters")
+    until(lambda: run(connected, "SELECT count(*) FROM bad"), [(3,)])
