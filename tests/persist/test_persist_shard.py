@@ -28,7 +28,7 @@ from tidemill.persist.outcome import Fenced, UpperMismatch
 from tidemill.persist.part import read_part, write_part
 from tidemill.persist.settings import Ages
 from tidemill.persist.shard import Shard, ShardExists
-from tidemill.persist.snapshot import InvalidAsOf, Need, NotYetReadable
+from tidemill.persist.snapshot import InvalidAsOf, NotYetReadable
 from tidemill.types.model import INT4, TIMESTAMP, Column, RelationDesc
 
 
@@ -181,18 +181,13 @@ def test_classification(folder: Blobs) -> None:
     append(shard, [a(1, 0), a(1, 0)], 1)
     append(shard, [a(2, 1), a(3, 4)], 5)
     with shard.snapshot(2) as snapshot:
-        assert [snapshot.need(part) for part in snapshot.parts] == [Need.NOTHING, Need.FILTER]
         assert not snapshot.needs_consolidation
         assert multiset(snapshot.read()) == {(1, "x"): 2, (2, "x"): 1}
     append(shard, [a(1, 5, -1)], 6)
     with shard.snapshot(4) as snapshot:
         assert not snapshot.needs_consolidation
     with shard.snapshot(5) as snapshot:
-        assert [snapshot.need(part) for part in snapshot.parts] == [
-            Need.NOTHING,
-            Need.NOTHING,
-            Need.CONSOLIDATE,
-        ]
+        assert [part.all_inserts for part in snapshot.parts] == [True, True, False]
         assert snapshot.needs_consolidation
         assert multiset(snapshot.read()) == {(1, "x"): 1, (2, "x"): 1, (3, "x"): 1}
 
@@ -403,13 +398,6 @@ def test_listen_in_bounded_batches(folder: Blobs) -> None:
         assert len(batch[0]) <= 3
     assert frontiers[-1] == 20
     assert len(frontiers) >= 6
-
-
-def test_wait_for_upper(folder: Blobs) -> None:
-    shard = Shard.create(folder, "u1", DESC, epoch=1)
-    assert not shard.wait_for_upper(0, 0.01)
-    append(shard, [], 1)
-    assert shard.wait_for_upper(0, 0)
 
 
 def test_parts_can_be_written_elsewhere(blobs: Blobs) -> None:

@@ -101,7 +101,7 @@ def test_what_is_asked_for_is_what_the_engine_is_asked() -> None:
         as_of="earliest",
         up_to="9",
     )
-    assert (found.progress, found.database, found.resumed) == (True, "d", False)
+    assert (found.progress, found.database) == (True, "d")
     plain = parse_live([("query", "t")], "")
     assert plain.subscribe == SubscribeRequest("t", progress=True) and not plain.progress
     assert parse_live([("query", "t"), ("key", "a")], None).subscribe.envelope == "upsert"

@@ -29,7 +29,6 @@ from tidemill.sql.bind import (
     constant_rows,
     constant_value,
     substitute,
-    substitute_expr,
 )
 from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.digits import digits_of
@@ -44,7 +43,6 @@ from tidemill.types.model import (
     FLOAT8,
     INT4,
     INT8,
-    MZ_TIMESTAMP,
     NUMERIC,
     TEXT,
     TIMESTAMPTZ,
@@ -390,8 +388,6 @@ def test_scalars_with_a_target() -> None:
     moment = bind_scalar(scalar("now()"), session=SESSION, target=TIMESTAMPTZ, target_column="x")
     value = constant_value(moment)
     assert value is not None and value.as_py() == NOW
-    time_ = bind_scalar(scalar("$1"), session=SESSION, target=MZ_TIMESTAMP, param_types=[INT8])
-    assert constant_value(substitute_expr(time_, [5])) == pa.scalar(5, pa.int64())
     with pytest.raises(TidemillError) as caught:
         bind_scalar(scalar("true"), session=SESSION, target=INT8, target_column="x")
     assert caught.value.primary == 'column "x" is of type bigint but expression is of type boolean'

@@ -12,6 +12,7 @@ import pytest
 from golden import GOLDEN
 from hypothesis import Phase, given, settings
 from hypothesis import seed as seeded
+from pyspark.sql.functions import expr
 from strategies import TYPES, columns
 from test_types_wire import column_of
 
@@ -20,8 +21,8 @@ from tidemill.types.arrow import storage_schema
 from tidemill.types.identity import row_hash
 from tidemill.types.model import Column, RelationDesc, SqlType
 from tidemill.types.names import physical_names
-from tidemill.types.spark import spark_ddl, spark_schema, spark_type
-from tidemill.types.spark_hash import row_hash_expr, row_hash_sql
+from tidemill.types.spark import spark_schema, spark_type
+from tidemill.types.spark_hash import row_hash_sql
 from tidemill.types.wire import decode_text
 
 pytestmark = pytest.mark.spark
@@ -58,9 +59,9 @@ def test_spark_hashes_every_type_alike(spark: SparkHost, tmp_path: Path) -> None
     frame = spark.session.read.schema(spark_schema(desc, names)).parquet(str(tmp_path / "part.parquet"))
     single = [RelationDesc((column,)) for column in desc.columns]
     hashes = [
-        row_hash_expr(d, [n]).alias(f"h{i}") for i, (d, n) in enumerate(zip(single, names, strict=True))
+        expr(row_hash_sql(d, [n])).alias(f"h{i}") for i, (d, n) in enumerate(zip(single, names, strict=True))
     ]
-    rows = frame.select(*hashes, row_hash_expr(desc).alias("whole")).collect()
+    rows = frame.select(*hashes, expr(row_hash_sql(desc)).alias("whole")).collect()
     assert len(rows) == ROWS
     for i, (t, column) in enumerate(named):
         ours = row_hash(pa.table([column], names=["c"]), single[i], ["c"]).tolist()
@@ -72,7 +73,8 @@ def test_the_text_forms_are_sparks(spark: SparkHost) -> None:
     """Every DDL spelling parses, to the type that the StructType says."""
     desc = RelationDesc(tuple(Column(f"c {i}", t) for i, t in enumerate(TYPES)))
     names = physical_names(desc)
-    schema = spark.session.createDataFrame([], spark_ddl(desc, names)).schema
+    ddl = ", ".join(f"`{n}` {spark_type(t)}" for t, n in zip(TYPES, names, strict=True))
+    schema = spark.session.createDataFrame([], ddl).schema
     assert schema == spark_schema(desc, names)
     nulls = ", ".join(f"CAST(NULL AS {spark_type(t)}) AS `{n}`" for t, n in zip(TYPES, names, strict=True))
     row = spark.session.sql(f"SELECT {row_hash_sql(desc, names)} AS h FROM (SELECT {nulls})").collect()[0]

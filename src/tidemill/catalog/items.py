@@ -375,8 +375,6 @@ class Collection:
     desc: RelationDesc
     # The source's bindings, not its rows.
     remap: bool = False
-    # What its envelope must remember, not its rows (`sidecars`).
-    sidecar: bool = False
     # Its times are not ours, and begin at 0.
     foreign: bool = False
 

@@ -39,12 +39,6 @@ def dotted(parts: Sequence[str]) -> str:
     return ".".join(parts)
 
 
-def quote_identifier(name: str) -> str:
-    """As SQL text: bare where it reads back unchanged, else quoted. Reserved words are quoted by the SQL
-    layer, which knows them."""
-    return name if _PLAIN.match(name) else '"' + name.replace('"', '""') + '"'
-
-
 def similar(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that `name` was probably meant to be."""
     matches = difflib.get_close_matches(name.lower(), sorted(candidates), n=1, cutoff=0.75)

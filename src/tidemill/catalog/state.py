@@ -428,9 +428,9 @@ def _sidecars(item: Source | SourceTable, shard: str, desc: RelationDesc) -> lis
         return []
     kind = sidecars.kind_of(item.definition)
     found = [
-        Collection(sidecars.stash_id(shard), item, sidecars.stash_desc(desc, kind), sidecar=True),
-        Collection(sidecars.tally_id(shard), item, sidecars.TALLY_DESC, sidecar=True),
+        Collection(sidecars.stash_id(shard), item, sidecars.stash_desc(desc, kind)),
+        Collection(sidecars.tally_id(shard), item, sidecars.TALLY_DESC),
     ]
     if isinstance(item, Source) and item.timeline is not None:
-        found.append(Collection(sidecars.clock_id(shard), item, sidecars.CLOCK_DESC, sidecar=True))
+        found.append(Collection(sidecars.clock_id(shard), item, sidecars.CLOCK_DESC))
     return found

@@ -13,8 +13,6 @@ import numpy as np
 _TAG = np.uint64(0xFFFFFFFF00000000)
 _ROW = np.uint64(0x00000000FFFFFFFF)
 _FIRST_SLOTS = 1 << 12
-# Row numbers share a slot with half of the key; one number stands for "empty".
-MAX_ROWS = 2**32 - 2
 
 
 class HashIndex:

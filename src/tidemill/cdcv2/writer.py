@@ -24,7 +24,7 @@ from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
 from tidemill.cdcv2.coverage import MAX_FRONTIER, Statement, empty_coverage
 from tidemill.cdcv2.digest import sealed, signed
 from tidemill.cdcv2.messages import Progress
-from tidemill.cdcv2.times import Frontier, Time, beyond, checked, items_of, kind_of, least, minimal, within
+from tidemill.cdcv2.times import Frontier, Time, beyond, checked, items_of, kind_of, minimal, within
 from tidemill.errors import Internal, LimitExceeded
 
 
@@ -125,11 +125,6 @@ class Writer:
             raise Internal("a statement acknowledged that was not sent")
         self._lower = tuple(self._stating.upper)
         self._counts, self._contents, self._stating = {}, {}, None
-
-
-def begin(kind: int) -> list[Time]:
-    """Where a new stream begins that has all of its history."""
-    return [least(kind)]
 
 
 def resume_from(statements: Iterable[Progress], start: Sequence[Time]) -> list[Time]:

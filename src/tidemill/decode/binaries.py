@@ -170,8 +170,6 @@ def _sign_extended(words: np.ndarray, length: np.ndarray) -> np.ndarray:
     return np.where(length > 0, values, 0)
 
 
-# Months, days and milliseconds, each an unsigned 32-bit number.
-DURATION_BYTES = 12
 _MOST = 2**31 - 1
 
 

@@ -341,11 +341,6 @@ class Shard:
                 raise InvalidAsOf(self.id, at, since, self.upper)
             return self._holds.acquire(at)
 
-    def wait_for_upper(self, beyond: int, timeout: float | None = None) -> bool:
-        """Wait until upper is past `beyond` (by commits of this process); False after `timeout` seconds."""
-        with self.changed:
-            return self.changed.wait_for(lambda: upper_reaches(self.state.upper, beyond + 1), timeout)
-
     # History, files.
 
     def downgrade_since(self, to: int, *, record: bool = False) -> int:

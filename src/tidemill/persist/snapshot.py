@@ -8,7 +8,6 @@ whatever is compacted meanwhile.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from enum import Enum
 from types import TracebackType
 
 import pyarrow as pa
@@ -56,16 +55,6 @@ class NotYetReadable(TidemillError):
         self.readable = readable
 
 
-class Need(Enum):
-    """What a part of a snapshot needs before its rows are rows of the collection."""
-
-    NOTHING = "nothing"  # all +1, all times <= as_of: the rows as they stand
-    FILTER = "filter"  # all +1, some times later: leave those out
-    CONSOLIDATE = (
-        "consolidate"  # retractions, copies or errors: sum the diffs per row, over all such and their matches
-    )
-
-
 class Snapshot:
     """Use as a context manager, or `close` it."""
 
@@ -78,11 +67,6 @@ class Snapshot:
         self.parts = parts
         self._reader = reader
         self._hold = hold
-
-    def need(self, part: Part) -> Need:
-        if not part.all_inserts:
-            return Need.CONSOLIDATE
-        return Need.NOTHING if part.max_time <= self.as_of else Need.FILTER
 
     @property
     def needs_consolidation(self) -> bool:

@@ -16,8 +16,3 @@ MAX_INTERVAL_MS = 24 * 3600 * 1000
 def boundary(now: int, interval: int) -> int:
     """The latest boundary at or before `now`."""
     return now - now % interval
-
-
-def next_boundary(now: int, interval: int) -> int:
-    """The first boundary after `now`."""
-    return boundary(now, interval) + interval

@@ -93,17 +93,9 @@ class Frontier(Generic[T]):
         """Is `time` at or beyond the frontier: may it still appear?"""
         return any(less_equal(e, time) for e in self.elements)
 
-    def less_than(self, time: T) -> bool:
-        """Is `time` strictly beyond some element?"""
-        return any(e != time and less_equal(e, time) for e in self.elements)
-
     def insert(self, time: T) -> Frontier[T]:
         """The frontier that allows `time` as well."""
         return self if self.less_equal(time) else Frontier(minimal((*self.elements, time)))
-
-    def meet(self, other: Frontier[T]) -> Frontier[T]:
-        """The greatest frontier <= both: allows what either allows."""
-        return Frontier(minimal(self.elements + other.elements))
 
     def join(self, other: Frontier[T]) -> Frontier[T]:
         """The least frontier >= both: allows what both allow."""

@@ -72,12 +72,6 @@ def spark_type(t: SqlType) -> str:
     raise Internal(f"type {t.kind.value} has no Spark form")
 
 
-def spark_ddl(desc: RelationDesc, names: Sequence[str] | None = None) -> str:
-    """The relation as a Spark column list, under its SQL names or under `names`."""
-    named = zip(desc.names if names is None else names, desc.types, strict=True)
-    return ", ".join(f"{quote_identifier(name)} {spark_type(t)}" for name, t in named)
-
-
 def spark_schema(desc: RelationDesc, names: Sequence[str] | None = None) -> StructType:
     """The relation as a StructType, every field nullable (an error row has no values)."""
     from pyspark.sql.pandas.types import from_arrow_type

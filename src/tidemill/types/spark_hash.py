@@ -1,13 +1,11 @@
 """The row hash of `identity` as Spark expressions: the same number for the same row.
 
-Called by `query` and by compaction on Spark. The text form is for SQL that is composed; the Column form for
-DataFrames.
+Called by `subscribe`, for SQL that is composed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tidemill.types.arrow import element_type
 from tidemill.types.hash import SEED
@@ -15,22 +13,12 @@ from tidemill.types.model import Kind, RelationDesc, SqlType
 from tidemill.types.names import physical_names, physical_names_of
 from tidemill.types.spark import quote_identifier
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
-
 
 def row_hash_sql(desc: RelationDesc, names: Sequence[str] | None = None) -> str:
     """A Spark SQL expression over the columns `names` (by default the physical ones)."""
     chosen = physical_names(desc) if names is None else names
     hashes = [hash_sql(quote_identifier(name), t) for name, t in zip(chosen, desc.types, strict=True)]
     return f"xxhash64({', '.join(hashes)})" if hashes else f"CAST({SEED} AS BIGINT)"
-
-
-def row_hash_expr(desc: RelationDesc, column_names: Sequence[str] | None = None) -> SparkColumn:
-    """`row_hash_sql` as a Column."""
-    from pyspark.sql import functions
-
-    return functions.expr(row_hash_sql(desc, column_names))
 
 
 def hash_sql(expression: str, t: SqlType, depth: int = 0) -> str:

@@ -15,11 +15,6 @@ from tidemill.types.model import TEXT, Column, RelationDesc
 BATCH_ROWS = 64 * 1024
 
 
-def table_rows(columns: Sequence[Column], table: pa.Table, *, tag: str = "SELECT") -> Rows:
-    """The table as an outcome; its columns are taken by position."""
-    return Rows(tuple(columns), stream(table), tag=tag)
-
-
 class AtHand:
     """Batches that nobody has to wait for. `take` gives them without the loop's help, for those who know."""
 

@@ -8,7 +8,6 @@ that `planner` knows; here is what holds between statements.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
     from tidemill.engine.session.cursors import Cursor
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Notices that wait for a client that does not read; later ones are dropped (they are advice, not data).

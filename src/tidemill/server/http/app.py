@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -36,8 +35,6 @@ from tidemill.server.http.page import page
 from tidemill.server.http.request import BadRequest, parse_body
 from tidemill.server.http.run import Held, Run
 from tidemill.server.http.streams import Streams
-
-_log = logging.getLogger("tidemill.server.http")
 
 # Sessions of the HTTP port are numbered from here, the SQL port's from 1: a process id names one session.
 FIRST_PROCESS_ID = 1 << 30

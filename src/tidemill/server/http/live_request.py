@@ -22,13 +22,12 @@ _MAX_TIME_DIGITS = 19
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
     """`subscribe` asks for progress always, which events are made from; `progress` says whether it is told.
-    `resumed`: the client was told all before a time already, and `fresh` is what to begin anew with where
-    the changes since are forgotten; None: then there is nothing to begin with."""
+    `fresh`: of a client that was told all before a time already, what to begin anew with where the changes
+    since are forgotten; None: then there is nothing to begin with."""
 
     subscribe: SubscribeRequest
     progress: bool
     database: str | None
-    resumed: bool = False
     fresh: SubscribeRequest | None = None
     # All that was asked for was told already.
     over: bool = False
@@ -78,7 +77,6 @@ def _resumed(live: LiveRequest, last_event_id: str) -> LiveRequest:
     return replace(
         live,
         subscribe=replace(asked, snapshot=False, as_of=str(told - 1)),
-        resumed=True,
         fresh=replace(asked, as_of=None) if asked.snapshot else None,
         over=over,
     )

@@ -16,7 +16,6 @@ class TransactionModes:
 
     isolation: str | None = None  # "serializable", "read committed", ... as written, lower case
     read_only: bool | None = None
-    deferrable: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

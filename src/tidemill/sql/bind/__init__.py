@@ -19,7 +19,7 @@ from tidemill.sql.bind.statements import (
     bind_scalar,
     constant_value,
 )
-from tidemill.sql.bind.substitute import substitute, substitute_expr
+from tidemill.sql.bind.substitute import substitute
 from tidemill.sql.bind.table_functions import returns_rows
 from tidemill.sql.functions import SPARK_CONF
 
@@ -46,5 +46,4 @@ __all__ = [
     "map_spark_error",
     "returns_rows",
     "substitute",
-    "substitute_expr",
 ]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidemill.errors import TidemillError, UndefinedObject
+from tidemill.errors import TidemillError
 from tidemill.sql.bind.context import Context
 from tidemill.sql.bind.convert import convert
 from tidemill.sql.bind.determinism import Dependence
@@ -132,7 +132,3 @@ def require_bool(ctx: Context, node: Node, clause: str, position: int | None) ->
     if not can_coerce(node.type, SqlType(Kind.BOOL)):
         raise mismatch(f"argument of {clause} must be type boolean, not type {node.type}", position)
     return to_type(ctx, node, SqlType(Kind.BOOL), position=position)
-
-
-def no_such(kind: str, shown: str, position: int | None, hint: str) -> UndefinedObject:
-    return UndefinedObject(f"{kind} does not exist: {shown}", sqlstate="42883", position=position, hint=hint)

@@ -14,7 +14,7 @@ from tidemill.sql.bind.constant import Constants
 from tidemill.sql.bind.ir import Const, Node, Param, rewrite
 from tidemill.sql.bind.limits import resolve_limits
 from tidemill.sql.bind.literal import as_scalar, literal_tree
-from tidemill.sql.bind.model import BoundExpr, BoundQuery, SessionInfo
+from tidemill.sql.bind.model import BoundQuery, SessionInfo
 from tidemill.sql.functions.markers import Fixed, read_marker
 from tidemill.sql.functions.tree import Tree, number_variables, string
 from tidemill.types.arrow import arrow_type
@@ -41,20 +41,7 @@ def substitute(bound: BoundQuery, values: Sequence[Any], session: SessionInfo | 
     return replace(bound, build=complete_tree, param_types=(), session=now, constants=constants)
 
 
-def substitute_expr(bound: BoundExpr, values: Sequence[Any], session: SessionInfo | None = None) -> BoundExpr:
-    """`substitute` for a scalar expression."""
-    now = session or bound.session
-    scalars = _scalars(values, bound)
-    change = _replacer(scalars, bound)
-    constants = bound.constants
-    if constants is not None and scalars:
-        cells = [rewrite(c[0], change) for c in constants.columns if not isinstance(c, pa.Array)]
-        constants = Constants(tuple((c,) for c in cells), constants.types, 1)
-    tree = complete(bound.tree, scalars, now, change)
-    return replace(bound, tree=tree, param_types=(), session=now, constants=constants)
-
-
-def _scalars(values: Sequence[Any], bound: BoundQuery | BoundExpr) -> list[pa.Scalar]:
+def _scalars(values: Sequence[Any], bound: BoundQuery) -> list[pa.Scalar]:
     if len(values) != len(bound.param_types):
         raise TidemillError(
             f"bind message supplies {len(values)} parameters, "
@@ -64,7 +51,7 @@ def _scalars(values: Sequence[Any], bound: BoundQuery | BoundExpr) -> list[pa.Sc
     return [as_scalar(v, t) for v, t in zip(values, bound.param_types, strict=True)]
 
 
-def _replacer(scalars: Sequence[pa.Scalar], bound: BoundQuery | BoundExpr) -> Callable[[Node], Node | None]:
+def _replacer(scalars: Sequence[pa.Scalar], bound: BoundQuery) -> Callable[[Node], Node | None]:
     def change(node: Node) -> Node | None:
         if isinstance(node, Param) and node.index <= len(scalars):
             return Const(node.type, scalars[node.index - 1])

@@ -39,7 +39,7 @@ from tidemill.sql.functions.tree import (
 )
 from tidemill.sql.scalar import octets
 from tidemill.types.arrow import element_type
-from tidemill.types.model import BYTEA, INT2, INT4, INT8, NUMERIC, Kind, SqlType
+from tidemill.types.model import BYTEA, INT2, INT4, INT8, Kind, SqlType
 
 # Significant digits that PostgreSQL keeps when a float becomes numeric (DBL_DIG, FLT_DIG), less the one
 # before the point.
@@ -176,7 +176,3 @@ def unsigned(value: Tree, kind: Kind) -> Tree:
 def unsigned_check(value: Tree, name: str) -> Tree:
     """A BIGINT that may not be negative."""
     return let(value, lambda v: if_(lt(v, bigint(0)), raise_error("22003", f"{name} out of range"), v.copy()))
-
-
-def to_numeric(value: Tree, source: SqlType) -> Tree:
-    return cast_tree(value, source, NUMERIC, explicit=True)

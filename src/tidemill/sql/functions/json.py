@@ -113,11 +113,6 @@ def joined(documents: Tree) -> Tree:
     return call("concat", string("["), call("array_join", documents, string(", ")), string("]"))
 
 
-def member(value: Tree, t: SqlType) -> Tree:
-    """A value inside a document, where NULL is null."""
-    return call("coalesce", document(value, t), string("null"))
-
-
 _object = row_function(
     "jsonb_object",
     (_TEXTS, array(JSONB)),

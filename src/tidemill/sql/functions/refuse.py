@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.errors import Unsupported
-from tidemill.sql.functions.signature import Builder, Declared, aggregate, declared_name, function, operator
+from tidemill.sql.functions.signature import Builder, Declared, aggregate, declared_name, function
 from tidemill.sql.functions.tree import Tree
 
 
@@ -29,8 +29,3 @@ def refused_function(
 
 def refused_aggregate(name: str, args: Sequence[Declared], result: Declared, hint: str | None = None) -> None:
     aggregate(name, args, result, _refusal(_signature(name, args), hint))
-
-
-def refused_operator(name: str, args: Sequence[Declared], result: Declared, hint: str | None = None) -> None:
-    shown = f" {name} ".join(map(declared_name, args))
-    operator(name, args, result, _refusal(f"operator {shown}", hint))

@@ -25,8 +25,6 @@ from tidemill.types.arrow import INTERVAL_FIELDS, NUMERIC_PRECISION, NUMERIC_SCA
 from tidemill.types.model import TEXT, Kind, SqlType
 from tidemill.types.spark import spark_type
 
-Interval = tuple[int, int, int]
-
 # Wide enough for every product on the way to 38 digits.
 _WIDE = Context(prec=120, rounding=ROUND_HALF_UP)
 _UNIT = Decimal(1).scaleb(-NUMERIC_SCALE)

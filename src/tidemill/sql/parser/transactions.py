@@ -110,8 +110,6 @@ def _mode(cursor: Cursor, modes: TransactionModes) -> TransactionModes:
         return replace(modes, read_only=True)
     if cursor.accept("read", "write"):
         return replace(modes, read_only=False)
-    if cursor.accept("deferrable"):
-        return replace(modes, deferrable=True)
-    if cursor.accept("not", "deferrable"):
-        return replace(modes, deferrable=False)
+    if cursor.accept("deferrable") or cursor.accept("not", "deferrable"):
+        return modes  # of no consequence: nothing waits for a safe snapshot
     raise cursor.error()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.pg.owners import owner_oid
 from tidemill.engine.relations.pg.spec import Record, spec
-from tidemill.engine.relations.pg.types import column_oid, types
+from tidemill.engine.relations.pg.types import column_oid
 from tidemill.engine.relations.pg.world import world
 from tidemill.engine.relations.sources import Spec
 from tidemill.sql.functions.lattice import cast_context
@@ -141,11 +141,6 @@ def _cast_rows(s: Situation) -> Iterable[Record]:
                 "castcontext": contexts[sorted(type(found)).index(found)],
                 "castmethod": "i",
             }
-
-
-def type_text(oid: int) -> str:
-    found = types().get(oid)
-    return "???" if found is None else found.sql_name
 
 
 PROC_SPECS: list[Spec] = [
