@@ -15,6 +15,7 @@ from cdcv2_oracle import Oracle, after, at_or_before, batches, count, history, l
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.clock import ManualClock
 from tidemill.cdcv2 import (
     Contradiction,
     InvalidMessage,
@@ -29,7 +30,6 @@ from tidemill.cdcv2 import (
 from tidemill.cdcv2.tally import Tally
 from tidemill.cdcv2.times import Time
 from tidemill.errors import LimitExceeded
-from tidemill.time.clock import ManualClock
 
 SIDES = {0: 7, 2: 4, 3: 3}
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from support.clock import ManualClock
 from tidemill.engine.read.reading import AsOfTime, choose_time
 from tidemill.engine.session.session import EngineSession
 from tidemill.engine.session.transaction import Transaction
 from tidemill.errors import TidemillError
-from tidemill.time.clock import ManualClock
 from tidemill.time.oracle import Oracle
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from support.clock import ManualClock
 from support.shards import DESC, append
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
@@ -26,7 +27,6 @@ from tidemill.sql import ast
 from tidemill.sql.bind import SessionInfo
 from tidemill.sql.parse import parse
 from tidemill.subscribe.stream import Bounds
-from tidemill.time.clock import ManualClock
 from tidemill.time.oracle import Oracle
 
 T = TypeVar("T")

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from support.clock import ManualClock
 from tidemill.errors import Internal, LimitExceeded, Unavailable
 from tidemill.time.bounds import MAX_TIME, MAX_UPPER
-from tidemill.time.clock import ManualClock, SystemClock
+from tidemill.time.clock import SystemClock
 from tidemill.time.oracle import LEASE_MS, LeaseLost, Oracle
 from tidemill.time.steering import JUMP_US, Jump, Steering
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 
 from tidemill.errors import InvalidValue, SyntaxError_
@@ -11,8 +10,6 @@ from tidemill.errors import InvalidValue, SyntaxError_
 # PostgreSQL has 63; long names are common in generated schemas, and 255 still fits a row of every client's
 # tree view.
 MAX_IDENTIFIER_BYTES = 255
-
-_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*\Z")
 
 
 def check_identifier(name: str) -> str:
