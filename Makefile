@@ -12,7 +12,7 @@ FAST := not chaos and not spark and not server and not s3 and not kafka
 # servers of its own; and what needs none of those.
 SHARING := spark or s3 or kafka
 PYTEST_ARGS ?=
-LOCKED := pyproject.toml tools/setup.sh lock/java.txt
+LOCKED := pyproject.toml tools/setup.sh
 
 .PHONY: help setup setup-dev demo test test-fast bench chaos lint fmt lock clean
 

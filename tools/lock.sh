@@ -1,9 +1,8 @@
 #!/bin/sh
 # Rewrites the lock files from pyproject.toml. They pin every package with its hashes and name no registry, so that
-# pip and uv both install from them: run.txt (the server), java.txt (and a Java runtime), dev.txt (and the tests' tools).
+# pip and uv both install from them: run.txt (the server), dev.txt (and the tests' tools).
 set -eu
 cd "$(dirname "$0")/.."
 compile() { uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links -q pyproject.toml "$@"; }
 compile -o lock/run.txt
-compile --extra java -c lock/run.txt -o lock/java.txt
 compile --group dev -c lock/run.txt -o lock/dev.txt

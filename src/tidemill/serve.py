@@ -2,9 +2,9 @@
 stop.
 
 `main` returns the exit status: 0 after SIGTERM or Ctrl-C, 1 when it could not start or the data directory
-was taken over. Order of starting: the data directory (so that a second server is refused before it
-listens), the ports, Spark behind them. A new data directory is made only when both ports are free. Order of
-stopping: the ports (statements get a moment to end), queued commits, the directory's release, Spark.
+was taken over. Order of starting: a look for Java, the data directory (so that a second server is refused
+before it listens), the ports, Spark behind them. A new data directory is made only when both ports are free.
+Order of stopping: the ports (statements get a moment to end), queued commits, the directory's release, Spark.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.config import Config
 from tidemill.errors import TidemillError
+from tidemill.query.java import find_java
 
 if TYPE_CHECKING:
     from tidemill.server.tls import Tls
@@ -44,6 +45,7 @@ def main(config: Config) -> int:
     began = time.monotonic()
     _few_heaps()
     try:
+        find_java()  # before anything is made: without one no query would ever run
         return asyncio.run(_serve(config, began))
     except TidemillError as e:
         for line in str(e).splitlines():

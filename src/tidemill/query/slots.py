@@ -125,6 +125,12 @@ class Slots:
         self._free: dict[bool, list[Slot]] = {True: [], False: []}
         self._made = {True: 0, False: 0}
 
+    @property
+    def leased(self) -> int:
+        """How many queries have a session now."""
+        with self._freed:
+            return sum(self._made.values()) - sum(map(len, self._free.values()))
+
     @contextmanager
     def lease(self, *, small: bool) -> Generator[Slot]:
         slot = self._take(small)

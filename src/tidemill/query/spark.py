@@ -1,7 +1,8 @@
 """The one Spark session of a server.
 
-`SparkHost` starts the JVM and the session in a background thread, so that the SQL port answers at once; warms
-it up (the first runs of a plan shape are several times slower); says when it is ready; notices when the JVM
+`SparkHost` starts the JVM and the session in a background thread, so that the SQL port answers at once; says
+when there is a session, so that queries run; warms it up meanwhile (the first runs of a plan shape are
+several times slower); says when it is ready; notices when the JVM
 dies and says why; can start it again. The server owns one, the tests share one. PySpark keeps its gateway in
 class attributes, so there can be one host per process at a time: a second one is refused.
 
@@ -137,6 +138,7 @@ class SparkHost:
         self._failure: TidemillError | None = None  # why there is no session; cleared by restart
         self._warm = False
         self._stopping = False
+        self._started = threading.Event()  # there is a session, or it failed
         self._settled = threading.Event()  # ready or failed
         self._slots: Slots | None = None  # sessions for queries, of the present JVM
         self._executors: Executors | None = None  # of the present session, where they are processes
@@ -166,6 +168,23 @@ class SparkHost:
         """Why there is no Spark now, if it failed to start or died."""
         with self._lock:
             return self._failure
+
+    @property
+    def usable(self) -> bool:
+        """True once a query would run at all, and as long as the JVM lives."""
+        return self._started.is_set() and self.failure is None
+
+    @property
+    def busy(self) -> bool:
+        """True while a query has a session."""
+        with self._lock:
+            slots = self._slots
+        return slots is not None and slots.leased > 0
+
+    def wait_usable(self) -> Any:
+        """The session, perhaps not yet warm; raises `Unavailable` when it failed."""
+        self._started.wait()
+        return self.session
 
     def wait(self, timeout: float | None = None) -> Any:
         """The session, warm; raises `Unavailable` when it failed, or is not ready within `timeout`
@@ -240,6 +259,7 @@ class SparkHost:
         with self._lock:
             if self._failure is None:
                 self._failure = Unavailable("Spark was stopped", sqlstate="57P01")
+        self._started.set()
         self._settled.set()
         self._workers.shutdown(wait=False, cancel_futures=True)
         if self._own_scratch is not None:
@@ -268,6 +288,7 @@ class SparkHost:
                 raise Unavailable("Spark was stopped", sqlstate="57P01")
             self._failure = None
             self._warm = False
+            self._started.clear()
             self._settled.clear()
         self._begin()
 
@@ -326,12 +347,16 @@ class SparkHost:
             if executors is not None:
                 executors.wait(lambda: self._stopping or self._failure is not None)
                 self._watch_executors(executors)
+            self._started.set()
+            log.info("Spark answers after %.1f s, and is warming up", self.started_seconds)
             if self._warm_up:
                 from tidemill.query.warm import warm_up
 
+                # Beside each other: the one starts workers in Python, the other makes the JVM load classes.
+                also = self._also_warm and self.background(self._also_warm, self)
                 warm_up(self)
-                if self._also_warm is not None:
-                    self._also_warm(self)
+                if also is not None:
+                    also.result()
             with self._lock:
                 self._warm = True
                 self.ready_seconds = time.monotonic() - began
@@ -350,6 +375,7 @@ class SparkHost:
                     # The cluster may come later: the JVM's end is what starts another one.
                     self._give_up(str(failure.detail or failure.primary))
         finally:
+            self._started.set()
             self._settled.set()
 
     def _launch(self, java: Java) -> Any:

@@ -1,8 +1,8 @@
 """Run what small queries do until it is fast.
 
 The first runs are several times slower than later ones, because classes are loaded and the
-optimizer is interpreted before it is compiled. `SparkHost` calls this in its start-up thread before it says
-that it is ready.
+optimizer is interpreted before it is compiled. `SparkHost` calls this in its start-up thread, when queries
+may run already, before it says that it is ready.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ _SHAPES: tuple[tuple[str, tuple[Column, ...]], ...] = (
 
 
 def warm_up(host: SparkHost) -> None:
+    """A query of a client's is not delayed: it warms the session up just as well."""
     for _ in range(ROUNDS):
         for text, columns in _SHAPES:
+            if host.busy:
+                continue
             with run(host, text, {"warm": Constant(_TABLE)}, columns) as stream:
                 for _ in stream:
                     pass
