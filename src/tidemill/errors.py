@@ -30,6 +30,8 @@ class TidemillError(Exception):
 
     sqlstate: str = "XX000"
     transient: bool = False
+    # PostgreSQL's field R, for the errors that drivers know by it.
+    routine: str | None = None
 
     def __init__(
         self,
@@ -63,6 +65,17 @@ class TidemillError(Exception):
         if self.context:
             lines.append(f"CONTEXT: {self.context}")
         return "\n".join(lines)
+
+
+class ResultChanged(TidemillError):
+    """A prepared statement would return other columns than its client was told. asyncpg, pgjdbc and Rails
+    prepare it again when they see the routine."""
+
+    sqlstate = "0A000"
+    routine = "RevalidateCachedQuery"
+
+    def __init__(self) -> None:
+        super().__init__("cached plan must not change result type")
 
 
 class SyntaxError_(TidemillError):

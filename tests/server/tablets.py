@@ -200,6 +200,12 @@ class TabletSession:
         if self.transaction_status == "T":
             self.transaction_status = "E"
 
+    async def describe(self, prepared: api.Prepared) -> None:
+        del prepared
+
+    async def bind(self, prepared: api.Prepared) -> tuple[Column, ...] | None:
+        return prepared.columns
+
     def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
         del name
         return None

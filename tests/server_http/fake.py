@@ -167,6 +167,12 @@ class FakeSession:
     async def fail(self) -> None:
         self.calls.append("fail")
 
+    async def describe(self, prepared: Prepared) -> None:
+        del prepared
+
+    async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
+        return prepared.columns
+
     def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
         del name
         return None

@@ -65,6 +65,17 @@ class Prepared:
     statement: object
     # True for BEGIN, COMMIT, ROLLBACK and DEALLOCATE-like statements that a failed transaction still accepts.
     allowed_when_failed: bool = False
+    # What the client was last told of `columns`; None where it did not ask.
+    described: tuple[Column, ...] | None = None
+
+
+def same_result(one: Sequence[Column] | None, other: Sequence[Column] | None) -> bool:
+    """Whether rows of the one can be read as rows of the other."""
+    if one is other:
+        return True
+    if one is None or other is None or len(one) != len(other):
+        return False
+    return all(a.name == b.name and a.type == b.type for a, b in zip(one, other, strict=True))
 
 
 @dataclass(slots=True)
@@ -196,6 +207,16 @@ class Session(Protocol):
     async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
         """As `prepare`, of the SUBSCRIBE that the request describes. Executing it raises HistoryGone where
         AS OF lies before what is still known."""
+        ...
+
+    async def describe(self, prepared: Prepared) -> None:
+        """Before `columns` of a prepared statement are told: brings them up to date. Raises what is wrong
+        with the statement now, and 0A000 where its result is not what it was when it was prepared."""
+        ...
+
+    async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
+        """What the statement will return. As in PostgreSQL a query is analysed here, and raises as in
+        `describe`; of EXECUTE and FETCH it is what is behind their name now, None if that is missing."""
         ...
 
     async def execute(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from tidemill import caches
 from tidemill.persist.blob import Blobs
 from tidemill.persist.part import Part, clip, fit, part_path, part_schema, project, read_part
 from tidemill.types.model import RelationDesc
@@ -43,7 +44,7 @@ class PartCache:
     def get(self, key: str) -> pa.Table | None:
         with self._lock:
             found = self._tables.get(key)
-            if found is None:
+            if found is None or not caches.ENABLED:
                 return None
             self._tables.move_to_end(key)
             return found[0]

@@ -14,13 +14,13 @@ import zlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill import failpoints
+from tidemill.caches import cached
 from tidemill.errors import DataCorrupted, Internal
 from tidemill.persist.blob import BlobFailed, BlobMissing, Blobs
 from tidemill.persist.outcome import CommitFailed
@@ -110,7 +110,7 @@ def write_part(blobs: Blobs, shard_id: str, desc: RelationDesc, table: pa.Table,
     return part
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def part_schema(desc: RelationDesc) -> pa.Schema:
     """`types.arrow.shard_schema`, made once per relation: every part that is written or read asks for it."""
     return shard_schema(desc)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from tidemill.caches import cached
 from tidemill.query.slots import Slot
 
 # Up to here the bytes go with the call (Base64 inside); above, through a file.
@@ -49,7 +49,7 @@ def to_jdf(slot: Slot, table: pa.Table, scratch: Path, *, folded: bool = False) 
     return jdf.coalesce(1) if slot.small and not folded else jdf
 
 
-@lru_cache(maxsize=512)
+@cached(512)
 def _spark_schema(schema: pa.Schema) -> str:
     from pyspark.sql.pandas.types import from_arrow_schema
 

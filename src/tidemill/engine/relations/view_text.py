@@ -9,10 +9,10 @@ run now, by whoever finds the relations under the names that `name_of` gives.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 
 from sqlglot import exp
 
+from tidemill.caches import cached
 from tidemill.catalog.items import MaterializedView, Reference, Relation, View
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Internal, TidemillError
@@ -50,7 +50,7 @@ def _naming(catalog: CatalogState, r: Reference, name_of: Callable[[Relation], P
     return r.name, name_of(item), names[: r.width] if cut else None
 
 
-@lru_cache(maxsize=KEPT_TEXTS)
+@cached(KEPT_TEXTS)
 def _rewritten(sql: str, namings: tuple[_Naming, ...]) -> str:
     (parsed,) = parse(sql)
     if not isinstance(parsed.statement, ast.Query):

@@ -17,7 +17,8 @@ from tidemill.engine.read import reading
 from tidemill.engine.read.result_stream import close_batches
 from tidemill.engine.session.plan import Action, Plan, Value
 from tidemill.engine.session.prepared_statements import no_such_statement
-from tidemill.engine.session.session import EngineSession, KeptStatement
+from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.statement_cache import KeptStatement, check_result
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_scalar, constant_value
@@ -79,10 +80,12 @@ class ExecutePlan:
 def plan_execute(s: EngineSession, statement: ast.Execute, catalog: CatalogState) -> Plan:
     from tidemill.engine.session.planner import plan_statement
 
-    kept = cast(KeptStatement, s.statements.get(statement.name.value).statement)
+    prepared = s.statements.get(statement.name.value)
+    kept = cast(KeptStatement, prepared.statement)
     if kept.parsed is None:
         raise SyntaxError_("an empty statement cannot be executed", sqlstate="0A000")
     inner = plan_statement(s, kept.parsed.statement, kept.param_types, catalog)
+    check_result(prepared.columns, inner.columns)
     if len(statement.arguments) != len(inner.param_types):
         raise SyntaxError_(
             f'wrong number of parameters for prepared statement "{statement.name.value}"',

@@ -37,6 +37,9 @@ class Statements:
             raise no_such_statement(name)
         return found
 
+    def find(self, name: str) -> Prepared | None:
+        return self._kept.get(name)
+
     def check_new(self, name: str) -> None:
         """Before the work of preparing: may a statement of this name be added?"""
         if name in self._kept:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from tidemill import caches
 from tidemill.catalog.items import Role
 from tidemill.catalog.privileges import Privileges
 from tidemill.catalog.state import CatalogState
@@ -35,7 +36,7 @@ from tidemill.engine.session.plan import Plan, Value, decode_params, no_paramete
 from tidemill.engine.session.planner import plan, verb_of
 from tidemill.engine.session.planning_pool import SHORT
 from tidemill.engine.session.prepared_statements import Statements
-from tidemill.engine.session.statement_cache import Repeated
+from tidemill.engine.session.statement_cache import KeptStatement, Repeated, check_result
 from tidemill.engine.session.transaction import Mode, Transaction
 from tidemill.engine.session.variables import (
     SESSION_VARIABLES,
@@ -49,7 +50,6 @@ from tidemill.engine.subscribe.request import subscribe_statement
 from tidemill.errors import (
     Internal,
     InvalidTransactionState,
-    InvalidValue,
     Notice,
     SyntaxError_,
     TidemillError,
@@ -87,20 +87,6 @@ _QUERIES = (
 )
 # Cursors per session: they are held in memory until closed.
 MAX_CURSORS = 1000
-
-
-class KeptStatement:
-    """What `Prepared.statement` holds: the parsed statement, and its plan as long as the catalog it was
-    made from is current."""
-
-    __slots__ = ("basis", "param_types", "parsed", "plan")
-
-    def __init__(self, parsed: ParsedStatement | None, param_types: tuple[SqlType | None, ...]) -> None:
-        self.parsed = parsed  # None: the empty statement
-        self.param_types = param_types
-        self.plan: Plan | None = None
-        # What the plan was made from: the catalog's state and the session's variables (names, time zone).
-        self.basis: tuple[CatalogState, int] | None = None
 
 
 class EngineSession:
@@ -201,22 +187,12 @@ class EngineSession:
 
     async def parse(self, sql: str) -> list[Prepared]:
         if (again := self._repeated.get(sql)) is not None:
-            return self._renewed(again)
+            return again
         parsed = await self.engine.texts.run(len(sql), parse, sql)
-        found = [self._prepared(p, ()) for p in parsed]
+        found = [self._prepared(p, (), fixed=False) for p in parsed]
         if len(sql) <= SHORT:
             self._repeated.seen(sql, found)
         return found
-
-    def _renewed(self, statements: list[Prepared]) -> list[Prepared]:
-        """Statements that were run before. Nobody was told what they look like: they may look different
-        now."""
-        basis = (self.engine.catalog.state, self.variables.generation)
-        for prepared in statements:
-            statement = cast(KeptStatement, prepared.statement)
-            if statement.basis != basis:
-                statement.plan = None
-        return statements
 
     async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         key = (sql, tuple(param_oids))
@@ -234,10 +210,8 @@ class EngineSession:
     async def _described_again(self, before: Prepared) -> Prepared:
         """Another of the same; the plan is shared as long as it is good."""
         known = cast(KeptStatement, before.statement)
-        statement = KeptStatement(known.parsed, known.param_types)
-        if known.basis == (self.engine.catalog.state, self.variables.generation):
-            statement.plan, statement.basis = known.plan, known.basis
-        prepared = replace(before, statement=statement)
+        statement = known.again(self, self.engine.catalog.state)
+        prepared = replace(before, statement=statement, described=None)
         if self._in_failed_block() and not prepared.allowed_when_failed:
             raise _aborted()
         await self._plan(prepared)
@@ -248,7 +222,7 @@ class EngineSession:
         return await self._described(parsed, ())
 
     async def _described(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
-        prepared = self._prepared(parsed, types)
+        prepared = self._prepared(parsed, types, fixed=True)
         if self._in_failed_block() and not prepared.allowed_when_failed:
             raise _aborted()
         await self._plan(prepared)
@@ -259,8 +233,10 @@ class EngineSession:
         self.statements.check_new(name)
         self.statements.add(name, await self._described(parsed, types))
 
-    def _prepared(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
-        statement = KeptStatement(parsed, types)
+    def _prepared(
+        self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...], *, fixed: bool
+    ) -> Prepared:
+        statement = KeptStatement(parsed, types, fixed=fixed)
         if parsed is None:
             return Prepared("", "", (), None, statement, allowed_when_failed=True)
         allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback | ast.RollbackTo)
@@ -268,24 +244,40 @@ class EngineSession:
             parsed.text, verb_of(parsed.statement), (), None, statement, allowed_when_failed=allowed
         )
 
+    async def describe(self, prepared: Prepared) -> None:
+        if prepared.columns is not None:
+            await self._plan(prepared)
+
+    async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
+        statement = cast(KeptStatement, prepared.statement)
+        if statement.analysed:
+            await self._plan(prepared)
+        elif statement.follows_name:
+            try:
+                await self._plan(prepared)
+            except TidemillError:
+                return None  # its execution fails
+        return prepared.columns
+
     async def _plan(self, prepared: Prepared) -> Plan | None:
-        """The plan, made anew where the catalog or a variable has changed. Sets what `prepared` describes."""
+        """The plan, made anew where it is not current. Sets what `prepared` describes."""
         statement = cast(KeptStatement, prepared.statement)
         if statement.parsed is None:
             return None
         catalog = self.engine.catalog.state
-        basis = (catalog, self.variables.generation)
-        if statement.plan is None or statement.basis != basis:
-            made = await self.engine.texts.run(
+        found = statement.plan(self, catalog)
+        if found is None:
+            basis, first = statement.basis(self, catalog), not statement.planned
+            found = await self.engine.texts.run(
                 len(prepared.text), plan, self, statement.parsed, statement.param_types, catalog
             )
             self.interrupt.check()
-            if statement.plan is not None and _shape(made) != _shape(statement.plan):
-                raise InvalidValue("cached plan must not change result type", sqlstate="0A000")
-            statement.plan, statement.basis = made, basis
-            prepared.param_types = made.param_types
-            prepared.columns = made.columns
-        return statement.plan
+            if statement.fixed and not first and not statement.follows_name:
+                check_result(prepared.columns, found.columns)
+            statement.keep(found, basis)
+            prepared.param_types = found.param_types
+            prepared.columns = found.columns
+        return found
 
     async def execute(
         self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
@@ -435,19 +427,25 @@ class EngineSession:
     def privileges(self, catalog: CatalogState) -> Privileges:
         """What the session may do."""
         known = self._privileges
-        if known is None or known.state is not catalog or self._privileges_at != self.variables.generation:
+        at = self.variables.generation
+        if known is None or known.state is not catalog or self._privileges_at != at or not caches.ENABLED:
             known = self._privileges = Privileges(catalog, self.acting_role(catalog))
-            self._privileges_at = self.variables.generation
+            self._privileges_at = at
         return known
 
     @staticmethod
     def privileges_of(catalog: CatalogState, role: Role) -> Privileges:
         return Privileges(catalog, role)
 
-    def _is_read_only(self) -> str:
+    @property
+    def read_only(self) -> bool:
+        """Of the transaction; of the next one where there is none."""
         if self.transaction is None:
-            return self.variables.get("default_transaction_read_only")
-        return "on" if self.transaction.read_only else "off"
+            return self.variables.flag("default_transaction_read_only")
+        return self.transaction.read_only
+
+    def _is_read_only(self) -> str:
+        return "on" if self.read_only else "off"
 
     def _is_superuser(self) -> str:
         try:
@@ -461,7 +459,7 @@ class EngineSession:
         started = self.transaction.started if self.transaction is not None else datetime.now(UTC)
         known, catalog = self._info, self.engine.catalog.state
         at = (self.variables.generation, catalog.time)
-        if known is None or known.now != started or self._info_at != at:
+        if known is None or known.now != started or self._info_at != at or not caches.ENABLED:
             known = self._info = SessionInfo(
                 database=self.database,
                 schemas=self._schemas(catalog),
@@ -573,11 +571,6 @@ class EngineSession:
             if self._told.get(name) != value:
                 self._events.append(ParameterStatus(name, value))
         self._told = now
-
-
-def _shape(plan: Plan) -> object:
-    """What a client may have remembered of a plan."""
-    return plan.columns, plan.param_types
 
 
 def _aborted() -> InvalidTransactionState:

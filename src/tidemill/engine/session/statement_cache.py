@@ -1,22 +1,135 @@
-"""Texts that a client sends again and again, by the simple protocol or to be prepared: `SELECT 1` of a pool,
-the query of a dashboard.
+"""What a session keeps of statements: plans, as long as they are current, and texts that come again and again
+(`SELECT 1` of a pool, the query of a dashboard).
 
-A session keeps what became of the last few, parsed and planned, once it has seen them twice: thousands of
-sessions that ask one thing each keep nothing. Whether a plan is still good is the session's to check.
+Used by `session`. Promise: a plan that is kept gives the answer that a new one would give. Its key is
+everything that planning depends on beside the text and the types of the parameters:
+
+- the state of the catalog: names, columns, views, roles, privileges, system parameters;
+- the generation of the session's variables: database, search_path, role, time zone, own variables, SET LOCAL,
+  set_config, and what a rollback takes back of them;
+- whether the transaction is read-only, which current_setting('transaction_read_only') shows;
+- for EXECUTE the prepared statement that has the name now, for FETCH and MOVE the columns of the cursor that
+  has the name now.
+
+What is none of these (the time, the rows of relations, other settings of the transaction, arguments) is asked
+when a plan runs, never when it is made. `tests/server/test_kept_statements.py` checks it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidemill import caches
+from tidemill.engine.api import Prepared, same_result
+from tidemill.errors import ResultChanged
+from tidemill.sql import ast
+from tidemill.types.model import Column, SqlType
 
 if TYPE_CHECKING:
-    from tidemill.engine.api import Prepared
+    from tidemill.catalog.state import CatalogState
+    from tidemill.engine.session.plan import Plan
+    from tidemill.engine.session.session import EngineSession
+    from tidemill.sql.parse import ParsedStatement
 
 # Texts that are kept with their plans, some 20 kB each, and hashes of those seen last.
 MAX_KEPT = 8
 MAX_SEEN = 8
+
+
+# Statements that PostgreSQL analyses when they are bound; all others only when they run.
+_ANALYSED = (
+    *(ast.Query, ast.Insert, ast.Update, ast.Delete, ast.Subscribe, ast.Declare, ast.Explain),
+    ast.CreateTableAs,
+)
+
+
+class Basis(NamedTuple):
+    """What a plan was made from. Its parts are compared by identity or as numbers."""
+
+    catalog: CatalogState
+    variables: int
+    read_only: bool
+    # What the name in the statement denoted: a `Prepared`, or the columns of a cursor.
+    named: object
+
+
+class KeptStatement:
+    """What `Prepared.statement` holds: the parsed statement, and its plan as long as that is current."""
+
+    __slots__ = ("_basis", "_plan", "declared_types", "fixed", "param_types", "parsed")
+
+    def __init__(
+        self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...], *, fixed: bool
+    ) -> None:
+        """`fixed`: it was prepared, so that its client may know its columns and the types of its
+        parameters."""
+        self.parsed = parsed  # None: the empty statement
+        # Of the parameters: what the client said, and what has been found out since.
+        self.declared_types = self.param_types = types
+        self.fixed = fixed
+        self._plan: Plan | None = None
+        self._basis: Basis | None = None
+
+    def again(self, session: EngineSession, catalog: CatalogState) -> KeptStatement:
+        """Another of the same text, prepared anew; the plan is shared as long as it is current."""
+        made = KeptStatement(self.parsed, self.declared_types, fixed=self.fixed)
+        plan = self.plan(session, catalog)
+        if plan is not None:
+            made.keep(plan, self._basis)
+        return made
+
+    def basis(self, session: EngineSession, catalog: CatalogState) -> Basis:
+        """What a plan that is made now is made from."""
+        return Basis(catalog, session.variables.generation, session.read_only, self._named(session))
+
+    def plan(self, session: EngineSession, catalog: CatalogState) -> Plan | None:
+        """The plan that is kept, if it is current."""
+        known = self._basis
+        if (
+            known is None
+            or known.catalog is not catalog
+            or known.variables != session.variables.generation
+            or known.read_only != session.read_only
+            or known.named is not self._named(session)
+            or not caches.ENABLED
+        ):
+            return None
+        return self._plan
+
+    def keep(self, plan: Plan, basis: Basis | None) -> None:
+        self._plan, self._basis = plan, basis
+        if self.fixed:
+            self.param_types = plan.param_types
+
+    @property
+    def planned(self) -> bool:
+        """Whether it was planned before: what a client may know of a `fixed` statement."""
+        return self._plan is not None
+
+    def _named(self, session: EngineSession) -> object:
+        statement = None if self.parsed is None else self.parsed.statement
+        if isinstance(statement, ast.Execute):
+            return session.statements.find(statement.name.value)
+        if isinstance(statement, ast.Fetch):
+            return session.cursor_columns(statement.cursor.value)
+        return None
+
+    @property
+    def follows_name(self) -> bool:
+        """EXECUTE and FETCH return what is behind the name when they run, whatever was there before."""
+        return self.parsed is not None and isinstance(self.parsed.statement, ast.Execute | ast.Fetch)
+
+    @property
+    def analysed(self) -> bool:
+        return self.parsed is not None and isinstance(self.parsed.statement, _ANALYSED)
+
+
+def check_result(before: Sequence[Column] | None, now: Sequence[Column] | None) -> None:
+    """Of a prepared statement, whose client reads rows as they were described."""
+    if not same_result(before, now):
+        raise ResultChanged
 
 
 class Repeated:
@@ -30,7 +143,7 @@ class Repeated:
         self._seen: deque[int] | None = None
 
     def get(self, text: Hashable) -> list[Prepared] | None:
-        if self._kept is None:
+        if self._kept is None or not caches.ENABLED:
             return None
         found = self._kept.get(text)
         if found is not None:

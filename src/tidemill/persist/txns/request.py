@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
+from tidemill.caches import cached
 from tidemill.errors import DatatypeMismatch, Internal, SerializationFailure
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, storage_schema
 from tidemill.types.identity import consolidate
@@ -39,7 +39,7 @@ class Request:
         self.bytes = sum(t.get_total_buffer_size() for t in self.writes.values())
 
 
-@lru_cache(maxsize=1024)
+@cached(1024)
 def _expected(desc: RelationDesc) -> pa.Schema:
     """What updates of the relation look like, without a time. Made once per relation: requests are many and
     small."""

@@ -127,7 +127,7 @@ class Conductor:
             case m.Bind():
                 await self._extended.bind(message)
             case m.Describe():
-                self._extended.describe(message)
+                await self._extended.describe(message)
             case m.Execute():
                 alone = not self._chained and self._line.inbox.next_is(m.Sync)
                 self._chained = True

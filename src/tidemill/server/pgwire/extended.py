@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from tidemill.engine.api import Complete, CopyIn, CopyOut, EmptyQuery, Param, Rows, Session
-from tidemill.errors import InvalidTransactionState, InvalidValue
+from tidemill.engine.api import Complete, CopyIn, CopyOut, EmptyQuery, Param, Rows, Session, same_result
+from tidemill.errors import InvalidTransactionState, InvalidValue, ResultChanged
 from tidemill.server.limits import result_limit
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
@@ -70,26 +70,30 @@ class Extended:
         for code in (*message.param_formats, *message.result_formats):
             if code not in (TEXT, BINARY):
                 raise InvalidValue(f"unsupported format code: {code}", sqlstate="22023")
-        if prepared.columns is not None:
-            result_formats(message.result_formats, len(prepared.columns))
         params = tuple(Param(data, f) for data, f in zip(message.params, formats, strict=True))
-        await self._kept.add_portal(Portal(message.portal, prepared, params, message.result_formats))
+        columns = await self._session.bind(prepared)
+        if columns is not None:
+            result_formats(message.result_formats, len(columns))
+        await self._kept.add_portal(Portal(message.portal, prepared, params, message.result_formats, columns))
         self._line.outbox.put(replies.BIND_COMPLETE)
 
-    def describe(self, message: m.Describe) -> None:
+    async def describe(self, message: m.Describe) -> None:
         if message.kind == "S":
             prepared = self._kept.statement(message.name)
             self._check_describable(prepared.columns)
             self._line.outbox.put(replies.parameter_description(prepared.param_types))
+            await self._session.describe(prepared)
             wanted: tuple[int, ...] = ()
             columns = prepared.columns
+            prepared.described = columns or ()
         elif message.name and (declared := self._session.cursor_columns(message.name)) is not None:
             # A cursor of DECLARE is a portal too: psycopg describes it.
             columns, wanted = declared, ()
         else:
             portal = self._kept.portal(message.name)
-            columns, wanted = portal.prepared.columns, portal.result_formats
+            columns, wanted = portal.columns, portal.result_formats
             self._check_describable(columns)
+            portal.described = True
         if columns is None:
             self._line.outbox.put(replies.NO_DATA)
             return
@@ -131,6 +135,7 @@ class Extended:
                 # The portal owns the rows before anything can go wrong: whoever drops it releases them.
                 limit = partial(result_limit, self._session)
                 portal.stream = RowStream(outcome, portal.result_formats, limit)
+                _check_described(portal, outcome.columns)
                 return await self._send(portal, portal.stream, max_rows)
             case CopyOut():
                 return await send_copy(self._line, outcome)
@@ -153,6 +158,17 @@ class Extended:
         else:
             await self._kept.drop_portal(message.name)
         self._line.outbox.put(replies.CLOSE_COMPLETE)
+
+
+def _check_described(portal: Portal, columns: Sequence[Column]) -> None:
+    """That the client can read the rows: it was told of these columns. Between Bind and Execute a cursor may
+    be made anew; and a client that describes the statement alone does not learn what is behind the name in
+    EXECUTE and FETCH now. (PostgreSQL sends such a client rows that it cannot read.)"""
+    if not same_result(portal.columns, columns):
+        raise InvalidValue("portal must not change result type", sqlstate="42804")
+    told = portal.prepared.described
+    if not portal.described and told is not None and not same_result(told, columns):
+        raise ResultChanged
 
 
 def _param_formats(wanted: Sequence[int], params: int) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
+from tidemill.caches import cached
 from tidemill.errors import InvalidValue, LimitExceeded, TidemillError
 from tidemill.server import limits
 
@@ -338,7 +338,7 @@ def _read(tag: int, body: bytes) -> Message:
 
 # The same few come with every prepared statement, and say nothing but names.
 _NAMES_ALONE = frozenset(b"DESH")
-_read_again = lru_cache(maxsize=256)(_read)
+_read_again = cached(256)(_read)
 
 
 def read_startup(body: bytes) -> StartupPacket:

@@ -14,6 +14,7 @@ from tidemill.engine.api import Param, Prepared, Statements
 from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
 from tidemill.server import limits
 from tidemill.server.pgwire.results import RowStream
+from tidemill.types.model import Column
 
 
 @dataclass(slots=True)
@@ -23,6 +24,9 @@ class Portal:
     params: tuple[Param, ...]
     # As Bind carried them; they are checked against the columns when these are known.
     result_formats: tuple[int, ...]
+    # What it returns, as of Bind; and whether the client was told.
+    columns: tuple[Column, ...] | None = None
+    described: bool = False
     # The rows, once the portal was executed and until they are all sent.
     stream: RowStream | None = None
     # Executed to its end. The tag of a further Execute if it returned rows (there are no more), else None.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
+from tidemill.caches import cached
 from tidemill.errors import About, Notice, TidemillError
 from tidemill.types import wire
 from tidemill.types.model import Column, SqlType
@@ -59,13 +59,13 @@ def negotiate_protocol_version(minor: int, unknown: Iterable[str]) -> bytes:
 
 
 # There are three.
-@lru_cache(maxsize=8)
+@cached(8)
 def ready_for_query(status: str) -> bytes:
     return message(b"Z", status.encode())
 
 
 # Those of small answers come again and again.
-@lru_cache(maxsize=256)
+@cached(256)
 def command_complete(tag: str) -> bytes:
     return message(b"C", _cstring(tag))
 
@@ -122,6 +122,7 @@ def error_response(error: TidemillError, *, severity: str = "ERROR") -> bytes:
                 (b"c", about.column),
                 (b"d", about.data_type),
                 (b"n", about.constraint),
+                (b"R", error.routine),
             )
         ),
     )

@@ -7,6 +7,7 @@ very same object, so that a look at who they are is enough. Promise: a connectio
 
 from __future__ import annotations
 
+from tidemill import caches
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.rows import RowEncoder
 from tidemill.types.model import Column
@@ -39,7 +40,7 @@ class Shapes:
 
     def of(self, columns: tuple[Column, ...], formats: tuple[int, ...], zone: str) -> Shape:
         """`formats` has one entry per column; `zone` is what times are shown in."""
-        for shape in self._kept:
+        for shape in self._kept if caches.ENABLED else ():
             if shape.columns is columns and shape.formats == formats and shape.zone == zone:
                 return shape
         shape = Shape(columns, formats, zone)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemill import caches
 from tidemill.sql.bind.convert import convert
 from tidemill.sql.functions.markers import Fixed
 from tidemill.types.arrow import arrow_type
@@ -47,11 +48,11 @@ def constant_rows(
 
 
 def evaluate(constants: Constants, session: SessionInfo, params: Sequence[pa.Scalar] = ()) -> pa.Table | None:
-    if constants.known:
+    if constants.known and caches.ENABLED:
         return constants.known[0]
     table = _evaluated(constants, session, params)
     if table is not None and constants.rows == 1 and _literal(constants):
-        constants.known.append(table)
+        constants.known[:] = [table]
     return table
 
 

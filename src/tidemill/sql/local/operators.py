@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
+from tidemill.caches import cached
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.bind.operators import BINARY
 from tidemill.sql.local.cast import beside, common, comparable, explicit, hashable, to_type
@@ -197,7 +197,7 @@ def like(ctx: Context, a: Typed, b: Typed, insensitive: bool, escape: str) -> Ty
     return strict(BOOL, lambda v, p: like_regex(p, insensitive, escape).fullmatch(v) is not None, a, b)
 
 
-@lru_cache(maxsize=512)
+@cached(512)
 def like_regex(pattern: str, insensitive: bool = False, escape: str = "\\") -> re.Pattern[str]:
     """A LIKE pattern: % any text, _ one character."""
     out: list[str] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
+from tidemill.caches import cached
 from tidemill.sql.regex.match import Search
 from tidemill.sql.regex.nodes import Node
 from tidemill.sql.regex.syntax import Options, parse
@@ -57,7 +57,7 @@ class Regex:
         return Match(search.text, (whole, *(spans.get(n) for n in range(1, self.groups + 1))))
 
 
-@lru_cache(maxsize=512)
+@cached(512)
 def compile_regex(pattern: str, options: Options | None = None) -> Regex:
     root, groups = parse(pattern, options or Options())
     return Regex(root, groups)

@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 from zoneinfo import available_timezones
 
+from tidemill.caches import cached
 from tidemill.errors import InvalidValue
 from tidemill.sql.scalar.calendar import to_instant, to_local
 from tidemill.sql.scalar.spans import Interval, is_endless, is_infinite, negative
@@ -120,7 +121,7 @@ def _names() -> dict[str, str]:
     return {z.lower(): z for z in available_timezones()}
 
 
-@lru_cache(maxsize=256)
+@cached(256)
 def read_zone(name: str) -> str | int:
     """A zone of the tz database, or seconds east of UTC."""
     lower = name.lower()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 
+from tidemill.caches import cached
 from tidemill.errors import SyntaxError_
 
 # B and C mean nothing, and are no text.
@@ -39,7 +39,7 @@ class NumberPicture:
     sign_place: int = 0
 
 
-@lru_cache(maxsize=256)
+@cached(256)
 def read_number_picture(template: str) -> NumberPicture:
     out = NumberPicture()
     at = 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+
+from tidemill.caches import cached
 
 # Longest first. Those in lower case or with one capital are other spellings of the same field.
 _FIELDS = [
@@ -128,7 +129,7 @@ class Piece:
         return self.name in WIDTHS or self.name == "TZM"
 
 
-@lru_cache(maxsize=256)
+@cached(256)
 def read_picture(template: str) -> tuple[Piece, ...]:
     pieces: list[Piece] = []
     at = 0

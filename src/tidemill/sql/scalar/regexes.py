@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from tidemill.caches import cached
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql.regex import Match, Regex, compile_regex
 from tidemill.sql.regex.syntax import Options
@@ -15,7 +14,7 @@ def _bad(name: str, value: int) -> InvalidValue:
     return InvalidValue(f'invalid value for parameter "{name}": {value}', sqlstate="22023")
 
 
-@lru_cache(maxsize=512)
+@cached(512)
 def _read(pattern: str, flags: str, function: str, one: bool) -> tuple[Regex, bool]:
     """The pattern, and whether `g` was among the flags. `one`: the function takes no g."""
     every = False
@@ -209,7 +208,7 @@ def extract(text: str, pattern: str) -> str | None:
 # --- SIMILAR TO
 
 
-@lru_cache(maxsize=512)
+@cached(512)
 def similar_pattern(pattern: str, escape: str = "\\") -> str:
     """The regular expression of an SQL pattern."""
     if len(escape) > 1:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tidemill import caches
 from tidemill.catalog.state import CatalogState
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class KeptRows:
         key = (relation.id, situation.database)
         with self._lock:
             found = self._rows.get(key)
-            if found is not None and found[0] is situation.catalog:
+            if found is not None and found[0] is situation.catalog and caches.ENABLED:
                 self._rows.move_to_end(key)
                 return found[1]
         made = relation.rows(situation)

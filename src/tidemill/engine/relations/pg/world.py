@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 
+from tidemill.caches import cached
 from tidemill.catalog.items import (
     DEFAULT_SCHEMA,
     MaterializedView,
@@ -74,7 +75,7 @@ class World:
 
 
 # Sessions ask again and again about the state of now; each database has its own view of it.
-@lru_cache(maxsize=8)
+@cached(8)
 def world(catalog: CatalogState, database: str) -> World:
     schemas = catalog.schemas(catalog.database(database).id)
     found: list[PgRelation] = []
