@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tidemill.engine.read.followed import QueryFollower
+from tidemill.inputs.followers import QueryFollower
 from tidemill.persist.holds import Holds
 from tidemill.subscribe.changes import Changes
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN

@@ -17,10 +17,10 @@ from support.clock import ManualClock
 from support.shards import DESC, append
 from tidemill.catalog.items import Table
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.read.followed import Inputs
 from tidemill.engine.session.session import EngineSession
 from tidemill.engine.session.transaction import Transaction
 from tidemill.engine.subscribe.times import Times
+from tidemill.inputs.opened import QueryInputs
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.shard import Shard
 from tidemill.sql import ast
@@ -55,7 +55,7 @@ class Reader:
         self.engine = SimpleNamespace(
             oracle=Oracle(Lease(), ManualClock(1_000)),
             workers=ThreadPoolExecutor(1),
-            environment=SimpleNamespace(open_shard=lambda _: self.shard),
+            collections=SimpleNamespace(shard=lambda _: self.shard),
             release=lambda what: what(),
         )
         self.interrupt = Interrupt()
@@ -79,7 +79,7 @@ class Reader:
         statement = parse(f"SUBSCRIBE t {text}")[0].statement
         assert isinstance(statement, ast.Subscribe)
         table = Table("u1", "t", "s1", DESC, "u1", (None, None))
-        times = Times(statement, CatalogState({}, next_id=1, time=0), Inputs((table,), False), ())
+        times = Times(statement, CatalogState({}, next_id=1, time=0), QueryInputs((table,), False), ())
 
         async def begin() -> Bounds:
             async with times.held(cast(EngineSession, self)) as bounds:

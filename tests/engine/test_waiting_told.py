@@ -79,6 +79,7 @@ class World:
         engine = SimpleNamespace(
             ingestion=relations,
             views=relations,
+            collections=relations,
             catalog=SimpleNamespace(state=SimpleNamespace(items=self.items)),
             oracle=SimpleNamespace(read_ts=lambda: self.now, now=lambda: self.now),
         )

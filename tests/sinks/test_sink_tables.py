@@ -21,14 +21,18 @@ from support.shards import DESC, memory_folder
 from tidemill import stepping
 from tidemill.catalog.items import Sink, Table
 from tidemill.catalog.ops import CreateTable
+from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.sink_ops import CreateSink
 from tidemill.catalog.store import Catalog
-from tidemill.engine.engine import TidemillEngine
-from tidemill.engine.serve.sinks import open_sink, sink_shard
+from tidemill.ingest.service import Ingestion
+from tidemill.inputs.collections import Collections
 from tidemill.persist.environment import Environment
 from tidemill.query.metrics import QueryMetrics
+from tidemill.query.spark import SparkHost
 from tidemill.sinks.definition import FILES, Definition
+from tidemill.sinks.feed import sink_shard
 from tidemill.sinks.files_target import FilesTarget
+from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
 from tidemill.sinks.status import State
 from tidemill.sinks.target import Pace
@@ -48,18 +52,12 @@ class Life:
     def __init__(self, folder: Path) -> None:
         self.environment = Environment.open(str(folder / "data"))
         self.catalog = Catalog.open(self.environment)
-        engine = SimpleNamespace(
-            environment=self.environment,
-            oracle=self.environment.oracle,
-            # What a snapshot that is cancelled asks of Spark; small ones need nothing else.
-            spark=SimpleNamespace(metrics=QueryMetrics(), background=lambda what: None),
-            config=SimpleNamespace(files_root=str(folder / "files")),
-        )
-        self.sinks = Sinks(
-            self.catalog,
-            lambda state, item, written: open_sink(cast("TidemillEngine", engine), state, item, written),
-            sink_shard,
-        )
+        # What a snapshot that is cancelled asks of Spark; small ones need nothing else.
+        spark = cast("SparkHost", SimpleNamespace(metrics=QueryMetrics(), background=lambda what: None))
+        # There are no sources, and no connections.
+        collections = Collections(self.environment, cast("Ingestion", None))
+        opener = SinkOpener(self.environment, collections, spark, SecretStore(None), str(folder / "files"))
+        self.sinks = Sinks(self.catalog, opener.open, sink_shard)
         self.sinks.start()
 
     def end(self) -> None:

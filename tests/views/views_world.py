@@ -18,8 +18,8 @@ from tidemill.catalog.materialized_ops import CreateMaterializedView
 from tidemill.catalog.ops import CreateTable
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
-from tidemill.engine.read.followed import QueryFollower
 from tidemill.errors import InvalidValue
+from tidemill.inputs.followers import QueryFollower
 from tidemill.persist.environment import Environment
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard

@@ -31,21 +31,18 @@ from tidemill.engine.api import StartupOptions
 from tidemill.engine.audit.log import AuditEvent, audit_log
 from tidemill.engine.ddl.secrets import secret_store
 from tidemill.engine.dml.write_locks import Turns
-from tidemill.engine.read.followed import dropped
 from tidemill.engine.relations.live_sources import LiveSources
 from tidemill.engine.relations.materialized_views import ViewRow, view_frontiers, view_rows
 from tidemill.engine.relations.pg.own_session import PreparedRow
 from tidemill.engine.relations.sinks import SinkRow, sink_rows
 from tidemill.engine.relations.sources import FrontierRow, SourcesView
 from tidemill.engine.relations.subscriptions import SubscriptionRow
-from tidemill.engine.relations.system import SessionRow
+from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID, SessionRow
 from tidemill.engine.serve.ingest_metrics import IngestCollector
 from tidemill.engine.serve.loop_futures import Handover
 from tidemill.engine.serve.maintenance import Maintenance
-from tidemill.engine.serve.materialized_views import ViewProgram
 from tidemill.engine.serve.metrics import EngineCollector
 from tidemill.engine.serve.sink_metrics import SinksCollector
-from tidemill.engine.serve.sinks import open_sink, sink_shard
 from tidemill.engine.serve.view_metrics import ViewsCollector
 from tidemill.engine.session.controls import check_set_role
 from tidemill.engine.session.planning_pool import Texts
@@ -58,15 +55,21 @@ from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.spark_runner import SparkRunner
 from tidemill.ingest.warm import WORKERS, warm_up
+from tidemill.inputs.collections import Collections, relation_dropped
+from tidemill.inputs.opened import SystemRows
+from tidemill.inputs.queries import QueryRuntime
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
 from tidemill.persist.txns.request import ShardConflict
 from tidemill.query.evaluations import Evaluations
 from tidemill.query.settings import refuse_fixed
 from tidemill.query.spark import SparkHost
+from tidemill.sinks.feed import sink_shard
+from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
 from tidemill.subscribe.hub import Hub
 from tidemill.time.oracle import Oracle
+from tidemill.views.program import ViewProgram
 from tidemill.views.service import Views
 
 log = logging.getLogger(__name__)
@@ -128,16 +131,18 @@ class TidemillEngine:
             on_lost=environment.oracle.lose,
             on_moved=self._moved,
         )
+        self.collections = Collections(environment, self.ingestion)
+        self.queries = QueryRuntime(self.collections, environment.oracle, spark, self.evaluations)
         self.views = Views(
             environment,
             catalog,
-            lambda state, item: ViewProgram(self, state, item),
+            lambda state, item: ViewProgram(self.queries, state, item),
             on_moved=self._view_moved,
             on_lost=environment.oracle.lose,
         )
-        self.sinks = Sinks(
-            catalog, lambda state, item, written: open_sink(self, state, item, written), sink_shard
-        )
+        self.collections.keep_views(self.views.shard, self.views.readable)
+        opener = SinkOpener(environment, self.collections, spark, self.secrets, config.files_root)
+        self.sinks = Sinks(catalog, opener.open, sink_shard)
         self.views.start()
         self.sinks.start()
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
@@ -346,7 +351,7 @@ class TidemillEngine:
         gone = old.items.keys() - new.items.keys()
 
         def error(item_id: str) -> TidemillError:
-            return dropped(old, old.relation(item_id))
+            return relation_dropped(old, old.relation(item_id))
 
         if gone:
             self.hub.dropped(gone, error)
@@ -357,6 +362,11 @@ class TidemillEngine:
             self.workers.submit(what)
         except RuntimeError:  # the workers are gone
             what()
+
+    def system_rows(self, session: EngineSession, catalog: CatalogState) -> SystemRows:
+        """What system relations show the session now."""
+        situation = self.situation(session, catalog)
+        return lambda relation_id: SYSTEM_RELATIONS_BY_ID[relation_id].table(situation)
 
     def situation(self, session: EngineSession, catalog: CatalogState) -> LiveSituation:
         return LiveSituation(self, session, catalog)

@@ -1,17 +1,46 @@
-"""What a sink needs of the engine: the collection that it writes out.
+"""The collection that a sink writes out, as `machine` reads it.
 
-Everything here blocks, and is called by one thread at a time for each sink.
+Everything here blocks, and is called by one thread at a time for each sink. The protocol is what `machine`
+needs; its tests run it without Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from tidemill.catalog.items import MaterializedView, Sink, Source, SourceTable, Table
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import Internal
+from tidemill.inputs.collections import Collections
 from tidemill.persist.shard import Shard
-from tidemill.subscribe.follower import Follower
+from tidemill.query.job import Job
+from tidemill.query.spark import SparkHost
+from tidemill.subscribe.follower import CollectionFollower, Follower
+from tidemill.subscribe.snapshot import LIMITS, SnapshotRows
+from tidemill.subscribe.spec import Spec
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+from tidemill.types.model import RelationDesc
+from tidemill.types.names import physical_names
+
+# What a sink can be made from: stored relations.
+Sinkable: TypeAlias = Table | Source | SourceTable | MaterializedView
+
+
+def relation_of(catalog: CatalogState, sink: Sink) -> Sinkable:
+    item = catalog.relation(sink.relation)
+    if not isinstance(item, Sinkable) or item.desc is None:
+        raise Internal(f'sink "{sink.name}" is of {item.name}, which is not stored')
+    return item
+
+
+def sink_shard(catalog: CatalogState, sink: Sink) -> str:
+    """The shard that the sink follows."""
+    shard = relation_of(catalog, sink).shard
+    assert shard is not None
+    return shard
 
 
 class Feed(Protocol):
@@ -41,3 +70,53 @@ class Feed(Protocol):
     def cancel(self) -> None:
         """Nobody waits for a snapshot any more. From any thread; returns at once."""
         ...
+
+
+class RelationFeed:
+    """`Feed` of a stored relation."""
+
+    def __init__(
+        self, collections: Collections, spark: SparkHost, item: Sinkable, desc: RelationDesc
+    ) -> None:
+        """`desc`: the sink's columns, which are the relation's first ones."""
+        self._collections = collections
+        self._spark = spark
+        self._item = item
+        self._columns = desc.columns
+        self.names: Sequence[str] = physical_names(item.desc or desc)[: len(desc.columns)]
+        # Of the snapshot that is being read.
+        self._job: Job | None = None
+
+    @property
+    def shard(self) -> Shard:
+        return self._collections.shard(self._item)
+
+    def complete(self) -> int:
+        return self._collections.complete(self._item)
+
+    def snapshot(self, at: int) -> Generator[pa.Table]:
+        spark, names = self._spark, list(self.names)
+        snapshot = self._collections.snapshot(self._item, at)
+        job = self._job = Job(spark, "sink")
+        try:
+            if not LIMITS.small(snapshot):
+                spark.wait()
+            rows = SnapshotRows(spark, snapshot, names, Spec(self._columns), job)
+        except BaseException:
+            snapshot.close()
+            raise
+        try:
+            while (batch := rows.next()) is not None:
+                times, diffs, *columns = batch.columns
+                yield pa.table([*columns, times, diffs], names=[*names, TIME_COLUMN, DIFF_COLUMN])
+        finally:
+            self._job = None
+            rows.close()
+
+    def follow(self, from_: int) -> CollectionFollower:
+        return CollectionFollower(self.shard, self.names, from_, self.complete)
+
+    def cancel(self) -> None:
+        job = self._job
+        if job is not None:
+            job.cancel()

@@ -1,19 +1,37 @@
-"""What keeps a view up to date needs of the engine: its query, and the collections that the query reads.
+"""A view's query as `machine` runs it: bound again from the catalog, with the collections that it reads.
 
-Everything here blocks, and is called by one thread at a time for each view.
+Made by `service` for each view. The query is evaluated in a session of nobody's (`VIEW_SESSION`): what a view
+holds must not depend on who made it or when the server was started. Everything here blocks, and is called by
+one thread at a time for each view. The protocols are what `machine` needs; its tests run it without Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
 
-from tidemill.catalog.items import ItemId
+from tidemill.catalog.items import ItemId, MaterializedView
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import Internal, LimitExceeded
+from tidemill.inputs.collections import Collection, Collections
+from tidemill.inputs.names import CatalogResolver
+from tidemill.inputs.opened import QueryInputs
+from tidemill.inputs.queries import QueryRuntime, answer_at, follow_query, is_large, way_of, write_at
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
+from tidemill.query.write import Destination
+from tidemill.sql import ast
+from tidemill.sql.bind import BoundQuery, SessionInfo, bind_query
+from tidemill.sql.parse import parse
 from tidemill.subscribe.follower import Follower
+from tidemill.types.model import Column
+from tidemill.types.names import physical_names
+
+# Times of day are those of UTC; there is no user, database or setting.
+VIEW_SESSION = SessionInfo()
 
 
 class Input(Protocol):
@@ -64,3 +82,74 @@ class Program(Protocol):
         """The changes at and after `from_`; `before` gives the answer at `from_ - 1`, for queries that need
         it. Raises InvalidAsOf where the inputs have forgotten theirs."""
         ...
+
+
+def bind_view(catalog: CatalogState, item: MaterializedView) -> BoundQuery:
+    """The view's query; its columns are named as the view's shard names them."""
+    (parsed,) = parse(item.sql)
+    query = parsed.statement
+    if not isinstance(query, ast.Query):
+        raise Internal(f'the text of materialized view "{item.name}" is no query')
+    names = CatalogResolver(catalog, VIEW_SESSION.database, (), item.references)
+    bound = bind_query(query.tree, names, session=VIEW_SESSION)
+    columns = zip(physical_names(item.desc), item.desc.columns, strict=True)
+    return replace(bound, columns=tuple(Column(name, c.type) for name, c in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class ViewInput:
+    """`Input` of a collection."""
+
+    collections: Collections
+    item: Collection
+
+    @property
+    def shard(self) -> Shard:
+        return self.collections.shard(self.item)
+
+    def complete(self) -> int:
+        return self.collections.complete(self.item)
+
+
+class ViewProgram:
+    """`Program` of a view of the catalog, run by Spark."""
+
+    def __init__(self, runtime: QueryRuntime, catalog: CatalogState, item: MaterializedView) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._bound = bind_view(catalog, item)
+        self._items = QueryInputs.of(catalog, self._bound).items
+        self._inputs = [ViewInput(runtime.collections, item) for item in self._items]
+
+    @property
+    def inputs(self) -> Sequence[ViewInput]:
+        return self._inputs
+
+    @property
+    def views(self) -> Sequence[ItemId]:
+        return [item.id for item in self._items if isinstance(item, MaterializedView)]
+
+    @property
+    def ready(self) -> bool:
+        return self._runtime.spark.ready
+
+    def now(self) -> int:
+        return self._runtime.oracle.read_ts() + 1
+
+    def answer(self, at: int) -> pa.Table:
+        return answer_at(self._runtime, self._catalog, self._bound, at)
+
+    def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
+        runtime, catalog, bound = self._runtime, self._catalog, self._bound
+        linear = way_of(catalog, bound).because is None and bool(bound.inputs) and bool(bound.columns)
+        if not linear or not is_large(runtime, catalog, bound, at):
+            try:
+                return self.answer(at)
+            except LimitExceeded:
+                if not linear:
+                    raise
+        to = Destination(shard.blobs, shard.id, shard.desc, at, job)
+        return write_at(runtime, catalog, bound, at, to)
+
+    def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
+        return follow_query(self._runtime, self._catalog, self._bound, from_, before)

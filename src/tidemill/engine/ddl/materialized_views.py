@@ -16,19 +16,19 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome
 from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip
 from tidemill.engine.ddl.kept_query import kept_text
-from tidemill.engine.read.following import described
 from tidemill.engine.read.local_rows import text_columns, text_rows
-from tidemill.engine.read.timelines import check_ours
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
-from tidemill.engine.serve.materialized_views import VIEW_SESSION, bind_view
 from tidemill.engine.session.durations import history_ms
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Internal, Notice, UndefinedObject, Unsupported
+from tidemill.inputs.queries import described
+from tidemill.inputs.timelines import check_ours
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, NameResolver, SessionInfo, bind_query
 from tidemill.sql.names import quote_literal
 from tidemill.types.model import TEXT, Column, Kind, RelationDesc
+from tidemill.views.program import VIEW_SESSION, bind_view
 
 _KIND = ast.ObjectKind.MATERIALIZED_VIEW
 _VERB = "CREATE MATERIALIZED VIEW"

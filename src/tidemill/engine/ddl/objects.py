@@ -27,7 +27,6 @@ from tidemill.engine.ddl.defaults import default_text, default_value
 from tidemill.engine.ddl.kept_query import kept_text
 from tidemill.engine.dml.write_locks import in_turn
 from tidemill.engine.read import reading
-from tidemill.engine.read.inputs import snapshot_of
 from tidemill.engine.read.show import system_number
 from tidemill.engine.session.durations import history_ms
 from tidemill.engine.session.plan import Action, ActionOf, Plan, Value
@@ -394,7 +393,7 @@ def _given(rows: pa.Table, name: str, value: pa.Array, limit: int) -> pa.Table:
 
 def _read(s: EngineSession, table: Table, ts: int, columns: Sequence[str]) -> pa.Table:
     """Those columns and `mz_diff`."""
-    with snapshot_of(s.engine, table, ts) as snapshot:
+    with s.engine.collections.snapshot(table, ts) as snapshot:
         return snapshot.read(columns).select([*columns, DIFF_COLUMN])
 
 

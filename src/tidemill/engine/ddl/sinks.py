@@ -24,14 +24,13 @@ from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.ddl.catalog_changes import item_at, skip, transact
 from tidemill.engine.ddl.sink_target_check import Beginning, check_files, check_topic, topic_name
 from tidemill.engine.ddl.upstreams.reach import asking
-from tidemill.engine.read.followed import complete, shard_of
-from tidemill.engine.read.timelines import check_ours
-from tidemill.engine.serve.sinks import Sinkable
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, Unsupported, WrongObjectType
 from tidemill.files_root import below_root
+from tidemill.inputs.timelines import check_ours
 from tidemill.sinks.definition import AVRO, FILES, JSON, KAFKA, WHOLE, Definition
+from tidemill.sinks.feed import Sinkable
 from tidemill.sinks.presence import Wished
 from tidemill.sql import ast
 from tidemill.sql.render import to_sql
@@ -167,7 +166,10 @@ class _Asked:
         at, engine = self.statement.as_of, self.session.engine
         if at is None:
             return
-        since, upper = shard_of(engine, self.relation).since, complete(engine, self.relation)
+        since, upper = (
+            engine.collections.shard(self.relation).since,
+            engine.collections.complete(self.relation),
+        )
         if not since <= at < upper:
             raise InvalidValue(
                 f'"{self.relation.name}" cannot be read at {show_time(at)}',
@@ -184,7 +186,7 @@ class _Asked:
             any(sink.target == found.target for sink in self.catalog.sinks()),
             self.statement.join,
             self.statement.as_of is not None,
-            shard_of(self.session.engine, self.relation).since,
+            self.session.engine.collections.shard(self.relation).since,
         )
 
     def _files(self, found: Definition, target: ast.IntoFiles) -> Definition:

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 
 from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.read.timelines import check_timelines
 from tidemill.engine.read.waiting import (
     SourceRelation,
     explain,
     permanent_failure,
-    readable,
     too_late,
     waiting_for,
 )
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
 from tidemill.errors import QueryCanceled
+from tidemill.inputs.timelines import check_timelines
 from tidemill.sql.bind import BoundQuery
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def source_inputs(catalog: CatalogState, bound: BoundQuery) -> list[SourceRelati
 def latest_complete(session: EngineSession, inputs: Sequence[SourceRelation], now: int) -> int:
     """The latest time, at most `now`, at which all inputs are complete; `now` where one cannot be read at
     all yet, for then it must be waited for anyway."""
-    uppers = [readable(session.engine, item) for item in inputs]
+    uppers = [session.engine.collections.readable(item) for item in inputs]
     if not uppers or 0 in uppers:
         return now
     return min(now, min(uppers) - 1)
@@ -81,7 +80,7 @@ async def _until(session: EngineSession, inputs: Sequence[SourceRelation], ts: i
     for item in inputs:
         if isinstance(item, MaterializedView) and engine.views.readable(item) <= ts:
             engine.views.hurry(item.id)
-        while readable(engine, item) <= ts:
+        while engine.collections.readable(item) <= ts:
             failure = permanent_failure(engine, item, ts)
             if failure is not None:
                 raise failure

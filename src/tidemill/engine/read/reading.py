@@ -18,15 +18,16 @@ import pyarrow as pa
 from tidemill.catalog.items import MaterializedView, Table, View
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.read.completeness import latest_complete, source_inputs, until_complete, until_readable
-from tidemill.engine.read.followed import dropped
-from tidemill.engine.read.inputs import Opened, open_inputs
 from tidemill.engine.read.local_rows import stream
 from tidemill.engine.read.result_stream import close_batches
-from tidemill.engine.read.timelines import choose_on, timeline_of
+from tidemill.engine.read.timelines import choose_on
 from tidemill.engine.read.waiting import SourceRelation, explain_time
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.session.plan import Value
 from tidemill.errors import LimitExceeded, Notice, QueryCanceled, TidemillError, Unsupported
+from tidemill.inputs.collections import relation_dropped
+from tidemill.inputs.opened import OpenedInputs, open_inputs
+from tidemill.inputs.timelines import timeline_of
 from tidemill.query.job import Job
 from tidemill.query.run import ResultStream, run
 from tidemill.sql.bind import BoundQuery, SessionInfo, constant_rows, substitute
@@ -140,10 +141,11 @@ async def answer(
     await until_complete(session, sources, ts)
     fixed = _fixed(bound, params, replace(session.info(), mz_now=ts))
 
-    def open_() -> Opened:
+    def open_() -> OpenedInputs:
         pending = session.current.pending if own_writes else None
-        situation = session.engine.situation(session, catalog)
-        return open_inputs(session.engine, catalog, bound, ts, situation=situation, pending=pending)
+        system = session.engine.system_rows(session, catalog)
+        collections = session.engine.collections
+        return open_inputs(collections, catalog, bound, ts, system=system, pending=pending)
 
     return await _start(session, fixed, open_)
 
@@ -154,7 +156,7 @@ def _check_there(session: EngineSession, catalog: CatalogState, bound: BoundQuer
     there = session.engine.catalog.state.items
     for relation in bound.inputs.values():
         if relation not in there and relation not in SYSTEM_RELATIONS_BY_ID:
-            raise dropped(catalog, catalog.relation(relation))
+            raise relation_dropped(catalog, catalog.relation(relation))
 
 
 async def constant(
@@ -165,7 +167,7 @@ async def constant(
     if table is not None:
         return stream(table)
     await session.engine.wait_for_spark(session)
-    return await _start(session, _fixed(bound, params, info), Opened)
+    return await _start(session, _fixed(bound, params, info), OpenedInputs)
 
 
 async def _moment(session: EngineSession, bound: BoundQuery, as_of: AsOfTime | None = None) -> SessionInfo:
@@ -196,13 +198,13 @@ async def _constant_table(
 
 
 async def _start(
-    session: EngineSession, fixed: Callable[[], BoundQuery], open_: Callable[[], Opened]
+    session: EngineSession, fixed: Callable[[], BoundQuery], open_: Callable[[], OpenedInputs]
 ) -> AsyncIterator[pa.RecordBatch]:
     """Run what `fixed` gives, on a worker thread."""
     host = session.engine.spark
     job = Job(host)
 
-    def begin() -> tuple[ResultStream, Opened]:
+    def begin() -> tuple[ResultStream, OpenedInputs]:
         bound = fixed()
         opened = open_()
         try:
@@ -223,7 +225,7 @@ async def _start(
         raise
 
 
-def _abandon(starting: Future[tuple[ResultStream, Opened]]) -> None:
+def _abandon(starting: Future[tuple[ResultStream, OpenedInputs]]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         stream, opened = starting.result()
         stream.close()
@@ -234,7 +236,7 @@ class _Batches:
     """The rows as they come, and what they hold until they are read or given up. (A generator would hold it
     for ever if nobody began to read.)"""
 
-    def __init__(self, session: EngineSession, stream: ResultStream, opened: Opened) -> None:
+    def __init__(self, session: EngineSession, stream: ResultStream, opened: OpenedInputs) -> None:
         self._session = session
         self._stream = stream
         self._opened = opened

@@ -15,11 +15,10 @@ from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
 from tidemill.engine.dml.copy_options import copy_options
 from tidemill.engine.read import reading
 from tidemill.engine.read.catalog_query import CatalogQueryPlan, plan_catalog_query
-from tidemill.engine.read.following import described
 from tidemill.engine.read.local_rows import text_columns, text_rows
 from tidemill.engine.read.reading import AsOfTime
 from tidemill.engine.read.time_expressions import evaluate_time, with_times
-from tidemill.engine.read.timelines import check_timelines, latest_on, show_time_of, timeline_of
+from tidemill.engine.read.timelines import latest_on
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.session.cursors import Cursor
 from tidemill.engine.session.durations import timeout_ms
@@ -33,6 +32,8 @@ from tidemill.errors import (
     UndefinedObject,
     Unsupported,
 )
+from tidemill.inputs.queries import described
+from tidemill.inputs.timelines import check_timelines, show_time_of, timeline_of
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.names import quote_ident

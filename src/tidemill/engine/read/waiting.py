@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, View
-from tidemill.engine.read.timelines import show_time_of
 from tidemill.errors import Notice, QueryCanceled, TidemillError, Unavailable, UndefinedObject
 from tidemill.ingest.status import State
+from tidemill.inputs.timelines import show_time_of
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
@@ -29,13 +29,6 @@ MAX_NAMED = 3
 _STATUSES = "SELECT * FROM mz_internal.mz_source_statuses tells how the sources are."
 _VIEW_STATUSES = "SELECT * FROM mz_internal.mz_materialized_view_statuses tells how they are."
 _LATEST = "SET transaction_isolation = 'serializable' reads at the latest time that is complete."
-
-
-def readable(engine: TidemillEngine, item: SourceRelation) -> int:
-    """The relation is complete before it; 0 when it cannot be read at all yet."""
-    if isinstance(item, MaterializedView):
-        return engine.views.readable(item)
-    return engine.ingestion.readable(item)
 
 
 def waiting_for(engine: TidemillEngine, item: SourceRelation, ts: int) -> Notice:
@@ -72,13 +65,17 @@ def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> 
     sources = _below(engine, item) if isinstance(item, MaterializedView) else (item,)
     for source in sources:
         status = engine.ingestion.report(source).status
-        if status.state is not State.STALLED or not status.permanent or readable(engine, source) > ts:
+        if (
+            status.state is not State.STALLED
+            or not status.permanent
+            or engine.collections.readable(source) > ts
+        ):
             continue
         whose = f'source "{source.name}"' if isinstance(source, Source) else f'the source of "{source.name}"'
         what = f"{whose} has failed"
         if item is not source:
             what = f'materialized view "{item.name}" is not complete: {what}'
-        hints = [status.hint or _STATUSES, *([_LATEST] if readable(engine, item) else [])]
+        hints = [status.hint or _STATUSES, *([_LATEST] if engine.collections.readable(item) else [])]
         return SourceFailed(
             f"{what}: {status.error}",
             detail=status.detail,
@@ -91,7 +88,7 @@ def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> 
 def explain(error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], ts: int) -> None:
     """Has the error tell for which of its inputs the statement was waiting."""
     with suppress(UndefinedObject):  # dropped meanwhile: the statement is stopped in any case
-        late = [item for item in inputs if readable(engine, item) <= ts]
+        late = [item for item in inputs if engine.collections.readable(item) <= ts]
         _told(error, [waiting_for(engine, item, ts) for item in late[:MAX_NAMED]], len(late) - MAX_NAMED)
 
 
@@ -102,7 +99,7 @@ def explain_time(
     then either."""
     stalled: list[Notice] = []
     with suppress(UndefinedObject):
-        notices = [waiting_for(engine, item, readable(engine, item)) for item in inputs]
+        notices = [waiting_for(engine, item, engine.collections.readable(item)) for item in inputs]
         stalled += [notice for notice in notices if notice.severity == "WARNING"]
     _told(error, [waiting, *stalled[:MAX_NAMED]], len(stalled) - MAX_NAMED)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemill.catalog.items import MaterializedView, Source, SourceTable, Table
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.read.inputs import open_inputs, snapshot_of
+from tidemill.inputs.opened import open_inputs
 from tidemill.query.job import Job
 from tidemill.query.read import Input
 from tidemill.sql.bind import BoundQuery, Branch
@@ -40,7 +40,7 @@ async def first_rows(
     names = physical_names(item.desc or RelationDesc())
 
     def small() -> pa.RecordBatch | None:
-        snapshot = snapshot_of(engine, item, as_of)
+        snapshot = engine.collections.snapshot(item, as_of)
         if LIMITS.small(snapshot):
             return SnapshotRows(engine.spark, snapshot, names, spec, Job(engine.spark)).next()
         snapshot.close()
@@ -54,7 +54,7 @@ async def first_rows(
     job = Job(engine.spark, "snapshot")
 
     def begin() -> SnapshotRows:
-        return SnapshotRows(engine.spark, snapshot_of(engine, item, as_of), names, spec, job)
+        return SnapshotRows(engine.spark, engine.collections.snapshot(item, as_of), names, spec, job)
 
     starting = engine.workers.submit(begin)
     try:
@@ -87,7 +87,7 @@ async def query_rows(
     job = Job(engine.spark, "snapshot")
 
     def begin() -> QueryRows:
-        opened = open_inputs(engine, catalog, bound, as_of)
+        opened = open_inputs(engine.collections, catalog, bound, as_of)
         inputs = [opened.inputs[branch.placeholder] for branch in branches]
         rows = sum(i.snapshot.rows for i in inputs if isinstance(i, Input))
         asked = Asked(bound.sql(), opened.inputs, rows, opened.close)

@@ -20,20 +20,21 @@ from tidemill.catalog.items import RELATIONS, kind_name
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.completeness import source_inputs, until_complete, until_readable
-from tidemill.engine.read.followed import Dropped, Inputs, dropped, follow, shard_of, stamped
-from tidemill.engine.read.following import answer_at, follow_query, way_of
 from tidemill.engine.read.select import plan_query, table_query
 from tidemill.engine.read.show import system_value
 from tidemill.engine.read.time_expressions import with_times
-from tidemill.engine.read.timelines import check_ours, not_readable
 from tidemill.engine.relations.resolver import find_system_relation
-from tidemill.engine.relations.system import Situation
 from tidemill.engine.session.plan import Value
 from tidemill.engine.session.session import EngineSession
 from tidemill.engine.session.variables import SYSTEM_PARAMETERS
 from tidemill.engine.subscribe.first_rows import Collection, first_rows, query_rows
 from tidemill.engine.subscribe.times import Times
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported, WrongObjectType
+from tidemill.inputs.collections import RelationDropped, relation_dropped
+from tidemill.inputs.followers import stamped
+from tidemill.inputs.opened import QueryInputs, SystemRows
+from tidemill.inputs.queries import answer_at, follow_query, way_of
+from tidemill.inputs.timelines import check_ours, not_readable
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, substitute
@@ -58,7 +59,7 @@ class SubscribePlan:
     statement: ast.Subscribe
     bound: BoundQuery
     catalog: CatalogState
-    inputs: Inputs
+    inputs: QueryInputs
     spec: Spec
     collection: Collection | None
     label: str
@@ -93,7 +94,7 @@ class SubscribePlan:
 
     async def _start(self, session: EngineSession, bounds: Bounds, params: Sequence[Value]) -> Subscription:
         engine, from_ = session.engine, bounds.as_of + 1
-        gone = partial(_gone, engine, {item.id: dropped(self.catalog, item) for item in self.inputs.items})
+        gone = partial(_gone, engine, {i.id: relation_dropped(self.catalog, i) for i in self.inputs.items})
         error = gone()
         if error is not None:
             # While its first time was waited for.
@@ -103,22 +104,22 @@ class SubscribePlan:
             item = self.collection
             followed = Followed(("relation", item.id), shards, self.inputs.ids)
             try:
-                own = await _opened(session, partial(follow, engine, item, from_))
+                own = await _opened(session, partial(engine.collections.follow, item, from_))
             except InvalidAsOf as e:
                 e.detail = not_readable(item, e.since, bounds.as_of)
                 raise
             first = first_rows(session, item, bounds.as_of, self.spec) if self.statement.snapshot else None
 
             def latest() -> Follower:
-                return follow(engine, item, own.frontier)
+                return engine.collections.follow(item, own.frontier)
         else:
             bound = substitute(self.bound, [p.scalar for p in params], session.info())
 
-            def situation() -> Situation:
-                return engine.situation(session, engine.catalog.state)
+            def system() -> SystemRows:
+                return engine.system_rows(session, engine.catalog.state)
 
-            answer = partial(answer_at, engine, self.catalog, bound, situation=situation)
-            following = partial(follow_query, engine, self.catalog, bound, situation=situation)
+            answer = partial(answer_at, engine.queries, self.catalog, bound, system=system)
+            following = partial(follow_query, engine.queries, self.catalog, bound, system=system)
             # What a session sees of the system is its own.
             whose = session.process_id if self.inputs.system else None
             followed = Followed(("query", bound.sql(), whose), shards, self.inputs.ids)
@@ -157,7 +158,7 @@ class SubscribePlan:
         )
 
     def _shards(self, session: EngineSession) -> list[str]:
-        return [shard_of(session.engine, item).id for item in self.inputs.items]
+        return [session.engine.collections.shard(item).id for item in self.inputs.items]
 
 
 def plan_subscribe(
@@ -175,7 +176,7 @@ def plan_subscribe(
     types = with_times(session, types, times, query, catalog)
     bound = plan_query(session, query, types, catalog).bound
     bound.determinism.check_within_session("SUBSCRIBE to a query")
-    inputs = Inputs.of(catalog, bound)
+    inputs = QueryInputs.of(catalog, bound)
     if inputs.system:
         # What is now has the server's times.
         check_ours(inputs.items, "a subscription to system relations")
@@ -227,17 +228,17 @@ def _only_read(session: EngineSession) -> None:
     transaction.will_read()
 
 
-def _gone(engine: TidemillEngine, told: Mapping[str, Dropped]) -> Dropped | None:
+def _gone(engine: TidemillEngine, told: Mapping[str, RelationDropped]) -> RelationDropped | None:
     """What is `told` of an input that is no longer there. (Lives as long as the subscription: it must not
     hold what was only planned with.)"""
     kept = engine.catalog.state.items
     return next((error for item_id, error in told.items() if item_id not in kept), None)
 
 
-def _why(gone: Callable[[], Dropped | None], error: TidemillError) -> TidemillError:
+def _why(gone: Callable[[], RelationDropped | None], error: TidemillError) -> TidemillError:
     """Of something that is dropped, this or that may be missed first, by whoever needs it: the client is told
     what happened."""
-    return error if isinstance(error, Dropped) else gone() or error
+    return error if isinstance(error, RelationDropped) else gone() or error
 
 
 async def _opened(session: EngineSession, open_: Callable[[], Follower]) -> Follower:

@@ -17,13 +17,14 @@ from datetime import UTC, datetime, timedelta
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.read import reading
 from tidemill.engine.read.completeness import latest_complete
-from tidemill.engine.read.followed import Inputs, shard_of
 from tidemill.engine.read.time_expressions import evaluate_time
-from tidemill.engine.read.timelines import latest_on, timeline_of
+from tidemill.engine.read.timelines import latest_on
 from tidemill.engine.read.waiting import SourceRelation
 from tidemill.engine.session.plan import Value
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import TidemillError
+from tidemill.inputs.opened import QueryInputs
+from tidemill.inputs.timelines import timeline_of
 from tidemill.persist.holds import Hold
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import InvalidAsOf
@@ -42,7 +43,7 @@ class Times:
 
     statement: ast.Subscribe
     catalog: CatalogState
-    inputs: Inputs
+    inputs: QueryInputs
     sources: Sequence[SourceRelation]
     params: Sequence[Value] = ()
 
@@ -94,14 +95,14 @@ class Times:
 
     def _hold(self, session: EngineSession, at: int) -> tuple[int, list[Hold]]:
         """What is forgotten already is not held: whoever opens the input tells of it. Blocks."""
-        shards = [shard_of(session.engine, item) for item in self.inputs.items]
+        shards = [session.engine.collections.shard(item) for item in self.inputs.items]
         return at, _holds(shards, at)
 
     def _hold_first(self, session: EngineSession, at: int) -> tuple[int, list[Hold]]:
         """The first time from `at` on at which all inputs can be read. Blocks."""
         if self.inputs.system or not self.inputs.items:
             at = max(at, session.engine.oracle.read_ts())
-        shards = [shard_of(session.engine, item) for item in self.inputs.items]
+        shards = [session.engine.collections.shard(item) for item in self.inputs.items]
         while True:
             # More history may be let go between the look and the hold.
             at = max([at, *(shard.since for shard in shards)])

@@ -1,39 +1,37 @@
-"""Following a bound query: its answer at a time, and its changes from there on.
+"""Evaluating a bound query at a time, and following its changes from there on.
 
-For subscriptions and materialized views alike: nothing here knows a session. Parameters must have been
-substituted. Everything blocks, and needs Spark.
-
-A linear query over stored relations is followed on their changes alone; of any other the answer at each time
-at which an input changed is worked out, less the answer before: always right, at the cost of the whole.
+Called for subscriptions and materialized views. Parameters must have been substituted. Everything blocks, and
+needs Spark. A linear query over stored relations is followed on the changes of its inputs alone; of any other
+query the answer at each time at which an input changed is computed, less the answer before: always right, at
+the cost of the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemill.catalog.items import SourceProgress
+from tidemill.catalog.items import SourceProgress, is_system
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.read.followed import Inputs, PolledFollower, QueryFollower, counted, follow
-from tidemill.engine.read.inputs import open_inputs
-from tidemill.engine.read.timelines import not_readable
-from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID, Situation
+from tidemill.inputs.collections import Collections
+from tidemill.inputs.followers import PolledFollower, QueryFollower, counted
+from tidemill.inputs.opened import QueryInputs, SystemRows, open_inputs
+from tidemill.inputs.timelines import not_readable
 from tidemill.persist.part import Part
 from tidemill.persist.snapshot import InvalidAsOf
+from tidemill.query.evaluations import Evaluations
 from tidemill.query.job import Job
 from tidemill.query.read import Input
 from tidemill.query.run import collect
+from tidemill.query.spark import SparkHost
 from tidemill.query.write import Destination, write_rows
 from tidemill.sql.bind import BoundQuery, Linearity, linearity
 from tidemill.subscribe.follower import CollectionFollower, Follower
 from tidemill.subscribe.linear import LinearFollower, told_names
 from tidemill.subscribe.snapshot import LIMITS
-
-if TYPE_CHECKING:
-    from tidemill.engine.engine import TidemillEngine
+from tidemill.time.oracle import Oracle
 
 # Of a query's answer, which is kept to find what changes in it.
 MAX_ANSWER_BYTES = 512 << 20
@@ -41,44 +39,54 @@ MAX_ANSWER_BYTES = 512 << 20
 POLL_MS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class QueryRuntime:
+    """What it takes to run bound queries: one per server."""
+
+    collections: Collections
+    oracle: Oracle
+    spark: SparkHost
+    evaluations: Evaluations
+
+
 def answer_at(
-    engine: TidemillEngine,
+    runtime: QueryRuntime,
     catalog: CatalogState,
     bound: BoundQuery,
     at: int,
     *,
-    situation: Callable[[], Situation] | None = None,
+    system: Callable[[], SystemRows] | None = None,
 ) -> pa.Table:
     """The query's columns and `mz_diff`, how often each row is there at `at` (a time at which all inputs are
-    complete); no row twice. `situation` is for queries over system relations, and
+    complete); no row twice. `system` is for queries over system relations, and
     asked each time: they show what is now, the catalog too."""
-    now = None if situation is None else situation()
-    opened = open_inputs(engine, catalog, bound, at, situation=now)
+    now = None if system is None else system()
+    opened = open_inputs(runtime.collections, catalog, bound, at, system=now)
     try:
         timed = bound.with_session(replace(bound.session, mz_now=at))
-        rows = collect(engine.spark, timed.sql(), opened.inputs, bound.columns, limit_bytes=MAX_ANSWER_BYTES)
+        rows = collect(runtime.spark, timed.sql(), opened.inputs, bound.columns, limit_bytes=MAX_ANSWER_BYTES)
     finally:
         opened.close()
     return counted(rows.rename_columns(told_names(bound.columns)))
 
 
 def write_at(
-    engine: TidemillEngine, catalog: CatalogState, bound: BoundQuery, at: int, to: Destination
+    runtime: QueryRuntime, catalog: CatalogState, bound: BoundQuery, at: int, to: Destination
 ) -> list[Part]:
     """What `answer_at` gives, however much it is, as parts of a shard, which nobody names yet: written by
     Spark's tasks, nothing of it is held here. No system relations."""
-    opened = open_inputs(engine, catalog, bound, at)
+    opened = open_inputs(runtime.collections, catalog, bound, at)
     try:
         timed = bound.with_session(replace(bound.session, mz_now=at))
-        job = Job(engine.spark, "first rows")
-        return write_rows(engine.spark, timed.sql(), opened.inputs, bound.columns, to, job=job)
+        job = Job(runtime.spark, "first rows")
+        return write_rows(runtime.spark, timed.sql(), opened.inputs, bound.columns, to, job=job)
     finally:
         opened.close()
 
 
-def is_large(engine: TidemillEngine, catalog: CatalogState, bound: BoundQuery, at: int) -> bool:
+def is_large(runtime: QueryRuntime, catalog: CatalogState, bound: BoundQuery, at: int) -> bool:
     """Whether a linear query's answer may be more than should come to the driver, by what it reads."""
-    opened = open_inputs(engine, catalog, bound, at)
+    opened = open_inputs(runtime.collections, catalog, bound, at)
     try:
         return any(isinstance(i, Input) and not LIMITS.small(i.snapshot) for i in opened.inputs.values())
     finally:
@@ -86,28 +94,28 @@ def is_large(engine: TidemillEngine, catalog: CatalogState, bound: BoundQuery, a
 
 
 def follow_query(
-    engine: TidemillEngine,
+    runtime: QueryRuntime,
     catalog: CatalogState,
     bound: BoundQuery,
     from_: int,
     before: Callable[[], pa.Table] | None = None,
     *,
-    situation: Callable[[], Situation] | None = None,
+    system: Callable[[], SystemRows] | None = None,
 ) -> Follower:
     """The changes of the query's answer at and after `from_`. `before` gives its answer at `from_ - 1`, where
     the caller has it, and is asked only if the query needs it; without it that is worked out. Raises
     InvalidAsOf where the inputs' changes are forgotten."""
-    inputs = Inputs.of(catalog, bound)
+    inputs = QueryInputs.of(catalog, bound)
 
     def evaluate(at: int) -> pa.Table:
-        return answer_at(engine, catalog, bound, at, situation=situation)
+        return answer_at(runtime, catalog, bound, at, system=system)
 
-    followers = [] if inputs.system else _open(engine, inputs, from_)
+    followers = [] if inputs.system else _open(runtime.collections, inputs, from_)
     linear = way_of(catalog, bound)
     if linear.because is None and followers:
         by_id = dict(zip((item.id for item in inputs.items), followers, strict=True))
         named = {placeholder: by_id[relation] for placeholder, relation in bound.inputs.items()}
-        return LinearFollower(engine.evaluations, bound.columns, linear.branches, named, from_)
+        return LinearFollower(runtime.evaluations, bound.columns, linear.branches, named, from_)
     try:
         first = evaluate(from_ - 1) if before is None else before()
         holds = [follower.hold() for follower in followers]
@@ -115,7 +123,7 @@ def follow_query(
         for follower in followers:
             follower.close()
         raise
-    now = engine.oracle.read_ts
+    now = runtime.oracle.read_ts
     if inputs.system:
         return PolledFollower(now, evaluate, from_, first, POLL_MS)
     return QueryFollower(followers, evaluate, from_, first, lambda: now() + 1, holds)
@@ -124,7 +132,7 @@ def follow_query(
 def way_of(catalog: CatalogState, bound: BoundQuery) -> Linearity:
     """Whether the query is followed on the changes of its inputs alone, and if not, because of what."""
     for relation_id in bound.inputs.values():
-        if relation_id in SYSTEM_RELATIONS_BY_ID:
+        if is_system(relation_id):
             return Linearity(because="a system relation")
         if isinstance(catalog.relation(relation_id), SourceProgress):
             return Linearity(because="a progress relation")
@@ -137,12 +145,12 @@ def described(catalog: CatalogState, bound: BoundQuery) -> str:
     return "on the changes of its inputs" if because is None else f"as a whole, because of {because}"
 
 
-def _open(engine: TidemillEngine, inputs: Inputs, from_: int) -> list[CollectionFollower]:
+def _open(collections: Collections, inputs: QueryInputs, from_: int) -> list[CollectionFollower]:
     followers: list[CollectionFollower] = []
     try:
         for item in inputs.items:
             try:
-                followers.append(follow(engine, item, from_))
+                followers.append(collections.follow(item, from_))
             except InvalidAsOf as e:
                 e.detail = not_readable(item, e.since, from_ - 1)
                 raise

@@ -1,111 +1,27 @@
-"""What a subscription follows: the collections under a query, when they are complete, and the query.
+"""Followers of a query: its changes from a time on.
 
-A table is complete at every time that the oracle hands out for reading, a source where its ticks have come, a
-materialized view where it was kept up to date.
-A subscription to a stored relation is fed from its parts alone. One to anything else is the answer at each
-time at which an input changed, less the answer before: always right, at the cost of the whole query.
+Made by `queries.follow_query`. A `QueryFollower` gives the answer at each time at which an input changed,
+less the answer before: always right, at the cost of the whole query. A `PolledFollower` looks at relations
+that show what is now.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.catalog.items import Item, MaterializedView, Source, SourceProgress, SourceTable, Table
-from tidemill.catalog.state import CatalogState
-from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
-from tidemill.errors import Internal, Unavailable, UndefinedObject
 from tidemill.persist.holds import Hold
-from tidemill.persist.shard import Shard
 from tidemill.query.multiset import add_up
-from tidemill.sql.bind import BoundQuery
 from tidemill.subscribe.changes import Changes
-from tidemill.subscribe.follower import CollectionFollower, Follower
+from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
-from tidemill.types.names import physical_names
-
-if TYPE_CHECKING:
-    from tidemill.engine.engine import TidemillEngine
-
-Followable: TypeAlias = Table | Source | SourceTable | SourceProgress | MaterializedView
 
 # Answer of a query at a time: its columns, and how often each row is there (`mz_diff`); no row twice.
 Evaluate: TypeAlias = Callable[[int], pa.Table]
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The collections that a query reads; `system` when it also reads relations that show what is now."""
-
-    items: tuple[Followable, ...]
-    system: bool
-
-    @staticmethod
-    def of(catalog: CatalogState, bound: BoundQuery) -> Inputs:
-        ids = dict.fromkeys(bound.inputs.values())
-        items: list[Followable] = []
-        for relation_id in ids:
-            if relation_id not in SYSTEM_RELATIONS_BY_ID:
-                item = catalog.relation(relation_id)
-                if not isinstance(item, Followable):
-                    raise Internal(f"{item.name} is no collection")
-                items.append(item)
-        return Inputs(tuple(items), len(items) < len(ids))
-
-    @property
-    def ids(self) -> frozenset[str]:
-        return frozenset(item.id for item in self.items)
-
-
-def shard_of(engine: TidemillEngine, item: Followable) -> Shard:
-    """Where the relation is kept. Blocks."""
-    if isinstance(item, Table):
-        return engine.environment.open_shard(item.shard)
-    if isinstance(item, MaterializedView):
-        return engine.views.shard(item)
-    if isinstance(item, SourceProgress):
-        machine = engine.ingestion.machine(item)
-        if machine is None:
-            raise Unavailable(f'"{item.name}" is not open yet', hint="Try again in a moment.")
-        return machine.remap.shard
-    return engine.ingestion.shard(item)
-
-
-def complete(engine: TidemillEngine, item: Followable) -> int:
-    """The relation is complete before it, and all of that is in its log. Blocks."""
-    if isinstance(item, MaterializedView):
-        return engine.views.readable(item)
-    if not isinstance(item, Table):
-        return engine.ingestion.readable(item)
-    ts = engine.oracle.read_ts()
-    engine.environment.txns.apply_until(item.shard, ts)
-    return ts + 1
-
-
-class Dropped(UndefinedObject):
-    """A relation is gone that somebody follows."""
-
-    sqlstate = "42704"
-
-
-def dropped(catalog: CatalogState, item: Item) -> Dropped:
-    """What whoever follows the item is told when it is gone; `catalog` still has it."""
-    return Dropped(f"relation '{'.'.join(catalog.full_name(item))}' was dropped")
-
-
-def follow(engine: TidemillEngine, item: Followable, from_: int) -> CollectionFollower:
-    """The relation's changes at and after `from_`. Blocks; raises InvalidAsOf where they are forgotten."""
-    shard = shard_of(engine, item)
-    if isinstance(item, SourceProgress) or item.desc is None:
-        names = physical_names(shard.desc)
-    else:
-        names = physical_names(item.desc)
-    return CollectionFollower(shard, names, from_, lambda: complete(engine, item))
 
 
 class QueryFollower:

@@ -1,0 +1,120 @@
+"""Collections: where a stored relation is kept, and up to when it is complete.
+
+One `Collections` per server, made by the engine. A table is complete at every time that the oracle hands out
+for reading, a source where its ticks have come, a materialized view where it was kept up to date (`views`
+registers itself). Everything blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from tidemill.catalog.items import Item, MaterializedView, Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import Unavailable, UndefinedObject
+from tidemill.ingest.service import Ingestion
+from tidemill.inputs.timelines import not_readable
+from tidemill.persist.environment import Environment
+from tidemill.persist.shard import Shard
+from tidemill.persist.snapshot import InvalidAsOf, Snapshot
+from tidemill.reclock.progress import progress_at
+from tidemill.subscribe.follower import CollectionFollower
+from tidemill.types.names import physical_names
+
+Collection: TypeAlias = Table | Source | SourceTable | SourceProgress | MaterializedView
+# Relations that are complete where somebody has brought them, and not at every time that can be read at.
+Maintained: TypeAlias = Source | SourceTable | SourceProgress | MaterializedView
+
+
+class RelationDropped(UndefinedObject):
+    """A relation is gone that somebody follows."""
+
+    sqlstate = "42704"
+
+
+def relation_dropped(catalog: CatalogState, item: Item) -> RelationDropped:
+    """The error for those who follow the item when it is gone; `catalog` still has it."""
+    return RelationDropped(f"relation '{'.'.join(catalog.full_name(item))}' was dropped")
+
+
+class Collections:
+    """Thread-safe."""
+
+    def __init__(self, environment: Environment, ingestion: Ingestion) -> None:
+        self._environment = environment
+        self._ingestion = ingestion
+        # Set by `keep_views`; before that no view can be read.
+        self._view_shard: Callable[[MaterializedView], Shard] | None = None
+        self._view_readable: Callable[[MaterializedView], int] | None = None
+
+    def keep_views(
+        self, shard: Callable[[MaterializedView], Shard], readable: Callable[[MaterializedView], int]
+    ) -> None:
+        """Called by the service that keeps materialized views, before anything reads."""
+        self._view_shard, self._view_readable = shard, readable
+
+    def shard(self, item: Collection) -> Shard:
+        """Where the relation is kept. Raises Unavailable while it is not open."""
+        if isinstance(item, Table):
+            return self._environment.open_shard(item.shard)
+        if isinstance(item, MaterializedView):
+            if self._view_shard is None:
+                raise _not_open(item)
+            return self._view_shard(item)
+        if isinstance(item, SourceProgress):
+            machine = self._ingestion.machine(item)
+            if machine is None:
+                raise _not_open(item)
+            return machine.remap.shard
+        return self._ingestion.shard(item)
+
+    def readable(self, item: Maintained) -> int:
+        """The relation is complete before it; 0 when it cannot be read at all yet."""
+        if isinstance(item, MaterializedView):
+            return 0 if self._view_readable is None else self._view_readable(item)
+        return self._ingestion.readable(item)
+
+    def complete(self, item: Collection) -> int:
+        """The relation is complete before it, and all of that is in its log."""
+        if not isinstance(item, Table):
+            return self.readable(item)
+        ts = self._environment.oracle.read_ts()
+        self._environment.txns.apply_until(item.shard, ts)
+        return ts + 1
+
+    def snapshot(self, item: Table | Source | SourceTable | MaterializedView, ts: int) -> Snapshot:
+        """The relation at `ts`: of a table a time that the oracle gave out for reading or an earlier one, of
+        a source or materialized view one at which it is complete."""
+        try:
+            if isinstance(item, Table):
+                shard = self._environment.open_shard(item.shard)
+                self._environment.txns.apply_until(item.shard, ts)
+                return shard.snapshot(ts, readable=ts + 1)
+            return self.shard(item).snapshot(ts, readable=self.readable(item))
+        except InvalidAsOf as e:
+            e.detail = not_readable(item, e.since, ts)
+            raise
+
+    def progress(self, item: SourceProgress, ts: int) -> pa.Table:
+        """The progress relation at `ts`."""
+        machine = self._ingestion.machine(item)
+        if machine is None:
+            raise _not_open(item)
+        try:
+            return progress_at(machine.remap.shard, machine.source, ts, self.readable(item))
+        except InvalidAsOf as e:
+            e.detail = not_readable(item, e.since, ts)
+            raise
+
+    def follow(self, item: Collection, from_: int) -> CollectionFollower:
+        """The relation's changes at and after `from_`. Raises InvalidAsOf where they are forgotten."""
+        shard = self.shard(item)
+        desc = shard.desc if isinstance(item, SourceProgress) or item.desc is None else item.desc
+        return CollectionFollower(shard, physical_names(desc), from_, lambda: self.complete(item))
+
+
+def _not_open(item: Item) -> Unavailable:
+    return Unavailable(f'"{item.name}" is not open yet', hint="Try again in a moment.")
