@@ -42,6 +42,24 @@ def test_bad_messages_are_put_aside(connected: psycopg.Connection[Any], kafka: K
     assert run(connected, letters.format("latest_dead_letters")) == aside
     with pytest.raises(psycopg.errors.DataException, match="Envelope error: Upsert: "):
         run(connected, "SELECT count(*) FROM strict")
+    # The status tells of the one that cannot be read, and a relation lists why.
+    told = "SELECT status, error, (details->>'errors')::int, (details->>'dead_letters')::int, "
+    told += (
+        "details->>'detail' FROM mz_internal.mz_source_statuses WHERE name = '{}' AND id IN (SELECT id FROM "
+    )
+    told += "mz_objects WHERE schema_id IN (SELECT id FROM mz_schemas WHERE database_id = (SELECT id FROM "
+    told += "mz_databases WHERE name = current_database())))"
+    ((status, error, errors, letters_told, detail),) = run(connected, told.format("strict"))
+    assert (status, errors, letters_told) == ("running", 3, None)
+    assert error.startswith("Envelope error: Upsert: ") and topic in detail
+    assert [row[:4] for row in run(connected, told.format("plain"))] == [("running", None, None, 2)]
+    listed = 'SELECT partition, "offset"::int, error, detail FROM mz_internal.mz_source_errors '
+    listed += (
+        f"WHERE detail LIKE '%{topic}%' AND name = 'strict' AND mz_timestamp > 0 AND count = 1 ORDER BY 2"
+    )
+    found = run(connected, listed)
+    assert [row[:2] for row in found] == [("0", 1), ("0", 3), ("0", 4)]
+    assert all(row[2].startswith("Envelope error: Upsert: ") for row in found)
     # Both at one time, and what is put aside stays.
     kafka.produce(topic, [("a", '{"n": 3}'), ("a", "y")])
     until(lambda: run(connected, keyed), [("a", 3), ("b", 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from tidemill.engine.relations.pg.own_session import PreparedRow
 from tidemill.engine.relations.sinks import SinkRow
 from tidemill.engine.relations.sources import (
     BindingRow,
+    ErrorsRow,
     FrontierRow,
     HydrationRow,
     SourcesView,
@@ -33,6 +35,7 @@ from tidemill.engine.relations.system import (
     SystemRelation,
 )
 from tidemill.engine.session.variables import VariableRow
+from tidemill.ingest.live_errors import NO_ERRORS, LiveError, LiveErrors
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import INT8, UINT8, Column, RelationDesc
 
@@ -57,6 +60,16 @@ class Told:
             StatisticsRow("u5", 0, 0, 0, 0, None, None),
         ]
 
+    def errors(self) -> Sequence[ErrorsRow]:
+        first = LiveError("Decode error: x", 'Topic "t", partition 7, offset 12.', 2000)
+        other = LiveError("Envelope error: y", None, 2001, 3)
+        return [
+            ErrorsRow("u3", "u3", LiveErrors(4, (first, other))),
+            ErrorsRow("u5", "u7", LiveErrors(1, (first,)), 2),
+            ErrorsRow("u5", "u8", NO_ERRORS, 5),
+            ErrorsRow("u5", "dropped", LiveErrors(1, (first,))),
+        ]
+
     def hydration(self) -> Sequence[HydrationRow]:
         return [HydrationRow("u3", True), HydrationRow("u5", False)]
 
@@ -71,6 +84,9 @@ class NoSources:
         return ()
 
     def statuses(self) -> Sequence[StatusRow]:
+        return ()
+
+    def errors(self) -> Sequence[ErrorsRow]:
         return ()
 
     def statistics(self) -> Sequence[StatisticsRow]:
@@ -195,12 +211,22 @@ def test_what_is_told() -> None:
         ("u3", 2000, "7", 2**64 - 1),
     ]
     statuses = [tuple(r.values()) for r in rows("mz_source_statuses")]
-    details = '{"hint": "Look.", "detail": "It is gone."}'
-    assert statuses == [
-        ("u3", "c", "load-generator", AT, "running", None, None),
-        ("u5", "h", "load-generator", AT, "stalled", "no such host", details),
-        ("u7", "bids", "subsource", AT, "stalled", "no such host", details),
-        ("u8", "lots", "table", AT, "stalled", "no such host", details),
+    well = json.loads(statuses[0][-1])
+    assert statuses[0][:-1] == ("u3", "c", "load-generator", AT, "running", "Decode error: x")
+    assert (well["errors"], well["detail"]) == (4, 'Topic "t", partition 7, offset 12.')
+    assert "mz_source_errors" in well["hint"]
+    # What keeps the source from going on comes first.
+    ill = {"hint": "Look.", "detail": "It is gone."}
+    assert [(*row[:-1], json.loads(row[-1])) for row in statuses[1:]] == [
+        ("u5", "h", "load-generator", AT, "stalled", "no such host", ill),
+        ("u7", "bids", "subsource", AT, "stalled", "no such host", {**ill, "errors": 1, "dead_letters": 2}),
+        ("u8", "lots", "table", AT, "stalled", "no such host", {**ill, "dead_letters": 5}),
+    ]
+    first = ("Decode error: x", 'Topic "t", partition 7, offset 12.', "7", 12, 2000, 1)
+    assert [tuple(r.values()) for r in rows("mz_source_errors")] == [
+        ("u3", "u3", "c", *first),
+        ("u3", "u3", "c", "Envelope error: y", None, None, None, 2001, 3),
+        ("u5", "u7", "bids", *first),
     ]
     well, ill = rows("mz_source_statistics")
     assert (well["offset_known"], well["rehydration_latency"]["micros"]) == (2**63, 1_500_000)

@@ -20,6 +20,7 @@ RELATIONS = (
     "mz_catalog.mz_source_progresses",
     "mz_internal.mz_source_bindings",
     "mz_internal.mz_source_statuses",
+    "mz_internal.mz_source_errors",
     "mz_internal.mz_source_statistics",
     "mz_internal.mz_hydration_statuses",
     "mz_internal.mz_frontiers",

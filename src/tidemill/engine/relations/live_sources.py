@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from tidemill.catalog.store import Catalog
-from tidemill.engine.relations.sources import BindingRow, FrontierRow, HydrationRow, StatisticsRow, StatusRow
+from tidemill.engine.relations.sources import (
+    BindingRow,
+    ErrorsRow,
+    FrontierRow,
+    HydrationRow,
+    StatisticsRow,
+    StatusRow,
+)
+from tidemill.ingest.live_errors import ErrorFinder
 from tidemill.ingest.machine import Machine
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.status import State
@@ -18,6 +26,7 @@ class LiveSources:
     def __init__(self, ingestion: Ingestion, catalog: Catalog) -> None:
         self._ingestion = ingestion
         self._catalog = catalog
+        self._finder = ErrorFinder()
 
     def _machines(self) -> list[tuple[str, Machine]]:
         return [(item.id, machine) for item, _, machine in self._ingestion.all() if machine is not None]
@@ -42,6 +51,30 @@ class LiveSources:
             details = {name: text for name, text in more.items() if text is not None}
             changed = datetime.fromtimestamp(status.since / 1000, UTC)
             rows.append(StatusRow(item.id, changed, status.state.value, status.error, details or None))
+        return rows
+
+    def errors(self) -> Sequence[ErrorsRow]:
+        state = self._catalog.state
+        rows: list[ErrorsRow] = []
+        shards: set[str] = set()
+        for item, _, machine in self._ingestion.all():
+            if machine is None:
+                continue
+            by_shard = {feed.rows.id: feed.rows for feed in machine.feeds}
+            shards |= by_shard.keys()
+            for relation in (item, *state.source_tables(item.id)):
+                shard = by_shard.get(relation.shard or "")
+                complete = 0 if shard is None else machine.complete(shard.id)
+                if shard is None or not complete:
+                    continue
+                beside = state.dead_letters(relation)
+                letters = None if beside is None else by_shard.get(beside.shard)
+                found = self._finder.find(shard, complete)
+                # Nothing is ever taken from dead letters: updates are rows.
+                aside = None if letters is None else sum(part.rows for part in letters.parts)
+                if found.count or aside is not None:
+                    rows.append(ErrorsRow(item.id, relation.id, found, aside))
+        self._finder.keep(shards)
         return rows
 
     def statistics(self) -> Sequence[StatisticsRow]:

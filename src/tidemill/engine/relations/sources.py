@@ -7,6 +7,7 @@ source is as its source is.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from tidemill.catalog.items import Source, SourceProgress, SourceTable
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.relations.kinds import source_type
 from tidemill.engine.relations.oids import item_oid
+from tidemill.ingest.live_errors import LiveErrors
 from tidemill.types.json import canonical_json
 from tidemill.types.model import (
     BOOL,
@@ -34,6 +36,13 @@ if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
 
 Rows: TypeAlias = list[tuple[Any, ...]]
+
+# Where the detail of an error says which record it is about (`sources.kafka.messages`).
+_PLACE = re.compile(r"partition (\d+), offset (\d+)\.")
+_ERRORS_HINT = (
+    "Queries of the relation fail. SELECT * FROM mz_internal.mz_source_errors lists what it could not read. "
+    "ON ERROR DEAD LETTER of a Kafka source, or of a table of one, puts such messages aside."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,17 @@ class StatusRow:
     status: str
     error: str | None = None
     details: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorsRow:
+    """What a relation of a source could not read: its errors, and how many dead letters it has (None: it has
+    no relation for them)."""
+
+    source_id: str
+    object_id: str
+    errors: LiveErrors
+    dead_letters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +120,10 @@ class SourcesView(Protocol):
     def bindings(self) -> Sequence[BindingRow]: ...
 
     def statuses(self) -> Sequence[StatusRow]: ...
+
+    def errors(self) -> Sequence[ErrorsRow]:
+        """Of sources and their tables that have errors or dead letters."""
+        ...
 
     def statistics(self) -> Sequence[StatisticsRow]: ...
 
@@ -156,19 +180,58 @@ def _with_tables(catalog: CatalogState, source_id: str) -> Iterator[Source | Sou
 
 
 def _statuses(s: Situation) -> Rows:
-    return [
-        (
-            item.id,
-            item.name,
-            source_type(item),
-            r.changed_at,
-            r.status,
-            r.error,
-            None if r.details is None else canonical_json(json.dumps(dict(r.details))),
-        )
-        for r in s.sources.statuses()
-        for item in _with_tables(s.catalog, r.source_id)
-    ]
+    errors = {row.object_id: row for row in s.sources.errors()}
+    rows: Rows = []
+    for r in s.sources.statuses():
+        for item in _with_tables(s.catalog, r.source_id):
+            error, details = _with_errors(r, errors.get(item.id))
+            told = canonical_json(json.dumps(details)) if details else None
+            rows.append((item.id, item.name, source_type(item), r.changed_at, r.status, error, told))
+    return rows
+
+
+def _with_errors(r: StatusRow, found: ErrorsRow | None) -> tuple[str | None, dict[str, Any]]:
+    """The error and the details of a relation's status. What keeps the source from going on comes first."""
+    details: dict[str, Any] = dict(r.details or {})
+    if found is None:
+        return r.error, details
+    if found.dead_letters is not None:
+        details["dead_letters"] = found.dead_letters
+    errors = found.errors
+    if not errors.count:
+        return r.error, details
+    details["errors"] = errors.count
+    if r.error is not None or not errors.first:
+        return r.error, details
+    if errors.first[0].detail is not None:
+        details["detail"] = errors.first[0].detail
+    details["hint"] = _ERRORS_HINT
+    return errors.first[0].text, details
+
+
+def _errors(s: Situation) -> Rows:
+    rows: Rows = []
+    for r in s.sources.errors():
+        item = s.catalog.items.get(r.object_id)
+        if item is None:
+            continue
+        for error in r.errors.first:
+            place = _PLACE.search(error.detail or "")
+            partition, offset = (None, None) if place is None else (place[1], int(place[2]))
+            rows.append(
+                (
+                    r.source_id,
+                    r.object_id,
+                    item.name,
+                    error.text,
+                    error.detail,
+                    partition,
+                    offset,
+                    error.time,
+                    error.count,
+                )
+            )
+    return rows
 
 
 def _statistics(s: Situation) -> Rows:
@@ -267,3 +330,20 @@ SOURCE_SPECS: list[Spec] = [
     ),
     ("mz_internal", "mz_hydration_statuses", [("object_id", TEXT), ("hydrated", BOOL)], _hydration),
 ]
+
+SOURCE_ERRORS_SPEC: Spec = (
+    "mz_internal",
+    "mz_source_errors",
+    [
+        ("source_id", TEXT),
+        ("object_id", TEXT),
+        ("name", TEXT),
+        ("error", TEXT),
+        ("detail", TEXT),
+        ("partition", TEXT),
+        ("offset", UINT8),
+        ("mz_timestamp", MZ_TIMESTAMP),
+        ("count", INT8),
+    ],
+    _errors,
+)

@@ -46,7 +46,14 @@ from tidemill.engine.relations.pg.settings import SETTINGS_SPEC
 from tidemill.engine.relations.pg.zones import ZONES_SPEC
 from tidemill.engine.relations.roles import ROLE_SPECS
 from tidemill.engine.relations.sinks import SINK_SPECS, SinkRow
-from tidemill.engine.relations.sources import SOURCE_SPECS, FrontierRow, Rows, SourcesView, Spec
+from tidemill.engine.relations.sources import (
+    SOURCE_ERRORS_SPEC,
+    SOURCE_SPECS,
+    FrontierRow,
+    Rows,
+    SourcesView,
+    Spec,
+)
 from tidemill.engine.relations.subscriptions import SUBSCRIPTION_SPECS, SubscriptionRow
 from tidemill.engine.session.variables import SYSTEM_PARAMETERS, VariableRow
 from tidemill.types.arrow import storage_schema
@@ -342,6 +349,7 @@ _SPECS: list[Spec] = [
     *EMPTY_SPECS,
     *INFO_SPECS,
     *INFO_EMPTY_SPECS,
+    SOURCE_ERRORS_SPEC,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {
