@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from test_parse_files import HERE, Case, read_cases
 
@@ -99,6 +99,8 @@ NAMES = st.text(
 
 
 @given(NAMES)
+@example("insert")
+@example("by")
 def test_names_come_back(name: str) -> None:
     tokens = scan(quote_ident(name))
     assert [t.value for t in tokens] == [name, ""]

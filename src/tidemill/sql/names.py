@@ -50,10 +50,20 @@ RESERVED_FUNCTION_OR_TYPE = words(
 NOT_A_FUNCTION = words(
     """
     between bigint bit boolean char character coalesce dec decimal exists extract float greatest
-    grouping inout int integer interval json json_array json_arrayagg json_object json_objectagg least
-    merge_action national nchar none normalize nullif numeric out overlay position precision real row
-    setof smallint substring time timestamp treat trim values varchar xmlattributes xmlconcat xmlelement
-    xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable
+    grouping inout int integer interval json json_array json_arrayagg json_exists json_object
+    json_objectagg json_query json_scalar json_serialize json_table json_value least merge_action national
+    nchar none normalize nullif numeric out overlay position precision real row setof smallint substring
+    time timestamp treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists xmlforest
+    xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable
+    """
+)
+
+# Words that are a label only behind AS.
+AS_LABEL = words(
+    """
+    array as char character create day except fetch filter for from grant group having hour intersect into
+    isnull limit minute month notnull offset on order over overlaps precision returning second to union
+    varying where window with within without year
     """
 )
 

@@ -182,13 +182,13 @@ class _Check:
         if frame.commas and frame.worded and not frame.select:
             raise self._error(at)
 
-    def _wants_more(self, at: int) -> None:
+    def _wants_more(self, at: int, but: Sequence[str] = ()) -> None:
         following = self._tokens[at + 1]
         kind, value, _, _ = following
         if (
             kind is Kind.END
             or (kind is Kind.SYMBOL and value in _CLOSING)
-            or (kind is Kind.WORD and value in _CANNOT_START)
+            or (kind is Kind.WORD and value in _CANNOT_START and value not in but)
         ):
             raise self._error(at + 1)
 
@@ -232,6 +232,8 @@ class _Check:
                 and not closes_distinct_on(self._tokens, at - 1)
             ):
                 raise self._error(at + 1)
+        elif value == "variadic" and (frame.select or previous.key not in ("(", ",")):
+            raise self._error(at)
         elif value == "over" and previous.key == ")":
             after = self._tokens[at + 1]
             if (
@@ -244,6 +246,8 @@ class _Check:
             frame.select, frame.clause = True, 0
             if following == "as" or following in _SET_OPERATIONS:
                 raise self._error(at + 1)
+            if following == "distinct":
+                self._wants_more(at + 1, but=("on",))
         elif value == "values" and (previous.kind is Kind.END or previous.key in _BEFORE_VALUES):
             frame.values = True
             if following != "(":

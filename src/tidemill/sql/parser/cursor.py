@@ -249,6 +249,19 @@ class Cursor:
         token = self._tokens[at]
         return token if at < self._stop and token.kind is Kind.WORD else None
 
+    def find_behind_parenthesis(self, *words: str) -> tuple[int, Token] | None:
+        """The first of these words that stands behind a closing parenthesis, outside any, and its index;
+        without moving."""
+        start = self._at
+        try:
+            while (at := self.find(*words)) < self._stop and self._tokens[at].kind is Kind.WORD:
+                if self._tokens[at - 1].key == ")":
+                    return at, self._tokens[at]
+                self._at = at + 1
+            return None
+        finally:
+            self._at = start
+
     def cut(self, end: int) -> tuple[list[Token], int]:
         """The tokens up to index `end`, closed with END, and the index of the first; moves there."""
         start, self._at = self._at, end

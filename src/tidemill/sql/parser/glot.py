@@ -20,6 +20,7 @@ from sqlglot.tokenizer_core import TokenType
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.parser import clauses
 from tidemill.sql.parser.depth import MAX_NESTING, too_complex
+from tidemill.sql.parser.key_words import mark_names
 from tidemill.sql.parser.lower import lower
 from tidemill.sql.parser.tree import accept
 from tidemill.sql.tokens import Kind, Token, syntax_error
@@ -36,6 +37,7 @@ _NODES_AT_LEAST = 2000
 def parse_body(text: str, tokens: Sequence[Token], base: int) -> exp.Query | exp.Values:
     """The query that `tokens` (ending with END) spell; `base` is the index of the first among all tokens of
     `text`."""
+    tokens = mark_names(text, tokens, query=True)
     clauses.check(text, tokens)
     tree = _parse(text, lower(text, tokens, base), tokens, base)
     position = tokens[0].start + 1
@@ -46,6 +48,18 @@ def parse_body(text: str, tokens: Sequence[Token], base: int) -> exp.Query | exp
 
 def parse_list(text: str, tokens: Sequence[Token], base: int) -> list[exp.Expr]:
     """The items of a select list."""
+    return _items(text, mark_names(text, tokens, items=True), base)
+
+
+def parse_scalar(text: str, tokens: Sequence[Token], base: int) -> exp.Expr:
+    """One expression, without a label."""
+    items = _items(text, mark_names(text, tokens), base)
+    if len(items) != 1 or isinstance(items[0], exp.Alias | exp.Star):
+        raise syntax_error(text, tokens[0].start, tokens[0].end)
+    return items[0]
+
+
+def _items(text: str, tokens: Sequence[Token], base: int) -> list[exp.Expr]:
     if tokens[0].kind is Kind.END:
         raise syntax_error(text, tokens[0].start, tokens[0].end)
     clauses.check(text, tokens)
@@ -55,14 +69,6 @@ def parse_list(text: str, tokens: Sequence[Token], base: int) -> list[exp.Expr]:
     if not isinstance(tree, exp.Select) or any(v for k, v in tree.args.items() if k != "expressions"):
         raise syntax_error(text, tokens[0].start, tokens[0].end)
     return [cast(exp.Expr, e.pop()) for e in list(accept(tree, text, tokens[0].start + 1).expressions)]
-
-
-def parse_scalar(text: str, tokens: Sequence[Token], base: int) -> exp.Expr:
-    """One expression, without a label."""
-    items = parse_list(text, tokens, base)
-    if len(items) != 1 or isinstance(items[0], exp.Alias | exp.Star):
-        raise syntax_error(text, tokens[0].start, tokens[0].end)
-    return items[0]
 
 
 def _parse(text: str, lowered: list[GlotToken], tokens: Sequence[Token], base: int) -> exp.Expr:

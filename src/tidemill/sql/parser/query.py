@@ -34,8 +34,9 @@ def at_query(cursor: Cursor) -> bool:
 def query_alone(cursor: Cursor) -> Query:
     """A query that takes the whole statement; says what to do about WITH before a write."""
     if cursor.peek_any("with"):
-        write = cursor.find_word("insert", "update", "delete", "merge")
-        if write is not None:
+        found = _statement_behind_with(cursor)
+        if found is not None and found[1].value not in STARTS:
+            write = found[1]
             raise Unsupported(
                 f"WITH before {write.value.upper()} is not supported",
                 hint="Put the query itself into FROM, USING or WHERE.",
@@ -49,19 +50,24 @@ def query_alone(cursor: Cursor) -> Query:
 def with_before_insert(cursor: Cursor) -> exp.With | None:
     """WITH ... INSERT: what WITH holds, for the query that is inserted; moves behind INSERT. None, without
     moving, for anything else."""
-    write = cursor.find_word("insert", "update", "delete", "merge") if cursor.peek_any("with") else None
-    if write is None or write.value != "insert":
+    found = _statement_behind_with(cursor) if cursor.peek_any("with") else None
+    if found is None or found[1].value != "insert":
         return None
-    tokens, base = cursor.cut(cursor.find("insert"))
+    tokens, base = cursor.cut(found[0])
     end = tokens.pop()
     # A query of its own, for the grammar's sake.
     tail = [Token(Kind.WORD, "select", end.start, end.end), Token(Kind.NUMBER, "1", end.start, end.end)]
     tree = _body(cursor.text, [*tokens, *tail, end], base)
     cursor.expect("insert")
-    found = tree.args.get("with_")
-    if not isinstance(found, exp.With):
+    ctes = tree.args.get("with_")
+    if not isinstance(ctes, exp.With):
         raise cursor.error()
-    return found
+    return ctes
+
+
+def _statement_behind_with(cursor: Cursor) -> tuple[int, Token] | None:
+    """The word that begins what WITH belongs to, and its index."""
+    return cursor.find_behind_parenthesis("select", "values", "table", "insert", "update", "delete", "merge")
 
 
 def query_to_end(cursor: Cursor, *stops: str, allow_as_of: bool = True) -> Query:

@@ -32,7 +32,9 @@ def accept(tree: exp.Expr, text: str, position: int) -> exp.Expr:
             precedence.check(node)
             name = node.args.get("this")
             if isinstance(name, str) and name.startswith(PLAIN_CALL):
-                node.set("this", name.removeprefix(PLAIN_CALL))
+                plain = name.removeprefix(PLAIN_CALL)
+                quoted = exp.Identifier(this=plain, quoted=True) if plain in RESERVED else None
+                node.set("this", quoted or plain)
             if isinstance(node, exp.Func) and "start" in node.meta:
                 node.meta["function"] = _written(text[node.meta["start"] : node.meta["end"] + 1])
             if isinstance(node, exp.Identifier) and "start" in node.meta:

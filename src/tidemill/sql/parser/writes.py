@@ -31,7 +31,7 @@ def insert(cursor: Cursor, ctes: exp.With | None = None) -> Statement:
     alias = cursor.ident() if cursor.accept("as") else None
     columns: tuple[Ident, ...] = ()
     # INSERT INTO t (a, b) ... is a column list, INSERT INTO t (SELECT ...) a query.
-    if cursor.peek_symbol("(") and not _is_query(cursor.following):
+    if cursor.peek_symbol("(") and not _is_query(cursor):
         columns = cursor.idents_in_parentheses()
     if cursor.peek_any("overriding"):
         raise cursor.unsupported("OVERRIDING")
@@ -75,8 +75,11 @@ def _refuse_on_conflict(cursor: Cursor) -> None:
         )
 
 
-def _is_query(token: Token) -> bool:
+def _is_query(cursor: Cursor) -> bool:
     """Whether what follows an opening parenthesis is a query and not a list of names or values."""
+    token = cursor.following
+    if token[:2] == (Kind.WORD, "values") and not cursor.peek_symbol("(", ahead=2):
+        return False  # a column's name
     return (token.kind is Kind.WORD and token.value in STARTS) or token[:2] == (Kind.SYMBOL, "(")
 
 
@@ -138,7 +141,7 @@ def _assignments(cursor: Cursor) -> list[Assignment]:
     cursor.accept("row")
     if not cursor.peek_symbol("("):
         raise cursor.error()
-    if _is_query(cursor.following):
+    if _is_query(cursor):
         return [Assignment(columns, cursor.expression(",", "from", "where", "returning"))]
     cursor.expect_symbol("(")
     values = [value_or_default(cursor, ",")]

@@ -1,0 +1,243 @@
+"""Which key words of a query body are names where they stand, by PostgreSQL's rule.
+
+PostgreSQL puts each key word into a category (`sql.names`): reserved words name nothing but labels; the
+others name columns and tables, although some begin grammar of their own: `by`, `between`, `insert`,
+`values`, `rows`. A word is a name where an expression or a relation begins and the word's own grammar does
+not follow; behind FROM's relations it is an alias; at the end of an item of a select list any word but those
+of `AS_LABEL` is a label without AS.
+
+`glot` calls `mark_names` before all else that looks at the tokens. The result has the same tokens in the same
+places; those that are names have the kind of a quoted name, so that nothing behind takes them for grammar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.sql.names import AS_LABEL, NOT_A_FUNCTION, RESERVED, RESERVED_FUNCTION_OR_TYPE, words
+from tidemill.sql.tokens import Kind, Token, syntax_error
+
+# Words that are not reserved and that the grammar of queries, or sqlglot, knows.
+_GRAMMAR = words(
+    """
+    between by cube delete escape exists filter first groups if insert next operator ordinality over range
+    recursive rollup row rows unknown update values zone
+    """
+)
+_RESERVED = RESERVED | RESERVED_FUNCTION_OR_TYPE
+# Words that are labels only if we say so: others are taken for labels anyway.
+_LABELS = (_RESERVED | _GRAMMAR) - AS_LABEL
+# What is taken for a label and must not be: the grammar may want something else there.
+_NO_LABELS = AS_LABEL - _RESERVED
+# All others are names anyway.
+_KEY_WORDS = _RESERVED | _GRAMMAR | AS_LABEL
+_BRACKETS = frozenset("()[],")
+# Reserved words that are a value, or end one.
+_VALUES = words(
+    """
+    end null true false current_catalog current_date current_role current_schema current_time
+    current_timestamp current_user localtime localtimestamp session_user user isnull notnull
+    """
+)
+# Words of `_GRAMMAR` behind which, where they are grammar, an expression begins.
+_OPENS = words("between by escape groups over range recursive rows zone")
+# What follows the last item of a select list; GROUP and ORDER only with BY.
+_AFTER_LIST = words(
+    "from where group having window order limit offset fetch for union intersect except into returning"
+)
+_BEFORE_BY = words("group order partition")
+_FRAMES = words("rows range groups")
+_SET_OPERATIONS = words("union intersect except")
+# What ends FROM.
+_AFTER_FROM = words("where group having window order limit offset fetch for union intersect except returning")
+# The second words of types, by the first.
+_IN_TYPES = {
+    "precision": words("double"),
+    "varying": words("char character bit nchar"),
+    "char": words("national"),
+    "character": words("national"),
+}
+
+
+class _Level:
+    """One level of parentheses, or the body itself."""
+
+    __slots__ = ("cases", "fixed", "from_", "items", "relations", "window")
+
+    def __init__(self, items: bool = False, window: bool = False) -> None:
+        self.items = items  # in a select list
+        self.from_ = False  # in FROM ...
+        self.relations = False  # ... and there where relations stand, not in the condition of a JOIN
+        self.window = window  # the parentheses of a window's definition
+        self.fixed = False  # grammar without names to the end: a window's frame, FETCH FIRST
+        self.cases = 0  # CASEs that are open
+
+
+def mark_names(
+    text: str, tokens: Sequence[Token], *, items: bool = False, query: bool = False
+) -> list[Token]:
+    """`tokens`, which must end with END, with names marked. They are those of a `query`, of the `items` of a
+    select list, or of an expression. Raises where a word stands for a name or label that must not."""
+    return _Marking(text, tokens, items, query).run()
+
+
+class _Marking:
+    def __init__(self, text: str, tokens: Sequence[Token], items: bool, query: bool) -> None:
+        self._text = text
+        self._tokens = list(tokens)
+        self._levels = [_Level(items)]
+        self._query = query
+
+    def run(self) -> list[Token]:
+        for at, (kind, value, start, end) in enumerate(self._tokens):
+            if kind is Kind.SYMBOL:
+                if value in _BRACKETS:
+                    self._symbol(at, value)
+            elif kind is Kind.WORD and value in _KEY_WORDS:
+                if self._is_name(at, value):
+                    self._tokens[at] = Token(Kind.QUOTED, value, start, end)
+                else:
+                    self._word(at, value)
+        return self._tokens
+
+    def _symbol(self, at: int, value: str) -> None:
+        if value in ("(", "["):
+            before = self._tokens[at - 1].key if at else ""
+            level = self._levels[-1]
+            self._levels.append(_Level(window=before == "over" or (before == "as" and level.window)))
+        elif value in (")", "]"):
+            if len(self._levels) > 1:
+                self._levels.pop()
+        elif value == ",":
+            level = self._levels[-1]
+            level.relations = level.from_
+
+    def _word(self, at: int, value: str) -> None:
+        """A word of the grammar: where what follows stands."""
+        level = self._levels[-1]
+        following = self._tokens[at + 1].key
+        if value == "select":
+            self._levels[-1] = _Level(items=True)
+        elif value == "case":
+            level.cases += 1
+        elif value == "end":
+            level.cases = max(0, level.cases - 1)
+        elif value == "from" and level.items and self._before(at) != "distinct":
+            level.items, level.from_, level.relations = False, True, True
+        elif value == "join":
+            level.relations = level.from_
+        elif value in ("on", "using"):
+            level.relations = False
+        elif value in _AFTER_FROM and (value not in _BEFORE_BY or following == "by"):
+            level.items = level.from_ = level.relations = False
+            level.window = level.window or value == "window"
+            level.fixed = value == "fetch"
+        if value == "returning":
+            level.items = True
+        elif value in _FRAMES and level.window:
+            level.fixed = True
+
+    def _before(self, at: int) -> str:
+        return self._tokens[at - 1].key if at else ""
+
+    def _is_name(self, at: int, value: str) -> bool:
+        level = self._levels[-1]
+        if level.fixed:
+            return False
+        before = self._before(at)
+        if before == "." and self._tokens[at - 1].kind is Kind.SYMBOL:
+            return value in RESERVED
+        if before == "as" and (level.items or level.relations):
+            if level.relations and value in _RESERVED:
+                raise self._error(at)
+            return True
+        if self._ends_operand(at - 1):
+            return self._is_label(at, value, level)
+        return value in _GRAMMAR and self._begins_operand(at, value, before, level)
+
+    def _is_label(self, at: int, value: str, level: _Level) -> bool:
+        """Of the word behind an operand."""
+        if level.relations:
+            if value == "outer":
+                raise self._error(at)
+            if value == "tablesample" and not self._names(at + 1):
+                raise self._error(at + 1)
+            return value in _GRAMMAR
+        if not level.items or level.cases or (value not in _LABELS and value not in _NO_LABELS):
+            return False
+        if not self._ends_item(at + 1):
+            return False
+        if value in _LABELS:
+            return True
+        before = self._before(at)
+        if value in ("over", "filter", "within") and before == ")":
+            return False
+        if before not in _IN_TYPES.get(value, ()) and not self._is_interval(at):
+            raise self._error(at)
+        return False
+
+    def _is_interval(self, at: int) -> bool:
+        """Whether the word at `at` is a field of INTERVAL '1' DAY, or of a type."""
+        begin = at - 1 if self._tokens[at - 1].kind is Kind.STRING else at
+        return begin > 0 and self._tokens[begin - 1].key in ("interval", "to")
+
+    def _ends_item(self, at: int) -> bool:
+        """Whether the item of a select list ends before the token at `at`."""
+        kind, value, _, _ = self._tokens[at]
+        if kind is Kind.SYMBOL:
+            return value in (",", ")")
+        if kind is Kind.WORD and value in ("group", "order"):
+            return self._tokens[at + 1].key == "by"
+        return kind is Kind.END or (kind is Kind.WORD and value in _AFTER_LIST)
+
+    def _begins_operand(self, at: int, value: str, before: str, level: _Level) -> bool:
+        """Whether a word of the grammar is a name where an operand or a relation begins."""
+        following = self._tokens[at + 1]
+        called = following[:2] == (Kind.SYMBOL, "(")
+        if called and (value in NOT_A_FUNCTION or value in ("cube", "rollup", "operator", "if")):
+            return False
+        if following.kind is Kind.STRING:
+            return False
+        match value:
+            case "by":
+                return before not in _BEFORE_BY
+            case "values":
+                return (at > 0 or not self._query) and before not in _SET_OPERATIONS
+            case "unknown":
+                return before not in ("is", "not")
+            case "ordinality":
+                return before != "with" or not level.from_
+            case "recursive":
+                return before != "with" or called or following.key == "as"
+            case "between":
+                return before != "not" or not self._ends_operand(at - 2)
+            case "insert" | "update" | "delete" if before == "(":
+                # As in WITH x AS (INSERT INTO ...: an error of its own.
+                return following.kind is Kind.SYMBOL or following.kind is Kind.END
+            case "update":
+                return before != "for"
+            case "rows" if following.key == "from" and self._tokens[at + 2].key == "(":
+                return not level.relations
+            case "rows" | "range" | "groups" if level.window and before == "(":
+                return following.kind is Kind.SYMBOL
+            case _:
+                return True
+
+    def _ends_operand(self, at: int) -> bool:
+        """Whether an expression or relation can end with the token at `at`; -1 is the beginning."""
+        if at < 0:
+            return False
+        kind, value, _, _ = self._tokens[at]
+        if kind is Kind.SYMBOL:
+            return value in (")", "]")
+        if kind is not Kind.WORD:
+            return True
+        return value in _VALUES or (value not in _RESERVED and value not in _OPENS)
+
+    def _names(self, at: int) -> bool:
+        kind, value, _, _ = self._tokens[at]
+        return kind is Kind.QUOTED or (kind is Kind.WORD and value not in _RESERVED)
+
+    def _error(self, at: int) -> Exception:
+        token = self._tokens[at]
+        return syntax_error(self._text, token.start, token.end)
