@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 
 from tidemill.client.aio_driver import AsyncDriver
-from tidemill.client.assemble import Complete
 from tidemill.client.course import Course, News
-from tidemill.client.errors import ClientError, Closed
-from tidemill.client.frames import Batch, Changes, batches
+from tidemill.client.errors import Closed
+from tidemill.client.following import BatchQueue, CourseState
+from tidemill.client.frames import Batch, Changes
 from tidemill.client.live import LiveState
 
 
-class AsyncFollowing:
+class AsyncFollowing(CourseState[AsyncDriver]):
     """A course, driven by whoever asks for news: one task at a time."""
 
     def __init__(self, driver: AsyncDriver, course: Course) -> None:
-        self._driver = driver
-        self._course = course
-        self._steps = course.steps()
+        CourseState.__init__(self, driver, course)
         # Held while one asks for news; `close` does not wait for it.
         self._turn = asyncio.Lock()
-
-    @property
-    def reconnects(self) -> int:
-        """How often the connection was made again."""
-        return max(0, self._course.reconnects)
-
-    @property
-    def trouble(self) -> ClientError | None:
-        """Why there is no connection now; None while all is well."""
-        return self._driver.trouble
-
-    @property
-    def closed(self) -> bool:
-        return self._driver.closed
 
     async def close(self) -> None:
         """End it, from any task. Whoever waits for it is let go."""
@@ -71,22 +54,12 @@ class AsyncFollowing:
         self._steps.close()
 
 
-class AsyncSubscription(AsyncFollowing, AsyncIterator[Batch]):
+class AsyncSubscription(AsyncFollowing, BatchQueue, AsyncIterator[Batch]):
     """An iterator of complete times. Ends at UP TO, where the relation is constant, and by `close()`."""
 
     def __init__(self, driver: AsyncDriver, course: Course, *, progress: bool) -> None:
-        super().__init__(driver, course)
-        self._progress = progress
-        self._waiting: deque[Batch] = deque()
-        # Complete up to here, once what waits is given out.
-        self._after: int | None = None
-        self._time: int | None = None
-
-    @property
-    def time(self) -> int | None:
-        """Every change up to this time has been given out. To go on from there, in another process even:
-        `subscribe(..., snapshot=False, as_of=time)`."""
-        return self._time
+        AsyncFollowing.__init__(self, driver, course)
+        BatchQueue.__init__(self, progress=progress)
 
     async def __aenter__(self) -> AsyncSubscription:
         return self
@@ -98,13 +71,10 @@ class AsyncSubscription(AsyncFollowing, AsyncIterator[Batch]):
                 news = await self._news()
                 if news is None:
                     raise StopAsyncIteration
-                self._waiting.extend(batches(news, self._course.fields or (), progress=self._progress))
-                self._after = news.after
+                self._put(news, self._course)
             if self._driver.closed:
                 raise StopAsyncIteration
-            batch = self._waiting.popleft()
-            self._time = batch.time if self._waiting else self._after
-            return batch
+            return self._pop()
 
 
 class AsyncLiveTable(AsyncFollowing, LiveState):
@@ -128,8 +98,6 @@ class AsyncLiveTable(AsyncFollowing, LiveState):
         LiveState.__init__(self, key)
         self._on_snapshot = on_snapshot
         self._on_update = on_update
-        self._waiting: deque[Complete] = deque()
-        self._after: int | None = None
 
     async def __aenter__(self) -> AsyncLiveTable:
         return self
@@ -153,16 +121,9 @@ class AsyncLiveTable(AsyncFollowing, LiveState):
 
     async def _next(self) -> Changes | None:
         async with self._turn:
-            while True:
-                while self._waiting:
-                    changes = self.take(self._waiting.popleft(), self._course.fields or ())
-                    # A new snapshot of the same rows, after an outage: nothing happened.
-                    if len(changes) or changes.snapshot:
-                        return changes
-                if self._after is not None:
-                    self.advance(self._after)
+            while (changes := self._take_next(self._course.fields or ())) is None:
                 news = await self._news()
                 if news is None:
                     return None
-                self._waiting.extend(news.complete)
-                self._after = news.after
+                self._put(news)
+            return changes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.client.assemble import Complete
+from tidemill.client.course import News
 from tidemill.client.forms import Field, key_array, shown, unique
 from tidemill.client.frames import Changes, to_pandas, to_polars
 from tidemill.client.state import Counted, State
@@ -37,6 +39,9 @@ class LiveState:
         self._time: int | None = None
         # The table as it was shown last; None after a change.
         self._shown: pa.Table | None = None
+        # Complete times that are not taken yet, and what it is complete up to when they are.
+        self._waiting: deque[Complete] = deque()
+        self._after: int | None = None
 
     @property
     def time(self) -> int | None:
@@ -100,6 +105,21 @@ class LiveState:
             return found[0] if found else None
 
     # -- the feeder's
+
+    def _put(self, news: News) -> None:
+        self._waiting.extend(news.complete)
+        self._after = news.after
+
+    def _take_next(self, fields: Sequence[Field]) -> Changes | None:
+        """The next time at which something changed; None when all that was put is taken."""
+        while self._waiting:
+            changes = self.take(self._waiting.popleft(), fields)
+            # A new snapshot of the same rows, after an outage: nothing happened.
+            if len(changes) or changes.snapshot:
+                return changes
+        if self._after is not None:
+            self.advance(self._after)
+        return None
 
     def take(self, complete: Complete, fields: Sequence[Field]) -> Changes:
         """One complete time; `fields` begin with mz_diff."""

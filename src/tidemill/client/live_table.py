@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from tidemill.client.assemble import Complete
 from tidemill.client.course import Course
 from tidemill.client.driver import Driver
 from tidemill.client.frames import Changes
@@ -36,8 +34,6 @@ class LiveTable(Following, LiveState):
         LiveState.__init__(self, key)
         self._on_snapshot = on_snapshot
         self._on_update = on_update
-        self._waiting: deque[Complete] = deque()
-        self._after: int | None = None
         self._thread: threading.Thread | None = None
         # The first snapshot is there, or it ended before.
         self._begun = threading.Event()
@@ -99,17 +95,9 @@ class LiveTable(Following, LiveState):
 
     def _next(self) -> Changes | None:
         with self._turn:
-            while True:
-                while self._waiting:
-                    complete = self._waiting.popleft()
-                    changes = self.take(complete, self._course.fields or ())
-                    # A new snapshot of the same rows, after an outage: nothing happened.
-                    if len(changes) or changes.snapshot:
-                        return changes
-                if self._after is not None:
-                    self.advance(self._after)
+            while (changes := self._take_next(self._course.fields or ())) is None:
                 news = self._news()
                 if news is None:
                     return None
-                self._waiting.extend(news.complete)
-                self._after = news.after
+                self._put(news)
+            return changes
