@@ -8,9 +8,9 @@ export PYTHON
 # whatever starts Spark, a server process, an object store or Kafka.
 FULL := not chaos
 FAST := not chaos and not spark and not server and not s3 and not kafka
-# `make test` as three runs beside each other: what shares one Spark session, one broker, one object store; what starts
-# servers of its own; and what needs none of those.
-SHARING := spark or s3 or kafka
+# `make test` as four runs beside each other: what shares one Spark session and one object store; what shares one broker;
+# what starts servers of its own; and what needs none of those, which gets no second try.
+SHARING := spark or s3
 PYTEST_ARGS ?=
 LOCKED := pyproject.toml tools/setup.sh
 
@@ -34,7 +34,8 @@ demo: .venv/.stamp-run ## a server and a live auction house in the terminal; Ctr
 	@$(BIN)/tidemill demo
 
 test: lint ## lint and all tests but the long ones
-	tools/test.sh "$(FULL) and ($(SHARING))" "$(FULL) and server and not ($(SHARING))" "$(FAST)" -- $(PYTEST_ARGS)
+	tools/test.sh "$(FULL) and server and not ($(SHARING) or kafka)" "$(FULL) and kafka" "$(FULL) and ($(SHARING)) and not kafka" \
+	  --once "$(FAST)" -- $(PYTEST_ARGS)
 
 test-fast: .venv/.stamp-dev ## tests without Spark, servers, brokers and object stores: six minutes
 	$(BIN)/pytest -m "$(FAST)" $(PYTEST_ARGS)

@@ -1,24 +1,35 @@
 #!/bin/sh
-# The tests of `make test` as runs beside each other: `test.sh EXPRESSION... [-- pytest's arguments]`, each an expression
-# of markers. They often wait for what they started, so that two cores are enough for three. What the first run says is
-# shown at once, what the others say when all are done. The status is 0 when all went well.
+# The tests of `make test` as runs beside each other:
+#   test.sh EXPRESSION... [--once EXPRESSION...] [-- pytest's arguments]
+# Each expression of markers is one run. Tests often wait for the processes that they started, so that two cores are
+# enough for four runs. The output of the first run is shown at once, that of the others when all are done. The status
+# is 0 when all passed.
 #
-# Tests that fail, few of them, get a second try in new processes: over real brokers, browsers and servers a machine may
-# have been too busy. What passes only then is named at the end, and is a bug all the same: of the test or of the product.
+# A test over real brokers, browsers and servers may fail because the machine was too busy: if few fail, they get a second
+# try in new processes. What passes only then is listed at the end, and is a bug all the same. The runs after `--once` use
+# no such parts, and get no second try: a property that fails once has found something.
 set -u
 cd "$(dirname "$0")/.."
-# Sets come in the same order each time: what is said here depends on the code alone.
+# Sets come in the same order each time: the result depends on the code alone.
 export PYTHONHASHSEED=0
-# More than this are no accident.
+# More failures than this are no accident.
 few=3
-# Each run has a folder: its failures as pytest remembers them, what was said, its expression and its status.
+# The slowest tests, of all runs together, that are listed at the end.
+slowest=10
+# Each run has a folder: pytest's record of its failures, its output, its expression and its status.
 lanes=.pytest_cache/lanes
 rm -rf "$lanes"
 lane=0
+once=
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-  lane=$((lane + 1))
-  mkdir -p "$lanes/$lane"
-  printf '%s' "$1" >"$lanes/$lane/expression"
+  if [ "$1" = --once ]; then
+    once=1
+  else
+    lane=$((lane + 1))
+    mkdir -p "$lanes/$lane"
+    printf '%s' "$1" >"$lanes/$lane/expression"
+    [ -z "$once" ] || touch "$lanes/$lane/once"
+  fi
   shift
 done
 [ $# -eq 0 ] || shift
@@ -27,14 +38,15 @@ shaky=
 run() { # LANE [pytest's arguments]: its status is kept
   at=$lanes/$1
   shift
-  .venv/bin/pytest -m "$(cat "$at/expression")" -o cache_dir="$at" "$@"
+  .venv/bin/pytest -m "$(cat "$at/expression")" -o cache_dir="$at" --durations=$slowest --durations-min=1 "$@"
   echo $? >"$at/status"
 }
 
 again() { # LANE [pytest's arguments]: a second try of what failed, if that is little
   at=$lanes/$1
   failures=$at/v/cache/lastfailed
-  if [ "$(cat "$at/status")" -ne 1 ] || [ ! -e "$failures" ] || [ "$(grep -c ': true' "$failures")" -gt "$few" ]; then
+  if [ -e "$at/once" ] || [ "$(cat "$at/status")" -ne 1 ] || [ ! -e "$failures" ] ||
+    [ "$(grep -c ': true' "$failures")" -gt "$few" ]; then
     return
   fi
   shaky="$shaky$(sed -n 's/^ *"\(.*\)": true.*/  \1/p' "$failures")
@@ -50,14 +62,14 @@ trap 'kill $beside 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
 for at in "$lanes"/*; do
   lane=${at##*/}
-  [ "$lane" -ne 1 ] || continue
-  run "$lane" "$@" >"$at/said" 2>&1 &
+  [ "$lanes/1" != "$at" ] || continue
+  run "$lane" "$@" >"$at/output" 2>&1 &
   beside="$beside $!"
 done
-run 1 "$@"
+run 1 "$@" | tee "$lanes/1/output"
 wait
 for at in "$lanes"/*; do
-  [ ! -e "$at/said" ] || cat "$at/said"
+  [ "$lanes/1" = "$at" ] || cat "$at/output"
 done
 for at in "$lanes"/*; do
   again "${at##*/}" "$@"
@@ -69,5 +81,7 @@ for at in "$lanes"/*; do
   [ "$status" -eq 0 ] || [ "$status" -eq 5 ] || exit "$status"
   [ "$status" -eq 5 ] || worst=0
 done
+echo "The $slowest slowest:"
+cat "$lanes"/*/output | grep -E '^ *[0-9.]+s (call|setup|teardown) ' | sort -rn | head -n "$slowest"
 [ -z "$shaky" ] || printf 'PASSED ONLY AT THE SECOND TRY, to be looked into:\n%s' "$shaky"
 exit "$worst"

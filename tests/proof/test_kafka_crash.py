@@ -110,9 +110,8 @@ def test_a_kafka_source_is_killed_and_comes_back(world: World) -> None:
     world.create()
     world.ledger.start()
     world.server.kill9()
-    world.life("tick.bound", 3, "none")
-    world.life("tick.before_commit", 4, "broker")
     world.life("tick.task.written", 5, "none")
+    world.life("tick.before_commit", 4, "broker")
     world.life("tick.committed", 3, "cache")
     world.quiet()
     assert world.ledger.intents > 500

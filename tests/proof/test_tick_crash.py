@@ -104,13 +104,8 @@ def _rounds(server: ServerProcess, steps: list[tuple[str, int]]) -> dict[str, in
 
 @pytest.mark.timeout(3600)
 def test_killed_between_the_steps(server: ServerProcess) -> None:
-    steps = [
-        ("tick.bound", 4),
-        ("tick.before_commit", 5),
-        ("tick.task.written", 4),
-        ("tick.between_commits", 9),
-        ("tick.committed", 3),
-    ]
+    # The other steps are tried with a topic (`test_kafka_crash`), all of them in `make chaos`.
+    steps = [("tick.bound", 4), ("tick.before_commit", 5), ("tick.between_commits", 9)]
     done = _rounds(server, steps)
     assert all(records > 100 for records in done.values()), done
 
