@@ -26,7 +26,7 @@ from tidemill.decode.debezium.json_changes import bare_keys
 from tidemill.decode.debezium.narrow_schema import narrowed
 from tidemill.decode.debezium.placeholders import PLACEHOLDER, filled
 from tidemill.decode.json import JsonDecoder
-from tidemill.sources.kafka.layout import plan
+from tidemill.sources.kafka.envelopes import plan
 from tidemill.sources.kafka.messages import Messages, Rows
 from tidemill.types.json import canonical_json
 

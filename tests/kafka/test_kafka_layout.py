@@ -11,7 +11,8 @@ import pytest
 from kafka.kafka_decoders import spec
 from tidemill.errors import TidemillError
 from tidemill.sources.contract import Output
-from tidemill.sources.kafka.layout import HEADERS, INLINE_ERROR, Envelope, order_of, plan
+from tidemill.sources.kafka.envelopes import ENVELOPES, plan
+from tidemill.sources.kafka.layout import HEADERS, INLINE_ERROR, order_of
 from tidemill.types.model import (
     BYTEA,
     INT4,
@@ -134,7 +135,7 @@ def test_debezium_in_json_has_the_key_and_after() -> None:
     data = (Column("data", JSONB, nullable=False),)
     layout = plan(spec("debezium upsert", key="json", value="json"), data, data)
     assert columns(layout.output) == [("key", JSONB), ("data", JSONB)]
-    assert layout.envelope is Envelope.DEBEZIUM_UPSERT and layout.output.key == ("key", "mz_key")
+    assert layout.envelope is ENVELOPES["debezium upsert"] and layout.output.key == ("key", "mz_key")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from kafka.test_kafka_debezium import Writers, captured, latest, told
 from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoder
 from tidemill.decode.json import JsonDecoder
-from tidemill.sources.kafka.layout import plan
+from tidemill.sources.kafka.envelopes import plan
 from tidemill.sources.kafka.messages import Messages, Rows
 
 Record = tuple[bytes | None, bytes | None]

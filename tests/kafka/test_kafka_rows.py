@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kafka.kafka_decoders import BAD, Numbers, OneColumn, spec
 from tidemill.decode.contract import Decoder, with_original
 from tidemill.sources.kafka.columns import headers_column
-from tidemill.sources.kafka.layout import plan
+from tidemill.sources.kafka.envelopes import plan
 from tidemill.sources.kafka.messages import MAX_TIMESTAMP_MS, Messages, Rows
 from tidemill.types.arrow import error_parts
 

@@ -1,15 +1,16 @@
-"""Shards that stand beside a relation's own: what ENVELOPE MATERIALIZE must remember (CDCv2).
+"""Shards that stand beside a relation's own: what its envelope must remember. `SIDECARS` has the envelopes.
 
-Updates wait in the stash until their times are complete; the tally has the frontiers, and what was said and
-counted of the times that are not. Where the rows keep the stream's times, the clock has ours: an empty shard
-whose upper says which bindings are done. They come and go with their relation and are read by nobody but its
-ticks (`ingest.recovery`). Their names and columns follow from the relation's, so the catalog keeps nothing of
-them.
+Of ENVELOPE MATERIALIZE (CDCv2): updates wait in the stash until their times are complete; the tally has the
+frontiers, and what was said and counted of the times that are not. Where the rows keep the stream's times,
+the clock has ours: an empty shard whose upper says which bindings are done. They come and go with their
+relation and are read by nobody but its ticks (`ingest.recovery`). Their names and columns follow from the
+relation's, so the catalog keeps nothing of them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
 
@@ -63,3 +64,23 @@ def stash_desc(desc: RelationDesc, kind: int = 0) -> RelationDesc:
     times = [Column(name, INT8, nullable=False) for name in time_names(kind)]
     origin = [Column(PARTITION, TEXT, nullable=False), Column(OFFSET, INT8, nullable=False)]
     return RelationDesc((*data, *times, Column(DIFF, INT8, nullable=False), *origin))
+
+
+def _materialize(
+    shard: str, desc: RelationDesc, definition: str | None, timeline: str | None
+) -> list[tuple[str, RelationDesc]]:
+    clock = [] if timeline is None else [(clock_id(shard), CLOCK_DESC)]
+    return [(stash_id(shard), stash_desc(desc, kind_of(definition))), (tally_id(shard), TALLY_DESC), *clock]
+
+
+# By the envelope, as the catalog names it: the shards beside that of a relation, and their columns.
+SIDECARS: dict[
+    str, Callable[[str, RelationDesc, str | None, str | None], Sequence[tuple[str, RelationDesc]]]
+] = {MATERIALIZE: _materialize}
+
+
+def sidecars_of(
+    envelope: str | None, shard: str, desc: RelationDesc, definition: str | None, timeline: str | None
+) -> Sequence[tuple[str, RelationDesc]]:
+    make = SIDECARS.get(envelope or "")
+    return () if make is None else make(shard, desc, definition, timeline)

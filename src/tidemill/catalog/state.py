@@ -423,14 +423,7 @@ def _perhaps(kind: str, close: str | None) -> str | None:
 
 
 def _sidecars(item: Source | SourceTable, shard: str, desc: RelationDesc) -> list[Collection]:
-    """What a CDCv2 relation must remember beside its rows."""
-    if item.envelope != sidecars.MATERIALIZE:
-        return []
-    kind = sidecars.kind_of(item.definition)
-    found = [
-        Collection(sidecars.stash_id(shard), item, sidecars.stash_desc(desc, kind)),
-        Collection(sidecars.tally_id(shard), item, sidecars.TALLY_DESC),
-    ]
-    if isinstance(item, Source) and item.timeline is not None:
-        found.append(Collection(sidecars.clock_id(shard), item, sidecars.CLOCK_DESC))
-    return found
+    """What its envelope must remember beside the rows."""
+    timeline = item.timeline if isinstance(item, Source) else None
+    found = sidecars.sidecars_of(item.envelope, shard, desc, item.definition, timeline)
+    return [Collection(name, item, columns) for name, columns in found]

@@ -11,7 +11,7 @@ def messages_sql(said: ast.Messages) -> list[str]:
     return [
         _formats(said.key, said.value),
         f"INCLUDE {', '.join(map(_include, said.include))}" if said.include else "",
-        f"ENVELOPE {_envelope(said.envelope)}" if said.envelope else "",
+        f"ENVELOPE {said.envelope.to_sql()}" if said.envelope else "",
         _on_error(said.on_error),
     ]
 
@@ -69,17 +69,6 @@ def _include(include: ast.Include) -> str:
     if include.header is not None:
         return f"HEADER {quote_literal(include.header)} AS {include.alias}{' BYTES' if include.raw else ''}"
     return f"{include.what} AS {include.alias}" if include.alias else include.what
-
-
-def _envelope(envelope: ast.Envelope) -> str:
-    clauses: list[str] = []
-    if envelope.order_by:
-        clauses.append(f"ORDER BY ({', '.join(map(str, envelope.order_by))})")
-    if envelope.inline_errors is not None:
-        clauses.append(f"VALUE DECODING ERRORS = (INLINE AS {envelope.inline_errors})")
-    if envelope.components is not None:
-        clauses.append(f"TIME COMPONENTS {envelope.components}")
-    return f"{envelope.kind} ({', '.join(clauses)})" if clauses else envelope.kind
 
 
 def _on_error(on_error: ast.OnError | None) -> str:

@@ -17,7 +17,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip, transact
 from tidemill.engine.ddl.upstreams import TABLES, Context, Described, describe
-from tidemill.engine.ddl.upstreams.messages import ORDER_BY_PARAMETER
+from tidemill.engine.ddl.upstreams.envelopes import ORDER_BY_PARAMETER
 from tidemill.engine.read.show import system_value
 from tidemill.engine.session.durations import history_ms, interval_ms
 from tidemill.engine.session.plan import Action, Plan
@@ -36,6 +36,7 @@ from tidemill.sources.contract import Output
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka.dead_letters import DESC
 from tidemill.sql import ast
+from tidemill.sql.parser.envelopes.materialize import Materialize
 from tidemill.sql.render import to_sql
 from tidemill.types.model import RelationDesc
 
@@ -100,7 +101,7 @@ def _check_timeline(statement: ast.CreateSource) -> None:
         return
     if not statement.timeline.strip():
         raise SyntaxError_("a timeline needs a name", position=statement.name.offset + 1)
-    if envelope is None or envelope.kind != "MATERIALIZE":
+    if not isinstance(envelope, Materialize):
         raise Unsupported(
             "WITH (TIMELINE ...) needs ENVELOPE MATERIALIZE",
             detail="Only the updates of a CDCv2 stream have times that could be kept.",

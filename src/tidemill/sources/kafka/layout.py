@@ -1,7 +1,8 @@
 """Which columns a topic gives: from formats, INCLUDE and ENVELOPE to a relation.
 
-Pure. Called by the engine when a source or table is created (here what cannot be is refused, in the words
-that clients match) and when it is opened. The same definition gives the same layout in every version.
+Pure. `envelopes.plan` makes the layout of an output with what is here, when it is created (what cannot be is
+refused, in the words that clients match) and when it is opened. The same definition gives the same layout in
+every version.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from tidemill.decode.debezium.avro_changes import MISSING_AFTER
-from tidemill.errors import DatatypeMismatch, DuplicateObject, SyntaxError_, TidemillError, UndefinedObject
+import pyarrow as pa
+
+from tidemill.decode.contract import Decoder
+from tidemill.decode.record_values import PlainValues, ValueReader
+from tidemill.errors import DuplicateObject, SyntaxError_, TidemillError, UndefinedObject
 from tidemill.sources.contract import KEY_SLOT_COLUMN, Gauge, Output
 from tidemill.types.model import (
     BYTEA,
@@ -23,7 +26,6 @@ from tidemill.types.model import (
     TIMESTAMP,
     UINT8,
     Column,
-    Kind,
     RelationDesc,
     list_,
     record,
@@ -41,13 +43,6 @@ INLINE_ERROR = record(Column("description", TEXT))
 _METADATA = {"partition": INT4, "offset": UINT8, "timestamp": TIMESTAMP, "headers": HEADERS}
 # Formats of one value without a name; in place of a key it is called `key`.
 _NAMELESS = {"json", "text", "bytes"}
-
-
-class Envelope(Enum):
-    NONE = "none"
-    UPSERT = "upsert"
-    DEBEZIUM_UPSERT = "debezium upsert"
-    MATERIALIZE = "materialize"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +87,55 @@ class Layout:
     order: tuple[str, ...]
 
 
-def plan(
-    spec: Mapping[str, Any], key_columns: Sequence[Column] | None, value_columns: Sequence[Column]
-) -> Layout:
-    """The layout of an output, as the definition describes it (`name`, `key`, `value`, `include`,
-    `envelope`); the columns are those of its decoders. Raises what is wrong with it."""
-    include = [Include.of(item) for item in spec.get("include") or ()]
-    envelope = Envelope(spec["envelope"]["kind"])
-    _check(spec, include, envelope)
-    if envelope is Envelope.DEBEZIUM_UPSERT and spec["value"]["format"] == "avro":
-        return _debezium(spec, key_columns or (), value_columns, include)
-    return _plain(spec, key_columns or (), value_columns, include, envelope)
+class Envelope:
+    """What the records of an output mean. A kind is one file of `envelopes`; what it says nothing else about
+    is as for UPSERT."""
+
+    # As definitions and the catalog have it; in SQL it is upper case.
+    name: ClassVar[str]
+    # A record replaces the row of its key. Else each record is a row.
+    keyed: ClassVar[bool] = True
+
+    def check(self, spec: Mapping[str, Any], include: Sequence[Include]) -> None:
+        """Raises what does not go together, whatever the columns are."""
+        if self.keyed and spec["key"] is None:
+            raise SyntaxError_(
+                f"ENVELOPE {self.name.upper()} requires that KEY FORMAT be specified",
+                hint="Write KEY FORMAT ... VALUE FORMAT ... in place of FORMAT ....",
+            )
+
+    def layout(
+        self,
+        spec: Mapping[str, Any],
+        key_columns: Sequence[Column],
+        value_columns: Sequence[Column],
+        include: Sequence[Include],
+    ) -> Layout:
+        """The key's columns, the error's, the value's, the metadata. Raises what is wrong with them."""
+        return plain_layout(self, spec, key_columns, value_columns, include)
+
+    def value_format(self, form: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The format that values are decoded with."""
+        return form
+
+    def bare_keys(self, keys: pa.Array) -> pa.Array:
+        """Keys as their format has them."""
+        return keys
+
+    def values(self, decoder: Decoder, *, json_value: bool) -> ValueReader:
+        """What reads values, in the tasks."""
+        return PlainValues(decoder)
 
 
-def _plain(
+def plain_layout(
+    envelope: Envelope,
     spec: Mapping[str, Any],
     key_columns: Sequence[Column],
     value_columns: Sequence[Column],
     include: Sequence[Include],
-    envelope: Envelope,
 ) -> Layout:
     asked = [item for item in include if item.what == "key"]
-    keyed = envelope is not Envelope.NONE
+    keyed = envelope.keyed
     keys: list[Column] = []
     packed = False
     if keyed or asked:
@@ -133,7 +155,7 @@ def _plain(
     first = len(keys) + len(errors)
     order = tuple(spec["envelope"].get("order_by") or ())
     return Layout(
-        output=_output(spec["name"], columns, [column.name for column in keys] if keyed else None, order),
+        output=output_from(spec["name"], columns, [column.name for column in keys] if keyed else None, order),
         envelope=envelope,
         key_at=tuple(range(len(keys))),
         key_record=packed,
@@ -144,46 +166,9 @@ def _plain(
     )
 
 
-def _debezium(
-    spec: Mapping[str, Any],
-    key_columns: Sequence[Column],
-    value_columns: Sequence[Column],
-    include: Sequence[Include],
-) -> Layout:
-    """The fields of `after`; the key's columns are among them, in any order."""
-    after = next((column for column in value_columns if column.name == "after"), None)
-    if after is None or after.type.kind is not Kind.RECORD:
-        raise DatatypeMismatch(
-            MISSING_AFTER,
-            hint="ENVELOPE DEBEZIUM UPSERT reads what Debezium writes without the transformation "
-            "ExtractNewRecordState. For its result there is ENVELOPE UPSERT.",
-        )
-    values = list(after.type.fields)
-    names = [column.name for column in values]
-    for column in key_columns:
-        if column.name not in names:
-            raise UndefinedObject(f"Value schema missing primary key column: {column.name}", sqlstate="42703")
-        found = values[names.index(column.name)].type
-        if found != column.type:
-            raise DatatypeMismatch(
-                f'column "{column.name}" is {column.type} in the key and {found} in the value',
-                hint="Both schemas must be of one table at one time.",
-            )
-    columns = [*values, *(item.column for item in include)]
-    key_at = tuple(names.index(column.name) for column in key_columns)
-    return Layout(
-        output=_output(spec["name"], columns, [column.name for column in key_columns], ()),
-        envelope=Envelope.DEBEZIUM_UPSERT,
-        key_at=key_at,
-        key_record=False,
-        error_at=None,
-        value_at=tuple(None if at in key_at else at for at in range(len(values))),
-        metadata=tuple(include),
-        order=(),
-    )
-
-
-def _output(name: str, columns: Sequence[Column], key: Sequence[str] | None, order: Sequence[str]) -> Output:
+def output_from(
+    name: str, columns: Sequence[Column], key: Sequence[str] | None, order: Sequence[str]
+) -> Output:
     names = [column.name for column in columns]
     for at, column in enumerate(names):
         if column in names[:at]:
@@ -220,26 +205,6 @@ def nameless(form: Mapping[str, Any]) -> bool:
         branches = [branch for branch in cast("list[Any]", schema) if branch != "null"]
         schema = branches[0] if len(branches) == 1 else None
     return not (isinstance(schema, dict) and cast("dict[str, Any]", schema).get("type") == "record")
-
-
-def _check(spec: Mapping[str, Any], include: Sequence[Include], envelope: Envelope) -> None:
-    """What does not go together, whatever the columns are."""
-    asked = any(item.what == "key" for item in include)
-    if envelope is Envelope.DEBEZIUM_UPSERT and spec["value"]["format"] not in ("avro", "json"):
-        raise SyntaxError_(
-            "ENVELOPE DEBEZIUM requires that VALUE FORMAT is set to AVRO",
-            hint="VALUE FORMAT JSON will do as well.",
-        )
-    if envelope is not Envelope.NONE and spec["key"] is None:
-        name = envelope.value.upper()
-        raise SyntaxError_(
-            f"ENVELOPE {name} requires that KEY FORMAT be specified",
-            hint="Write KEY FORMAT ... VALUE FORMAT ... in place of FORMAT ....",
-        )
-    if envelope is Envelope.DEBEZIUM_UPSERT and asked:
-        raise SyntaxError_("Cannot use INCLUDE KEY with ENVELOPE DEBEZIUM: Debezium values include all keys.")
-    if asked and spec["key"] is None:
-        raise SyntaxError_("INCLUDE KEY requires specifying KEY FORMAT .. VALUE FORMAT, got bare FORMAT")
 
 
 def order_of(names: Sequence[str], include: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -21,9 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import Decoded, Decoder, legible, shortened, with_original
-from tidemill.decode.debezium.avro_changes import AvroChanges
-from tidemill.decode.debezium.json_changes import JsonChanges, bare_keys
-from tidemill.decode.record_values import PlainValues, ValueReader, Values
+from tidemill.decode.record_values import Values
 from tidemill.errors import Internal
 from tidemill.sources.contract import (
     KEY_SLOT_COLUMN,
@@ -33,7 +31,7 @@ from tidemill.sources.contract import (
     UNAVAILABLE_COLUMN,
 )
 from tidemill.sources.kafka.headers import header_column
-from tidemill.sources.kafka.layout import HEADERS, Envelope, Include, Layout
+from tidemill.sources.kafka.layout import HEADERS, Include, Layout
 from tidemill.types import wide
 from tidemill.types.arrow import ERROR_COLUMN, arrow_type, storage_schema
 from tidemill.types.columns import valid_mask
@@ -102,19 +100,16 @@ class Rows:
     def __init__(self, layout: Layout, key: Decoder | None, value: Decoder, *, json_value: bool) -> None:
         self._layout = layout
         self._key = key
-        self._unwrap = layout.envelope is Envelope.DEBEZIUM_UPSERT
-        self._values = _value_reader(layout, value, json_value=json_value)
+        self._values = layout.envelope.values(value, json_value=json_value)
         self._schema = pa.schema([f.with_nullable(True) for f in storage_schema(layout.output.desc)])
 
     def make(self, messages: Messages) -> pa.RecordBatch:
         """The rows, in the order of their records: one of each of those that `speaking` gives."""
-        if self._layout.envelope is Envelope.NONE:
-            return self._appended(messages)
-        return self._upserted(messages)
+        return self._upserted(messages) if self._layout.envelope.keyed else self._appended(messages)
 
     def speaking(self, messages: Messages) -> Messages:
         """Those that become rows: under ENVELOPE NONE a record without key and value says nothing."""
-        if self._layout.envelope is not Envelope.NONE:
+        if self._layout.envelope.keyed:
             return messages
         return messages.where(valid_mask(messages.keys) | valid_mask(messages.values))
 
@@ -122,7 +117,7 @@ class Rows:
         """No rows."""
         return self.make(no_messages())
 
-    # -- ENVELOPE NONE
+    # -- envelopes without keys
 
     def _appended(self, messages: Messages) -> pa.RecordBatch:
         """Every record is a row, but those that say nothing."""
@@ -142,7 +137,7 @@ class Rows:
         schema = self._schema.append(pa.field(ERROR_COLUMN, pa.string()))
         return pa.RecordBatch.from_arrays([*columns, texts], schema=schema)
 
-    # -- UPSERT, DEBEZIUM UPSERT
+    # -- envelopes with keys
 
     def _upserted(self, messages: Messages) -> pa.RecordBatch:
         values = self._values.read(messages.values)
@@ -233,7 +228,7 @@ class Rows:
     def _decoded_keys(self, keys: pa.Array) -> Decoded:
         if self._key is None:
             return Decoded((), None)
-        return self._key.decode(bare_keys(keys) if self._unwrap else keys)
+        return self._key.decode(self._layout.envelope.bare_keys(keys))
 
     def _row(
         self,
@@ -281,12 +276,6 @@ def _lists(marks: dict[int, np.ndarray], count: int) -> pa.Array:
     np.cumsum(matrix.sum(axis=1), out=ends[1:])
     chosen = np.broadcast_to(np.array(numbers, np.int32), matrix.shape)[matrix]
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(chosen, pa.int32())).cast(UNAVAILABLE_TYPE)
-
-
-def _value_reader(layout: Layout, decoder: Decoder, *, json_value: bool) -> ValueReader:
-    if layout.envelope is not Envelope.DEBEZIUM_UPSERT:
-        return PlainValues(decoder)
-    return JsonChanges(decoder) if json_value else AvroChanges(decoder)
 
 
 def _metadata_column(item: Include, messages: Messages) -> pa.Array:

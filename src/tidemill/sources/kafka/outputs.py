@@ -14,13 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.decode.contract import Decoder, legible
-from tidemill.decode.debezium.narrow_schema import narrowed
 from tidemill.decode.formats import open_decoder
 from tidemill.sources.contract import Output
 from tidemill.sources.kafka.consume import Wanted
 from tidemill.sources.kafka.dead_letters import ASIDE, TWIN, dead_letters, twin_output, without_errors
-from tidemill.sources.kafka.layout import Envelope, Layout, plan
+from tidemill.sources.kafka.envelopes import envelope_of, plan
+from tidemill.sources.kafka.layout import Layout
 from tidemill.sources.kafka.messages import Messages, Rows, no_messages
 from tidemill.sources.stream_rows import StreamRows, stream_output
 
@@ -68,7 +69,7 @@ class Opened:
 
 def is_stream(spec: Mapping[str, Any]) -> bool:
     """Whether its records are statements of a CDCv2 stream."""
-    return spec["envelope"]["kind"] == Envelope.MATERIALIZE.value
+    return spec["envelope"]["kind"] == MATERIALIZE
 
 
 def words(topic: str) -> tuple[str, str]:
@@ -110,7 +111,5 @@ def _opened(spec: Mapping[str, Any]) -> Opened:
 
 
 def _decoders(spec: Mapping[str, Any]) -> tuple[Decoder | None, Decoder]:
-    value = spec["value"]
-    if spec["envelope"]["kind"] == Envelope.DEBEZIUM_UPSERT.value:
-        value = narrowed(value)
+    value = envelope_of(spec).value_format(spec["value"])
     return None if spec["key"] is None else open_decoder(spec["key"]), open_decoder(value)

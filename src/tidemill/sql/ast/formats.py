@@ -3,8 +3,9 @@ table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from tidemill.sql.ast.base import Ident, Name, offset_field
 
@@ -94,16 +95,20 @@ class Include:
     offset: int = offset_field()
 
 
-@dataclass(frozen=True, slots=True)
 class Envelope:
-    """ENVELOPE kind [(ORDER BY (columns)), VALUE DECODING ERRORS = (INLINE AS column))], or MATERIALIZE
-    [(TIME COMPONENTS n)]."""
+    """ENVELOPE and what follows. A kind is one dataclass, beside its parser (`parser.envelopes`)."""
 
-    kind: str  # NONE, UPSERT, DEBEZIUM UPSERT or MATERIALIZE
-    order_by: tuple[Ident, ...] = ()
-    inline_errors: Ident | None = None  # the column that value errors go to
-    components: int | None = None  # of how many numbers the stream's times are products
-    offset: int = offset_field()
+    __slots__ = ()
+    kind: ClassVar[str]  # the words behind ENVELOPE, upper case
+    offset: int
+
+    @property
+    def options(self) -> Sequence[str]:
+        """What stands in the parentheses behind it, as text."""
+        return ()
+
+    def to_sql(self) -> str:
+        return f"{self.kind} ({', '.join(self.options)})" if self.options else self.kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.errors import SyntaxError_
 from tidemill.sql.ast import (
     AvroRegistry,
     AvroSchema,
     Csv,
-    Envelope,
     Format,
     Ident,
     Include,
@@ -23,6 +22,7 @@ from tidemill.sql.ast import (
     Strategy,
 )
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.envelopes import envelope
 from tidemill.sql.parser.named_options import accept_option, boolean, nearest
 from tidemill.sql.tokens import Kind
 
@@ -51,22 +51,7 @@ _INCLUDES_HINT = (
 )
 _INCLUDE_MORE = "Between what is included stand commas; AS name calls a column something else."
 _HEADER = "A header's column needs a name: write INCLUDE HEADER '...' AS name."
-_ENVELOPES = ("NONE", "UPSERT", "DEBEZIUM UPSERT", "MATERIALIZE")
-_ENVELOPES_HINT = (
-    "Use ENVELOPE NONE, ENVELOPE UPSERT, ENVELOPE DEBEZIUM UPSERT or ENVELOPE MATERIALIZE (CDCv2)."
-)
-_MATERIALIZE_HINT = (
-    "Write ENVELOPE MATERIALIZE, or ENVELOPE MATERIALIZE (TIME COMPONENTS 2) where times are pairs."
-)
-_UPSERT_HINT = (
-    "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE)."
-)
-_NO_PARENTHESES = "Only ENVELOPE UPSERT takes ORDER BY and VALUE DECODING ERRORS, in parentheses."
-_ORDER = "Write ORDER BY (column, ...), with columns that are included: TIMESTAMP, OFFSET."
-_INLINE = "Write VALUE DECODING ERRORS = (INLINE), or (INLINE AS name)."
 _ON_ERROR = "Write ON ERROR FAIL, or ON ERROR DEAD LETTER INTO name."
-# What the column of inlined errors is called unless it is said.
-_ERROR_COLUMN = "error"
 
 
 def messages(cursor: Cursor) -> Messages:
@@ -90,7 +75,7 @@ def messages(cursor: Cursor) -> Messages:
         elif clause == "ON ERROR":
             said = replace(said, on_error=_on_error(cursor))
         else:
-            said = replace(said, envelope=_envelope(cursor))
+            said = replace(said, envelope=envelope(cursor))
     return said
 
 
@@ -249,117 +234,6 @@ def _include(cursor: Cursor) -> Include:
     name = cursor.token.value.upper()
     known = [*(what.upper() for what in _INCLUDES), "HEADER"]
     raise cursor.unsupported(f"INCLUDE {name}", hint=nearest(name, known, _INCLUDES_HINT))
-
-
-# -- ENVELOPE
-
-
-def _envelope(cursor: Cursor) -> Envelope:
-    cursor.expect("envelope")
-    offset = cursor.offset
-    if cursor.accept("none"):
-        return _bare(cursor, Envelope("NONE", offset=offset))
-    if cursor.accept("materialize"):
-        return Envelope("MATERIALIZE", components=_components(cursor), offset=offset)
-    if cursor.accept("debezium", "upsert"):
-        return _bare(cursor, Envelope("DEBEZIUM UPSERT", offset=offset))
-    if cursor.accept("upsert"):
-        envelope = Envelope("UPSERT", offset=offset)
-        while cursor.accept_symbol("("):
-            envelope = _upsert_clause(cursor, envelope)
-            while cursor.accept_symbol(","):
-                envelope = _upsert_clause(cursor, envelope)
-            cursor.expect_symbol(")", _UPSERT_HINT)
-        if cursor.peek_any("order") or cursor.peek_words("value", "decoding"):
-            raise cursor.error(_UPSERT_HINT)
-        return envelope
-    raise _unknown_envelope(cursor)
-
-
-def _bare(cursor: Cursor, envelope: Envelope) -> Envelope:
-    if cursor.peek_symbol("("):
-        raise cursor.error(_NO_PARENTHESES)
-    return envelope
-
-
-def _components(cursor: Cursor) -> int | None:
-    """[(TIME COMPONENTS [=] n)]"""
-    if not cursor.accept_symbol("("):
-        return None
-    cursor.expect("time", "components", hint=_MATERIALIZE_HINT)
-    cursor.accept_symbol("=")
-    found = cursor.integer(_MATERIALIZE_HINT)
-    cursor.expect_symbol(")", _MATERIALIZE_HINT)
-    return found
-
-
-def _unknown_envelope(cursor: Cursor) -> TidemillError:
-    if cursor.token.kind is not Kind.WORD:
-        return cursor.error(_ENVELOPES_HINT)
-    name, position = cursor.token.value.upper(), cursor.offset + 1
-    if cursor.peek_any("debezium"):
-        return Unsupported(f"ENVELOPE {name} is not supported yet", hint=_ENVELOPES_HINT, position=position)
-    hint = nearest(name, _ENVELOPES, _ENVELOPES_HINT)
-    return SyntaxError_(f"unknown envelope: {name}", hint=hint, position=position)
-
-
-def _upsert_clause(cursor: Cursor, envelope: Envelope) -> Envelope:
-    position = cursor.offset + 1
-    if cursor.accept("order", "by"):
-        if envelope.order_by:
-            raise SyntaxError_("ORDER BY specified more than once", position=position)
-        return replace(envelope, order_by=_order_by(cursor))
-    if cursor.accept("value", "decoding", "errors"):
-        if envelope.inline_errors is not None:
-            raise SyntaxError_("VALUE DECODING ERRORS specified more than once", position=position)
-        return replace(envelope, inline_errors=_inline(cursor))
-    raise cursor.error(_UPSERT_HINT)
-
-
-def _order_by(cursor: Cursor) -> tuple[Ident, ...]:
-    """(column [ASC], ...) [ASC]. The columns are often called as key words are: TIMESTAMP, OFFSET."""
-    if not cursor.accept_symbol("("):
-        raise SyntaxError_(
-            "the columns of ENVELOPE UPSERT (ORDER BY ...) must stand in parentheses",
-            hint="Write ENVELOPE UPSERT (ORDER BY (TIMESTAMP, OFFSET)).",
-            position=cursor.offset + 1,
-        )
-    found = [_order_column(cursor)]
-    while cursor.accept_symbol(","):
-        found.append(_order_column(cursor))
-    cursor.expect_symbol(")", _ORDER)
-    _ascending(cursor)
-    return tuple(found)
-
-
-def _order_column(cursor: Cursor) -> Ident:
-    offset = cursor.offset
-    if cursor.token.kind not in (Kind.WORD, Kind.QUOTED):
-        raise cursor.error(_ORDER)
-    column = Ident(cursor.word(), offset)
-    _ascending(cursor)
-    return column
-
-
-def _ascending(cursor: Cursor) -> None:
-    if cursor.peek_any("desc"):
-        raise SyntaxError_(
-            "ENVELOPE UPSERT (ORDER BY ...) is always ascending: DESC is not possible",
-            hint="Leave DESC out: the record that is greatest by the columns wins.",
-            position=cursor.offset + 1,
-        )
-    cursor.accept("asc")
-
-
-def _inline(cursor: Cursor) -> Ident:
-    """[=] [(] INLINE [AS name] [)]"""
-    cursor.accept_symbol("=")
-    closed = cursor.accept_symbol("(")
-    cursor.expect("inline", hint=_INLINE)
-    column = cursor.ident() if cursor.accept("as") else Ident(_ERROR_COLUMN, cursor.offset)
-    if closed:
-        cursor.expect_symbol(")", _INLINE)
-    return column
 
 
 # -- ON ERROR

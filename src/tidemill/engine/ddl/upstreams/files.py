@@ -32,6 +32,7 @@ from tidemill.sources.files.reader import WORDS
 from tidemill.sources.files.source import KILOBYTES, found_in
 from tidemill.sources.stream_rows import stream_output
 from tidemill.sql import ast
+from tidemill.sql.parser.envelopes.materialize import Materialize
 from tidemill.sql.parser.upstreams.files import Files
 
 
@@ -40,7 +41,7 @@ def describe_files(statement: ast.CreateSource, files: Files, context: Context) 
     said = statement.messages
     if statement.tables is not None:
         raise Unsupported("FOR TABLES is not possible: a folder of files has no tables")
-    if said.value is None or said.envelope is None or said.envelope.kind != "MATERIALIZE":
+    if said.value is None or not isinstance(said.envelope, Materialize):
         at = said.envelope.offset if said.envelope else files.offset
         raise Unsupported(
             "a source of files needs FORMAT AVRO or FORMAT JSON, and ENVELOPE MATERIALIZE",

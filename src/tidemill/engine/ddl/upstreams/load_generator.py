@@ -84,7 +84,7 @@ def _check_messages(said: ast.Messages, described: Described) -> None:
             hint="Leave it out: a load generator makes rows, not messages.",
             position=said.on_error.offset + 1,
         )
-    if said.envelope is not None and (said.envelope.order_by or said.envelope.inline_errors):
+    if said.envelope is not None and said.envelope.options:
         raise Unsupported(
             f"options of ENVELOPE {said.envelope.kind} are not supported by the {described.label}",
             hint=f"Write ENVELOPE {said.envelope.kind} alone.",

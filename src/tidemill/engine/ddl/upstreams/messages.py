@@ -6,22 +6,22 @@ resolved here, once: a schema that the registry has today is part of the definit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tidemill.catalog.items import ItemId
 from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.engine.ddl.upstreams.described import Context
+from tidemill.engine.ddl.upstreams.envelopes import describe_envelope
 from tidemill.engine.ddl.upstreams.formats import Side, resolve_format, resolve_key, resolve_stream
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sources.contract import Output
-from tidemill.sources.kafka import layout
 from tidemill.sources.kafka.dead_letters import ASIDE, twin
+from tidemill.sources.kafka.envelopes import envelope_of, plan
 from tidemill.sources.kafka.outputs import output_of
 from tidemill.sql import ast
-
-ORDER_BY_PARAMETER = "enable_upsert_order_by"
+from tidemill.sql.parser.envelopes.materialize import Materialize
+from tidemill.sql.parser.envelopes.none import NoEnvelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Context)
     """The output `name` of a topic. May ask the registry, so it may block."""
     if said.value is None:
         raise Unsupported("messages without FORMAT cannot be read", hint="Write FORMAT behind the options.")
-    envelope = said.envelope or ast.Envelope("NONE", offset=said.value.offset)
-    if envelope.kind == "MATERIALIZE":
+    envelope = said.envelope or NoEnvelope(said.value.offset)
+    if isinstance(envelope, Materialize):
         return _stream(name, topic, said, envelope.components, context)
     include = _includes(said.include)
     aside = said.on_error is not None and said.on_error.dead_letter
     spec: dict[str, Any] = {
         "name": name,
         "include": include,
-        "envelope": _envelope(envelope, include, context),
+        "envelope": describe_envelope(envelope, include, context),
         **({ASIDE: True} if aside else {}),
     }
     value = resolve_format(said.value, Side.VALUE, topic, context)
@@ -62,11 +62,11 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Context)
         key = resolve_format(said.key, Side.KEY, topic, context)
     else:
         # The registry knows the key's schema; without an envelope that needs the key it is not asked.
-        key = None if envelope.kind == "NONE" else resolve_key(said.value, topic, context)
+        key = resolve_key(said.value, topic, context) if envelope_of(spec).keyed else None
     spec["key"] = None if key is None else key.format
     spec["value"] = value.format
     try:
-        laid_out = layout.plan(spec, None if key is None else key.columns, value.columns)
+        laid_out = plan(spec, None if key is None else key.columns, value.columns)
     except TidemillError as e:
         e.position = e.position or said.value.offset + 1
         raise
@@ -116,24 +116,3 @@ def _includes(said: tuple[ast.Include, ...]) -> list[dict[str, Any]]:
             item |= {"header": include.header, "bytes": include.raw}
         found.append(item)
     return found
-
-
-def _envelope(envelope: ast.Envelope, include: list[dict[str, Any]], context: Context) -> Mapping[str, Any]:
-    kind = envelope.kind.lower()
-    if envelope.kind != "UPSERT":
-        return {"kind": kind}
-    order = None
-    if envelope.order_by:
-        if not context.order_by:
-            raise Unsupported(
-                "ENVELOPE UPSERT (ORDER BY ...) is not enabled",
-                hint=f"ALTER SYSTEM SET {ORDER_BY_PARAMETER} = on enables it.",
-                position=envelope.offset + 1,
-            )
-        try:
-            order = layout.order_of([column.value for column in envelope.order_by], include)
-        except TidemillError as e:
-            e.position = envelope.order_by[0].offset + 1
-            raise
-    inline = envelope.inline_errors
-    return {"kind": kind, "order_by": order, "inline_errors": None if inline is None else inline.value}

@@ -1,0 +1,49 @@
+"""The options of ENVELOPE: from the clause to the `envelope` of an output, as the definition keeps it.
+
+`OPTIONS` has the envelopes with options; of every other the definition keeps the kind. ENVELOPE MATERIALIZE
+is not among them: what it says belongs to the format (`formats.resolve_stream`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tidemill.engine.ddl.upstreams.described import Context
+from tidemill.errors import TidemillError, Unsupported
+from tidemill.sources.kafka.layout import order_of
+from tidemill.sql import ast
+from tidemill.sql.parser.envelopes.upsert import Upsert
+
+ORDER_BY_PARAMETER = "enable_upsert_order_by"
+
+Includes = Sequence[Mapping[str, Any]]
+
+
+def describe_envelope(envelope: ast.Envelope, include: Includes, context: Context) -> dict[str, Any]:
+    """Raises what is wrong with the options; `include` is what the output includes, by the definition."""
+    describe = OPTIONS.get(type(envelope))
+    options = {} if describe is None else describe(envelope, include, context)
+    return {"kind": envelope.kind.lower(), **options}
+
+
+def _upsert(envelope: Upsert, include: Includes, context: Context) -> dict[str, Any]:
+    order = None
+    if envelope.order_by:
+        if not context.order_by:
+            raise Unsupported(
+                "ENVELOPE UPSERT (ORDER BY ...) is not enabled",
+                hint=f"ALTER SYSTEM SET {ORDER_BY_PARAMETER} = on enables it.",
+                position=envelope.offset + 1,
+            )
+        try:
+            order = order_of([column.value for column in envelope.order_by], include)
+        except TidemillError as e:
+            e.position = envelope.order_by[0].offset + 1
+            raise
+    inline = envelope.inline_errors
+    return {"order_by": order, "inline_errors": None if inline is None else inline.value}
+
+
+# The first argument is of the class that the envelope stands under.
+OPTIONS: dict[type[ast.Envelope], Callable[[Any, Includes, Context], dict[str, Any]]] = {Upsert: _upsert}

@@ -1,0 +1,39 @@
+"""What records mean, by ENVELOPE: one file per kind, and a line in `ENVELOPES`.
+
+`plan` gives the layout of an output; called by the engine when it is created, and by `outputs` when it is
+opened. ENVELOPE MATERIALIZE is not among them: its records are statements of a stream, not rows, whatever
+carries them (`sources.stream_rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidemill.errors import SyntaxError_
+from tidemill.sources.kafka.envelopes.debezium_upsert import DebeziumUpsert
+from tidemill.sources.kafka.envelopes.none import NoEnvelope
+from tidemill.sources.kafka.envelopes.upsert import Upsert
+from tidemill.sources.kafka.layout import Envelope, Include, Layout
+from tidemill.types.model import Column
+
+# By the `kind` that definitions have.
+ENVELOPES: dict[str, Envelope] = {each.name: each for each in (NoEnvelope(), Upsert(), DebeziumUpsert())}
+
+
+def envelope_of(spec: Mapping[str, Any]) -> Envelope:
+    """Of an output of a definition."""
+    return ENVELOPES[spec["envelope"]["kind"]]
+
+
+def plan(
+    spec: Mapping[str, Any], key_columns: Sequence[Column] | None, value_columns: Sequence[Column]
+) -> Layout:
+    """The layout of an output, as the definition describes it (`name`, `key`, `value`, `include`,
+    `envelope`); the columns are those of its decoders. Raises what is wrong with it."""
+    include = [Include.of(item) for item in spec.get("include") or ()]
+    envelope = envelope_of(spec)
+    envelope.check(spec, include)
+    if spec["key"] is None and any(item.what == "key" for item in include):
+        raise SyntaxError_("INCLUDE KEY requires specifying KEY FORMAT .. VALUE FORMAT, got bare FORMAT")
+    return envelope.layout(spec, key_columns or (), value_columns, include)

@@ -1,0 +1,12 @@
+"""ENVELOPE NONE: each record is a row, but those that have neither key nor value."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tidemill.sources.kafka.layout import Envelope
+
+
+class NoEnvelope(Envelope):
+    name: ClassVar[str] = "none"
+    keyed: ClassVar[bool] = False

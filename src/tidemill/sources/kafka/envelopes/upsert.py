@@ -1,0 +1,11 @@
+"""ENVELOPE UPSERT: a record is the row of its key; one without a value deletes it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tidemill.sources.kafka.layout import Envelope
+
+
+class Upsert(Envelope):
+    name: ClassVar[str] = "upsert"

@@ -1,0 +1,24 @@
+"""ENVELOPE DEBEZIUM UPSERT: what a change leaves of its key's row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidemill.sql.ast.base import offset_field
+from tidemill.sql.ast.formats import Envelope
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.envelopes.none import refuse_options
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumUpsert(Envelope):
+    """DEBEZIUM UPSERT."""
+
+    kind: ClassVar[str] = "DEBEZIUM UPSERT"
+    offset: int = offset_field()
+
+
+def parse_debezium_upsert(cursor: Cursor, offset: int) -> DebeziumUpsert:
+    refuse_options(cursor)
+    return DebeziumUpsert(offset)

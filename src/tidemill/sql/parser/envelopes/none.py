@@ -1,0 +1,31 @@
+"""ENVELOPE NONE: each message is a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidemill.sql.ast.base import offset_field
+from tidemill.sql.ast.formats import Envelope
+from tidemill.sql.parser.cursor import Cursor
+
+_NO_PARENTHESES = "Only ENVELOPE UPSERT takes ORDER BY and VALUE DECODING ERRORS, in parentheses."
+
+
+@dataclass(frozen=True, slots=True)
+class NoEnvelope(Envelope):
+    """NONE."""
+
+    kind: ClassVar[str] = "NONE"
+    offset: int = offset_field()
+
+
+def parse_none(cursor: Cursor, offset: int) -> NoEnvelope:
+    refuse_options(cursor)
+    return NoEnvelope(offset)
+
+
+def refuse_options(cursor: Cursor) -> None:
+    """Of an envelope that has none."""
+    if cursor.peek_symbol("("):
+        raise cursor.error(_NO_PARENTHESES)

@@ -1,0 +1,106 @@
+"""ENVELOPE UPSERT: the last message of a key is its row, or the one that is greatest by ORDER BY."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tidemill.errors import SyntaxError_
+from tidemill.sql.ast.base import Ident, offset_field
+from tidemill.sql.ast.formats import Envelope
+from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.tokens import Kind
+
+_HINT = "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE)."
+_ORDER = "Write ORDER BY (column, ...), with columns that are included: TIMESTAMP, OFFSET."
+_INLINE = "Write VALUE DECODING ERRORS = (INLINE), or (INLINE AS name)."
+# What the column of inlined errors is called unless it is said.
+_ERROR_COLUMN = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert(Envelope):
+    """UPSERT [(ORDER BY (columns), VALUE DECODING ERRORS = (INLINE AS column))]."""
+
+    kind: ClassVar[str] = "UPSERT"
+    order_by: tuple[Ident, ...] = ()
+    inline_errors: Ident | None = None  # the column that value errors go to
+    offset: int = offset_field()
+
+    @property
+    def options(self) -> Sequence[str]:
+        order = [f"ORDER BY ({', '.join(map(str, self.order_by))})"] if self.order_by else []
+        inline = self.inline_errors
+        return [*order, *([] if inline is None else [f"VALUE DECODING ERRORS = (INLINE AS {inline})"])]
+
+
+def parse_upsert(cursor: Cursor, offset: int) -> Upsert:
+    envelope = Upsert(offset=offset)
+    while cursor.accept_symbol("("):
+        envelope = _clause(cursor, envelope)
+        while cursor.accept_symbol(","):
+            envelope = _clause(cursor, envelope)
+        cursor.expect_symbol(")", _HINT)
+    if cursor.peek_any("order") or cursor.peek_words("value", "decoding"):
+        raise cursor.error(_HINT)
+    return envelope
+
+
+def _clause(cursor: Cursor, envelope: Upsert) -> Upsert:
+    position = cursor.offset + 1
+    if cursor.accept("order", "by"):
+        if envelope.order_by:
+            raise SyntaxError_("ORDER BY specified more than once", position=position)
+        return replace(envelope, order_by=_order_by(cursor))
+    if cursor.accept("value", "decoding", "errors"):
+        if envelope.inline_errors is not None:
+            raise SyntaxError_("VALUE DECODING ERRORS specified more than once", position=position)
+        return replace(envelope, inline_errors=_inline(cursor))
+    raise cursor.error(_HINT)
+
+
+def _order_by(cursor: Cursor) -> tuple[Ident, ...]:
+    """(column [ASC], ...) [ASC]. The columns are often called as key words are: TIMESTAMP, OFFSET."""
+    if not cursor.accept_symbol("("):
+        raise SyntaxError_(
+            "the columns of ENVELOPE UPSERT (ORDER BY ...) must stand in parentheses",
+            hint="Write ENVELOPE UPSERT (ORDER BY (TIMESTAMP, OFFSET)).",
+            position=cursor.offset + 1,
+        )
+    found = [_order_column(cursor)]
+    while cursor.accept_symbol(","):
+        found.append(_order_column(cursor))
+    cursor.expect_symbol(")", _ORDER)
+    _ascending(cursor)
+    return tuple(found)
+
+
+def _order_column(cursor: Cursor) -> Ident:
+    offset = cursor.offset
+    if cursor.token.kind not in (Kind.WORD, Kind.QUOTED):
+        raise cursor.error(_ORDER)
+    column = Ident(cursor.word(), offset)
+    _ascending(cursor)
+    return column
+
+
+def _ascending(cursor: Cursor) -> None:
+    if cursor.peek_any("desc"):
+        raise SyntaxError_(
+            "ENVELOPE UPSERT (ORDER BY ...) is always ascending: DESC is not possible",
+            hint="Leave DESC out: the record that is greatest by the columns wins.",
+            position=cursor.offset + 1,
+        )
+    cursor.accept("asc")
+
+
+def _inline(cursor: Cursor) -> Ident:
+    """[=] [(] INLINE [AS name] [)]"""
+    cursor.accept_symbol("=")
+    closed = cursor.accept_symbol("(")
+    cursor.expect("inline", hint=_INLINE)
+    column = cursor.ident() if cursor.accept("as") else Ident(_ERROR_COLUMN, cursor.offset)
+    if closed:
+        cursor.expect_symbol(")", _INLINE)
+    return column
