@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import IO
 
 from tidemill import failpoints
+from tidemill.cdcv2.avro import AvroCodec
 from tidemill.cdcv2.wording import sentence
 from tidemill.errors import WrongObjectType
+from tidemill.files_root import below_root
 from tidemill.sinks.definition import AVRO, WHOLE
 from tidemill.sinks.files_form import avro_block, avro_header
 from tidemill.sinks.files_lives import Lives
-from tidemill.sinks.target import Pace, SinkError, Written
+from tidemill.sinks.target import Opening, Pace, SinkError, Written
 
 FP_WRITTEN = failpoints.register(
     "sink.file_written", "a sink's file is durable under a name that nobody reads"
@@ -37,6 +39,21 @@ FP_WRITTEN = failpoints.register(
 FILE_BYTES = 128 << 20
 _SUFFIXES = {"avro": ".avro", "json": ".jsonl"}
 _NAME = re.compile(r"(\d{12})-([0-9a-z]+)-(\d+)of(\d+)(?:-(\d+))?\.(?:avro|jsonl)")
+
+
+def open_files_target(opening: Opening) -> FilesTarget:
+    definition, codec, root = opening.definition, opening.codec, opening.files_root
+    schema = codec.avro_schema if isinstance(codec, AvroCodec) else None
+    path = definition.path or ""
+    return FilesTarget(
+        lambda: below_root(root, path),
+        definition.format,
+        schema,
+        definition.share,
+        opening.writer,
+        opening.life,
+        opening.written,
+    )
 
 
 class FilesTarget:

@@ -22,7 +22,7 @@ from tidemill.sinks.kafka_topic import (
     place_of,
     statement_key,
 )
-from tidemill.sinks.target import Check, Pace, SinkError, Written
+from tidemill.sinks.target import Check, Opening, Pace, SinkError, Written
 from tidemill.sources.contract import SourceError
 from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain, refused
 from tidemill.sources.kafka.metadata import NoTopic
@@ -56,6 +56,13 @@ _FORBIDDEN = frozenset((KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTE
 _TOO_LARGE = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
 _NO_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC))
 _POLICY = frozenset((KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG))
+
+
+def open_kafka_target(opening: Opening) -> KafkaTarget:
+    topic = opening.definition.topic
+    assert topic is not None
+    share = opening.definition.share
+    return KafkaTarget(opening.connection, topic, share, opening.written, opening.check)
 
 
 class KafkaTarget:

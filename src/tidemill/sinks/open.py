@@ -3,23 +3,25 @@ connection changed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemill.catalog.connections import options
 from tidemill.catalog.items import Sink
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
-from tidemill.cdcv2.avro import AvroCodec
-from tidemill.files_root import below_root
 from tidemill.inputs.collections import Collections
 from tidemill.persist.environment import Environment
 from tidemill.query.spark import SparkHost
-from tidemill.sinks.definition import KAFKA, Definition, codec_of
+from tidemill.sinks.definition import FILES, KAFKA, Definition, codec_of
 from tidemill.sinks.feed import RelationFeed, relation_of
-from tidemill.sinks.files_target import FilesTarget
-from tidemill.sinks.kafka_target import KafkaTarget
+from tidemill.sinks.files_target import open_files_target
+from tidemill.sinks.kafka_target import open_kafka_target
 from tidemill.sinks.machine import Machine
-from tidemill.sinks.target import Check, Target, Written
+from tidemill.sinks.target import Opening, Target, Written
+
+# By the `kind` of a definition.
+SINKS: dict[str, Callable[[Opening], Target]] = {KAFKA: open_kafka_target, FILES: open_files_target}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +39,19 @@ class SinkOpener:
         """Raises what is wrong with its connections."""
         definition = Definition.of(sink)
         holder: list[Machine] = []
-        target = self._target(catalog, sink, definition, written, lambda: holder[0].check())
+        through = definition.connection
+        opening = Opening(
+            definition,
+            codec_of(sink, definition),
+            {} if through is None else options(catalog, through, self.secrets),
+            self.files_root,
+            # Ids of environments and items are lower case letters and digits.
+            f"{self.environment.id[:8]}{sink.id}",
+            self.environment.epoch,
+            written,
+            lambda: holder[0].check(),
+        )
+        target = SINKS[definition.kind](opening)
         feed = RelationFeed(self.collections, self.spark, relation_of(catalog, sink), sink.desc)
         holder.append(Machine(sink, definition, feed, target, written))
         return holder[0]
-
-    def _target(
-        self, catalog: CatalogState, sink: Sink, definition: Definition, written: Written, check: Check
-    ) -> Target:
-        if definition.kind == KAFKA:
-            assert definition.connection is not None and definition.topic is not None
-            reached = options(catalog, definition.connection, self.secrets)
-            return KafkaTarget(reached, definition.topic, definition.share, written, check)
-        root, path = self.files_root, definition.path or ""
-        codec = codec_of(sink, definition)
-        schema = codec.avro_schema if isinstance(codec, AvroCodec) else None
-        # Names of files are lower case letters and digits: ids of environments and items are.
-        writer = f"{self.environment.id[:8]}{sink.id}"
-        life = self.environment.epoch
-        return FilesTarget(
-            lambda: below_root(root, path),
-            definition.format,
-            schema,
-            definition.share,
-            writer,
-            life,
-            written,
-        )

@@ -8,11 +8,12 @@ was sent is ever taken back or changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidemill.errors import TidemillError
+from tidemill.sinks.definition import Codec, Definition
 
 # Told between two waits; raises where the sink is to end.
 Check = Callable[[], None]
@@ -44,6 +45,24 @@ class Pace:
 
     round_seconds: float
     idle_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a target is opened with."""
+
+    definition: Definition
+    codec: Codec
+    # What the definition's connection says today, with the texts of secrets.
+    connection: Mapping[str, Any]
+    # The folder below which files may be written.
+    files_root: str
+    # Tells this sink's writing from that of others, in lower case letters and digits.
+    writer: str
+    # Greater than in any earlier process that wrote for this sink.
+    life: int
+    written: Written
+    check: Check
 
 
 class Target(Protocol):

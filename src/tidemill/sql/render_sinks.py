@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from tidemill.sql import ast
-from tidemill.sql.names import quote_literal
 
 
 def create_sink_sql(s: ast.CreateSink) -> str:
     clauses = [
         f"CREATE SINK {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name}",
         f"IN CLUSTER {s.cluster}" if s.cluster else "",
-        f"FROM {s.relation} INTO {_target(s.target)}",
+        f"FROM {s.relation} INTO {s.target.to_sql()}",
         f"FORMAT {_format(s.format)} ENVELOPE {s.envelope}",
         _with(s),
     ]
     return " ".join(clause for clause in clauses if clause)
-
-
-def _target(target: ast.SinkTarget) -> str:
-    match target:
-        case ast.IntoFiles(path):
-            return f"FILES {quote_literal(path)}"
-        case ast.IntoKafka(connection, topic, partitions, replicas):
-            options = [
-                "" if topic is None else f"TOPIC {quote_literal(topic)}",
-                "" if partitions is None else f"PARTITION COUNT {partitions}",
-                "" if replicas is None else f"REPLICATION FACTOR {replicas}",
-            ]
-            return f"KAFKA CONNECTION {connection} ({', '.join(o for o in options if o)})"
 
 
 def _format(form: ast.SinkFormat) -> str:

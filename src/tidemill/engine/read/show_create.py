@@ -133,8 +133,8 @@ def create_sink_sql(catalog: CatalogState, name: ast.Name, sink: Sink) -> str:
 
     relation = ast.Name(catalog.full_name(catalog.relation(sink.relation)))
     target, through = statement.target, connection(body["connection"])
-    if isinstance(target, ast.IntoKafka) and through is not None:
-        target = replace(target, connection=through)
+    if through is not None:
+        target = target.through(through)
     form = replace(statement.format, registry=connection(body["registry"]))
     return to_sql(replace(statement, name=name, relation=relation, target=target, format=form))
 

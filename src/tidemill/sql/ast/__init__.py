@@ -69,8 +69,7 @@ from tidemill.sql.ast.session import (
     ShowVariable,
     TransactionModes,
 )
-from tidemill.sql.ast.sinks import CreateSink, IntoFiles, IntoKafka, Share, SinkFormat
-from tidemill.sql.ast.sinks import Target as SinkTarget
+from tidemill.sql.ast.sinks import CreateSink, Share, SinkFormat, SinkTarget
 from tidemill.sql.ast.sources import (
     AlterSource,
     CreateSource,
@@ -193,8 +192,6 @@ __all__ = [
     "Ident",
     "Include",
     "Insert",
-    "IntoFiles",
-    "IntoKafka",
     "Listing",
     "Messages",
     "Name",

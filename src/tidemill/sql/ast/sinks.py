@@ -1,33 +1,26 @@
-"""CREATE SINK. A kind of target is one more dataclass in `Target`, an envelope one more word."""
+"""CREATE SINK."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from tidemill.sql.ast.base import Ident, Name, Statement, offset_field
 
 
-@dataclass(frozen=True, slots=True)
-class IntoKafka:
-    """INTO KAFKA CONNECTION k (TOPIC 't' [, PARTITION COUNT n, REPLICATION FACTOR n])."""
+class SinkTarget(ABC):
+    """What a sink writes INTO. A kind is one dataclass, beside its parser (`parser.sink_targets`)."""
 
-    connection: Name
-    topic: str | None = None
-    partition_count: int | None = None  # of a topic that is made; None: what the broker does
-    replication_factor: int | None = None  # likewise
-    offset: int = offset_field()
+    __slots__ = ()
+    offset: int
 
+    @abstractmethod
+    def to_sql(self) -> str:
+        """What stands behind INTO."""
 
-@dataclass(frozen=True, slots=True)
-class IntoFiles:
-    """INTO FILES 'path'."""
-
-    path: str
-    offset: int = offset_field()
-
-
-Target: TypeAlias = IntoKafka | IntoFiles
+    def through(self, connection: Name) -> SinkTarget:
+        """The same, its connection under this name. For kinds that have one."""
+        raise NotImplementedError(f"{type(self).__name__} has no connection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ class CreateSink(Statement):
 
     name: Name
     relation: Name
-    target: Target
+    target: SinkTarget
     format: SinkFormat
     envelope: str = "MATERIALIZE"
     if_not_exists: bool = False

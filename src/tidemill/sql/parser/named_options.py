@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.parser.cursor import Cursor, spell
@@ -87,3 +87,18 @@ def _unknown(cursor: Cursor, readers: Readers[T], of: str) -> TidemillError:
     if len(known) > 1:
         hint = nearest(shown, known, hint)
     return SyntaxError_(f"{of} has no option {shown}", hint=hint, position=cursor.offset + 1)
+
+
+def accept_fields(cursor: Cursor, readers: Readers[Any], of: str) -> dict[str, Any]:
+    """(NAME [=] value, ...) by the statement's fields, which are called as the options are."""
+    cursor.expect_symbol("(")
+    said: list[str] = []
+    found: dict[str, Any] = {}
+    while True:
+        offset = cursor.offset
+        words, value = accept_option(cursor, readers, of)
+        refuse_twice(spelled(words), said, offset)
+        found["_".join(words)] = value
+        if cursor.accept_symbol(")"):
+            return found
+        cursor.expect_symbol(",")

@@ -1,9 +1,9 @@
 """Whether a sink may be made into a place: it is made and written to, and what it holds is looked at.
 
-Called by `ddl.sinks`, on a worker thread. A stream that is there already must be this very history: that is
-so where another sink of the catalog writes it, or where somebody says so (JOIN), what lies there is of the
-sink's format and columns (`sinks.presence`), and a statement tells where to go on, or the beginning was given
-(AS OF).
+Called by the kinds beside this file, on a worker thread. A stream that is there already must be this very
+history: that is so where another sink of the catalog writes it, or where somebody says so (JOIN), what lies
+there is of the sink's format and columns (`sinks.presence`), and a statement tells where to go on, or the
+beginning was given (AS OF).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.sinks import files_target, presence
 from tidemill.sinks.files_target import check_writable, is_free
 from tidemill.sinks.kafka_topic import last_upper, make_topic
 from tidemill.sinks.presence import Wished
-from tidemill.sql import ast
+from tidemill.sql.parser.sink_targets.kafka import IntoKafka
 from tidemill.time.shown import show_time
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -68,7 +68,7 @@ class Beginning:
             )
 
 
-def topic_name(target: ast.IntoKafka) -> str:
+def topic_name(target: IntoKafka) -> str:
     if target.topic is None:
         raise SyntaxError_(
             "a Kafka sink needs the option TOPIC", hint="Write (TOPIC 'name').", position=target.offset + 1
@@ -90,7 +90,7 @@ def topic_name(target: ast.IntoKafka) -> str:
 
 
 def check_topic(
-    connection: Mapping[str, Any], target: ast.IntoKafka, beginning: Beginning, wished: Wished
+    connection: Mapping[str, Any], target: IntoKafka, beginning: Beginning, wished: Wished
 ) -> None:
     """Makes the topic where there is none."""
     topic = topic_name(target)

@@ -1,0 +1,141 @@
+"""What CREATE SINK asks for, whatever the target: for the kinds beside this file.
+
+Everything raises what keeps the sink from being made.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.catalog.connections import expect_type, options
+from tidemill.catalog.items import Connection, ItemId
+from tidemill.catalog.state import CatalogState
+from tidemill.cdcv2.avro import AvroCodec
+from tidemill.cdcv2.json import JsonCodec
+from tidemill.decode.registry import Registry
+from tidemill.engine.ddl.sink_targets.place import Beginning
+from tidemill.engine.ddl.upstreams.reach import asking
+from tidemill.engine.session.session import EngineSession
+from tidemill.errors import InvalidValue, TidemillError, WrongObjectType
+from tidemill.sinks.definition import AVRO, JSON, WHOLE, Definition
+from tidemill.sinks.feed import Sinkable
+from tidemill.sinks.presence import Wished
+from tidemill.sql import ast
+from tidemill.time.shown import show_time
+from tidemill.types.arrow import arrow_schema
+from tidemill.types.model import RelationDesc
+
+# More writers of one stream than anybody has: each sends its share alone.
+MAX_WRITERS = 256
+# What Avro has for names of fields.
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRequest:
+    """A statement, and what a kind of target works its definition out with. Checks may ask brokers and the
+    registry, so they run on a worker thread."""
+
+    session: EngineSession
+    statement: ast.CreateSink
+    catalog: CatalogState
+    relation: Sinkable
+
+    @property
+    def desc(self) -> RelationDesc:
+        """What is written: the columns that anybody sees."""
+        return RelationDesc((self.relation.desc or RelationDesc(())).columns)
+
+    def format(self) -> str:
+        """Of the definition. Raises what cannot be written in it."""
+        form, position = self.statement.format, self.statement.format.offset + 1
+        try:
+            if form.kind == "JSON":
+                JsonCodec(arrow_schema(self.desc))
+                return JSON
+            _check_names(self.desc)
+            AvroCodec(arrow_schema(self.desc))
+        except TidemillError as e:
+            e.position = position
+            raise
+        return AVRO
+
+    def share(self) -> tuple[int, int]:
+        """Which of how many writers."""
+        said = self.statement.share
+        if said is None:
+            return WHOLE
+        if not (1 <= said.writers <= MAX_WRITERS and 0 <= said.number < said.writers):
+            raise InvalidValue(
+                f"SHARE {said.number} OF {said.writers} is not possible",
+                hint=f"Writers are numbered from 0 on; there may be 1 to {MAX_WRITERS}.",
+                sqlstate="22023",
+            )
+        return said.number, said.writers
+
+    def check_as_of(self) -> None:
+        at, engine = self.statement.as_of, self.session.engine
+        if at is None:
+            return
+        since, upper = (
+            engine.collections.shard(self.relation).since,
+            engine.collections.complete(self.relation),
+        )
+        if not since <= at < upper:
+            raise InvalidValue(
+                f'"{self.relation.name}" cannot be read at {show_time(at)}',
+                detail=f"It is readable from {show_time(since)} to before {show_time(upper)}.",
+                hint="AS OF is a time in between.",
+                sqlstate="22000",
+            )
+
+    def beginning(self, found: Definition) -> Beginning:
+        """What is to be checked of the place that the definition names."""
+        return Beginning(
+            found.share,
+            any(sink.target == found.target for sink in self.catalog.sinks()),
+            self.statement.join,
+            self.statement.as_of is not None,
+            self.session.engine.collections.shard(self.relation).since,
+        )
+
+    def wished(self, form: str, registry: ItemId | None) -> Wished:
+        """What would be written there."""
+        schema = arrow_schema(self.desc)
+        codec = AvroCodec(schema) if form == AVRO else JsonCodec(schema)
+        return Wished(form, codec, None if registry is None else Registry(self.reached(registry)))
+
+    def registered(self, registry: ItemId, topic: str) -> int:
+        """The number of the stream's schema."""
+        schema = AvroCodec(arrow_schema(self.desc)).avro_schema
+        client = Registry(self.reached(registry))
+        try:
+            return asking(lambda: client.register(f"{topic}-value", schema), avoidable=False)
+        except TidemillError as e:
+            e.position = self.statement.format.offset + 1
+            raise
+
+    def reached(self, connection: ItemId) -> dict[str, Any]:
+        """With the texts of secrets: only to be used, never to be kept."""
+        return options(self.catalog, connection, self.session.engine.secrets)
+
+    def connection(self, name: ast.Name, kind: str) -> ItemId:
+        """By its name in the statement."""
+        item = self.session.resolver(self.catalog).any_item(name, "connection")
+        if not isinstance(item, Connection):
+            raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)
+        self.session.privileges(self.catalog).check(item, "USAGE")
+        return expect_type(item, kind, name.offset + 1).id
+
+
+def _check_names(desc: RelationDesc) -> None:
+    for column in desc.columns:
+        if not _AVRO_NAME.fullmatch(column.name):
+            raise InvalidValue(
+                f'"{column.name}" is no name of a field in Avro',
+                detail="Such names have letters, digits and underscores, and begin with no digit.",
+                hint="Use FORMAT JSON, or make the sink from a materialized view with other names.",
+                sqlstate="42602",
+            )
