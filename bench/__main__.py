@@ -18,7 +18,21 @@ from bench.report import Figure, print_table
 
 CDCV2 = "cdcv2"
 PG = "pg"
-NAMES = ("commit", "query", "sql", "wire", PG, "idle", "restart", "upsert", "tick", CDCV2, "decode", "client")
+NAMES = (
+    "commit",
+    "query",
+    "sql",
+    "wire",
+    PG,
+    "idle",
+    "start",
+    "restart",
+    "upsert",
+    "tick",
+    CDCV2,
+    "decode",
+    "client",
+)
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
 # third some twenty minutes.
 SOAK = "soak"

@@ -131,6 +131,12 @@ class Slots:
         with self._freed:
             return sum(self._made.values()) - sum(map(len, self._free.values()))
 
+    @property
+    def finished(self) -> bool:
+        """Whether a query has given its session back."""
+        with self._freed:
+            return any(self._free.values())
+
     @contextmanager
     def lease(self, *, small: bool) -> Generator[Slot]:
         slot = self._take(small)

@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 START_TIMEOUT = 120.0
 # How long `stop` waits for the JVM to end by itself before it is killed.
 STOP_TIMEOUT = 10.0
+# So long the warm-up is put off for the first query that waited for the session: on a busy machine it takes
+# ten seconds, and would take longer if both wanted the processor.
+FIRST_QUERY_SECONDS = 20.0
 # Threads of the host's own: one wave ahead per stream that is being read, and cancels.
 WORKERS = 32
 # How long after a broken connection the process is given to be seen dead.
@@ -138,6 +141,7 @@ class SparkHost:
         self._failure: TidemillError | None = None  # why there is no session; cleared by restart
         self._warm = False
         self._stopping = False
+        self._awaited = threading.Event()  # a query waits for the session
         self._started = threading.Event()  # there is a session, or it failed
         self._settled = threading.Event()  # ready or failed
         self._slots: Slots | None = None  # sessions for queries, of the present JVM
@@ -183,6 +187,7 @@ class SparkHost:
 
     def wait_usable(self) -> Any:
         """The session, perhaps not yet warm; raises `Unavailable` when it failed."""
+        self._awaited.set()
         self._started.wait()
         return self.session
 
@@ -288,6 +293,7 @@ class SparkHost:
                 raise Unavailable("Spark was stopped", sqlstate="57P01")
             self._failure = None
             self._warm = False
+            self._awaited.clear()
             self._started.clear()
             self._settled.clear()
         self._begin()
@@ -332,6 +338,7 @@ class SparkHost:
         began = time.monotonic()
         try:
             java = find_java()
+            log.info("starting Spark with Java %d from %s", java.version, java.source)
             session = self._launch(java)
             executors = None
             if self.place is not Place.ONE_JVM:
@@ -352,6 +359,7 @@ class SparkHost:
             if self._warm_up:
                 from tidemill.query.warm import warm_up
 
+                self._let_first_query_go()
                 # Beside each other: the one starts workers in Python, the other makes the JVM load classes.
                 also = self._also_warm and self.background(self._also_warm, self)
                 warm_up(self)
@@ -377,6 +385,16 @@ class SparkHost:
         finally:
             self._started.set()
             self._settled.set()
+
+    def _let_first_query_go(self) -> None:
+        """Returns when a query that waited for the session has been answered, or soon enough."""
+        with self._lock:
+            slots = self._slots
+        deadline = time.monotonic() + FIRST_QUERY_SECONDS
+        while self._awaited.is_set() and slots is not None and not slots.finished:
+            if self._stopping or time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
 
     def _launch(self, java: Java) -> Any:
         import pyspark

@@ -78,7 +78,8 @@ def run(seconds: float | None) -> int:
     server = Server(folder)
     try:
         begun = time.monotonic()
-        connection = server.wait(state, stop)
+        with console.status("waiting for the SQL port, some seconds"):
+            connection = server.wait(state, stop)
         if connection is not None:
             connection.query(SCHEMA)
             connection.close()
