@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.errors import SyntaxError_
 from tidemill.sql.ast import (
     AlterConnection,
     AlterSecret,
@@ -21,6 +21,7 @@ from tidemill.sql.parser.named_options import (
     accept_name,
     accept_option,
     boolean,
+    refuse_kind,
     refuse_twice,
     spelled,
 )
@@ -88,23 +89,8 @@ def _kind(cursor: Cursor) -> ConnectionKind:
     for kind in ConnectionKind:
         if cursor.accept(*kind.value.lower().split()):
             return kind
-    raise _refused(cursor)
-
-
-def _refused(cursor: Cursor) -> TidemillError:
     hint = f"A connection can be made TO {' or '.join(k.value for k in ConnectionKind)}."
-    for words in _OTHER_KINDS:
-        if cursor.peek_words(*words):
-            return Unsupported(
-                f"CREATE CONNECTION ... TO {spelled(words)} is not supported yet",
-                hint=hint,
-                position=cursor.offset + 1,
-            )
-    if cursor.token.kind is not Kind.WORD:
-        return cursor.error(hint)
-    return SyntaxError_(
-        f"unknown kind of connection: {cursor.token.value.upper()}", hint=hint, position=cursor.offset + 1
-    )
+    raise refuse_kind(cursor, "kind of connection", "CREATE CONNECTION ... TO", hint, _OTHER_KINDS)
 
 
 def alter_connection(cursor: Cursor, name: Name, if_exists: bool) -> Statement:

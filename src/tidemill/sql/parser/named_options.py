@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.parser.cursor import Cursor, spell
 from tidemill.sql.tokens import Kind, Token
 
@@ -87,6 +87,28 @@ def _unknown(cursor: Cursor, readers: Readers[T], of: str) -> TidemillError:
     if len(known) > 1:
         hint = nearest(shown, known, hint)
     return SyntaxError_(f"{of} has no option {shown}", hint=hint, position=cursor.offset + 1)
+
+
+def refuse_kind(
+    cursor: Cursor,
+    what: str,
+    clause: str,
+    hint: str,
+    not_yet: Iterable[tuple[str, ...]],
+    known: Iterable[tuple[str, ...]] = (),
+) -> TidemillError:
+    """Of a word that names no kind of `what`. `clause` stands before the word; `not_yet` are kinds that later
+    work brings, `known` those that may have been meant."""
+    position = cursor.offset + 1
+    for words in not_yet:
+        if cursor.peek_words(*words):
+            text = f"{clause} {spelled(words)} is not supported yet"
+            return Unsupported(text, hint=hint, position=position)
+    if cursor.token.kind is not Kind.WORD:
+        return cursor.error(hint)
+    name = cursor.token.value.upper()
+    hint = nearest(name, map(spelled, known), hint)
+    return SyntaxError_(f"unknown {what}: {name}", hint=hint, position=position)
 
 
 def accept_fields(cursor: Cursor, readers: Readers[Any], of: str) -> dict[str, Any]:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import Envelope
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.envelopes.debezium_upsert import parse_debezium_upsert
 from tidemill.sql.parser.envelopes.materialize import parse_materialize
 from tidemill.sql.parser.envelopes.none import parse_none
 from tidemill.sql.parser.envelopes.upsert import parse_upsert
-from tidemill.sql.parser.named_options import nearest, spelled
-from tidemill.sql.tokens import Kind
+from tidemill.sql.parser.named_options import refuse_kind, spelled
 
 # The words after ENVELOPE, and who reads what follows them; the longer of two that begin alike comes first.
 ENVELOPES: dict[tuple[str, ...], Callable[[Cursor, int], Envelope]] = {
@@ -38,17 +36,6 @@ def envelope(cursor: Cursor) -> Envelope:
     for words, parser in ENVELOPES.items():
         if cursor.accept(*words):
             return parser(cursor, offset)
-    raise _refused(cursor)
-
-
-def _refused(cursor: Cursor) -> TidemillError:
     shown = [f"ENVELOPE {spelled(words)}{_ALSO.get(words, '')}" for words in ENVELOPES]
     hint = f"Use {', '.join(shown[:-1])} or {shown[-1]}."
-    if cursor.token.kind is not Kind.WORD:
-        return cursor.error(hint)
-    name, position = cursor.token.value.upper(), cursor.offset + 1
-    if any(cursor.peek_words(*words) for words in _NOT_YET):
-        return Unsupported(f"ENVELOPE {name} is not supported yet", hint=hint, position=position)
-    return SyntaxError_(
-        f"unknown envelope: {name}", hint=nearest(name, map(spelled, ENVELOPES), hint), position=position
-    )
+    raise refuse_kind(cursor, "envelope", "ENVELOPE", hint, _NOT_YET, ENVELOPES)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import Upstream
 from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.named_options import refuse_kind, spelled
 from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
-from tidemill.sql.tokens import Kind
 
 # The words after FROM, and who reads what follows them.
 UPSTREAMS: dict[tuple[str, ...], Callable[[Cursor], Upstream]] = {
@@ -41,22 +40,6 @@ def upstream(cursor: Cursor) -> Upstream:
     for words, parser in UPSTREAMS.items():
         if cursor.accept(*words):
             return parser(cursor)
-    raise _refused(cursor)
-
-
-def _refused(cursor: Cursor) -> TidemillError:
-    names = [" ".join(words).upper() for words in UPSTREAMS]
-    known = f"{', '.join(names[:-1])} or {names[-1]}"
-    hint = f"A source can be made FROM {known}."
-    for words in _NOT_YET:
-        if cursor.peek_words(*words):
-            return Unsupported(
-                f"CREATE SOURCE ... FROM {' '.join(words).upper()} is not supported yet",
-                hint=hint,
-                position=cursor.offset + 1,
-            )
-    if cursor.token.kind is not Kind.WORD:
-        return cursor.error(hint)
-    return SyntaxError_(
-        f"unknown kind of source: {cursor.token.value.upper()}", hint=hint, position=cursor.offset + 1
-    )
+    names = [spelled(words) for words in UPSTREAMS]
+    hint = f"A source can be made FROM {', '.join(names[:-1])} or {names[-1]}."
+    raise refuse_kind(cursor, "kind of source", "CREATE SOURCE ... FROM", hint, _NOT_YET)
