@@ -92,6 +92,24 @@ def test_what_the_application_sees() -> None:
         assert table.column(field.name).to_pylist() == wanted, t
 
 
+def test_numerics_have_the_digits_that_they_need() -> None:
+    small, large = "1E-18", "12345678901234567890.123456789012345678"
+    values = [Decimal(1), Decimal(0), Decimal("-1.50"), None, Decimal(small), Decimal(large)]
+    fields = [
+        Field("sum", model.NUMERIC),
+        Field("price", model.numeric(10, 2)),
+        Field("all", model.array(model.NUMERIC)),
+    ]
+    prices = [Decimal("1.50")] * len(values)
+    columns = [values, prices, [[v] for v in values]]
+    table = held([pa.array(c, arrow_type(f.type)) for c, f in zip(columns, fields, strict=True)], fields)
+    rows = Frame(table, fields).rows()
+    wanted = ["1", "0", "-1.5", "None", small, large]
+    assert [str(row["sum"]) for row in rows] == wanted
+    assert [str(row["all"][0]) for row in rows] == wanted
+    assert {str(row["price"]) for row in rows} == {"1.50"}
+
+
 def test_a_type_that_is_not_known_here_comes_as_text() -> None:
     opaque = Field("m", model.TEXT, opaque=True)
     map_type = model.map_(model.INT4)

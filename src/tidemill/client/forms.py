@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,6 +101,38 @@ def shown(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
     """A held table as the application sees it."""
     columns = [_shown(contiguous(c), f.type) for c, f in zip(table.columns, fields, strict=True)]
     return pa.table(columns, names=unique([f.name for f in fields]))
+
+
+def python_rows(table: pa.Table, fields: Sequence[Field]) -> list[dict[str, Any]]:
+    """A table as `shown` gives it as dictionaries."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for name, field in zip(table.column_names, fields, strict=True):
+        if any_scale(field.type):
+            for row in rows:
+                row[name] = own_scale(row[name])
+    return rows
+
+
+def any_scale(t: SqlType) -> bool:
+    """Whether the values, or those of arrays, are numerics whose scale is not the type's."""
+    element = element_type(t) if t.kind is Kind.ARRAY else t
+    return element.kind is Kind.NUMERIC and element.precision is None
+
+
+def own_scale(value: Any) -> Any:
+    """A decimal with the digits that it needs; Arrow has one scale for all of a column. What is no decimal
+    stays as it is."""
+    if isinstance(value, list | np.ndarray):
+        return [own_scale(v) for v in value]
+    if not isinstance(value, Decimal):
+        return value
+    short = value.normalize(_WIDE)
+    return short.quantize(_ONE, context=_WIDE) if value == value.to_integral_value() else short
+
+
+# More digits than any numeric has here.
+_WIDE = Context(prec=60)
+_ONE = Decimal(1)
 
 
 def _shown(column: pa.Array, t: SqlType) -> pa.Array:

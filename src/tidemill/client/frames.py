@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemill.client.course import News
 from tidemill.client.errors import MissingPackage
-from tidemill.client.forms import Field, held_schema, shown
+from tidemill.client.forms import Field, any_scale, held_schema, own_scale, python_rows, shown
 from tidemill.types.columns import contiguous, numbers
 from tidemill.types.identity import leaders
 
@@ -38,14 +38,14 @@ class Frame:
 
     def rows(self) -> list[dict[str, Any]]:
         """Each row as a dictionary. For few rows: `arrow` is made for many."""
-        return self.arrow.to_pylist()
+        return python_rows(self.arrow, self._fields)
 
     def to_polars(self) -> pl.DataFrame:
         return to_polars(self.arrow)
 
     def to_pandas(self) -> Any:
         """Needs pandas, which is not installed along with Tidemill."""
-        return to_pandas(self.arrow)
+        return to_pandas(self.arrow, self._fields)
 
 
 class Batch(Frame):
@@ -153,9 +153,13 @@ def to_polars(table: pa.Table) -> pl.DataFrame:
     return frame
 
 
-def to_pandas(table: pa.Table) -> Any:
+def to_pandas(table: pa.Table, fields: Sequence[Field]) -> Any:
     try:
         import_module("pandas")
     except ImportError as e:
         raise MissingPackage("to_pandas() needs pandas", hint="pip install pandas") from e
-    return table.to_pandas()
+    frame = table.to_pandas()
+    for name, field in zip(table.column_names, fields, strict=True):
+        if any_scale(field.type):
+            frame[name] = frame[name].map(own_scale)
+    return frame

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidemill.client.assemble import Complete
 from tidemill.client.course import News
-from tidemill.client.forms import Field, key_array, shown, unique
+from tidemill.client.forms import Field, key_array, python_rows, shown, unique
 from tidemill.client.frames import Changes, to_pandas, to_polars
 from tidemill.client.state import Counted, State
 from tidemill.errors import InvalidValue, UndefinedObject
@@ -78,13 +78,15 @@ class LiveState:
             return self._shown
 
     def rows(self) -> list[dict[str, Any]]:
-        return self.arrow.to_pylist()
+        arrow = self.arrow
+        return python_rows(arrow, self._fields) if arrow.num_columns else []
 
     def to_polars(self) -> pl.DataFrame:
         return to_polars(self.arrow)
 
     def to_pandas(self) -> Any:
-        return to_pandas(self.arrow)
+        arrow = self.arrow
+        return to_pandas(arrow, self._fields if arrow.num_columns else ())
 
     def get(self, *key: object) -> dict[str, Any] | None:
         """The row with this key, the first one if there are several; None if there is none. Costs no look
@@ -101,7 +103,8 @@ class LiveState:
                 wanted = [key_array(value, field.type) for value, field in pairs]
             except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
                 raise InvalidValue(f"{key} cannot be a key of this table", detail=str(e)) from None
-            found = shown(self._state.find(wanted).slice(0, 1), self._fields).to_pylist()
+            table = shown(self._state.find(wanted).slice(0, 1), self._fields)
+            found = python_rows(table, self._fields)
             return found[0] if found else None
 
     # -- the feeder's
