@@ -70,7 +70,9 @@ def _rows(connection: psycopg.Connection[Any], text: str) -> list[tuple[str | No
         )
         for row in range(result.ntuples)
     ]
-    return sorted(values, key=lambda row: row[0] or "")
+    # A row that is kept is the same with -0 and with 0 (docs/types/floats.md).
+    plain = [tuple("0" if value == "-0" else value for value in row) for row in values]
+    return sorted(plain, key=lambda row: row[0] or "")
 
 
 def _types(connection: psycopg.Connection[Any], text: str) -> list[int]:

@@ -68,6 +68,10 @@ _NO_OPERAND = words("by between escape groups range recursive rows values zone")
 _CLOSING = frozenset({")", "]", ",", ";"})
 
 
+# Casts of other databases that give NULL for what cannot be converted.
+_TRYING = frozenset({"try_cast", "safe_cast"})
+
+
 class _Frame:
     """One level of parentheses (or the body itself)."""
 
@@ -232,6 +236,13 @@ class _Check:
                 and not closes_distinct_on(self._tokens, at - 1)
             ):
                 raise self._error(at + 1)
+        elif value in _TRYING and following == "(":
+            raise Unsupported(
+                f"{value.upper()} is not supported",
+                detail="CAST fails where a value cannot be converted.",
+                hint="For NULL instead, look at the value first: CASE WHEN x ~ '^[0-9]+$' THEN x::int END.",
+                position=self._tokens[at].start + 1,
+            )
         elif value == "variadic" and (frame.select or previous.key not in ("(", ",")):
             raise self._error(at)
         elif value == "over" and previous.key == ")":

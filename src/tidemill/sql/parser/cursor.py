@@ -13,6 +13,7 @@ from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import Expr, Ident, Name
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, quote_ident, quote_literal
 from tidemill.sql.parser import glot
+from tidemill.sql.parser.key_words import quote_hint
 from tidemill.sql.parser.typename import type_end
 from tidemill.sql.tokens import Kind, Token, syntax_error
 
@@ -148,7 +149,7 @@ class Cursor:
         ):
             self._at += 1
             return Ident(token.value, token.start)
-        raise self.error(hint)
+        raise self.error(hint or quote_hint(self._tokens, self._at))
 
     def word(self) -> str:
         """Any word or quoted name, folded."""

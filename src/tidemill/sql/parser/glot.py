@@ -20,7 +20,7 @@ from sqlglot.tokenizer_core import TokenType
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.parser import clauses
 from tidemill.sql.parser.depth import MAX_NESTING, too_complex
-from tidemill.sql.parser.key_words import mark_names
+from tidemill.sql.parser.key_words import hint_at, mark_names
 from tidemill.sql.parser.lower import lower
 from tidemill.sql.parser.tree import accept
 from tidemill.sql.tokens import Kind, Token, syntax_error
@@ -37,13 +37,17 @@ _NODES_AT_LEAST = 2000
 def parse_body(text: str, tokens: Sequence[Token], base: int) -> exp.Query | exp.Values:
     """The query that `tokens` (ending with END) spell; `base` is the index of the first among all tokens of
     `text`."""
-    tokens = mark_names(text, tokens, query=True)
-    clauses.check(text, tokens)
-    tree = _parse(text, lower(text, tokens, base), tokens, base)
-    position = tokens[0].start + 1
-    if not isinstance(tree, exp.Query | exp.Values):
-        raise syntax_error(text, tokens[0].start, tokens[0].end)
-    return cast(exp.Query | exp.Values, accept(tree, text, position))
+    try:
+        marked = mark_names(text, tokens, query=True)
+        clauses.check(text, marked)
+        tree = _parse(text, lower(text, marked, base), marked, base)
+        if not isinstance(tree, exp.Query | exp.Values):
+            raise syntax_error(text, tokens[0].start, tokens[0].end)
+        return cast(exp.Query | exp.Values, accept(tree, text, tokens[0].start + 1))
+    except SyntaxError_ as error:
+        if error.hint is None and error.position is not None:
+            error.hint = hint_at(tokens, error.position)
+        raise
 
 
 def parse_list(text: str, tokens: Sequence[Token], base: int) -> list[exp.Expr]:

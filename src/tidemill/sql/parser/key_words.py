@@ -59,6 +59,31 @@ _IN_TYPES = {
 }
 
 
+# Reserved words that nobody means as a name where one is missing.
+_CONNECTING = words("and as for from having in into limit not offset on or select to union using where with")
+# What a name stands behind.
+_BEFORE_NAMES = words("from join into update table only select by where and or on set , (")
+
+
+def quote_hint(tokens: Sequence[Token], at: int) -> str | None:
+    """What to write for the reserved word at `at` where a name should stand; None for anything else."""
+    kind, value, _, _ = tokens[at]
+    if kind is not Kind.WORD or value not in _RESERVED or value in _CONNECTING:
+        return None
+    following = tokens[at + 1].key
+    if (value in _BEFORE_BY and following == "by") or (value in _VALUES and following == "("):
+        return None
+    return f'"{value}" is a reserved word. To use it as a name, write it in double quotes.'
+
+
+def hint_at(tokens: Sequence[Token], position: int) -> str | None:
+    """`quote_hint` for the error at `position` (1-based) of a query."""
+    for at in range(1, len(tokens)):
+        if tokens[at].start + 1 == position:
+            return quote_hint(tokens, at) if tokens[at - 1].key in _BEFORE_NAMES else None
+    return None
+
+
 class _Level:
     """One level of parentheses, or the body itself."""
 
