@@ -15,8 +15,9 @@ from tidemill.sql.parse import parse
 from tidemill.sql.render import Rendered, to_sql
 from tidemill.sql.tokens import Kind, scan
 
-# What the parser promises to raise: syntax, names, not supported; bad values and limits by class.
-STATES = {"42601", "42622", "0A000"}
+# What the parser promises to raise: syntax, names, not supported, no such constraint; bad values
+# and limits by class.
+STATES = {"42601", "42622", "0A000", "42704"}
 CLASSES = {"22", "54"}
 # Far above what any of these texts takes (about a millisecond): only an explosion reaches it.
 SLOW_SECONDS = 5.0
