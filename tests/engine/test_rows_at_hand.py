@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.engine.read.local_rows import stream
-from tidemill.engine.read.result_stream import Watched
+from tidemill.engine.read.result_stream import GuardedRows
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.variables import Variables
 from tidemill.errors import QueryCanceled
@@ -16,10 +16,10 @@ from tidemill.errors import QueryCanceled
 TABLE = pa.table({"c0": [1, 2, 3]})
 
 
-def watched() -> tuple[Watched, Interrupt]:
+def watched() -> tuple[GuardedRows, Interrupt]:
     interrupt = Interrupt()
     interrupt.begin(0)
-    return Watched(stream(TABLE), interrupt), interrupt
+    return GuardedRows(stream(TABLE), interrupt), interrupt
 
 
 def test_the_end_is_the_end_of_the_statement() -> None:

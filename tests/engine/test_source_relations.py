@@ -16,7 +16,7 @@ from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, NewSubs
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.audit.log import AuditEvent
 from tidemill.engine.relations.materialized_views import ViewRow
-from tidemill.engine.relations.pg.own_session import PreparedRow
+from tidemill.engine.relations.pg.session_objects import PreparedRow
 from tidemill.engine.relations.sinks import SinkRow
 from tidemill.engine.relations.sources import (
     BindingRow,

@@ -24,7 +24,7 @@ from tidemill.types.wire.text import decode_text, encode_text
 
 __all__ = ["oracle"]
 
-FEW, MANY = 5_000, 200_000
+FEW, MANY = 2_500, 200_000
 # A grammar of its own, in which its arguments have other places.
 _SKIPPED = frozenset({"position"})
 # PostgreSQL takes nearly any text with a digit for a zone.

@@ -170,6 +170,13 @@ class CopyIn:
 Outcome = Complete | EmptyQuery | Rows | CopyOut | CopyIn
 
 
+async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
+    """Release what an iterator holds, if it holds anything."""
+    close = getattr(batches, "aclose", None)
+    if close is not None:
+        await close()
+
+
 class Session(Protocol):
     """One client's session. Calls come one at a time (except `cancel`, which may come at any moment)."""
 

@@ -95,7 +95,7 @@ async def by_itself(s: EngineSession, verb: str) -> None:
             )
         s.notice(Notice(f"{verb} takes effect at once and cannot be rolled back", "WARNING"))
     elif transaction.writes:
-        await s.engine.commit(transaction)
+        await s.engine.commits.commit(transaction)
         transaction.writes.clear()
         transaction.lasting.append(f"what was written before {verb}")
     s.at_once = verb

@@ -29,7 +29,7 @@ CLAIM_AFTER = 3
 MAX_TRIES = 20
 
 
-class Turns:
+class WriteLocks:
     """One per engine."""
 
     def __init__(self) -> None:
@@ -70,15 +70,15 @@ async def in_turn(
 ) -> T:
     """Run `attempt` until it commits; each raises SerializationFailure when one of `shards` was written
     meanwhile. It is told whether they are claimed."""
-    turns = session.engine.turns
+    locks = session.engine.write_locks
     # In one order everywhere, or two statements would wait for each other.
     ordered = sorted(set(shards))
     async with AsyncExitStack() as held:
         for shard_id in ordered:
-            await session.interrupt.guard(held.enter_async_context(turns.lock(shard_id)))
+            await session.interrupt.guard(held.enter_async_context(locks.lock(shard_id)))
         for number in range(MAX_TRIES):
             if number == CLAIM_AFTER:
-                held.enter_context(turns.claim(ordered))
+                held.enter_context(locks.claim(ordered))
             try:
                 return await attempt(number >= CLAIM_AFTER)
             except SerializationFailure:

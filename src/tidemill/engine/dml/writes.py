@@ -74,9 +74,9 @@ class WritePlan:
         if session.alone and self._reads:
             return await self._run_alone(session, params)
         shard = self._target.table.shard
-        if session.engine.turns.claimed(shard):
+        if session.engine.write_locks.claimed(shard):
             # The commit would wait as well, but could not be cancelled there.
-            await session.interrupt.guard(session.engine.turns.wait([shard]))
+            await session.interrupt.guard(session.engine.write_locks.wait([shard]))
         return await self._run_once(session, params)
 
     async def _run_alone(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
@@ -87,7 +87,7 @@ class WritePlan:
             transaction = session.current
             try:
                 if transaction.writes:
-                    await session.engine.commit(transaction, claimed=claimed)
+                    await session.engine.commits.commit(transaction, claimed=claimed)
             finally:
                 transaction.forget_writes()
             return outcome

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tidemill.catalog.items import MaterializedView, Table, View
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import close_batches
 from tidemill.engine.read.completeness import latest_complete, source_inputs, until_complete, until_readable
 from tidemill.engine.read.local_rows import stream
-from tidemill.engine.read.result_stream import close_batches
 from tidemill.engine.read.timelines import choose_on
 from tidemill.engine.read.waiting import SourceRelation, explain_time
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID

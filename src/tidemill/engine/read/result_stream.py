@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
+from tidemill.engine.api import close_batches
 from tidemill.engine.read.local_rows import AtHand
 from tidemill.engine.session.interrupt import Interrupt
 
 
-class Watched:
+class GuardedRows:
     """An iterator of batches. It ends its statement's interrupt when it is exhausted, fails or is closed."""
 
     def __init__(self, batches: AsyncIterator[pa.RecordBatch], interrupt: Interrupt) -> None:
@@ -26,7 +27,7 @@ class Watched:
         self._reading: asyncio.Future[pa.RecordBatch] | None = None
         self._closed = False
 
-    def __aiter__(self) -> Watched:
+    def __aiter__(self) -> GuardedRows:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
@@ -80,10 +81,3 @@ class Watched:
             await asyncio.wait({self._reading})
         await close_batches(self._batches)
         self._interrupt.end()
-
-
-async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
-    """Release what an iterator holds, if it holds anything."""
-    close = getattr(batches, "aclose", None)
-    if close is not None:
-        await close()

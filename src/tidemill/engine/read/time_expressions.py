@@ -12,8 +12,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.api import close_batches
 from tidemill.engine.read import reading
-from tidemill.engine.read.result_stream import close_batches
 from tidemill.engine.session.plan import Value
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject

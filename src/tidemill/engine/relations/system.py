@@ -39,9 +39,9 @@ from tidemill.engine.relations.pg.empty import EMPTY_SPECS
 from tidemill.engine.relations.pg.info import INFO_COLUMNS, INFO_SCHEMATA, INFO_SPECS, INFO_TABLES
 from tidemill.engine.relations.pg.info_empty import INFO_EMPTY_SPECS
 from tidemill.engine.relations.pg.oids import system_oid
-from tidemill.engine.relations.pg.own_session import OWN_SESSION_SPECS, PreparedRow
 from tidemill.engine.relations.pg.procs import PROC_SPECS
 from tidemill.engine.relations.pg.relations import PG_SPECS
+from tidemill.engine.relations.pg.session_objects import OWN_SESSION_SPECS, PreparedRow
 from tidemill.engine.relations.pg.settings import SETTINGS_SPEC
 from tidemill.engine.relations.pg.zones import ZONES_SPEC
 from tidemill.engine.relations.roles import ROLE_SPECS

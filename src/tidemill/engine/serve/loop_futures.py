@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Handover:
+class LoopFutures:
     """One per event loop. `result` is called on the loop; futures may complete on any thread."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.engine.read.result_stream import close_batches
+from tidemill.engine.api import close_batches
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.types.model import Column
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Texts up to this many characters are parsed and planned on the event loop: it takes a fraction of a
+# PlanningPool up to this many characters are parsed and planned on the event loop: it takes a fraction of a
 # millisecond for most (measured: 0.15 ms for a short INSERT), a change of threads costs as much, and far
 # more on a busy machine.
 SHORT = 500
@@ -52,7 +52,7 @@ def _without_collections() -> Generator[None]:
                 gc.enable()
 
 
-class Texts:
+class PlanningPool:
     """One per engine."""
 
     def __init__(self, workers: Executor) -> None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.api import Complete, Outcome
+from tidemill.engine.api import Complete, Outcome, close_batches
 from tidemill.engine.read import reading
-from tidemill.engine.read.result_stream import close_batches
 from tidemill.engine.session.plan import Action, Plan, Value
 from tidemill.engine.session.prepared_statements import no_such_statement
 from tidemill.engine.session.session import EngineSession

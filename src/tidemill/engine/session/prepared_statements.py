@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemill.engine.relations.pg.own_session import SHOWN_VERBS, PreparedRow
+from tidemill.engine.relations.pg.session_objects import SHOWN_VERBS, PreparedRow
 from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
 from tidemill.types.model import type_name
 

@@ -29,14 +29,14 @@ from tidemill.engine.api import (
     StartupOptions,
     SubscribeRequest,
 )
-from tidemill.engine.read.result_stream import Watched
+from tidemill.engine.read.result_stream import GuardedRows
 from tidemill.engine.relations.resolver import Resolver
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.plan import Plan, Value, decode_params, no_parameter
 from tidemill.engine.session.planner import plan, verb_of
 from tidemill.engine.session.planning_pool import SHORT
 from tidemill.engine.session.prepared_statements import Statements
-from tidemill.engine.session.statement_cache import KeptStatement, Repeated, check_result
+from tidemill.engine.session.statement_cache import KeptStatement, StatementCache, check_result
 from tidemill.engine.session.transaction import Mode, Transaction
 from tidemill.engine.session.variables import (
     SESSION_VARIABLES,
@@ -109,7 +109,7 @@ class EngineSession:
         self.transaction: Transaction | None = None
         self.cursors: dict[str, Cursor] = {}
         self.statements = Statements()  # of PREPARE and of the protocol
-        self._repeated = Repeated()
+        self._statement_cache = StatementCache()
         self.interrupt = Interrupt()
         self._events: list[Notice | ParameterStatus] = []
         self._wake: Callable[[], None] | None = None
@@ -186,25 +186,25 @@ class EngineSession:
             return None
 
     async def parse(self, sql: str) -> list[Prepared]:
-        if (again := self._repeated.get(sql)) is not None:
+        if (again := self._statement_cache.get(sql)) is not None:
             return again
-        parsed = await self.engine.texts.run(len(sql), parse, sql)
+        parsed = await self.engine.planning.run(len(sql), parse, sql)
         found = [self._prepared(p, (), fixed=False) for p in parsed]
         if len(sql) <= SHORT:
-            self._repeated.seen(sql, found)
+            self._statement_cache.seen(sql, found)
         return found
 
     async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         key = (sql, tuple(param_oids))
-        if (again := self._repeated.get(key)) is not None:
+        if (again := self._statement_cache.get(key)) is not None:
             return await self._described_again(again[0])
-        parsed = await self.engine.texts.run(len(sql), parse, sql)
+        parsed = await self.engine.planning.run(len(sql), parse, sql)
         if len(parsed) > 1:
             raise SyntaxError_("cannot insert multiple commands into a prepared statement")
         types = tuple(type_of_oid(o) if o else None for o in param_oids)
         prepared = await self._described(parsed[0] if parsed else None, types)
         if len(sql) <= SHORT:
-            self._repeated.seen(key, [prepared])
+            self._statement_cache.seen(key, [prepared])
         return prepared
 
     async def _described_again(self, before: Prepared) -> Prepared:
@@ -218,7 +218,7 @@ class EngineSession:
         return prepared
 
     async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
-        parsed = await self.engine.texts.run(len(request.query), subscribe_statement, request)
+        parsed = await self.engine.planning.run(len(request.query), subscribe_statement, request)
         return await self._described(parsed, ())
 
     async def _described(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
@@ -268,7 +268,7 @@ class EngineSession:
         found = statement.plan(self, catalog)
         if found is None:
             basis, first = statement.basis(self, catalog), not statement.planned
-            found = await self.engine.texts.run(
+            found = await self.engine.planning.run(
                 len(prepared.text), plan, self, statement.parsed, statement.param_types, catalog
             )
             self.interrupt.check()
@@ -314,7 +314,7 @@ class EngineSession:
                 self.transaction.lasting.append(self.at_once)
             if isinstance(outcome, Rows | CopyOut):
                 streaming = True
-                outcome.batches = watched = Watched(outcome.batches, self.interrupt)
+                outcome.batches = watched = GuardedRows(outcome.batches, self.interrupt)
                 if isinstance(outcome, Rows) and watched.at_hand:
                     outcome.take = watched.take
             elif isinstance(outcome, CopyIn):
@@ -373,7 +373,7 @@ class EngineSession:
         self.interrupt.cancel()
         self._end(committed=False)
         self.statements.clear()
-        self._repeated.clear()
+        self._statement_cache.clear()
         self.engine.forget_session(self)
 
     # -- for statements ----------------------------------------------------------------------------
@@ -528,7 +528,7 @@ class EngineSession:
                 if cursor.hold:
                     await cursor.keep(self)
             if transaction.writes:
-                await self.engine.commit(transaction)
+                await self.engine.commits.commit(transaction)
         except BaseException:
             self._end(committed=False)
             raise

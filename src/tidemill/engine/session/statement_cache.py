@@ -132,7 +132,7 @@ def check_result(before: Sequence[Column] | None, now: Sequence[Column] | None) 
         raise ResultChanged
 
 
-class Repeated:
+class StatementCache:
     """The texts of one session."""
 
     __slots__ = ("_kept", "_seen")

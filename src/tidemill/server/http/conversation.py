@@ -30,8 +30,8 @@ from tidemill.engine.api import (
     Rows,
     Session,
     StartupOptions,
+    close_batches,
 )
-from tidemill.engine.read.result_stream import close_batches
 from tidemill.errors import LimitExceeded, TidemillError, Unsupported
 from tidemill.server import limits as server_limits
 from tidemill.server.auth import Gate, Method

@@ -15,8 +15,7 @@ import pyarrow as pa
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tidemill.engine.api import HistoryGone, Rows, Session, SubscribeRequest
-from tidemill.engine.read.result_stream import close_batches
+from tidemill.engine.api import HistoryGone, Rows, Session, SubscribeRequest, close_batches
 from tidemill.errors import Internal, QueryCanceled, TidemillError
 from tidemill.server.http.auth import Caller
 from tidemill.server.http.events import Events, RunRows

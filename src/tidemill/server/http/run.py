@@ -24,8 +24,8 @@ from tidemill.engine.api import (
     Outcome,
     Rows,
     Session,
+    close_batches,
 )
-from tidemill.engine.read.result_stream import close_batches
 from tidemill.errors import LimitExceeded, QueryCanceled, TidemillError, Unsupported
 from tidemill.server.http.auth import Caller
 from tidemill.server.http.forms import described, error_json, notices

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tidemill.engine.session import planning_pool as texts_module
-from tidemill.engine.session.planning_pool import AT_ONCE, LONG, SHORT, Texts
+from tidemill.engine.session.planning_pool import AT_ONCE, LONG, SHORT, PlanningPool
 
 SECONDS = 60.0
 
@@ -33,7 +33,7 @@ def test_no_more_than_a_few_at_once_and_no_collections_meanwhile() -> None:
 
     async def main() -> list[int]:
         with ThreadPoolExecutor(10) as pool:
-            texts = Texts(pool)
+            texts = PlanningPool(pool)
             tasks = [asyncio.ensure_future(texts.run(LONG + 1, work, n)) for n in range(6)]
             while running < AT_ONCE:
                 await asyncio.sleep(0.001)
@@ -61,7 +61,7 @@ def test_what_they_leave_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def main() -> None:
         with ThreadPoolExecutor(1) as pool:
-            left = await Texts(pool).run(LONG + 1, work)
+            left = await PlanningPool(pool).run(LONG + 1, work)
             # As a server is that has nothing else to do.
             gc.disable()
             assert left() is not None
@@ -82,7 +82,7 @@ def test_an_error_gives_the_turn_back() -> None:
 
     async def main() -> None:
         with ThreadPoolExecutor(1) as pool:
-            texts = Texts(pool)
+            texts = PlanningPool(pool)
             for _ in range(AT_ONCE + 1):
                 with pytest.raises(ValueError):
                     await texts.run(LONG + 1, fails)
@@ -95,7 +95,7 @@ def test_an_error_gives_the_turn_back() -> None:
 def test_short_ones_are_done_at_once_and_others_on_a_thread() -> None:
     async def main() -> None:
         with ThreadPoolExecutor(1) as pool:
-            texts = Texts(pool)
+            texts = PlanningPool(pool)
             here = threading.get_ident()
             assert await texts.run(SHORT, threading.get_ident) == here
             assert await texts.run(SHORT + 1, threading.get_ident) != here
