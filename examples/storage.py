@@ -16,7 +16,7 @@ from tidemill.ingest.runner import LocalRunner
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.storage import CollectionType, SourceDescription, Storage, StorageCollectionId
 from tidemill.persist.environment import Environment
-from tidemill.sources.definition import normalise
+from tidemill.sources.generators.definition import normalise
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
 
 folder = sys.argv[1]
