@@ -35,8 +35,13 @@ class ShardMissing(UndefinedObject):
     sqlstate = "58P01"
 
 
+def shard_folder(shard_id: str) -> str:
+    """Its Delta table, within the data directory."""
+    return f"shards/{shard_id}"
+
+
 def log_folder(shard_id: str) -> str:
-    return f"shards/{shard_id}/_delta_log"
+    return f"{shard_folder(shard_id)}/_delta_log"
 
 
 def entry_path(shard_id: str, version: int) -> str:

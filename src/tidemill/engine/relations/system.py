@@ -45,6 +45,7 @@ from tidemill.engine.relations.pg.session_objects import OWN_SESSION_SPECS, Prep
 from tidemill.engine.relations.pg.settings import SETTINGS_SPEC
 from tidemill.engine.relations.pg.zones import ZONES_SPEC
 from tidemill.engine.relations.roles import ROLE_SPECS
+from tidemill.engine.relations.shards import SHARDS_SPEC
 from tidemill.engine.relations.sinks import SINK_SPECS, SinkRow
 from tidemill.engine.relations.sources import (
     SOURCE_ERRORS_SPEC,
@@ -350,6 +351,7 @@ _SPECS: list[Spec] = [
     *INFO_SPECS,
     *INFO_EMPTY_SPECS,
     SOURCE_ERRORS_SPEC,
+    SHARDS_SPEC,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {
