@@ -1,10 +1,12 @@
-"""The tour of Kafka sources, taken as its README tells: it checks every answer that it shows."""
+"""The tours of Kafka sources, run as their pages show them: examples/kafka and the README."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,12 @@ import pytest
 from support.debezium import Debezium, SchemaRegistry
 from support.kafka import Kafka
 from support.server import ServerProcess
+from support.wire import Wire
+from text.docs import Psql, matches, split
 
-TOUR = Path(__file__).resolve().parents[2] / "examples" / "kafka" / "tour.py"
+ROOT = Path(__file__).resolve().parents[2]
+TOUR = ROOT / "examples" / "kafka" / "tour.py"
+README = ROOT / "README.md"
 
 
 # A server's start, four other programs' and a dozen ticks.
@@ -42,3 +48,26 @@ def test_the_tour_goes_to_its_end(
     assert tour.returncode == 0, tour.stdout + tour.stderr
     assert tour.stdout.endswith("That was the tour.\n")
     debezium.release(prefix)
+
+
+def test_the_tour_of_the_readme(server: ServerProcess, database: str, kafka: Kafka) -> None:
+    page = README.read_text()
+    topic = f"readme_{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic)  # the broker of `tidemill dev kafka` would do so itself
+    (code,) = re.findall(r"^```python kafka\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    code = code.replace("127.0.0.1:9092", kafka.bootstrap).replace('"orders"', f'"{topic}"')
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    blocks = re.findall(r"^```sql kafka\n(.*?)^```$(?:\s*^```\n(.*?)\n```$)?", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    wire = Wire(f"{server.sql_dsn} dbname={database}")
+    try:
+        psql = Psql(wire)
+        for block, shown in blocks:
+            said = block.replace("127.0.0.1:9092", kafka.bootstrap).replace("'orders'", f"'{topic}'")
+            for statement in split(said):
+                got, failed = psql.type(statement)
+                assert not failed, got
+            assert not shown or matches(shown, got), got
+        assert " 3" in got
+    finally:
+        wire.close()
