@@ -61,7 +61,7 @@ def test_the_tour_of_the_readme(server: ServerProcess, database: str, kafka: Kaf
     assert len(blocks) == 2
     wire = Wire(f"{server.sql_dsn} dbname={database}")
     try:
-        psql = Psql(wire)
+        psql, got = Psql(wire), ""
         for block, shown in blocks:
             said = block.replace("127.0.0.1:9092", kafka.bootstrap).replace("'orders'", f"'{topic}'")
             for statement in split(said):
