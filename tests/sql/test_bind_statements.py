@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from tidemill.errors import TidemillError, UndefinedObject
+from tidemill.errors import TidemillError, UndefinedObject, Unsupported
 from tidemill.query.settings import FIXED
 from tidemill.sql.ast import Insert, Query, Values
 from tidemill.sql.bind import (
@@ -654,3 +654,9 @@ def test_long_series_are_counted_in_partitions(
         start, end, step = ends
         numbers = ", ".join(f"CAST({n} AS BIGINT)" for n in (start, end, step))
         assert f"FROM range({numbers}, {partitions})" in text
+
+
+def test_map_build_is_refused_with_what_to_write() -> None:
+    with pytest.raises(Unsupported, match=r"map_build\(\) is not supported") as caught:
+        bind("SELECT map_build(LIST['a'])")
+    assert "INCLUDE HEADER 'key'" in str(caught.value.hint)

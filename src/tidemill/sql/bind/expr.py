@@ -147,6 +147,12 @@ class Binder:
     def no_function(self, name: str, args: Sequence[Node], position: int | None) -> TidemillError:
         if signature.is_not_yet(name):
             return Unsupported(f"function {name}() is not supported yet", position=position)
+        if name == "map_build":
+            raise Unsupported(
+                "function map_build() is not supported",
+                hint="INCLUDE HEADER 'key' AS name gives one header of Kafka's records as a column.",
+                position=position,
+            )
         shown = ", ".join(str(base(a.type)) for a in args)
         if is_ambiguous_function(name, [a.type for a in args]):
             return TidemillError(
