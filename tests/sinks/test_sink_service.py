@@ -19,10 +19,10 @@ from tidemill.catalog.ops import CreateTable, Drop, Op
 from tidemill.catalog.sink_ops import CreateSink
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
+from tidemill.ingest.status import State
 from tidemill.persist.environment import Environment
 from tidemill.sinks.machine import Machine
 from tidemill.sinks.service import Sinks
-from tidemill.sinks.status import State
 from tidemill.sinks.target import SinkError, Written
 from tidemill.types.model import INT4, Column, RelationDesc
 

@@ -25,6 +25,7 @@ from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.sink_ops import CreateSink
 from tidemill.catalog.store import Catalog
 from tidemill.ingest.service import Ingestion
+from tidemill.ingest.status import State
 from tidemill.inputs.collections import Collections
 from tidemill.persist.environment import Environment
 from tidemill.query.metrics import QueryMetrics
@@ -34,7 +35,6 @@ from tidemill.sinks.feed import sink_shard
 from tidemill.sinks.files_target import FilesTarget
 from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
-from tidemill.sinks.status import State
 from tidemill.sinks.target import Pace
 
 SECONDS = 60.0

@@ -17,6 +17,26 @@ from tidemill.types.model import RelationDesc
 ItemId: TypeAlias = str
 
 
+class Unowned:
+    """An item that comes and goes by itself."""
+
+    __slots__ = ()
+
+    @property
+    def owner(self) -> ItemId | None:
+        return None
+
+
+class Independent(Unowned):
+    """An item that nothing else must be there for."""
+
+    __slots__ = ()
+
+    @property
+    def depends_on(self) -> tuple[ItemId, ...]:
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     id: ItemId
@@ -41,7 +61,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(Independent):
     id: ItemId
     name: str
     schema: ItemId
@@ -58,14 +78,6 @@ class Table:
     # Those behind exist if the shard has them. A server that finds it when it starts looks, and settles it.
     unsettled_from: int | None = None
 
-    @property
-    def depends_on(self) -> tuple[ItemId, ...]:
-        return ()
-
-    @property
-    def owner(self) -> ItemId | None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -80,7 +92,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(Unowned):
     id: ItemId
     name: str
     schema: ItemId
@@ -90,13 +102,9 @@ class View:
     depends_on: tuple[ItemId, ...]
     references: tuple[Reference, ...] = ()
 
-    @property
-    def owner(self) -> ItemId | None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class MaterializedView:
+class MaterializedView(Unowned):
     """A query whose answer is kept, at every time, in a shard of its own."""
 
     id: ItemId
@@ -112,13 +120,9 @@ class MaterializedView:
     references: tuple[Reference, ...] = ()
     retain_history_ms: int | None = None
 
-    @property
-    def owner(self) -> ItemId | None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Source(Unowned):
     """An upstream that is read for ever. It has a progress relation, and its rows either under its own name
     or in `SourceTable`s."""
 
@@ -150,10 +154,6 @@ class Source:
     # WITH (TIMELINE 'name'): its rows keep the times of the stream that they come from, and meet only rows of
     # this timeline. None: they have ours.
     timeline: str | None = None
-
-    @property
-    def owner(self) -> ItemId | None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class SourceProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class Sink(Unowned):
     """A relation whose changes are written to a place outside, for ever."""
 
     id: ItemId
@@ -240,13 +240,9 @@ class Sink:
     def depends_on(self) -> tuple[ItemId, ...]:
         return (self.relation, *self.connections)
 
-    @property
-    def owner(self) -> ItemId | None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(Independent):
     """A text that statements refer to and nobody sees. It is in a store of its own (`secrets`); here is only
     that there is one."""
 
@@ -257,17 +253,9 @@ class Secret:
     # text is never overwritten, and a change of it is a change of the catalog.
     version: int
 
-    @property
-    def depends_on(self) -> tuple[ItemId, ...]:
-        return ()
-
-    @property
-    def owner(self) -> ItemId | None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(Unowned):
     """How something outside is reached, and who we are there."""
 
     id: ItemId
@@ -279,10 +267,6 @@ class Connection:
     options: str
     # The secrets among the options.
     depends_on: tuple[ItemId, ...] = ()
-
-    @property
-    def owner(self) -> ItemId | None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,10 @@ from tidemill.cdcv2.column_stash import MAX_STASHED, ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
 from tidemill.cdcv2.coverage import MAX_FRONTIER
 from tidemill.cdcv2.digest import UpdateHash
-from tidemill.cdcv2.messages import Progress, no_message
-from tidemill.cdcv2.problems import SpillFailed, Stalled, report
-from tidemill.cdcv2.stalls import Stall
+from tidemill.cdcv2.messages import Progress
+from tidemill.cdcv2.pending import Pending, releases
 from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
 from tidemill.cdcv2.times import Time
-from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.time.clock import Clock
 from tidemill.types.hash import SEED, fold, hash_column, hash_longs
 
@@ -37,19 +35,10 @@ def recover_columns(
     messages: Iterable[ColumnMessage], schema: pa.Schema, *, resume_from: Iterable[Time] | None = None
 ) -> Iterator[ColumnRelease]:
     """As `recover`, for columns."""
-    recovery = ColumnRecovery(schema, resume_from)
-    for message in messages:
-        try:
-            released = recovery.push(message)
-        except TidemillError:
-            yield from recovery.drain()
-            raise
-        yield from released
-    if stalls := recovery.stalls():
-        raise Stalled(stalls)
+    return releases(ColumnRecovery(schema, resume_from), messages)
 
 
-class ColumnRecovery:
+class ColumnRecovery(Pending[ColumnStash, ColumnRelease]):
     """As `Recovery`; every update has the columns of `schema`, in the storage forms of `types.arrow`."""
 
     def __init__(
@@ -68,38 +57,28 @@ class ColumnRecovery:
         clock: Clock | None = None,
     ) -> None:
         self._schema = schema
-        # The updates at unreported times: to release them once, and to know their repetitions.
-        self._stash = ColumnStash(
+        stash = ColumnStash(
             schema,
             MAX_STASHED if max_stashed is None else max_stashed,
             memory_bytes,
             spill_bytes,
             spill_folder,
         )
-        # What was counted and what has come, per time; the frontiers.
-        self._tally = Tally(
+        tally = Tally(
             resume_from,
-            content=self._stash.content,
+            content=stash.content,
             clock=clock,
             require_digests=require_digests,
             max_statements=max_statements,
             max_times=max_times,
             max_frontier=max_frontier,
         )
-        # Released, and not yet handed out because the push that found it also found something wrong.
-        self._ready: list[ColumnRelease] = []
-        # Messages so far: the origin of those that do not name one.
-        self._pushed = 0
+        super().__init__(stash, tally)
 
     @property
     def frontier(self) -> list[Time]:
         """The history is complete before it and was released; [] when it is complete for ever."""
         return list(self._tally.reported)
-
-    @property
-    def stashed(self) -> int:
-        """Updates that are kept, in memory and on disk."""
-        return len(self._stash)
 
     @property
     def stashed_memory(self) -> int:
@@ -111,21 +90,9 @@ class ColumnRecovery:
         """Bytes of the updates' data on disk."""
         return self._stash.disk
 
-    @property
-    def pending_statements(self) -> int:
-        """Statements that are kept because they reach beyond the frontier."""
-        return self._tally.pending_statements
-
-    def stalls(self) -> list[Stall]:
-        """Which times of the frontier wait, for what and how long; none if nothing has come beyond it."""
-        return self._tally.stalls()
-
     def push(self, message: ColumnMessage) -> list[ColumnRelease]:
         """Take one message in; what can be released now. Raises as `Recovery.push` does."""
-        if not isinstance(message, (UpdateColumns, Progress)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise no_message(message, self._pushed, UpdateColumns, Progress)
-        origin = message.origin or f"message {self._pushed}"
-        self._pushed += 1
+        origin = self._origin(message, UpdateColumns)
         if isinstance(message, UpdateColumns):
             self._take(message, origin)
         else:
@@ -134,24 +101,7 @@ class ColumnRecovery:
         passed = self._tally.advance()
         if self._tally.reported != before:
             self._ready.append((self._stash.take(passed, self._tally.kind), self.frontier))
-        found = self._tally.take_found()
-        if found:
-            self._stash.drop([c.time for c in found if c.time is not None])
-        failed: TidemillError | None = None
-        # Both, whatever the first says: the stash also moves what is too much to disk.
-        for check in (self._stash.check_limits, self._tally.check_limits):
-            try:
-                check()
-            except (LimitExceeded, SpillFailed) as e:
-                failed = failed or e
-        if found or failed is not None:
-            report(found, failed)
-        return self.drain()
-
-    def drain(self) -> list[ColumnRelease]:
-        """What was released and not handed out because `push` raised."""
-        ready, self._ready = self._ready, []
-        return ready
+        return self._handed_out(None)
 
     def _take(self, batch: UpdateColumns, origin: str) -> None:
         check_columns(batch, self._schema, origin)

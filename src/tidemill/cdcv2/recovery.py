@@ -22,14 +22,14 @@ from typing import Any
 from tidemill.cdcv2 import problems
 from tidemill.cdcv2.coverage import MAX_FRONTIER
 from tidemill.cdcv2.digest import UpdateHash, content_of, python_hash
-from tidemill.cdcv2.messages import Message, Progress, Update, Updates, no_message
-from tidemill.cdcv2.problems import InvalidMessage, NoDigest, SpillFailed, Stalled, report
+from tidemill.cdcv2.messages import Message, Update, Updates
+from tidemill.cdcv2.pending import Pending, releases
+from tidemill.cdcv2.problems import InvalidMessage, NoDigest, SpillFailed
 from tidemill.cdcv2.row_stash import MAX_SPILLED, MAX_STASHED, RowStash, one_nan
-from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import MAX_STATEMENTS, MAX_TIMES, Tally
 from tidemill.cdcv2.times import Time, items_of
 from tidemill.cdcv2.times import checked as checked_time
-from tidemill.errors import LimitExceeded, TidemillError
+from tidemill.errors import TidemillError
 from tidemill.time.clock import Clock
 
 # Updates in the order of their times, and the frontier before which the history is now complete; [] = all
@@ -51,20 +51,11 @@ def recover(
     With `resume_from`, a frontier at which a snapshot is at hand: only what comes beyond it. A
     contradiction (or a limit) is raised when it is found, after all that can be released before it. When
     the messages end while something still waits, `Stalled` says what for."""
-    recovery = Recovery(resume_from, max_stashed)
-    for message in messages:
-        try:
-            released = recovery.push(message)
-        except TidemillError:
-            yield from recovery.drain()
-            raise
-        yield from released
-    if stalls := recovery.stalls():
-        raise Stalled(stalls)
+    return releases(Recovery(resume_from, max_stashed), messages)
 
 
-class Recovery:
-    """The state between messages; all of it concerns times beyond the reported frontier."""
+class Recovery(Pending[RowStash, Release]):
+    """Recovery message by message."""
 
     def __init__(
         self,
@@ -80,10 +71,8 @@ class Recovery:
         spill_folder: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        # The updates at unreported times: to release them once, and to know their repetitions.
-        self._stash = RowStash(MAX_STASHED if max_stashed is None else max_stashed, max_spilled, spill_folder)
-        # What was counted and what has come, per time; the frontiers.
-        self._tally = Tally(
+        stash = RowStash(MAX_STASHED if max_stashed is None else max_stashed, max_spilled, spill_folder)
+        tally = Tally(
             resume_from,
             content=self._content,
             settle=self._settle,
@@ -93,14 +82,11 @@ class Recovery:
             max_times=max_times,
             max_frontier=max_frontier,
         )
+        super().__init__(stash, tally)
         # Passed by the frontier (these times; it moved from here to there), and not yet taken out of the
         # stash because the disk failed.
         self._due: list[tuple[list[Time], list[Time], list[Time]]] = []
-        # Released, and not yet handed out because the push that found it also found something wrong.
-        self._ready: list[Release] = []
         self._update_hash = update_hash
-        # Messages so far: the origin of those that do not name one.
-        self._pushed = 0
 
     @property
     def frontier(self) -> list[Time]:
@@ -109,23 +95,9 @@ class Recovery:
         return self._due[0][1] if self._due else list(self._tally.reported)
 
     @property
-    def stashed(self) -> int:
-        """Updates that are kept, in memory and on disk."""
-        return len(self._stash)
-
-    @property
-    def pending_statements(self) -> int:
-        """Statements that are kept because they reach beyond the frontier."""
-        return self._tally.pending_statements
-
-    @property
     def tally(self) -> Tally:
         """What is known of the times beyond the frontier, to look at."""
         return self._tally
-
-    def stalls(self) -> list[Stall]:
-        """Which times of the frontier wait, for what and how long; none if nothing has come beyond it."""
-        return self._tally.stalls()
 
     def push(self, message: Message) -> list[Release]:
         """Take one message in; what can be released now.
@@ -135,10 +107,7 @@ class Recovery:
         `Contradiction` (its time is withheld for ever; other times go on); `LimitExceeded` and `SpillFailed`
         (nothing is lost, and the next push looks again), whose cause is the contradiction if there is one
         too."""
-        if not isinstance(message, (Updates, Progress)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise no_message(message, self._pushed, Updates, Progress)
-        origin = message.origin or f"message {self._pushed}"
-        self._pushed += 1
+        origin = self._origin(message, Updates)
         if isinstance(message, Updates):
             self._take(message, origin)
         else:
@@ -148,24 +117,7 @@ class Recovery:
             self._release()
         except SpillFailed as e:
             failed = e
-        found = self._tally.take_found()
-        for contradiction in found:
-            if contradiction.time is not None:
-                self._stash.drop(contradiction.time)
-        # Both, whatever the first says: the stash also moves what is too much to disk.
-        for check in (self._stash.check_limits, self._tally.check_limits):
-            try:
-                check()
-            except (LimitExceeded, SpillFailed) as e:
-                failed = failed or e
-        if found or failed is not None:
-            report(found, failed)
-        return self.drain()
-
-    def drain(self) -> list[Release]:
-        """What was released and not handed out because `push` raised."""
-        ready, self._ready = self._ready, []
-        return ready
+        return self._handed_out(failed)
 
     def _take(self, message: Updates, origin: str) -> None:
         """Rules 1 and 2."""

@@ -64,7 +64,7 @@ class RowStash:
         """The updates at these times, which are not kept any more; all of them, or it raises."""
         found = [(data, time, diff) for time in times for data, diff in self.peek(time)]
         for time in times:
-            self.drop(time)
+            self.drop([time])
         return found
 
     def peek(self, time: Time) -> list[tuple[Hashable, int]]:
@@ -72,11 +72,13 @@ class RowStash:
             self.gather(time)
         return [(data, diff) for data, (diff, _) in self._times.get(time, {}).items()]
 
-    def drop(self, time: Time) -> None:
-        self._here -= len(self._times.pop(time, ()))
-        self._there -= self._on_disk.pop(time, 0)
-        for piece in self._pieces.pop(time, ()):
-            self._file.free(piece)
+    def drop(self, times: Sequence[Time]) -> None:
+        """Forget the updates at these times."""
+        for time in times:
+            self._here -= len(self._times.pop(time, ()))
+            self._there -= self._on_disk.pop(time, 0)
+            for piece in self._pieces.pop(time, ()):
+                self._file.free(piece)
 
     def gather(self, time: Time) -> list[tuple[Hashable, tuple[int, str], tuple[int, str]]]:
         """Bring a time's updates into memory. Gives those that were there twice with different diffs."""
@@ -88,7 +90,7 @@ class RowStash:
                 known = rows.setdefault(data, said)
                 if known[0] != said[0]:
                     differ.append((data, known, said))
-        self.drop(time)
+        self.drop([time])
         self._times[time] = rows
         self._here += len(rows)
         return differ

@@ -1,7 +1,9 @@
-"""What is told of a source: how it is, what it has done, how long its ticks take.
+"""What is told of a source, a view or a sink: how it is; of a source what it has done, how long its ticks
+take.
 
-Written by `ticker`, read by the system relations and metrics, from any thread: each value is replaced whole
-or is a number of its own. Not durable: after a start it is found out anew.
+Written by `ticker` and by the services of views and sinks, read by the system relations and metrics, from
+any thread: each value is replaced whole or is a number of its own. Not durable: after a start it is found
+out anew.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tidemill.sources.contract import SourceError
 
 
 class State(Enum):
-    """As `mz_source_statuses` shows it."""
+    """As `mz_source_statuses` and `mz_sink_statuses` show it."""
 
     CREATED = "created"  # nobody has begun to open it
     STARTING = "starting"  # its shards are being opened, or Spark is not there yet
@@ -37,6 +39,18 @@ class Status:
     sqlstate: str | None = None
     # The error passes only if somebody acts: nobody waits for it.
     permanent: bool = False
+
+    def become(self, state: State, error: TidemillError | None = None) -> Status:
+        """The status from now on. The same trouble is since when it was; what is found of it may be something
+        else each time."""
+        primary = None if error is None else error.primary
+        since = self.since if (state, primary) == (self.state, self.error) else wall_ms()
+        if error is None:
+            return Status(state, since)
+        permanent = isinstance(error, SourceError) and error.permanent
+        return Status(
+            state, since, error.primary, error.detail, error.hint, error.sqlstate, permanent=permanent
+        )
 
 
 @dataclass(slots=True)
@@ -113,17 +127,7 @@ class Report:
     began: float = field(default_factory=time.monotonic)
 
     def become(self, state: State, error: TidemillError | None = None) -> None:
-        """The same trouble is since when it was; what is found of it may be something else each time."""
-        primary = None if error is None else error.primary
-        same = (state, primary) == (self.status.state, self.status.error)
-        since = self.status.since if same else wall_ms()
-        if error is None:
-            self.status = Status(state, since)
-            return
-        permanent = isinstance(error, SourceError) and error.permanent
-        self.status = Status(
-            state, since, error.primary, error.detail, error.hint, error.sqlstate, permanent=permanent
-        )
+        self.status = self.status.become(state, error)
 
 
 def wall_ms() -> int:

@@ -16,8 +16,8 @@ from tidemill.catalog.items import Item, ItemId, Sink, SourceTable
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import TidemillError
+from tidemill.ingest.status import State, Status, wall_ms
 from tidemill.sinks.machine import Machine
-from tidemill.sinks.status import State, Status, become, begin
 from tidemill.sinks.target import Written
 from tidemill.stepping import Stepped, Stepper
 
@@ -38,7 +38,7 @@ class _Sink(Stepped):
     catalog: CatalogState
     # The connections and secrets that it is opened with: when one changes, it is opened anew.
     through: tuple[Item, ...]
-    status: Status = field(default_factory=begin)
+    status: Status = field(default_factory=lambda: Status(State.CREATED, wall_ms()))
     written: Written = field(default_factory=Written)
     machine: Machine | None = None
     # What the machine was opened with; another one in the catalog means that it is stale.
@@ -91,7 +91,7 @@ class Sinks(Stepper[_Sink]):
         machine = self._machine(each)
         more = machine.step()
         if machine.begun:
-            each.status = become(each.status, State.RUNNING)
+            each.status = each.status.become(State.RUNNING)
         return more
 
     def _failed(self, each: _Sink, error: Exception) -> None:
@@ -103,7 +103,7 @@ class Sinks(Stepper[_Sink]):
         elif told:
             level = logging.INFO if error.transient else logging.WARNING
             log.log(level, "sink %s is stalled, it is tried again: %s", each.item.name, error)
-        each.status = become(each.status, State.STALLED, error)
+        each.status = each.status.become(State.STALLED, error)
 
     def _cancel(self, each: _Sink) -> None:
         if each.machine is not None:
@@ -120,7 +120,7 @@ class Sinks(Stepper[_Sink]):
         if sink.machine is not None and sink.opened == through:
             return sink.machine
         if sink.status.state is not State.STALLED:
-            sink.status = become(sink.status, State.STARTING)
+            sink.status = sink.status.become(State.STARTING)
         machine, before = self._opened(catalog, sink.item, sink.written), sink.machine
         if before is not None:
             machine.take_over(before)

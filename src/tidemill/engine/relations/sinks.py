@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.oids import item_oid
 from tidemill.engine.relations.sources import Rows, Spec
+from tidemill.ingest.status import Status
 from tidemill.sinks.definition import Definition
 from tidemill.sinks.service import Sinks
-from tidemill.sinks.status import Status
 from tidemill.types.json import canonical_json
 from tidemill.types.model import BOOL, INT8, INTERVAL, JSONB, MZ_TIMESTAMP, OID, TEXT, TIMESTAMPTZ
 

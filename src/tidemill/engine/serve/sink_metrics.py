@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidemill.ingest.status import State
 from tidemill.sinks.service import Sinks
-from tidemill.sinks.status import State
 
 
 class SinksCollector(Collector):

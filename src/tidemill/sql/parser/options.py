@@ -6,7 +6,7 @@ from tidemill.errors import SyntaxError_
 from tidemill.sql.ast import Option
 from tidemill.sql.ast.sources import OptionValue
 from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import Kind, Token
 
 _BOOLEANS = {"true": True, "false": False}
 # More digits than any 64-bit number has are kept as text.
@@ -49,8 +49,8 @@ def _name(words: list[str]) -> str:
     return " ".join(words).upper()
 
 
-def value(cursor: Cursor) -> OptionValue:
-    """A string, a number with its sign, true, false, or another word."""
+def signed_token(cursor: Cursor) -> tuple[str, Token]:
+    """A string, a word, or a number, and the sign before the number."""
     sign = ""
     if cursor.peek_symbol("-") or cursor.peek_symbol("+"):
         sign = cursor.advance().value.replace("+", "")
@@ -60,6 +60,12 @@ def value(cursor: Cursor) -> OptionValue:
     if token.kind not in (Kind.STRING, Kind.WORD, Kind.QUOTED, Kind.NUMBER):
         raise cursor.error()
     cursor.advance()
+    return sign, token
+
+
+def value(cursor: Cursor) -> OptionValue:
+    """A string, a number with its sign, true, false, or another word."""
+    sign, token = signed_token(cursor)
     if token.kind is Kind.NUMBER and token.value.isdigit() and len(token.value) <= _MAX_DIGITS:
         return int(sign + token.value)
     if token.kind is Kind.WORD and token.value in _BOOLEANS:

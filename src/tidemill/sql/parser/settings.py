@@ -13,6 +13,7 @@ from tidemill.sql.ast import (
 )
 from tidemill.sql.parser.cursor import Cursor
 from tidemill.sql.parser.habits import set_constraints
+from tidemill.sql.parser.options import signed_token
 from tidemill.sql.parser.roles import set_role
 from tidemill.sql.parser.transactions import set_transaction
 from tidemill.sql.tokens import Kind
@@ -129,13 +130,5 @@ def _values(cursor: Cursor) -> tuple[str, ...] | None:
 
 def _value(cursor: Cursor) -> str:
     """A string, a word, or a number with its sign."""
-    sign = ""
-    if cursor.peek_symbol("-") or cursor.peek_symbol("+"):
-        sign = cursor.advance().value.replace("+", "")
-        if cursor.token.kind is not Kind.NUMBER:
-            raise cursor.error()
-    token = cursor.token
-    if token.kind not in (Kind.STRING, Kind.WORD, Kind.QUOTED, Kind.NUMBER):
-        raise cursor.error()
-    cursor.advance()
+    sign, token = signed_token(cursor)
     return sign + token.value

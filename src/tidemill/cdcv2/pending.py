@@ -1,0 +1,90 @@
+"""What the two recoveries share: the state between messages, but for how the updates are kept.
+
+`Recovery` keeps updates as Python values, `ColumnRecovery` as Arrow columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from tidemill.cdcv2.column_stash import ColumnStash
+from tidemill.cdcv2.messages import Progress, no_message
+from tidemill.cdcv2.problems import SpillFailed, Stalled, report
+from tidemill.cdcv2.row_stash import RowStash
+from tidemill.cdcv2.stalls import Stall
+from tidemill.cdcv2.tally import Tally
+from tidemill.errors import LimitExceeded, TidemillError
+
+S = TypeVar("S", RowStash, ColumnStash)
+R = TypeVar("R")
+
+
+class Pending(Generic[S, R]):
+    """The state between messages; all of it concerns times beyond the reported frontier."""
+
+    def __init__(self, stash: S, tally: Tally) -> None:
+        # The updates at unreported times: to release them once, and to know their repetitions.
+        self._stash = stash
+        # What was counted and what has come, per time; the frontiers.
+        self._tally = tally
+        # Released, and not yet handed out because the push that found it also found something wrong.
+        self._ready: list[R] = []
+        # Messages so far: the origin of those that do not name one.
+        self._pushed = 0
+
+    @property
+    def stashed(self) -> int:
+        """Updates that are kept, in memory and on disk."""
+        return len(self._stash)
+
+    @property
+    def pending_statements(self) -> int:
+        """Statements that are kept because they reach beyond the frontier."""
+        return self._tally.pending_statements
+
+    def stalls(self) -> list[Stall]:
+        """Which times of the frontier wait, for what and how long; none if nothing has come beyond it."""
+        return self._tally.stalls()
+
+    def drain(self) -> list[R]:
+        """What was released and not handed out because `push` raised."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def push(self, message: Any) -> list[R]:
+        raise NotImplementedError
+
+    def _origin(self, message: Any, updates: type) -> str:
+        """Where the message comes from; raises InvalidMessage where it is none."""
+        if not isinstance(message, (updates, Progress)):
+            raise no_message(message, self._pushed, updates, Progress)
+        self._pushed += 1
+        return message.origin or f"message {self._pushed - 1}"
+
+    def _handed_out(self, failed: TidemillError | None) -> list[R]:
+        """The end of every push: what is ready, unless something was wrong or is too much."""
+        found = self._tally.take_found()
+        self._stash.drop([c.time for c in found if c.time is not None])
+        # Both, whatever the first says: the stash also moves what is too much to disk.
+        for check in (self._stash.check_limits, self._tally.check_limits):
+            try:
+                check()
+            except (LimitExceeded, SpillFailed) as e:
+                failed = failed or e
+        if found or failed is not None:
+            report(found, failed)
+        return self.drain()
+
+
+def releases(recovery: Pending[Any, R], messages: Iterable[Any]) -> Iterator[R]:
+    """All that the messages release, as `recover` tells it."""
+    for message in messages:
+        try:
+            released = recovery.push(message)
+        except TidemillError:
+            yield from recovery.drain()
+            raise
+        yield from released
+    if stalls := recovery.stalls():
+        raise Stalled(stalls)
