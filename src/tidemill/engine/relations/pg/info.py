@@ -124,16 +124,23 @@ def _views(s: Situation) -> Iterable[Record]:
             }
 
 
+def _constraint(s: Situation, r: PgRelation, name: str) -> Record:
+    """Where a constraint and its table stand."""
+    return {
+        "constraint_catalog": s.database,
+        "constraint_schema": r.schema,
+        "constraint_name": name,
+        "table_catalog": s.database,
+        "table_schema": r.schema,
+        "table_name": r.name,
+    }
+
+
 def _constraints(s: Situation) -> Iterable[Record]:
     for r in world(s.catalog, s.database).relations:
         for key in r.keys:
             yield {
-                "constraint_catalog": s.database,
-                "constraint_schema": r.schema,
-                "constraint_name": key.name,
-                "table_catalog": s.database,
-                "table_schema": r.schema,
-                "table_name": r.name,
+                **_constraint(s, r, key.name),
                 "constraint_type": "PRIMARY KEY" if key.primary else "UNIQUE",
                 "is_deferrable": "NO",
                 "initially_deferred": "NO",
@@ -142,12 +149,7 @@ def _constraints(s: Situation) -> Iterable[Record]:
             }
         for column in _not_null(r):
             yield {
-                "constraint_catalog": s.database,
-                "constraint_schema": r.schema,
-                "constraint_name": _not_null_name(r, column),
-                "table_catalog": s.database,
-                "table_schema": r.schema,
-                "table_name": r.name,
+                **_constraint(s, r, _not_null_name(r, column)),
                 "constraint_type": "CHECK",
                 "is_deferrable": "NO",
                 "initially_deferred": "NO",
@@ -207,12 +209,7 @@ def _key_columns(s: Situation) -> Iterable[Record]:
         for key in r.keys:
             for at, number in enumerate(key.numbers, 1):
                 yield {
-                    "constraint_catalog": s.database,
-                    "constraint_schema": r.schema,
-                    "constraint_name": key.name,
-                    "table_catalog": s.database,
-                    "table_schema": r.schema,
-                    "table_name": r.name,
+                    **_constraint(s, r, key.name),
                     "column_name": r.desc.names[number - 1],
                     "ordinal_position": at,
                 }
