@@ -53,9 +53,12 @@ class Dialogue:
         """Each turn's replies up to ReadyForQuery (or the end)."""
         answers: list[list[str]] = []
         for turn in turns:
-            self.socket.sendall(turn)
-            answers.append([shown(tag, body) for tag, body in self._until_ready()])
+            answers.append([shown(tag, body) for tag, body in self.exchange(turn)])
         return answers
+
+    def exchange(self, turn: bytes) -> list[tuple[str, bytes]]:
+        self.socket.sendall(turn)
+        return self._until_ready()
 
     def close(self) -> None:
         self._file.close()

@@ -64,6 +64,12 @@ def test_libpq_is_told_that_a_result_has_changed(
         connection.execute(query, prepare=True)
 
 
+def test_now_is_that_of_each_run(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    query = "SELECT now() FROM pg_namespace LIMIT 1"
+    moments = [connection.execute(query, prepare=True).fetchall()[0][0] for _ in range(3)]
+    assert moments[0] < moments[1] < moments[2]
+
+
 def _asyncpg(dsn: str) -> Any:
     parts = dict(p.split("=") for p in dsn.split())
     return asyncpg.connect(

@@ -71,7 +71,7 @@ def port(server: ServerProcess) -> Iterator[int]:
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_the_same_replies(name: str, socket_path: str, port: int) -> None:
-    turns = [_turn(line) for line in CONVERSATIONS[name]]
+    turns = [turn_of(line) for line in CONVERSATIONS[name]]
     # The time zone of PostgreSQL's own settings may be reported under another name than ours.
     with Dialogue(socket_path, user="postgres", database="postgres", TimeZone="UTC") as theirs:
         expected = theirs.played(turns)
@@ -87,7 +87,7 @@ def _without_surplus(ours: str, theirs: str) -> str:
     return re.sub(r" P=\d+", "", ours) if " P=" not in theirs else ours
 
 
-def _turn(line: str) -> bytes:
+def turn_of(line: str) -> bytes:
     messages = [_message(part.strip()) for part in line.split(";;")]
     if not any(part.strip()[0] in "QS?!" for part in line.split(";;")):
         messages.append(f.SYNC)

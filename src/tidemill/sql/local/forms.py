@@ -418,7 +418,8 @@ HANDLERS: dict[type[exp.Expr], Handler] = {
     exp.Neg: _negative,
     exp.Window: _window,
     exp.Filter: _aggregate_filter,
-    exp.CurrentTimestamp: _session(lambda c: constant(c.session.now, model.TIMESTAMPTZ)),
+    # When the query runs, not when it is compiled: it may be run again.
+    exp.CurrentTimestamp: _called("now"),
     exp.CurrentUser: _session(lambda c: constant(c.session.user, model.NAME)),
     exp.SessionUser: _session(lambda c: constant(c.session.session_user, model.NAME)),
     exp.CurrentSchema: _called("current_schema"),
