@@ -79,7 +79,7 @@ class Player:
 
     def __init__(self, address: str | int, database: str) -> None:
         _execute(address, f"CREATE DATABASE {database}")
-        self._dialogue = Dialogue(address, user=USER, database=database, **SETTINGS)
+        self._dialogue = Dialogue(address, user=USER, database=database, minor=0, **SETTINGS)
         self._last = datetime.min
 
     def play(self, line: str) -> list[str]:

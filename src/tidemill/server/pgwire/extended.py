@@ -47,7 +47,9 @@ class Extended:
         self._completed = completed
 
     async def parse(self, message: m.Parse) -> None:
-        self._kept.check_new_statement(message.name)
+        if not message.name:
+            self._kept.drop_statement("")
+        # A name that is taken is an error after those of the statement, as in PostgreSQL.
         prepared = await self._session.prepare(message.text, message.param_oids)
         if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
             raise transaction_aborted()

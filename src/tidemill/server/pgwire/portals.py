@@ -63,14 +63,6 @@ class Kept:
             return self._named.get(name)
         return self._unnamed
 
-    def check_new_statement(self, name: str) -> None:
-        """Before the work of preparing: may a statement of this name be added? The unnamed one goes in any
-        case."""
-        if name:
-            self._named.check_new(name)
-        else:
-            self._unnamed = None
-
     def add_statement(self, name: str, prepared: Prepared) -> None:
         if name:
             self._named.add(name, prepared)
