@@ -24,6 +24,7 @@ from tidemill.engine.relations.pg.types import format_type, types
 from tidemill.engine.relations.pg.world import world
 from tidemill.engine.relations.resolver import Resolver
 from tidemill.engine.relations.system import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID, SystemRelation
+from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.variables import VariableRow, Variables
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.sql.ast import Query
@@ -54,8 +55,8 @@ class Now:
     def prepared(self) -> Sequence[Any]:
         return []
 
-    def cursors(self) -> Sequence[tuple[str, bool, bool]]:
-        return []
+    def portals(self) -> Portals:
+        return Portals()
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from tidemill.engine.relations.system import (
     SessionRow,
     SystemRelation,
 )
+from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.variables import VariableRow
 from tidemill.ingest.live_errors import NO_ERRORS, LiveError, LiveErrors
 from tidemill.types.arrow import arrow_schema
@@ -129,8 +130,8 @@ class Now:
     def prepared(self) -> Sequence[PreparedRow]:
         return []
 
-    def cursors(self) -> Sequence[tuple[str, bool, bool]]:
-        return []
+    def portals(self) -> Portals:
+        return Portals()
 
 
 def catalog() -> CatalogState:

@@ -35,7 +35,7 @@ class Dialogue:
         self.socket.sendall(f.startup(minor, user=user, database=database, **extra))
         self.greeting = self._until_ready()
 
-    def _next(self) -> tuple[str, bytes] | None:
+    def next(self) -> tuple[str, bytes] | None:
         head = self._file.read(5)
         if len(head) < 5:
             return None
@@ -43,7 +43,7 @@ class Dialogue:
 
     def _until_ready(self) -> list[tuple[str, bytes]]:
         found: list[tuple[str, bytes]] = []
-        while (message := self._next()) is not None:
+        while (message := self.next()) is not None:
             found.append(message)
             if message[0] == "Z":
                 break

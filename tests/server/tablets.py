@@ -97,6 +97,7 @@ class TabletSession:
         self.commits = 0
         self.closed = 0
         self.statements = api.Statements()
+        self.portals = api.Portals()
         self.sinks: list[_Sink] = []
         # Batches that were pulled by the server.
         self.pulled = 0
@@ -142,8 +143,15 @@ class TabletSession:
         raise Unsupported(f"there is nothing to subscribe to here: {request.query}")
 
     async def execute(
-        self, prepared: api.Prepared, params: Sequence[api.Param] = (), *, alone: bool = False
+        self,
+        prepared: api.Prepared,
+        params: Sequence[api.Param] | api.Bound = (),
+        *,
+        alone: bool = False,
+        in_block: bool = False,
     ) -> api.Outcome:
+        if isinstance(params, api.Bound):
+            params = cast("Sequence[api.Param]", params.values)
         self.cancelled.clear()
         self.alone.append(alone)
         text = prepared.text
@@ -195,10 +203,15 @@ class TabletSession:
             self.commit_fails = False
             raise TidemillError("could not commit", sqlstate="40001")
         self.commits += 1
+        if self.transaction_status == "I":
+            self.portals.end(committed=True)
 
     async def fail(self) -> None:
         if self.transaction_status == "T":
             self.transaction_status = "E"
+            self.portals.fail(frozenset())
+        elif self.transaction_status == "I":
+            self.portals.end(committed=False)
 
     async def describe(self, prepared: api.Prepared) -> None:
         del prepared
@@ -206,11 +219,16 @@ class TabletSession:
     async def bind(self, prepared: api.Prepared) -> tuple[Column, ...] | None:
         return prepared.columns
 
-    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
-        del name
-        return None
+    async def fetch(self, name: str, count: int | None) -> api.Rows:
+        raise AssertionError(name, count)
 
-    def events(self) -> list[Notice | api.ParameterStatus]:
+    def resume(self) -> None:
+        pass
+
+    async def read_params(self, prepared: api.Prepared, params: Sequence[api.Param]) -> api.Bound:
+        return api.Bound(params)
+
+    def events(self, *, parameters: bool = True) -> list[Notice | api.ParameterStatus]:
         events, self._events = self._events, []
         return events
 
@@ -244,6 +262,7 @@ class TabletSession:
     def end(self, tag: str) -> str:
         tag = "ROLLBACK" if self.transaction_status == "E" else tag
         self.transaction_status = "I"
+        self.portals.end(committed=True)
         return tag
 
     def set(self, name: str, value: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from tablets import Tablets, table
 from wireserver import Raw, Served, errors, tags
 
+from tidemill.engine.session import portals
 from tidemill.engine.session import prepared_statements as statements
 from tidemill.errors import TidemillError
 from tidemill.server import limits
@@ -318,7 +319,7 @@ def test_a_simple_query_drops_the_unnamed_statement_and_deallocate_all_the_named
 
 def test_what_a_session_keeps_is_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statements, "MAX_STATEMENTS", 3)
-    monkeypatch.setattr(limits, "MAX_PORTALS", 2)
+    monkeypatch.setattr(portals, "MAX_PORTALS", 2)
     monkeypatch.setattr(limits, "MAX_KEPT_BYTES", 1000)
     with served.raw() as c:
         got = c.ask(*(f.parse("select $1::text", f"s{i}") for i in range(4)), f.SYNC)

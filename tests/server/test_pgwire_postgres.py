@@ -87,14 +87,14 @@ def _without_surplus(ours: str, theirs: str) -> str:
     return re.sub(r" P=\d+", "", ours) if " P=" not in theirs else ours
 
 
-def turn_of(line: str) -> bytes:
-    messages = [_message(part.strip()) for part in line.split(";;")]
-    if not any(part.strip()[0] in "QS?!" for part in line.split(";;")):
+def _turn(line: str) -> bytes:
+    messages = [message(part.strip()) for part in line.split(";;")]
+    if not any(part.strip()[0] in "QS?!b" for part in line.split(";;")):
         messages.append(f.SYNC)
     return b"".join(messages)
 
 
-def _message(text: str) -> bytes:
+def message(text: str) -> bytes:
     """One message, or for `?` (describe) and `!` (run) the chain that asks for it, Sync included."""
     kind, _, rest = text.partition(" ")
     words = rest.split()
@@ -109,6 +109,11 @@ def _message(text: str) -> bytes:
             bound = f.bind([None if p == "\\N" else p.encode() for p in params], result_formats=oids)
             chain = f.parse(sql) + f.describe(b"S") + bound + f.describe()
             return chain + f.execute() + f.SYNC
+        case "b":
+            sql, param = (part.strip() for part in rest.split(" | "))
+            raw = codecs.escape_decode(param.encode())[0]
+            bound = f.bind([raw], param_formats=oids)  # pyright: ignore[reportArgumentType]
+            return f.parse(sql) + bound + f.execute() + f.SYNC
         case "P":
             name, _, sql = rest.partition(" ")
             return f.parse(sql, _name(name), oids)

@@ -10,6 +10,7 @@ from typing import cast
 import pyarrow as pa
 
 from tidemill.engine.api import (
+    Bound,
     Complete,
     CopyIn,
     CopyOptions,
@@ -18,6 +19,7 @@ from tidemill.engine.api import (
     Outcome,
     Param,
     ParameterStatus,
+    Portals,
     Prepared,
     Rows,
     Session,
@@ -55,6 +57,7 @@ class FakeSession:
         self.sink = FakeSink()
         self._engine = engine
         self.statements = Statements()
+        self.portals = Portals()
         self._events: list[Notice | ParameterStatus] = []
         self._cancelled = asyncio.Event()
         self._wake: Callable[[], None] = lambda: None
@@ -81,8 +84,14 @@ class FakeSession:
         return Prepared(request.query, "SUBSCRIBE", (), None, request.query)
 
     async def execute(
-        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+        self,
+        prepared: Prepared,
+        params: Sequence[Param] | Bound = (),
+        *,
+        alone: bool = False,
+        in_block: bool = False,
     ) -> Outcome:
+        assert not isinstance(params, Bound)
         self.calls.append(f"execute {prepared.text}")
         verb, _, argument = prepared.text.partition(" ")
         match verb:
@@ -173,11 +182,16 @@ class FakeSession:
     async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
         return prepared.columns
 
-    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
-        del name
-        return None
+    async def fetch(self, name: str, count: int | None) -> Rows:
+        raise AssertionError(name, count)
 
-    def events(self) -> list[Notice | ParameterStatus]:
+    def resume(self) -> None:
+        pass
+
+    async def read_params(self, prepared: Prepared, params: Sequence[Param]) -> Bound:
+        raise AssertionError(prepared, params)
+
+    def events(self, *, parameters: bool = True) -> list[Notice | ParameterStatus]:
         events, self._events = self._events, []
         return events
 

@@ -13,6 +13,9 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from tidemill.engine.session.portals import BoundPortal as BoundPortal
+from tidemill.engine.session.portals import Portals
+from tidemill.engine.session.portals import cannot_run as cannot_run
 from tidemill.engine.session.prepared_statements import Statements
 from tidemill.errors import Notice
 from tidemill.persist.snapshot import InvalidAsOf
@@ -76,6 +79,13 @@ def same_result(one: Sequence[Column] | None, other: Sequence[Column] | None) ->
     if one is None or other is None or len(one) != len(other):
         return False
     return all(a.name == b.name and a.type == b.type for a, b in zip(one, other, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The parameters of a statement as `Session.read_params` has read them; nobody else looks inside."""
+
+    values: Sequence[object] = ()
 
 
 @dataclass(slots=True)
@@ -226,13 +236,30 @@ class Session(Protocol):
         `describe`; of EXECUTE and FETCH it is what is behind their name now, None if that is missing."""
         ...
 
+    @property
+    def portals(self) -> Portals:
+        """The session's open portals and cursors. The end of the transaction closes them."""
+        ...
+
+    async def read_params(self, prepared: Prepared, params: Sequence[Param]) -> Bound:
+        """The parameters' values, in the time zone that is now. Raises what is wrong with one (22P02, 22021
+        for a NUL byte)."""
+        ...
+
     async def execute(
-        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+        self,
+        prepared: Prepared,
+        params: Sequence[Param] | Bound = (),
+        *,
+        alone: bool = False,
+        in_block: bool = False,
     ) -> Outcome:
         """Run it. In no transaction block an implicit transaction is opened, which `sync` ends. `alone`
         says that the implicit transaction will hold nothing else (a simple query of one statement; an
         Execute with a Sync behind it): the engine may then commit inside, and run the statement again on a
-        conflict. After an error the caller calls `fail` before anything else."""
+        conflict. `in_block` says that other statements of the
+        client are part of the same implicit transaction: a simple query of several, an Execute that follows
+        another. After an error the caller calls `fail` before anything else."""
         ...
 
     async def sync(self) -> None:
@@ -245,14 +272,18 @@ class Session(Protocol):
         failed."""
         ...
 
-    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
-        """The columns of an open cursor of DECLARE; None if there is none. To clients it is a portal that
-        they may describe."""
+    async def fetch(self, name: str, count: int | None) -> Rows:
+        """Up to `count` rows (None: all) of a portal whose rows SQL fetches, a cursor of DECLARE among them.
+        There are no more where fewer come."""
         ...
 
-    def events(self) -> list[Notice | ParameterStatus]:
-        """Notices and parameter changes since the last call; may be polled while a statement runs. A
-        parameter that has changed and changed back meanwhile is no news."""
+    def resume(self) -> None:
+        """More rows of a portal of Bind will be read: cancel and time-out are of this Execute from now on."""
+        ...
+
+    def events(self, *, parameters: bool = True) -> list[Notice | ParameterStatus]:
+        """Notices and, if they are wanted, parameter changes since the last call; may be polled while a
+        statement runs. A parameter that has changed and changed back meanwhile is no news."""
         ...
 
     def on_event(self, wake: object) -> None:

@@ -17,6 +17,7 @@ from tidemill.engine.relations.sinks import SinkRow, sink_rows
 from tidemill.engine.relations.sources import FrontierRow, SourcesView
 from tidemill.engine.relations.subscriptions import SubscriptionRow
 from tidemill.engine.relations.system import SessionRow
+from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.variables import VariableRow
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class LiveSituation:
     def prepared(self) -> Sequence[PreparedRow]:
         return self.session.statements.table()
 
-    def cursors(self) -> Sequence[tuple[str, bool, bool]]:
-        return [(name, cursor.hold, cursor.binary) for name, cursor in self.session.cursors.items()]
+    def portals(self) -> Portals:
+        return self.session.portals
 
 
 def _session_row(s: EngineSession) -> SessionRow:

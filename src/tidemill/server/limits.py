@@ -46,8 +46,7 @@ MAX_IDENTIFIER_BYTES = 255
 # one is most likely a forgotten WHERE.
 MAX_RESULT_BYTES = 1 * GB
 
-# Portals that one session keeps, and the bytes of their parameters together.
-MAX_PORTALS = 1_000
+# The parameters of the portals that one session keeps.
 MAX_KEPT_BYTES = 128 * MB
 
 # One row of COPY FROM STDIN: it is held whole until its end is seen. As a message, for the same reason.

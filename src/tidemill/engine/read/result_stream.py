@@ -23,6 +23,8 @@ class GuardedRows:
     def __init__(self, batches: AsyncIterator[pa.RecordBatch], interrupt: Interrupt) -> None:
         self._batches = batches
         self._interrupt = interrupt
+        # The statement that they are of: their end is the end of no later one.
+        self._statement = interrupt.statement
         # The read under way; done when nobody waits for one.
         self._reading: asyncio.Future[pa.RecordBatch] | None = None
         self._closed = False
@@ -68,7 +70,7 @@ class GuardedRows:
     def _end(self, batches: AtHand) -> None:
         self._closed = True
         batches.close()
-        self._interrupt.end()
+        self._interrupt.end(self._statement)
 
     async def aclose(self) -> None:
         """Release what the rows hold. Idempotent."""
@@ -80,4 +82,4 @@ class GuardedRows:
             self._reading.cancel()
             await asyncio.wait({self._reading})
         await close_batches(self._batches)
-        self._interrupt.end()
+        self._interrupt.end(self._statement)

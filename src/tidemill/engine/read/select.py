@@ -15,7 +15,7 @@ from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
 from tidemill.engine.dml.copy_options import copy_options
 from tidemill.engine.read import reading
 from tidemill.engine.read.catalog_query import CatalogQueryPlan, plan_catalog_query
-from tidemill.engine.read.local_rows import text_columns, text_rows
+from tidemill.engine.read.local_rows import AtHand, text_columns, text_rows
 from tidemill.engine.read.reading import AsOfTime
 from tidemill.engine.read.time_expressions import evaluate_time, with_times
 from tidemill.engine.read.timelines import latest_on
@@ -23,11 +23,11 @@ from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.session.cursors import Cursor
 from tidemill.engine.session.durations import timeout_ms
 from tidemill.engine.session.plan import Action, Plan, Value
-from tidemill.engine.session.session import MAX_CURSORS, EngineSession
+from tidemill.engine.session.portals import BoundPortal, Portal, cannot_run
+from tidemill.engine.session.session import EngineSession
 from tidemill.errors import (
     DuplicateObject,
     InvalidTransactionState,
-    LimitExceeded,
     TidemillError,
     UndefinedObject,
     Unsupported,
@@ -208,6 +208,7 @@ class DeclarePlan:
     endless: bool
     hold: bool
     binary: bool
+    text: str | None
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
@@ -218,44 +219,69 @@ class DeclarePlan:
         return None
 
     async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        if not session.current.explicit and not self.hold:
+        if not session.in_block and not self.hold:
             raise InvalidTransactionState(
                 "DECLARE CURSOR can only be used in transaction blocks", sqlstate="25P01"
             )
-        if self.name in session.cursors:
-            raise DuplicateObject(f'cursor "{self.name}" already exists', sqlstate="42P03")
-        if len(session.cursors) >= MAX_CURSORS:
-            raise LimitExceeded(f"too many open cursors (limit {MAX_CURSORS})", hint="CLOSE some.")
+        session.portals.check_new(self.name)
         rows = await self.query.rows(session, params)
-        cursor = Cursor(self.query.columns, rows, endless=self.endless, hold=self.hold, binary=self.binary)
-        if not session.current.explicit:
+        portal = Portal(self.query.columns, self.text)
+        portal.hold, portal.binary = self.hold, self.binary
+        portal.cursor = Cursor(rows, session.interrupt, endless=self.endless)
+        if not session.in_block:
             # Its transaction ends with the statement.
             try:
-                await cursor.keep(session)
+                await portal.cursor.keep()
             except BaseException:
-                cursor.close()
+                portal.close()
                 raise
-        session.cursors[self.name] = cursor
+        session.portals.add(self.name, portal)
         return Complete("DECLARE CURSOR")
 
 
 def plan_declare(
-    session: EngineSession, statement: ast.Declare, types: Sequence[SqlType | None], catalog: CatalogState
+    session: EngineSession,
+    statement: ast.Declare,
+    types: Sequence[SqlType | None],
+    catalog: CatalogState,
+    text: str | None,
 ) -> Plan:
     query = _readable(session, statement.query, types, catalog)
     endless = isinstance(statement.query, ast.Subscribe)
-    return DeclarePlan(statement.name.value, query, endless, statement.hold, statement.binary)
+    return DeclarePlan(statement.name.value, query, endless, statement.hold, statement.binary, text)
 
 
-def find_cursor(session: EngineSession, name: str) -> Cursor:
-    cursor = session.cursors.get(name)
-    if cursor is None:
-        raise TidemillError(f'cursor "{name}" does not exist', sqlstate="34000")
-    return cursor
+def no_such_cursor(name: str) -> TidemillError:
+    return TidemillError(f'cursor "{name}" does not exist', sqlstate="34000")
+
+
+async def _cursor(session: EngineSession, name: str) -> tuple[Portal, Cursor, tuple[Column, ...]]:
+    """The portal, its rows to be fetched, and their columns; a portal of Bind begins to run where it has
+    not yet."""
+    portal = session.portals.find(name)
+    if portal is None:
+        raise no_such_cursor(name)
+    if portal.active or portal.failed or portal.columns is None:
+        raise cannot_run(name)
+    if portal.cursor is None:
+        assert isinstance(portal, BoundPortal)
+        endless, rows = False, portal.unsent()
+        on_row = rows is not None
+        if rows is None and not portal.started:
+            portal.started = True
+            outcome = await session.run(portal.prepared, portal.params)
+            if not isinstance(outcome, Rows):
+                raise cannot_run(name)
+            endless, rows = outcome.endless, outcome.batches
+        portal.cursor = Cursor(rows or AtHand(iter(())), session.interrupt, endless=endless)
+        portal.cursor.on_row = on_row
+    return portal, portal.cursor, portal.columns
 
 
 def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
-    cursor = find_cursor(session, statement.cursor.value)
+    name = statement.cursor.value
+    # One that there is not may be there when it runs.
+    known = session.portals.find(name)
     timeout = timeout_ms(statement.timeout)
     if statement.count is not None and statement.count < 0:
         raise Unsupported(
@@ -263,26 +289,33 @@ def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
         )
 
     async def act(s: EngineSession) -> Outcome:
-        now = find_cursor(s, statement.cursor.value)
-        seconds = None if timeout is None else timeout / 1000
+        portal, cursor, columns = await _cursor(s, name)
+        if statement.count == 0:
+            # A portal of Bind never goes back.
+            current = None if isinstance(portal, BoundPortal) or not cursor.on_row else cursor.current
+            if statement.move:
+                return Complete(f"MOVE {int(cursor.on_row)}")
+            if cursor.on_row and current is None:
+                raise InvalidTransactionState("cursor can only scan forward", sqlstate="55000")
+            return Rows(columns, AtHand(iter([] if current is None else [current])), tag="FETCH")
+        rows = cursor.fetch(statement.count, None if timeout is None else timeout / 1000)
         if statement.move:
-            passed = [b.num_rows async for b in now.fetch(s, statement.count, seconds)]
-            return Complete(f"MOVE {sum(passed)}")
-        rows = now.fetch(s, statement.count, seconds)
-        return Rows(now.columns, rows, tag="FETCH", binary=now.binary)
+            return Complete(f"MOVE {sum([b.num_rows async for b in rows])}")
+        return Rows(columns, rows, tag="FETCH", binary=portal.binary)
 
-    return Action(act, None if statement.move else cursor.columns)
+    return Action(act, None if statement.move or known is None else known.columns)
 
 
 def plan_close(session: EngineSession, statement: ast.Close) -> Plan:
     del session
 
     async def act(s: EngineSession) -> Outcome:
-        names = list(s.cursors) if statement.cursor is None else [statement.cursor.value]
-        for name in names:
-            find_cursor(s, name).close()
-            del s.cursors[name]
-        return Complete("CLOSE CURSOR ALL" if statement.cursor is None else "CLOSE CURSOR")
+        if statement.cursor is None:
+            s.portals.clear()
+            return Complete("CLOSE CURSOR ALL")
+        if not s.portals.drop(statement.cursor.value):
+            raise no_such_cursor(statement.cursor.value)
+        return Complete("CLOSE CURSOR")
 
     return Action(act)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -73,6 +73,9 @@ from tidemill.types.model import (
 )
 from tidemill.types.wire import oid
 
+if TYPE_CHECKING:
+    from tidemill.engine.session.portals import Portals
+
 # Ids of system relations start here, beyond those that the catalog's own builtins use.
 FIRST_SYSTEM_RELATION_ID = 1000
 
@@ -127,8 +130,8 @@ class Situation(Protocol):
         """By the session that asks."""
         ...
 
-    def cursors(self) -> Sequence[tuple[str, bool, bool]]:
-        """Those that the session that asks has open, and whether they are WITH HOLD and in binary."""
+    def portals(self) -> Portals:
+        """Those that the session that asks has open."""
         ...
 
 

@@ -76,7 +76,7 @@ def plan_set_transaction(statement: ast.SetTransaction) -> Action:
             if statement.modes.read_only is not None:
                 s.variables.set("default_transaction_read_only", "on" if statement.modes.read_only else "off")
         else:
-            if not s.current.explicit:
+            if not s.in_block:
                 s.notice(Notice("SET TRANSACTION can only be used in transaction blocks", "WARNING", "25P01"))
             _apply_modes(s, statement.modes)
         return Complete("SET")
@@ -115,7 +115,7 @@ def plan_set(statement: ast.SetVariable) -> Action:
     async def act(s: EngineSession) -> Outcome:
         value = None if statement.values is None else setting_text(statement.name, statement.values)
         set_variable(s, statement.name, value, local=statement.local)
-        if statement.local and not s.current.explicit:
+        if statement.local and not s.in_block:
             s.notice(Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01"))
         return Complete("SET")
 
@@ -208,15 +208,14 @@ def plan_alter_system(statement: ast.AlterSystem) -> Action:
 def plan_discard(statement: ast.Discard) -> Action:
     async def act(s: EngineSession) -> Outcome:
         if statement.kind is ast.DiscardKind.ALL:
-            if s.current.explicit or not s.first:
+            if s.in_block:
                 raise InvalidTransactionState(
                     "DISCARD ALL cannot run inside a transaction block", sqlstate="25001"
                 )
             s.statements.clear()
-            for cursor in s.cursors.values():
-                cursor.close()
-            s.cursors.clear()
+            s.portals.clear(active=True)
             s.variables.reset_all(role=True)
+            s.variables.begin()  # it is committed at once
         return Complete(f"DISCARD {statement.kind.value}")
 
     return Action(act)
@@ -230,9 +229,9 @@ def plan_no_op(session: EngineSession, statement: ast.NoOp, catalog: CatalogStat
             find(session, statement.kind, name, catalog)
 
     async def act(s: EngineSession) -> Outcome:
-        if statement.tag == "VACUUM" and (s.current.explicit or not s.first):
+        if statement.tag == "VACUUM" and s.in_block:
             raise InvalidTransactionState("VACUUM cannot run inside a transaction block", sqlstate="25001")
-        if statement.tag == "SET CONSTRAINTS" and not s.current.explicit:
+        if statement.tag == "SET CONSTRAINTS" and not s.in_block:
             text = "SET CONSTRAINTS can only be used in transaction blocks"
             s.notice(Notice(text, "WARNING", "25P01"))
         for notice in statement.notices:

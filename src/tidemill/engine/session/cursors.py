@@ -1,4 +1,4 @@
-"""DECLARE, FETCH and CLOSE: a query's rows, taken a few at a time.
+"""The rows of a portal as SQL fetches them: a few at a time.
 
 A cursor lives in its transaction and reads at the transaction's time. It keeps what a batch brought and a
 FETCH did not take, and a read that a FETCH's time-out left under way, so that no row is lost or repeated.
@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidemill.engine.api import close_batches
+from tidemill.engine.session.interrupt import Interrupt
 from tidemill.errors import LimitExceeded, TidemillError
-from tidemill.types.model import Column
-
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
-
 
 # What a cursor WITH HOLD keeps in the server's memory once its transaction has ended.
 HOLD_LIMIT_BYTES = 64 << 20
@@ -35,32 +30,24 @@ class Cursor:
     """An open cursor."""
 
     def __init__(
-        self,
-        columns: tuple[Column, ...],
-        batches: AsyncIterator[pa.RecordBatch],
-        *,
-        endless: bool = False,
-        hold: bool = False,
-        binary: bool = False,
+        self, batches: AsyncIterator[pa.RecordBatch], interrupt: Interrupt, *, endless: bool = False
     ) -> None:
-        """`endless`: of a subscription (`subscribe.stream.Subscription`). `hold`: `keep` is called before its
-        transaction commits."""
-        self.columns = columns
-        self.hold = hold
-        self.binary = binary
+        """`interrupt` is the session's. `endless`: of a subscription (`subscribe.stream.Subscription`)."""
         self.kept = False  # its rows are here; no transaction is needed any more
         self.kept_before = False  # since a transaction that committed
         self._batches = batches
+        self._interrupt = interrupt
         self._endless = endless
         self._rest: pa.RecordBatch | None = None  # read and not yet fetched
         self._coming: asyncio.Task[pa.RecordBatch | None] | None = (
             None  # a read that no FETCH has waited out yet
         )
         self._done = False
+        # The last FETCH ended on a row, and which: FETCH 0 gives it again. None where it is not kept.
+        self.on_row = False
+        self.current: pa.RecordBatch | None = None
 
-    async def fetch(
-        self, session: EngineSession, count: int | None, timeout: float | None
-    ) -> AsyncIterator[pa.RecordBatch]:
+    async def fetch(self, count: int | None, timeout: float | None = None) -> AsyncIterator[pa.RecordBatch]:
         """Up to `count` rows (None: all), or what has come within `timeout` seconds (None: wait; for the
         first ones, where they have no end)."""
         loop = asyncio.get_running_loop()
@@ -69,22 +56,24 @@ class Cursor:
         given = False
         while left is None or left > 0:
             within = None if deadline is None else deadline - loop.time()
-            batch = await self._next(session, within, given=given)
+            batch = await self._next(within, given=given)
             if batch is None:
+                self.on_row = False
                 return
             given = True
+            if not batch.num_rows:
+                continue
             if left is not None and batch.num_rows > left:
                 self._rest = batch.slice(left)
                 batch = batch.slice(0, left)
             if left is not None:
                 left -= batch.num_rows
+            self.on_row, self.current = True, batch.slice(batch.num_rows - 1)
             yield batch
             if self._endless and deadline is None:
                 deadline = loop.time()
 
-    async def _next(
-        self, session: EngineSession, timeout: float | None, *, given: bool
-    ) -> pa.RecordBatch | None:
+    async def _next(self, timeout: float | None, *, given: bool) -> pa.RecordBatch | None:
         """The next rows; None at the end, or when there are none in time. `given`: this FETCH has some."""
         if self._rest is not None:
             rest, self._rest = self._rest, None
@@ -104,18 +93,18 @@ class Cursor:
             if given and self._endless and not coming.cancelled() and coming.exception() is not None:
                 return None
         self._coming = None
-        batch = await session.interrupt.guard(coming)
+        batch = await self._interrupt.guard(coming)
         self._done = batch is None
         return batch
 
-    async def keep(self, session: EngineSession) -> None:
+    async def keep(self) -> None:
         """Read what is left, for the time after the transaction. Raises `LimitExceeded` where that is too
         much."""
         if self.kept:
             return
         rows: list[pa.RecordBatch] = []
         size = 0
-        async for batch in self.fetch(session, None, None):
+        async for batch in self.fetch(None):
             size += batch.nbytes
             if size > HOLD_LIMIT_BYTES:
                 raise LimitExceeded(

@@ -19,8 +19,9 @@ T = TypeVar("T")
 
 class Interrupt:
     def __init__(self) -> None:
-        # A statement runs.
+        # A statement runs; it is the how manieth of the session.
         self.running = False
+        self.statement = 0
         # It was cancelled; those who wait in `guard` are told by their futures, one each while it waits.
         self._canceled = False
         self._waiting: list[asyncio.Future[None]] = []
@@ -29,10 +30,14 @@ class Interrupt:
 
     def begin(self, timeout_ms: int) -> None:
         self.running = True
+        self.statement += 1
         self._canceled = False
         self._left = timeout_ms / 1000 if timeout_ms else None
 
-    def end(self) -> None:
+    def end(self, statement: int | None = None) -> None:
+        """`statement`: only if it is that one which runs."""
+        if statement is not None and statement != self.statement:
+            return
         self.running = False
         self._canceled = False
         self._left = None

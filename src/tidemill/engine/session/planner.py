@@ -28,6 +28,10 @@ def plan(
         from tidemill.engine.session.prepare import plan_prepare
 
         return plan_prepare(session, parsed.text, parsed.statement, catalog)
+    if isinstance(parsed.statement, ast.Declare):
+        from tidemill.engine.read.select import plan_declare
+
+        return plan_declare(session, parsed.statement, types, catalog, parsed.text)
     return plan_statement(session, parsed.statement, types, catalog)
 
 
@@ -78,8 +82,10 @@ def plan_statement(
             return savepoints.plan_release(statement)
         case ast.RollbackTo():
             return savepoints.plan_rollback_to(statement)
+        case ast.Prepare():  # within EXECUTE, as is the next
+            return prepared.plan_prepare(s, "", statement, catalog)
         case ast.Declare():
-            return select.plan_declare(s, statement, types, catalog)
+            return select.plan_declare(s, statement, types, catalog, None)
         case ast.Fetch():
             return select.plan_fetch(s, statement)
         case ast.Close():

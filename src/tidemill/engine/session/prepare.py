@@ -18,7 +18,7 @@ from tidemill.engine.session.plan import Action, Plan, Value
 from tidemill.engine.session.prepared_statements import no_such_statement
 from tidemill.engine.session.session import EngineSession
 from tidemill.engine.session.statement_cache import KeptStatement, check_result
-from tidemill.errors import SyntaxError_, TidemillError
+from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_scalar, constant_value
 from tidemill.sql.parse import ParsedStatement
@@ -65,6 +65,7 @@ class ExecutePlan:
         values = self.values
         if values is None:
             values = await self._evaluated(session)
+        session.enter_execute()
         return await self.inner.run(session, values)
 
     async def _evaluated(self, session: EngineSession) -> list[Value]:
@@ -79,25 +80,36 @@ class ExecutePlan:
 def plan_execute(s: EngineSession, statement: ast.Execute, catalog: CatalogState) -> Plan:
     from tidemill.engine.session.planner import plan_statement
 
-    prepared = s.statements.get(statement.name.value)
+    try:
+        prepared = s.statements.get(statement.name.value)
+    except UndefinedObject:
+        # It may be there when this runs.
+        return Action(lambda s: _execute_now(s, statement))
     kept = cast(KeptStatement, prepared.statement)
     if kept.parsed is None:
         raise SyntaxError_("an empty statement cannot be executed", sqlstate="0A000")
     inner = plan_statement(s, kept.parsed.statement, kept.param_types, catalog)
     check_result(prepared.columns, inner.columns)
-    if len(statement.arguments) != len(inner.param_types):
+    # As in PostgreSQL: where there are no parameters, arguments are not looked at.
+    arguments = statement.arguments if inner.param_types else ()
+    if len(arguments) != len(inner.param_types):
         raise SyntaxError_(
             f'wrong number of parameters for prepared statement "{statement.name.value}"',
-            detail=f"Expected {len(inner.param_types)} parameters but got {len(statement.arguments)}.",
+            detail=f"Expected {len(inner.param_types)} parameters but got {len(arguments)}.",
         )
-    values = [_value(s, a, t) for a, t in zip(statement.arguments, inner.param_types, strict=True)]
+    values = [_value(s, a, t) for a, t in zip(arguments, inner.param_types, strict=True)]
     known = [v for v in values if v is not None]
     if len(known) == len(values):
         return ExecutePlan(inner, known, None, catalog)
     targets = [Column(f"${n + 1}", t) for n, t in enumerate(inner.param_types)]
-    rows = ast.Values((statement.arguments,))
+    rows = ast.Values((arguments,))
     row = bind_insert_source(rows, targets, s.resolver(catalog), session=s.info())
     return ExecutePlan(inner, None, row, catalog)
+
+
+async def _execute_now(s: EngineSession, statement: ast.Execute) -> Outcome:
+    s.statements.get(statement.name.value)
+    return await plan_execute(s, statement, s.engine.catalog.state).run(s, ())
 
 
 def _value(s: EngineSession, argument: ast.Expr, t: SqlType) -> Value | None:

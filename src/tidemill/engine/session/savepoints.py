@@ -41,7 +41,8 @@ class Savepoint:
     tables: Mapping[str, Table]
     reads: frozenset[str]
     variables: tuple[Mapping[str, str], Mapping[str, str]]
-    cursors: frozenset[str]
+    # The names of what was open.
+    portals: frozenset[str]
 
 
 def plan_savepoint(statement: ast.Savepoint) -> Action:
@@ -103,7 +104,7 @@ def _taken(s: EngineSession, t: Transaction, name: str) -> Savepoint:
         dict(t.tables),
         frozenset(t.reads),
         s.variables.snapshot(),
-        frozenset(s.cursors),
+        s.portals.names(),
     )
 
 
@@ -117,5 +118,4 @@ def _restore(s: EngineSession, t: Transaction, saved: Savepoint) -> None:
     t.tables = dict(saved.tables)
     t.reads = set(saved.reads)
     s.variables.restore(saved.variables)
-    for name in [n for n in s.cursors if n not in saved.cursors]:
-        s.cursors.pop(name).close()
+    s.portals.close_new(saved.portals)

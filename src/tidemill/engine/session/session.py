@@ -18,6 +18,7 @@ from tidemill.catalog.items import Role
 from tidemill.catalog.privileges import Privileges
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import (
+    Bound,
     CopyIn,
     CopyOut,
     EmptyQuery,
@@ -35,6 +36,7 @@ from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.plan import Plan, Value, decode_params, no_parameter
 from tidemill.engine.session.planner import plan, verb_of
 from tidemill.engine.session.planning_pool import SHORT
+from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.prepared_statements import Statements
 from tidemill.engine.session.statement_cache import KeptStatement, StatementCache, check_result
 from tidemill.engine.session.transaction import Mode, Transaction
@@ -63,7 +65,6 @@ from tidemill.types.wire import type_of_oid
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
-    from tidemill.engine.session.cursors import Cursor
 
 T = TypeVar("T")
 
@@ -85,8 +86,6 @@ _QUERIES = (
     ast.CopyTo,
     ast.CopyFrom,
 )
-# Cursors per session: they are held in memory until closed.
-MAX_CURSORS = 1000
 
 
 class EngineSession:
@@ -107,7 +106,7 @@ class EngineSession:
         # How to end the session from outside, once a door has said it.
         self._on_terminate: Callable[[TidemillError], None] | None = None
         self.transaction: Transaction | None = None
-        self.cursors: dict[str, Cursor] = {}
+        self.portals = Portals()  # of DECLARE and of Bind
         self.statements = Statements()  # of PREPARE and of the protocol
         self._statement_cache = StatementCache()
         self.interrupt = Interrupt()
@@ -122,8 +121,8 @@ class EngineSession:
         # The last answer of `info`, and of which variables and which time of the catalog it was made.
         self._info: SessionInfo | None = None
         self._info_at = (0, 0)
-        # Whether the statement that runs now has begun the transaction.
-        self.first = False
+        # Other statements of the client are part of the implicit transaction (see `execute`).
+        self._in_implicit_block = False
         # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
         self.alone = False
         # When it began: statement_timestamp(). The first of a transaction begins it.
@@ -245,8 +244,12 @@ class EngineSession:
         )
 
     async def describe(self, prepared: Prepared) -> None:
-        if prepared.columns is not None:
-            await self._plan(prepared)
+        if prepared.columns is None:
+            return
+        await self._plan(prepared)
+        parsed = cast(KeptStatement, prepared.statement).parsed
+        if prepared.columns is None and parsed is not None and isinstance(parsed.statement, ast.Execute):
+            self.statements.get(parsed.statement.name.value)  # raises: it is gone
 
     async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
         statement = cast(KeptStatement, prepared.statement)
@@ -279,8 +282,20 @@ class EngineSession:
             prepared.columns = found.columns
         return found
 
+    async def read_params(self, prepared: Prepared, params: Sequence[Param]) -> Bound:
+        if not params:
+            return Bound()
+        zone = self.variables.get("timezone")
+        size = sum(len(p.data or b"") for p in params)
+        return Bound(await self._computing(size, decode_params, prepared.param_types, params, zone))
+
     async def execute(
-        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+        self,
+        prepared: Prepared,
+        params: Sequence[Param] | Bound = (),
+        *,
+        alone: bool = False,
+        in_block: bool = False,
     ) -> Outcome:
         statement = cast(KeptStatement, prepared.statement)
         if statement.parsed is None:
@@ -290,26 +305,14 @@ class EngineSession:
         self.interrupt.begin(self.variables.milliseconds("statement_timeout"))
         streaming = False
         try:
-            self.first = self.transaction is None
-            if self.first:
+            if self.transaction is None:
                 self._statement_began = self._begin(explicit=False).started
             else:
                 self._statement_began = datetime.now(UTC)
             self.alone = alone and not self.current.explicit and not self.current.writes
+            self._in_implicit_block = in_block
             self.at_once = None
-            planned = await self._plan(prepared)
-            if planned is None:
-                raise Internal("a statement without a plan")
-            values: list[Value] = []
-            if planned.param_types and not params:
-                raise no_parameter(statement.parsed)
-            if params or planned.param_types:
-                zone = self.variables.get("timezone")
-                size = sum(len(p.data or b"") for p in params)
-                values = await self._computing(size, decode_params, planned.param_types, params, zone)
-            if isinstance(statement.parsed.statement, _QUERIES):
-                self.current.queried = True
-            outcome = await planned.run(self, values)
+            outcome = await self.run(prepared, params)
             if self.at_once is not None and self.transaction is not None and not self.transaction.explicit:
                 self.transaction.lasting.append(self.at_once)
             if isinstance(outcome, Rows | CopyOut):
@@ -324,27 +327,63 @@ class EngineSession:
             if not streaming:
                 self.interrupt.end()
 
+    async def run(self, prepared: Prepared, params: Sequence[Param] | Bound) -> Outcome:
+        """Within a statement: what a FETCH begins to fetch from runs in it."""
+        statement = cast(KeptStatement, prepared.statement)
+        planned = await self._plan(prepared)
+        if planned is None or statement.parsed is None:
+            raise Internal("a statement without a plan")
+        if not isinstance(params, Bound):
+            if planned.param_types and not params:
+                raise no_parameter(statement.parsed)
+            params = await self.read_params(prepared, params)
+        if isinstance(statement.parsed.statement, _QUERIES):
+            self.current.queried = True
+        return await planned.run(self, cast("Sequence[Value]", params.values))
+
+    async def fetch(self, name: str, count: int | None) -> Rows:
+        if self._in_failed_block():
+            raise _aborted()
+        portal = self.portals.find(name)
+        if portal is None or portal.cursor is None or portal.columns is None:
+            raise Internal(f"nothing to fetch from {name}")
+        self.resume()
+        return Rows(portal.columns, GuardedRows(portal.cursor.fetch(count), self.interrupt))
+
+    def resume(self) -> None:
+        self.interrupt.begin(self.variables.milliseconds("statement_timeout"))
+
     async def sync(self) -> None:
         self.interrupt.end()
-        if self.transaction is not None and not self.transaction.explicit:
+        if self.transaction is None:
+            self.portals.end(committed=True)
+        elif not self.transaction.explicit:
             await self.commit()
 
     async def fail(self) -> None:
         self.interrupt.end()
         if self.transaction is None:
-            return
-        if self.transaction.explicit:
+            self.portals.end(committed=False)
+        elif self.transaction.explicit:
             self.transaction.failed = True
             self.transaction.writes.clear()
+            # Settings go back at once, and the client is told.
+            if marks := self.transaction.savepoints:
+                self.variables.restore(marks[-1].variables)
+                self.portals.fail(marks[-1].portals)
+            else:
+                self.variables.take_back()
+                self.portals.fail(frozenset())
         else:
             self._end(committed=False)
 
     def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
-        cursor = self.cursors.get(name)
-        return None if cursor is None else cursor.columns
+        portal = self.portals.find(name)
+        return None if portal is None else portal.columns
 
-    def events(self) -> list[Notice | ParameterStatus]:
-        self._tell_changes()
+    def events(self, *, parameters: bool = True) -> list[Notice | ParameterStatus]:
+        if parameters:
+            self._tell_changes()
         events, self._events = self._events, []
         return events
 
@@ -483,6 +522,16 @@ class EngineSession:
         path = self.variables.search_path()
         return tuple(name for name in path if catalog.find_schema(database.id, name) is not None)
 
+    def enter_execute(self) -> None:
+        """What EXECUTE runs counts as being in a block, as in PostgreSQL."""
+        self._in_implicit_block = True
+
+    @property
+    def in_block(self) -> bool:
+        """Whether the statement that runs now is in a transaction block; several statements of one simple
+        query or pipeline are an implicit one."""
+        return self.current.explicit or self._in_implicit_block
+
     @property
     def current(self) -> Transaction:
         if self.transaction is None:
@@ -524,9 +573,8 @@ class EngineSession:
             self._end(committed=False)
             return False
         try:
-            for cursor in self.cursors.values():
-                if cursor.hold:
-                    await cursor.keep(self)
+            for cursor in list(self.portals.held()):
+                await cursor.keep()
             if transaction.writes:
                 await self.engine.commits.commit(transaction)
         except BaseException:
@@ -544,11 +592,7 @@ class EngineSession:
         if ended is not None and not committed:
             for verb in dict.fromkeys(ended.lasting):
                 self.notice(Notice(f"{verb} took effect at once and was not rolled back", "WARNING"))
-        for name, cursor in list(self.cursors.items()):
-            if not (cursor.kept and (committed or cursor.kept_before)):
-                cursor.close()
-                del self.cursors[name]
-            cursor.kept_before = cursor.kept
+        self.portals.end(committed=committed)
 
     def _in_failed_block(self) -> bool:
         return self.transaction is not None and self.transaction.failed

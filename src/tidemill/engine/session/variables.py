@@ -402,10 +402,20 @@ class Variables:
         self._saved = self._values
 
     def end(self, *, committed: bool) -> None:
-        if not committed and self._saved is not None and self._saved != self._values:
+        if committed:
+            self._forget_local()
+        else:
+            self.take_back()
+        self._saved = None
+
+    def take_back(self) -> None:
+        """What the transaction has set."""
+        if self._saved is not None and self._saved != self._values:
             self._values = self._saved
             self.generation += 1
-        self._saved = None
+        self._forget_local()
+
+    def _forget_local(self) -> None:
         if self._local:
             self._local.clear()
             self.generation += 1

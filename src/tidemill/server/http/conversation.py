@@ -211,7 +211,7 @@ class Conversation:
                 alone = len(queries) == 1 and len(statements) == 1
                 for prepared, params in statements:
                     self._hearing.check()
-                    outcome = await session.execute(prepared, params, alone=alone)
+                    outcome = await session.execute(prepared, params, alone=alone, in_block=not alone)
                     await self._answer(prepared, outcome)
                     STATEMENTS.labels("ok").inc()
             await session.sync()

@@ -128,7 +128,8 @@ class Run:
                     self._still_wanted()
                     if last is not None:
                         self._keep(last)
-                    last = await self._result(session, await session.execute(statement, params, alone=alone))
+                    outcome = await session.execute(statement, params, alone=alone, in_block=not alone)
+                    last = await self._result(session, outcome)
             self._still_wanted()
             await session.sync()
         except Exception as e:

@@ -35,8 +35,8 @@ from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
 from tidemill.server.pgwire.rows import BINARY, TEXT
 
-# Tags after which no portal is left: the transaction has ended.
-_ENDS_TRANSACTION = frozenset({"COMMIT", "ROLLBACK"})
+# Tags after which another transaction begins. (ROLLBACK TO has the second one too: only in a block.)
+_ENDS_TRANSACTION = frozenset({"COMMIT", "ROLLBACK", "DISCARD ALL"})
 
 # Clients of the simple protocol, psql among them, mostly gather a result before they show any of it.
 _AS_THEY_COME = Notice(
@@ -53,9 +53,9 @@ class Conductor:
         self._session = session
         self._line = line
         self._conversation = conversation
-        self._kept = Kept(session.statements)
+        self._kept = Kept(session.statements, session.portals)
         self._execution = Execution(session, line)
-        self._extended = Extended(session, line, conversation, self._kept, self._execution, self._completed)
+        self._extended = Extended(session, line, conversation, self._kept, self._execution)
         # A message is being acted on; a cancel that comes at another time concerns nothing.
         self._busy = False
         # The tag of the last Execute. It waits for the next message: if that is Sync and the commit fails,
@@ -79,7 +79,8 @@ class Conductor:
                 if message is not None:
                     await self._act(message)
         finally:
-            await self._kept.drop_portals()
+            self._session.portals.clear()
+            await self._kept.released()
 
     def cancel(self) -> None:
         """Cancel what runs now, if anything."""
@@ -129,9 +130,11 @@ class Conductor:
             case m.Describe():
                 await self._extended.describe(message)
             case m.Execute():
-                alone = not self._chained and self._line.inbox.next_is(m.Sync)
-                self._chained = True
-                self._held = await self._extended.execute(message, alone=alone)
+                in_block, self._chained = self._chained, True
+                alone = not in_block and self._line.inbox.next_is(m.Sync)
+                self._held = await self._extended.execute(message, alone=alone, in_block=in_block)
+                if self._held in _ENDS_TRANSACTION:
+                    self._chained = False
             case m.Sync():
                 await self._sync()
             case m.Parse():
@@ -163,7 +166,7 @@ class Conductor:
         self._held = None
         try:
             await self._session.fail()
-            await self._kept.drop_portals()
+            await self._kept.released()
         except Exception as e:
             # Nobody knows in what state the session is now.
             raise ConnectionEnds(client_error(e, "rolling back")) from e
@@ -180,31 +183,33 @@ class Conductor:
     # -- the simple protocol
 
     async def _query(self, text: str) -> None:
-        # A simple query does away with the unnamed statement and portal.
+        # A simple query does away with the unnamed statement and, where it has any statement, portal.
         self._kept.drop_statement("")
-        await self._kept.drop_portal("")
         statements = await self._session.parse(text)
+        chained = self._chained or len(statements) > 1
         if not statements:
             self._line.outbox.put(replies.EMPTY_QUERY)
         tag: str | None = None
         for statement in statements:
             if tag is not None:
                 self._line.outbox.put(replies.command_complete(tag))
-            tag = await self._statement(statement, alone=len(statements) == 1 and not self._chained)
+            self._kept.drop_portal("")
+            tag = await self._statement(statement, in_block=chained)
         # The last tag promises that the implicit transaction is committed.
         self._chained = False
         await self._session.sync()
         if tag is not None:
             self._line.outbox.put(replies.command_complete(tag))
-        await self._after_sync()
+        await self._kept.released()
+        self._ready()
 
-    async def _statement(self, statement: Prepared, *, alone: bool) -> str | None:
-        """Run one statement of a simple query; returns its tag (None: there is none to send)."""
+    async def _statement(self, statement: Prepared, *, in_block: bool) -> str | None:
+        """Run one statement of a simple query, `in_block` if there are others in its transaction; returns its
+        tag (None: there is none to send)."""
         with self._execution.running(statement):
-            outcome = await self._execution.start(statement, alone=alone)
+            outcome = await self._execution.start(statement, alone=not in_block, in_block=in_block)
             match outcome:
                 case Complete():
-                    await self._completed(outcome.tag)
                     return outcome.tag
                 case EmptyQuery():
                     self._line.outbox.put(replies.EMPTY_QUERY)
@@ -230,22 +235,13 @@ class Conductor:
         setting = getattr(self._session, "setting", None)
         return setting is None or setting("client_min_messages") not in ("warning", "error")
 
-    async def _completed(self, tag: str) -> None:
-        """What a completed statement means for what we keep."""
-        if tag in _ENDS_TRANSACTION:
-            await self._kept.drop_portals()
-
     # -- ends of a chain
 
     async def _sync(self) -> None:
         self._chained = False
         await self._session.sync()
         self._release()
-        await self._after_sync()
-
-    async def _after_sync(self) -> None:
-        if self._session.transaction_status == "I":
-            await self._kept.drop_portals()
+        await self._kept.released()
         self._ready()
 
     def _release(self) -> None:
@@ -254,7 +250,8 @@ class Conductor:
             self._line.outbox.put(replies.command_complete(held))
 
     def _ready(self) -> None:
-        self._deliver_events()
+        # As PostgreSQL: what a statement has set and another set back is no news.
+        self._deliver_events(parameters=True)
         self._line.outbox.put(replies.ready_for_query(self._session.transaction_status))
         self._line.outbox.flush()
 
@@ -265,8 +262,8 @@ class Conductor:
         if not self._line.outbox.paused:
             self._deliver_events()
 
-    def _deliver_events(self) -> None:
-        events = self._session.events()
+    def _deliver_events(self, *, parameters: bool = False) -> None:
+        events = self._session.events(parameters=parameters)
         for event in events:
             if isinstance(event, ParameterStatus):
                 self._line.outbox.put(replies.parameter_status(event.name, event.value))

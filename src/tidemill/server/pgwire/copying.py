@@ -51,6 +51,8 @@ async def _pump(line: Line, conversation: Conversation, copy: CopyIn, decoder: C
                 if size < limits.COPY_BLOCK_BYTES:
                     continue
             case m.CopyFail():
+                # What is wrong with the data before it comes first.
+                await line.in_thread(decoder.feed, b"".join(block))
                 raise QueryCanceled(f"COPY from stdin failed: {message.reason}")
             case m.CopyDone():
                 pass

@@ -7,9 +7,8 @@ reads is not run for a client that has left; a failed transaction block accepts 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
-from tidemill.engine.api import Outcome, Param, Prepared, Session
+from tidemill.engine.api import Bound, Outcome, Prepared, Session
 from tidemill.errors import QueryCanceled
 from tidemill.server.metrics import STATEMENTS
 from tidemill.server.pgwire.complaints import transaction_aborted
@@ -20,6 +19,9 @@ from tidemill.server.pgwire.line import Line
 READING_VERBS = frozenset(
     {"SELECT", "VALUES", "TABLE", "WITH", "SUBSCRIBE", "FETCH", "SHOW", "EXPLAIN", "COPY"}
 )
+
+
+NO_PARAMETERS = Bound()
 
 
 class Execution:
@@ -39,7 +41,15 @@ class Execution:
         Raises where it may not run."""
         if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
             raise transaction_aborted()
-        verb = prepared.verb
+        return self._reading(prepared.verb)
+
+    def reading(self) -> Execution:
+        """The same of rows that a cursor of DECLARE gives."""
+        if self._session.transaction_status == "E":
+            raise transaction_aborted()
+        return self._reading("FETCH")
+
+    def _reading(self, verb: str) -> Execution:
         if self._line.inbox.departed and verb in READING_VERBS:
             raise QueryCanceled("canceling statement because the client has left")
         self.verb = verb
@@ -54,9 +64,11 @@ class Execution:
         timing.add(time.perf_counter() - self._began)
 
     async def start(
-        self, prepared: Prepared, params: Sequence[Param] = (), *, alone: bool = False
+        self, prepared: Prepared, params: Bound = NO_PARAMETERS, *, alone: bool, in_block: bool
     ) -> Outcome:
-        outcome = await self._session.execute(prepared, params, alone=alone)
+        # A simple query gives none: that its statement has some is for the engine to say.
+        given = params if params.values else ()
+        outcome = await self._session.execute(prepared, given, alone=alone, in_block=in_block)
         self._line.timezone = self._session.parameters.get("TimeZone", "UTC")
         return outcome
 

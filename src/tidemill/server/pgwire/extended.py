@@ -7,11 +7,22 @@ checked before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from tidemill.engine.api import Complete, CopyIn, CopyOut, EmptyQuery, Param, Rows, Session, same_result
-from tidemill.errors import InvalidTransactionState, InvalidValue, ResultChanged
+from tidemill.engine.api import (
+    Bound,
+    Complete,
+    CopyIn,
+    CopyOut,
+    EmptyQuery,
+    Param,
+    Rows,
+    Session,
+    cannot_run,
+    same_result,
+)
+from tidemill.errors import InvalidValue, ResultChanged
 from tidemill.server.limits import result_limit
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
@@ -19,7 +30,7 @@ from tidemill.server.pgwire.complaints import transaction_aborted
 from tidemill.server.pgwire.copying import receive_copy
 from tidemill.server.pgwire.execution import Execution
 from tidemill.server.pgwire.line import Line
-from tidemill.server.pgwire.portals import Kept, Portal
+from tidemill.server.pgwire.portals import Kept, Portal, no_such_portal
 from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
 from tidemill.server.pgwire.rows import BINARY, TEXT, result_formats
@@ -36,15 +47,12 @@ class Extended:
         conversation: Conversation,
         kept: Kept,
         execution: Execution,
-        completed: Callable[[str], Awaitable[None]],
     ) -> None:
         self._session = session
         self._line = line
         self._conversation = conversation
         self._kept = kept
         self._execution = execution
-        # Told the tag of each statement without rows, which may end the transaction.
-        self._completed = completed
 
     async def parse(self, message: m.Parse) -> None:
         if not message.name:
@@ -58,10 +66,6 @@ class Extended:
 
     async def bind(self, message: m.Bind) -> None:
         prepared = self._kept.statement(message.statement)
-        if self._session.transaction_status == "E" and (
-            not prepared.allowed_when_failed or not prepared.verb or message.params
-        ):
-            raise transaction_aborted()
         expected = len(prepared.param_types)
         if len(message.params) != expected:
             raise m.ProtocolViolation(
@@ -69,14 +73,24 @@ class Extended:
                 f'but prepared statement "{message.statement}" requires {expected}'
             )
         formats = _param_formats(message.param_formats, expected)
+        if self._session.transaction_status == "E" and (
+            not prepared.allowed_when_failed or not prepared.verb or message.params
+        ):
+            raise transaction_aborted()
         for code in (*message.param_formats, *message.result_formats):
             if code not in (TEXT, BINARY):
                 raise InvalidValue(f"unsupported format code: {code}", sqlstate="22023")
-        params = tuple(Param(data, f) for data, f in zip(message.params, formats, strict=True))
+        size = sum([len(data) for data in message.params if data is not None])
+        self._kept.check_new_portal(message.portal, size)
+        params = Bound()
+        if expected:
+            given = [Param(data, f) for data, f in zip(message.params, formats, strict=True)]
+            params = await self._session.read_params(prepared, given)
         columns = await self._session.bind(prepared)
         if columns is not None:
             result_formats(message.result_formats, len(columns))
-        await self._kept.add_portal(Portal(message.portal, prepared, params, message.result_formats, columns))
+        portal = Portal(prepared, columns, params, size, message.result_formats, self._kept.releasing)
+        self._kept.add_portal(message.portal, portal)
         self._line.outbox.put(replies.BIND_COMPLETE)
 
     async def describe(self, message: m.Describe) -> None:
@@ -88,12 +102,12 @@ class Extended:
             wanted: tuple[int, ...] = ()
             columns = prepared.columns
             prepared.described = columns or ()
-        elif message.name and (declared := self._session.cursor_columns(message.name)) is not None:
-            # A cursor of DECLARE is a portal too: psycopg describes it.
-            columns, wanted = declared, ()
         else:
-            portal = self._kept.portal(message.name)
-            columns, wanted = portal.columns, portal.result_formats
+            portal = self._session.portals.find(message.name)
+            if portal is None:
+                raise no_such_portal(message.name)
+            # A cursor of DECLARE is a portal too: psycopg describes it.
+            columns, wanted = portal.columns, portal.result_formats if isinstance(portal, Portal) else ()
             self._check_describable(columns)
             portal.described = True
         if columns is None:
@@ -107,28 +121,42 @@ class Extended:
         if columns is not None and self._session.transaction_status == "E":
             raise transaction_aborted()
 
-    async def execute(self, message: m.Execute, *, alone: bool) -> str | None:
-        """Run or resume a portal; `alone` as in `Session.execute`. Returns the tag for CommandComplete;
-        None if something else was said instead."""
-        portal = self._kept.portal(message.portal)
+    async def execute(self, message: m.Execute, *, alone: bool, in_block: bool) -> str | None:
+        """Run or resume a portal; `alone` and `in_block` as in `Session.execute`. Returns the tag for
+        CommandComplete; None if something else was said instead."""
+        portal = self._session.portals.find(message.portal)
+        if portal is None:
+            raise no_such_portal(message.portal)
+        if not isinstance(portal, Portal):
+            with self._execution.reading():
+                return await self._fetch(message)
         with self._execution.running(portal.prepared):
-            if portal.stream is None:
-                if portal.finished:
-                    return self._again(portal)
-                return await self._first(portal, message.max_rows, alone=alone)
-            return await self._send(portal, portal.stream, message.max_rows)
+            if portal.failed:
+                failed_block = self._session.transaction_status == "E"
+                raise transaction_aborted() if failed_block else cannot_run(message.portal)
+            portal.active = True
+            try:
+                if portal.cursor is not None:
+                    return await self._fetch(message, portal.result_formats)
+                if portal.stream is not None:
+                    self._session.resume()
+                    return await self._send(portal, portal.stream, message.max_rows)
+                if portal.started:
+                    if portal.tag_when_empty is None:
+                        raise cannot_run(message.portal)
+                    return portal.tag_when_empty
+                return await self._first(portal, message.max_rows, alone=alone, in_block=in_block)
+            except BaseException:
+                portal.failed = True
+                raise
+            finally:
+                portal.active = False
 
-    def _again(self, portal: Portal) -> str:
-        if portal.tag_when_empty is None:
-            raise InvalidTransactionState(f'portal "{portal.name}" cannot be run', sqlstate="55000")
-        return portal.tag_when_empty
-
-    async def _first(self, portal: Portal, max_rows: int, *, alone: bool) -> str | None:
-        portal.finished = True
-        outcome = await self._execution.start(portal.prepared, portal.params, alone=alone)
+    async def _first(self, portal: Portal, max_rows: int, *, alone: bool, in_block: bool) -> str | None:
+        portal.started = True
+        outcome = await self._execution.start(portal.prepared, portal.params, alone=alone, in_block=in_block)
         match outcome:
             case Complete():
-                await self._completed(outcome.tag)
                 return outcome.tag
             case EmptyQuery():
                 self._line.outbox.put(replies.EMPTY_QUERY)
@@ -145,20 +173,34 @@ class Extended:
                 return await receive_copy(self._line, self._conversation, outcome)
 
     async def _send(self, portal: Portal, stream: RowStream, max_rows: int) -> str | None:
-        # An error on the way drops all portals, and with them the stream.
+        # An error on the way ends the transaction's portals, and with them the stream.
         count, ended = await stream.send(self._line, max_rows)
         if not ended:
             self._line.outbox.put(replies.PORTAL_SUSPENDED)
             return None
-        await portal.close()
+        await portal.end()
         portal.tag_when_empty = stream.tag(0)
+        return stream.tag(count)
+
+    async def _fetch(self, message: m.Execute, formats: Sequence[int] = ()) -> str | None:
+        """From a portal whose rows SQL fetches as well."""
+        rows = await self._session.fetch(message.portal, message.max_rows or None)
+        stream = RowStream(rows, formats, partial(result_limit, self._session))
+        try:
+            count, _ = await stream.send(self._line)
+        finally:
+            await stream.close()
+        if message.max_rows and count == message.max_rows:
+            self._line.outbox.put(replies.PORTAL_SUSPENDED)
+            return None
         return stream.tag(count)
 
     async def close(self, message: m.Close) -> None:
         if message.kind == "S":
             self._kept.drop_statement(message.name)
         else:
-            await self._kept.drop_portal(message.name)
+            self._kept.drop_portal(message.name)
+            await self._kept.released()
         self._line.outbox.put(replies.CLOSE_COMPLETE)
 
 

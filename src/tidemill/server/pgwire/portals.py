@@ -1,62 +1,91 @@
 """What a session keeps between messages: prepared statements, and portals (a statement with parameters,
 perhaps half read).
 
-Owned by `extended`. Statements with a name are the session's (`engine.prepared_statements`): SQL reaches them
-too. Promises: counts and bytes are limited; a portal that goes away closes its rows, so that the engine's
-holds and jobs are released; the unnamed ones are replaced by the next of their kind.
+Owned by `extended`. What has a name is the session's: SQL reaches its statements (`api.Statements`) and
+portals (`api.Portals`) too. Promises: counts and bytes are limited; a portal that goes away closes its rows,
+so that the engine's holds and jobs are released; the unnamed ones are replaced by the next of their kind.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import asyncio
+import logging
+from collections.abc import AsyncIterator
 
-from tidemill.engine.api import Param, Prepared, Statements
-from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
+import pyarrow as pa
+
+from tidemill.engine.api import Bound, BoundPortal, Portals, Prepared, Statements
+from tidemill.errors import LimitExceeded, UndefinedObject
 from tidemill.server import limits
 from tidemill.server.pgwire.results import RowStream
 from tidemill.types.model import Column
 
+log = logging.getLogger(__name__)
 
-@dataclass(slots=True)
-class Portal:
-    name: str
-    prepared: Prepared
-    params: tuple[Param, ...]
-    # As Bind carried them; they are checked against the columns when these are known.
-    result_formats: tuple[int, ...]
-    # What it returns, as of Bind; and whether the client was told.
-    columns: tuple[Column, ...] | None = None
-    described: bool = False
-    # The rows, once the portal was executed and until they are all sent.
-    stream: RowStream | None = None
-    # Executed to its end. The tag of a further Execute if it returned rows (there are no more), else None.
-    finished: bool = False
-    tag_when_empty: str | None = None
+# Verbs of statements whose text may be shown: another may hold a password.
+_SHOWN_VERBS = frozenset({"SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "SUBSCRIBE"})
 
-    # Bytes of the parameters.
-    size: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.size = sum([len(p.data) for p in self.params if p.data is not None])
+class Portal(BoundPortal):
+    """A portal of Bind and the rows that it sends."""
 
-    async def close(self) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        columns: tuple[Column, ...] | None,
+        params: Bound,
+        size: int,
+        result_formats: tuple[int, ...],
+        releasing: set[asyncio.Task[None]],
+    ) -> None:
+        """`columns`: what it returns, as of Bind. `size`: of the parameters, in bytes. `result_formats` as
+        Bind carried them; they are checked against the columns when these are known. `releasing` gets what
+        closing has begun."""
+        super().__init__(prepared, columns, params, prepared.text if prepared.verb in _SHOWN_VERBS else None)
+        self.size = size
+        self.result_formats = result_formats
+        self._releasing = releasing
+        # The rows, once the portal was executed and until they are all sent.
+        self.stream: RowStream | None = None
+        # The tag of a further Execute if it returned rows (there are no more), else None.
+        self.tag_when_empty: str | None = None
+
+    def unsent(self) -> AsyncIterator[pa.RecordBatch] | None:
+        stream, self.stream = self.stream, None
+        return None if stream is None else stream.unsent()
+
+    async def end(self) -> None:
+        """The rows are all sent."""
         stream, self.stream = self.stream, None
         if stream is not None:
             await stream.close()
+
+    def close(self) -> None:
+        super().close()
+        if self.stream is not None:
+            task = asyncio.ensure_future(self.end())
+            self._releasing.add(task)  # the loop itself keeps no reference
+            task.add_done_callback(self._released)
+
+    def _released(self, task: asyncio.Task[None]) -> None:
+        self._releasing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("the rows of a portal could not be released: %s", error)
 
 
 class Kept:
     """The prepared statements and portals of one session."""
 
-    __slots__ = ("_bytes", "_named", "_portals", "_unnamed")
+    __slots__ = ("_named", "_portals", "_unnamed", "releasing")
 
-    def __init__(self, named: Statements) -> None:
+    def __init__(self, named: Statements, portals: Portals) -> None:
         # Shared with PREPARE and DEALLOCATE.
         self._named = named
         self._unnamed: Prepared | None = None
-        self._portals: dict[str, Portal] = {}
-        # Of the portals' parameters.
-        self._bytes = 0
+        # Shared with DECLARE, FETCH and CLOSE.
+        self._portals = portals
+        # Closings of portals that are under way.
+        self.releasing: set[asyncio.Task[None]] = set()
 
     def statement(self, name: str) -> Prepared:
         if name or self._unnamed is None:
@@ -75,34 +104,28 @@ class Kept:
         else:
             self._unnamed = None
 
-    def portal(self, name: str) -> Portal:
-        found = self._portals.get(name)
-        if found is None:
-            raise UndefinedObject(f'portal "{name}" does not exist', sqlstate="34000")
-        return found
-
-    async def add_portal(self, portal: Portal) -> None:
-        if portal.name and portal.name in self._portals:
-            raise DuplicateObject(f'portal "{portal.name}" already exists', sqlstate="42P03")
-        await self.drop_portal(portal.name)
-        if len(self._portals) >= limits.MAX_PORTALS:
-            raise LimitExceeded(f"session keeps more than {limits.MAX_PORTALS} portals")
-        if self._bytes + portal.size > limits.MAX_KEPT_BYTES:
+    def check_new_portal(self, name: str, size: int) -> None:
+        """Before its parameters are read; an unnamed one that there is goes."""
+        if not name:
+            self._portals.drop(name)
+        self._portals.check_new(name)
+        if self._portals.bytes + size > limits.MAX_KEPT_BYTES:
             raise LimitExceeded(
                 f"parameters of a session's portals exceed {limits.MAX_KEPT_BYTES} bytes",
                 hint="Close portals that are no longer needed.",
             )
-        self._bytes += portal.size
-        self._portals[portal.name] = portal
 
-    async def drop_portal(self, name: str) -> None:
-        gone = self._portals.pop(name, None)
-        if gone is not None:
-            self._bytes -= gone.size
-            await gone.close()
+    def add_portal(self, name: str, portal: Portal) -> None:
+        self._portals.add(name, portal)
 
-    async def drop_portals(self) -> None:
-        """The transaction is over: portals do not outlive it."""
-        if self._portals:
-            for name in list(self._portals):
-                await self.drop_portal(name)
+    def drop_portal(self, name: str) -> None:
+        self._portals.drop(name)
+
+    async def released(self) -> None:
+        """Until what was closed holds nothing any more."""
+        if self.releasing:
+            await asyncio.wait(set(self.releasing))
+
+
+def no_such_portal(name: str) -> UndefinedObject:
+    return UndefinedObject(f'portal "{name}" does not exist', sqlstate="34000")

@@ -64,6 +64,7 @@ class RowStream:
         "_growth",
         "_left",
         "_limit",
+        "_piece",
         "_resumed",
         "_rows",
         "_sent_bytes",
@@ -85,6 +86,8 @@ class RowStream:
         self._at = 0
         self._ahead: asyncio.Future[pa.Array] | None = None
         self._left: pa.Array | None = None
+        # The rows of which these are.
+        self._piece: pa.RecordBatch | None = None
         # Bytes on the wire for each in storage, as the last piece had it; None before the first.
         self._growth: float | None = None
         # Executed for a second time: whoever comes again comes on.
@@ -193,7 +196,7 @@ class RowStream:
             step = min(step, room)
         if not step:
             return
-        piece = batch.slice(self._at, step)
+        piece = self._piece = batch.slice(self._at, step)
         self._ahead = line.begin_in_thread(self._encode, encoder, piece)
         self._at += step
         if step >= rows:
@@ -229,13 +232,51 @@ class RowStream:
                 hint="Narrow the query, or read it with COPY (...) TO STDOUT.",
             )
 
-    async def close(self) -> None:
+    def unsent(self) -> AsyncIterator[pa.RecordBatch]:
+        """The rows that are not sent yet, for another reader. The stream is of no use any more."""
+        here: list[pa.RecordBatch] = []
+        if self._piece is not None and self._left is not None:
+            here.append(self._piece.slice(self._piece.num_rows - len(self._left)))
+        elif self._piece is not None and self._ahead is not None:
+            here.append(self._piece)
+        if self._batch is not None:
+            here.append(self._batch.slice(self._at))
+        self._forget()
+        return _Unsent(here, self._rows.batches)
+
+    def _forget(self) -> None:
         if self._ahead is not None:
             # Why it fails, if it does, nobody wants to know any more.
             self._ahead.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._ahead.cancel()
-        self._ahead = self._left = self._batch = None
+        self._ahead = self._left = self._batch = self._piece = None
+
+    async def close(self) -> None:
+        self._forget()
         await close_batches(self._rows.batches)
+
+
+class _Unsent:
+    """Rows that were read and not sent, and then those that were not read."""
+
+    def __init__(self, here: list[pa.RecordBatch], batches: AsyncIterator[pa.RecordBatch]) -> None:
+        self._here = here
+        self._batches = batches
+
+    @property
+    def ready(self) -> bool:
+        """Rows are there already, and are only being made ready."""
+        return bool(self._here) or bool(getattr(self._batches, "ready", False))
+
+    def __aiter__(self) -> _Unsent:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        return self._here.pop(0) if self._here else await anext(self._batches)
+
+    async def aclose(self) -> None:
+        self._here.clear()
+        await close_batches(self._batches)
 
 
 class _Framed:

@@ -42,8 +42,15 @@ def _prepared(s: Situation) -> Iterable[Record]:
 
 
 def _cursors(s: Situation) -> Iterable[Record]:
-    for name, hold, binary in s.cursors():
-        yield {"name": name, "is_holdable": hold, "is_binary": binary, "is_scrollable": False}
+    for name, portal in s.portals():
+        yield {
+            "name": name,
+            "statement": portal.text,
+            "is_holdable": portal.hold,
+            "is_binary": portal.binary,
+            "is_scrollable": False,
+            "creation_time": portal.created,
+        }
 
 
 OWN_SESSION_SPECS: list[Spec] = [

@@ -1,0 +1,154 @@
+"""The open portals of a session: cursors of DECLARE and portals of Bind, in one name space.
+
+SQL makes and fetches from them (`read.select`), and so does the server layer for the protocol. Promises: a
+name is there once (but for the unnamed portal, which is replaced); what is closed releases its rows; a
+transaction's end closes all that did not outlive it by WITH HOLD. Counts and bytes are limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.errors import DuplicateObject, InvalidTransactionState, LimitExceeded, TidemillError
+from tidemill.types.model import Column
+
+if TYPE_CHECKING:
+    from tidemill.engine.api import Bound, Prepared
+    from tidemill.engine.session.cursors import Cursor
+
+# Portals per session: their rows are held in memory until they are closed.
+MAX_PORTALS = 1000
+
+
+class Portal:
+    """An open portal."""
+
+    # Its transaction's end does not close it.
+    hold = False
+    # FETCH gives its rows in binary.
+    binary = False
+    # Bytes that it keeps of what the client sent.
+    size = 0
+    # Its rows as SQL fetches them: of a portal of Bind only after the first FETCH.
+    cursor: Cursor | None = None
+    # Its statement runs now: it cannot be closed or fetched from.
+    active = False
+    # Its statement failed.
+    failed = False
+    # The client was told of its columns.
+    described = False
+
+    def __init__(self, columns: tuple[Column, ...] | None, text: str | None) -> None:
+        self.columns = columns
+        # The statement, None where pg_cursors must not show it.
+        self.text = text
+        self.created = datetime.now(UTC)
+
+    def close(self) -> None:
+        """Release the rows. Returns at once; idempotent."""
+        if self.cursor is not None:
+            self.cursor.close()
+
+
+class BoundPortal(Portal):
+    """A portal of Bind: a prepared statement with its parameters, perhaps executed in part."""
+
+    def __init__(
+        self, prepared: Prepared, columns: tuple[Column, ...] | None, params: Bound, text: str | None
+    ) -> None:
+        """`columns`: what it returns, as of Bind."""
+        super().__init__(columns, text)
+        self.prepared = prepared
+        self.params = params
+        # It was executed, if not to its end.
+        self.started = False
+
+    def unsent(self) -> AsyncIterator[pa.RecordBatch] | None:
+        """The rows that Execute has not sent yet, which are SQL's from now on; None where there are none."""
+        return None
+
+
+class Portals:
+    """The open portals of one session, by their names; the unnamed one is ''."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Portal] = {}
+        # What the open ones keep.
+        self.bytes = 0
+
+    def find(self, name: str) -> Portal | None:
+        return self._open.get(name)
+
+    def __iter__(self) -> Iterator[tuple[str, Portal]]:
+        return iter(self._open.items())
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._open)
+
+    def check_new(self, name: str) -> None:
+        if name and name in self._open:
+            raise DuplicateObject(f'cursor "{name}" already exists', sqlstate="42P03")
+        if len(self._open) >= MAX_PORTALS:
+            raise LimitExceeded(f"too many open cursors (limit {MAX_PORTALS})", hint="CLOSE some.")
+
+    def add(self, name: str, portal: Portal) -> None:
+        if not name and name in self._open:
+            self.drop(name)
+        self.check_new(name)
+        self._open[name] = portal
+        self.bytes += portal.size
+
+    def drop(self, name: str) -> bool:
+        """False where there is none of the name."""
+        portal = self._open.get(name)
+        if portal is None:
+            return False
+        if portal.active:
+            raise TidemillError(f'cannot drop active portal "{name}"', sqlstate="24000")
+        self._forget(name, portal)
+        return True
+
+    def _forget(self, name: str, portal: Portal) -> None:
+        del self._open[name]
+        self.bytes -= portal.size
+        portal.close()
+
+    def clear(self, *, active: bool = False) -> None:
+        """All; but the one whose statement says so only with `active`."""
+        for name, portal in list(self._open.items()):
+            if active or not portal.active:
+                self._forget(name, portal)
+
+    def close_new(self, known: frozenset[str]) -> None:
+        """Those that are not among the known ones: a savepoint is gone back to."""
+        for name in [n for n in self._open if n not in known]:
+            self._forget(name, self._open[name])
+
+    def held(self) -> Iterator[Cursor]:
+        for portal in self._open.values():
+            if portal.hold and portal.cursor is not None:
+                yield portal.cursor
+
+    def fail(self, names: frozenset[str]) -> None:
+        """A transaction block has failed: what of it is not among `names`, which were there before, cannot
+        be run any more."""
+        for name, portal in self._open.items():
+            if name not in names and not (portal.cursor is not None and portal.cursor.kept_before):
+                portal.failed = True
+
+    def end(self, *, committed: bool) -> None:
+        """The transaction has ended."""
+        for name, portal in list(self._open.items()):
+            cursor = portal.cursor
+            if cursor is None or not (cursor.kept and (committed or cursor.kept_before)):
+                self._forget(name, portal)
+            else:
+                cursor.kept_before = True
+
+
+def cannot_run(name: str) -> InvalidTransactionState:
+    return InvalidTransactionState(f'portal "{name}" cannot be run', sqlstate="55000")
