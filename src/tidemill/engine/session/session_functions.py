@@ -1,4 +1,4 @@
-"""Functions that do something: pg_cancel_backend, pg_terminate_backend, set_config.
+"""Functions that do something: pg_cancel_backend, pg_terminate_backend, set_config, pg_sleep.
 
 Called by `planner` for every query: one whose select list has such a call is answered here, all others go on
 to `select`. The calls are no functions like the others: planning or describing them must do nothing, and
@@ -8,8 +8,11 @@ over system relations, or over none, it is once for each of its rows.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +22,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.catalog_query import CatalogQueryPlan, plan_catalog_query
 from tidemill.engine.read.local_rows import stream
+from tidemill.engine.read.select import QueryPlan
 from tidemill.engine.read.select import plan_query as plan_other
 from tidemill.engine.session.backends import cancel_backend, terminate_backend
 from tidemill.engine.session.controls import set_variable
@@ -37,12 +41,34 @@ _ALLOWED = ("expressions", "kind", "from_", "joins", "where", "order", "limit", 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """One function. `call` takes the session and a value for each of `args`, None for NULL."""
+    """One function. `call` takes the session and a value for each of `args`, None for NULL; what it gives may
+    be to be awaited."""
 
     args: tuple[exp.DType, ...]
     result: SqlType
     call: Callable[..., Any]
     hint: str
+
+
+async def _sleep(s: EngineSession, seconds: float | None) -> str | None:
+    """A cancel and the statement's time-out end it; no thread waits."""
+    if seconds is None:
+        return None
+    if seconds > 0:  # not of NaN
+        await s.interrupt.guard(asyncio.sleep(seconds))
+    return ""
+
+
+async def _sleep_for(s: EngineSession, span: Mapping[str, int] | None) -> str | None:
+    """Months have 30 days."""
+    if span is None:
+        return None
+    days = timedelta(days=30 * span["months"] + span["days"], microseconds=span["micros"])
+    return await _sleep(s, days.total_seconds())
+
+
+async def _sleep_until(s: EngineSession, end: datetime | None) -> str | None:
+    return await _sleep(s, None if end is None else (end - datetime.now(UTC)).total_seconds())
 
 
 def _set_config(s: EngineSession, name: str | None, value: str | None, local: bool | None) -> str:
@@ -52,6 +78,9 @@ def _set_config(s: EngineSession, name: str | None, value: str | None, local: bo
 
 
 _OF_ONE = "Write SELECT {}(pid) FROM pg_stat_activity WHERE ..., or with the number of one session."
+_ALONE = (
+    "Write SELECT {}, without a relation of your own: nobody can say how often another query would sleep."
+)
 _FUNCTIONS: Mapping[str, Acting] = {
     "pg_cancel_backend": Acting((exp.DType.INT,), BOOL, cancel_backend, _OF_ONE.format("pg_cancel_backend")),
     "pg_terminate_backend": Acting(
@@ -62,6 +91,11 @@ _FUNCTIONS: Mapping[str, Acting] = {
         TEXT,
         _set_config,
         "Write SELECT set_config(name, value, is_local), without a relation of your own.",
+    ),
+    "pg_sleep": Acting((exp.DType.DOUBLE,), TEXT, _sleep, _ALONE.format("pg_sleep(seconds)")),
+    "pg_sleep_for": Acting((exp.DType.INTERVAL,), TEXT, _sleep_for, _ALONE.format("pg_sleep_for(interval)")),
+    "pg_sleep_until": Acting(
+        (exp.DType.TIMESTAMPTZ,), TEXT, _sleep_until, _ALONE.format("pg_sleep_until(time)")
     ),
 }
 
@@ -77,10 +111,30 @@ class Call:
 
 
 @dataclass(slots=True)
+class Computed:
+    """The one row of a query without relations that cannot be answered here, as `CatalogQueryPlan` has it."""
+
+    query: QueryPlan
+    reads = False
+
+    @property
+    def param_types(self) -> tuple[SqlType, ...]:
+        return self.query.param_types
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.query.columns
+
+    async def table(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
+        batches = await self.query.rows(session, params)
+        return pa.Table.from_batches([batch async for batch in batches])
+
+
+@dataclass(slots=True)
 class ActingQuery:
     """`query` has the first argument of each call in the place of the call, and the others behind all."""
 
-    query: CatalogQueryPlan
+    query: CatalogQueryPlan | Computed
     calls: Sequence[Call]
     width: int
 
@@ -103,7 +157,7 @@ class ActingQuery:
         given = [[table.column(n).to_pylist() for n in call.args] for call in self.calls]
         for row in range(table.num_rows):
             for call, columns, made in zip(self.calls, given, values, strict=True):
-                made.append(call.function.call(session, *(column[row] for column in columns)))
+                made.append(await _called(call, session, [column[row] for column in columns]))
         shown = table.select(range(self.width))
         for call, made in zip(self.calls, values, strict=True):
             array = pa.array(made, arrow_type(call.function.result))
@@ -121,11 +175,16 @@ class ActingQuery:
                 shown.append(table.column(at))
                 continue
             given = zip(*(table.column(n).to_pylist() for n in call.args), strict=True)
-            made = [call.function.call(session, *row) for row in given]
+            made = [await _called(call, session, row) for row in given]
             shown.append(pa.array(made, arrow_type(call.function.result)))
             if at + 1 < self.width:
                 table = await self.query.table(session, params)
         return Rows(self.columns, stream(pa.Table.from_arrays(shown, names=table.schema.names[: self.width])))
+
+
+async def _called(call: Call, session: EngineSession, args: Sequence[Any]) -> Any:
+    made = call.function.call(session, *args)
+    return await made if inspect.isawaitable(made) else made
 
 
 def plan_query(
@@ -147,7 +206,11 @@ def plan_query(
     found = tree.copy()
     width = len(found.expressions)
     calls = [_taken(found, at, name) for at, name in named.items()]
-    plan = plan_catalog_query(s, replace(query, tree=found), types, catalog)
+    asked = replace(query, tree=found)
+    plan: CatalogQueryPlan | Computed | None = plan_catalog_query(s, asked, types, catalog)
+    if plan is None and found.args.get("from_") is None:
+        other = plan_other(s, asked, types, catalog)
+        plan = Computed(other) if isinstance(other, QueryPlan) else other
     if plan is None or len(plan.columns) != len(found.expressions):
         raise _misplaced(first)
     return ActingQuery(plan, calls, width)

@@ -400,7 +400,7 @@ def _install() -> None:
     for t in (DATE, TIMESTAMP, TIMESTAMPTZ):
         function("isfinite", (t,), BOOL, lambda a, t=t: not_(is_endless(a[0], t)))
     function("isfinite", (INTERVAL,), BOOL, lambda a: not_(is_endless_span(a[0])))
-    not_yet("clock_timestamp timeofday current_time pg_sleep")
+    not_yet("clock_timestamp timeofday current_time")
 
 
 def _date_and_time(date: Tree, time: Tree) -> Tree:
