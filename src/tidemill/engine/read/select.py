@@ -273,6 +273,7 @@ async def _cursor(session: EngineSession, name: str) -> tuple[Portal, Cursor, tu
             if not isinstance(outcome, Rows):
                 raise cannot_run(name)
             endless, rows = outcome.endless, outcome.batches
+            portal.tag, portal.counted = outcome.tag, outcome.counted
         portal.cursor = Cursor(rows or AtHand(iter(())), session.interrupt, endless=endless)
         portal.cursor.on_row = on_row
     return portal, portal.cursor, portal.columns

@@ -39,6 +39,9 @@ class Portal:
     active = False
     # Its statement failed.
     failed = False
+    # Of Execute that has sent all; `counted` as in `api.Rows`.
+    tag = "SELECT"
+    counted = True
     # The client was told of its columns.
     described = False
 

@@ -246,9 +246,10 @@ class EngineSession:
     async def describe(self, prepared: Prepared) -> None:
         if prepared.columns is None:
             return
-        await self._plan(prepared)
+        planned = await self._plan(prepared)
         parsed = cast(KeptStatement, prepared.statement).parsed
-        if prepared.columns is None and parsed is not None and isinstance(parsed.statement, ast.Execute):
+        gone = planned is not None and planned.columns is None
+        if gone and parsed is not None and isinstance(parsed.statement, ast.Execute):
             self.statements.get(parsed.statement.name.value)  # raises: it is gone
 
     async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
@@ -348,7 +349,8 @@ class EngineSession:
         if portal is None or portal.cursor is None or portal.columns is None:
             raise Internal(f"nothing to fetch from {name}")
         self.resume()
-        return Rows(portal.columns, GuardedRows(portal.cursor.fetch(count), self.interrupt))
+        rows = GuardedRows(portal.cursor.fetch(count), self.interrupt)
+        return Rows(portal.columns, rows, tag=portal.tag, counted=portal.counted)
 
     def resume(self) -> None:
         self.interrupt.begin(self.variables.milliseconds("statement_timeout"))

@@ -164,6 +164,7 @@ class Extended:
             case Rows():
                 # The portal owns the rows before anything can go wrong: whoever drops it releases them.
                 limit = partial(result_limit, self._session)
+                portal.tag, portal.counted = outcome.tag, outcome.counted
                 portal.stream = RowStream(outcome, portal.result_formats, limit)
                 _check_described(portal, outcome.columns)
                 return await self._send(portal, portal.stream, max_rows)
