@@ -87,7 +87,7 @@ def _without_surplus(ours: str, theirs: str) -> str:
     return re.sub(r" P=\d+", "", ours) if " P=" not in theirs else ours
 
 
-def _turn(line: str) -> bytes:
+def turn_of(line: str) -> bytes:
     messages = [message(part.strip()) for part in line.split(";;")]
     if not any(part.strip()[0] in "QS?!b" for part in line.split(";;")):
         messages.append(f.SYNC)
