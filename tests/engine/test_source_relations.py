@@ -38,7 +38,7 @@ from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.variables import VariableRow
 from tidemill.ingest.live_errors import NO_ERRORS, LiveError, LiveErrors
 from tidemill.types.arrow import arrow_schema
-from tidemill.types.model import INT8, UINT8, Column, RelationDesc
+from tidemill.types.model import INT8, UINT8, Column, RelationDesc, for_spark
 
 ROWS = RelationDesc((Column("counter", INT8, nullable=False),))
 PROGRESS = RelationDesc((Column("offset", UINT8, nullable=False),))
@@ -243,5 +243,5 @@ def test_what_is_told() -> None:
 @pytest.mark.parametrize("relation", SYSTEM_RELATIONS_BY_ID.values(), ids=lambda r: r.name)
 def test_every_relation_is_as_it_says(relation: SystemRelation) -> None:
     table = relation.table(Now(catalog(), NoSources()))
-    assert table.schema.types == arrow_schema(relation.desc).types
+    assert table.schema.types == arrow_schema(for_spark(relation.desc)).types
     assert SYSTEM_RELATIONS[relation.schema, relation.name] is relation
