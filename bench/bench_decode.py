@@ -21,7 +21,7 @@ from google.protobuf import message_factory
 from bench.report import Figure
 from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoder
-from tidemill.decode.csv import CsvDecoder
+from tidemill.decode.csv import CsvMessageDecoder
 from tidemill.decode.json import JsonDecoder
 from tidemill.decode.protobuf import ProtobufDecoder, compiled, find_message
 from tidemill.sources.contract import MAX_BATCH_ROWS
@@ -230,7 +230,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     figures.append(
         _compare(
             "CSV, 8 columns",
-            CsvDecoder(names),
+            CsvMessageDecoder(names),
             [_csv(row) for row in rows],
             lambda message: next(csv.reader([message.decode()])),
             "Python's csv",

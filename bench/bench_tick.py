@@ -17,7 +17,7 @@ from typing import Any
 from bench.report import Figure, p50_p99, percentile
 from tidemill.config import load
 from tidemill.engine.engine import TidemillEngine
-from tidemill.ingest.slot import Slot
+from tidemill.ingest.slot import SourceSlot
 from tidemill.ingest.storage import SourceDescription, Storage
 from tidemill.sources.generators.definition import normalise
 from tidemill.sources.offsets import Offsets
@@ -43,7 +43,7 @@ def engine() -> Generator[TidemillEngine]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def add(running: TidemillEngine, name: str, **options: int) -> Slot:
+def add(running: TidemillEngine, name: str, **options: int) -> SourceSlot:
     """A counter. `STARTED` is how many milliseconds ago it began."""
     state = running.catalog.state
     schema = next(s for s in state.schemas(state.database("materialize").id) if s.name == "public")
@@ -57,7 +57,7 @@ def add(running: TidemillEngine, name: str, **options: int) -> Slot:
     return slot
 
 
-def watch(slots: Sequence[Slot], seconds: float) -> list[float]:
+def watch(slots: Sequence[SourceSlot], seconds: float) -> list[float]:
     """How long each of their ticks took to become visible."""
     seen: dict[str, Any] = {slot.id: slot.report.last for slot in slots}
     found: list[float] = []
@@ -80,7 +80,7 @@ def _alone(running: TidemillEngine, seconds: float) -> list[Figure]:
     return [Figure(f"tick of {ROWS:,} rows, one source", p50_p99(found), "p50 <= 250 ms", p50 <= 0.25)]
 
 
-def _ten(running: TidemillEngine, seconds: float) -> tuple[list[Figure], list[Slot]]:
+def _ten(running: TidemillEngine, seconds: float) -> tuple[list[Figure], list[SourceSlot]]:
     slots = [add(running, f"ten{n}", TICK_INTERVAL=1_000_000 // ROWS) for n in range(9)]
     slots += [s for s in running.ingestion.ticker.slots() if s.name == "one"]
     watch(slots, 5)
@@ -95,7 +95,7 @@ def _ten(running: TidemillEngine, seconds: float) -> tuple[list[Figure], list[Sl
     ], slots
 
 
-def _trouble(running: TidemillEngine, slots: Sequence[Slot], backlog: int) -> list[Figure]:
+def _trouble(running: TidemillEngine, slots: Sequence[SourceSlot], backlog: int) -> list[Figure]:
     bad = add(running, "bad", TICK_INTERVAL=1000, FAIL_AT=10)
     flood = add(running, "flood", TICK_INTERVAL=1, UP_TO=backlog, STARTED=backlog // 1000 + 1000)
     calm = slots[:8]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.report import Figure, ms, p50_p99
-from tidemill.envelope.keys import Shape
+from tidemill.envelope.keys import KeyShape
 from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
 from tidemill.ingest.state import StateStore, hydrate, prepare
 from tidemill.sources.contract import MAX_BATCH_ROWS, TOMBSTONE_COLUMN
@@ -31,7 +31,7 @@ DESC = RelationDesc(
         Column("at", TIMESTAMP),
     )
 )
-SHAPE = Shape.of(DESC, [DESC.names[0]])
+SHAPE = KeyShape.of(DESC, [DESC.names[0]])
 # Records of one binding of a catch-up: `sources.contract.Limits`.
 BINDING = 1_000_000
 _NOTES = pa.array([f"a note of some length, number {i:03}" for i in range(200)])

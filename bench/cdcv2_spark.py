@@ -27,10 +27,10 @@ from bench.report import Figure
 from support.shipped import Shipped
 from tidemill.catalog.sidecars import TALLY_DESC, stash_desc
 from tidemill.cdcv2 import Progress
-from tidemill.ingest.lanes import key_shares
-from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.recovery.stream import StreamState
 from tidemill.ingest.spark_runner import SparkRunner
+from tidemill.ingest.task_packing import key_shares
 from tidemill.ingest.warm import WORKERS
 from tidemill.persist.environment import Environment
 from tidemill.query.spark import SparkHost
@@ -40,14 +40,14 @@ from tidemill.sources.contract import (
     MAX_BATCH_ROWS,
     OFFSET_COLUMN,
     STREAM_TIME_COLUMN,
-    Batch,
-    Limits,
-    Output,
-    Piece,
-    Reader,
-    Source,
+    OutputDefinition,
+    ReadLimits,
+    SourceBatch,
+    SourcePiece,
+    SourceReader,
     Stated,
-    Stream,
+    StreamSpec,
+    UpstreamSource,
 )
 from tidemill.sources.offsets import Offsets
 from tidemill.types.arrow import DIFF_COLUMN
@@ -117,7 +117,7 @@ def _coprime(size: int) -> int:
 class PlanReader:
     plan: Plan
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         for message in range(piece.lower, piece.upper):
             ids = self.plan.ids(message)
             stated = tuple(
@@ -135,16 +135,16 @@ class PlanReader:
             names = ["id", "name", "amount", STREAM_TIME_COLUMN, DIFF_COLUMN, OFFSET_COLUMN]
             rows = pa.RecordBatch.from_arrays(columns, names=names)
             for first in range(0, max(1, rows.num_rows), MAX_BATCH_ROWS):
-                yield Batch(0, rows.slice(first, MAX_BATCH_ROWS), 1, rows.nbytes, stated)
+                yield SourceBatch(0, rows.slice(first, MAX_BATCH_ROWS), 1, rows.nbytes, stated)
                 stated = ()
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-class PlanSource(Source):
+class PlanSource(UpstreamSource):
     gauge = EVENTS
-    outputs = (Output("rows", DESC, stream=Stream()),)
+    outputs = (OutputDefinition("rows", DESC, stream=StreamSpec()),)
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -153,7 +153,7 @@ class PlanSource(Source):
     def frontier(self, now: int) -> Offsets:
         return Offsets.at(self.stands)
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return Shipped(PlanReader(self._plan))
 
 
@@ -175,15 +175,15 @@ class Run:
         )
         self.source = PlanSource(plan)
         remap = Remap(create("remap", EVENTS.remap_desc, since=created), EVENTS, self.source.start)
-        self.machine = Machine(
+        self.machine = SourceMachine(
             "u1",
             self.source,
             remap,
-            [Feed(0, data, created, stream)],
-            Timing(created, 1),
+            [TableFeed(0, data, created, stream)],
+            TickTiming(created, 1),
             home=self.environment,
             clock=oracle,
-            limits=Limits(10**9),
+            limits=ReadLimits(10**9),
         )
         self.stream = stream
         self._begun = False

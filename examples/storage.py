@@ -10,7 +10,7 @@ import sys
 import pyarrow as pa
 
 from tidemill.catalog.items import DEFAULT_DATABASE, DEFAULT_SCHEMA
-from tidemill.catalog.ops import CreateTable
+from tidemill.catalog.ops import CreateTableOp
 from tidemill.catalog.store import Catalog
 from tidemill.ingest.runner import LocalRunner
 from tidemill.ingest.service import Ingestion
@@ -44,7 +44,7 @@ with bindings.snapshot(bindings.upper - 1) as snapshot:
 
 # A table, and a write to it. All tables of one insert get it at one time.
 columns = RelationDesc((Column("name", TEXT, nullable=False), Column("n", INT8)))
-state = catalog.transact([CreateTable(schema, "people", columns)])
+state = catalog.transact([CreateTableOp(schema, "people", columns)])
 people = state.tables()[0].id
 rows = pa.table({"name": ["anna", "bruno"], "n": pa.array([1, 2]), "mz_diff": pa.array([1, 1])})
 time = storage.insert({people: rows})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidemill.access.saslprep import saslprep
 from tidemill.access.scram import (
     ITERATIONS,
-    Malformed,
+    MalformedScram,
     ServerExchange,
     Verifier,
     WrongProof,
@@ -155,7 +155,7 @@ def test_first_messages_that_are_refused(message: bytes, state: str) -> None:
 def test_last_messages_that_are_refused(message: bytes) -> None:
     exchange = _exchange()
     exchange.first(CLIENT_FIRST)
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedScram):
         exchange.final(message)
 
 

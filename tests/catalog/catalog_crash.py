@@ -24,9 +24,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidemill import failpoints
-from tidemill.catalog.connection_ops import AlterSecret, CreateSecret
+from tidemill.catalog.connection_ops import AlterSecretOp, CreateSecretOp
 from tidemill.catalog.items import Table
-from tidemill.catalog.ops import AddColumn, CreateTable
+from tidemill.catalog.ops import AddColumnOp, CreateTableOp
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
@@ -59,16 +59,16 @@ def wide(value: str | None, diff: int = 1) -> pa.Table:
 
 
 def create(catalog: Catalog, base: Table, _folder: str) -> None:
-    catalog.transact([CreateTable(base.schema, "made", WIDE)], contents=wide("x"))
+    catalog.transact([CreateTableOp(base.schema, "made", WIDE)], contents=wide("x"))
 
 
 def widen(catalog: Catalog, base: Table, _folder: str) -> None:
     contents = pa.concat_tables([wide(None, -1), wide("x")])
-    catalog.transact([AddColumn(base.id, WIDE.columns[1], "'x'")], contents=contents, unaltered=base)
+    catalog.transact([AddColumnOp(base.id, WIDE.columns[1], "'x'")], contents=contents, unaltered=base)
 
 
 def widen_only(catalog: Catalog, base: Table, _folder: str) -> None:
-    catalog.transact([AddColumn(base.id, Column("b", TEXT))])
+    catalog.transact([AddColumnOp(base.id, Column("b", TEXT))])
 
 
 def secrets(catalog: Catalog, base: Table, folder: str) -> None:
@@ -81,8 +81,8 @@ def secrets(catalog: Catalog, base: Table, folder: str) -> None:
             if old.items.get(secret.id) != secret:
                 store.write(secret, f"{secret.name} {secret.version}")
 
-    catalog.transact([CreateSecret(base.schema, "s")], before=before)
-    catalog.transact([AlterSecret(catalog.state.secrets()[0].id)], before=before)
+    catalog.transact([CreateSecretOp(base.schema, "s")], before=before)
+    catalog.transact([AlterSecretOp(catalog.state.secrets()[0].id)], before=before)
 
 
 CHANGES: dict[str, Change] = {
@@ -114,7 +114,7 @@ def prepare(folder: str) -> None:
     env = Environment.open(f"{folder}/data")
     catalog = Catalog.open(env)
     public = catalog.state.resolve_schema(["public"], "materialize").id
-    catalog.transact([CreateTable(public, "base", NARROW)])
+    catalog.transact([CreateTableOp(public, "base", NARROW)])
     base = find(catalog, "base")
     assert base is not None
     env.txns.commit({base.shard: narrow()}).result()
@@ -179,7 +179,7 @@ def check(folder: str, change: str) -> None:
         assert read(env, base, env.oracle.read_ts()) == doubled
         # Of the same name and another type, if that name is free.
         name = "c" if is_wide else "b"
-        catalog.transact([AddColumn(base.id, Column(name, INT4))])
+        catalog.transact([AddColumnOp(base.id, Column(name, INT4))])
         base = find(catalog, "base")
         assert base is not None
         assert read(env, base, env.oracle.read_ts()) == Counter(

@@ -7,14 +7,14 @@ import pytest
 from tidemill.catalog.comment_ops import MAX_COMMENT_BYTES, SetComment
 from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import (
-    CreateDatabase,
-    CreateRole,
-    CreateSchema,
-    CreateTable,
-    CreateView,
-    Drop,
-    DropRole,
-    Rename,
+    CreateDatabaseOp,
+    CreateRoleOp,
+    CreateSchemaOp,
+    CreateTableOp,
+    CreateViewOp,
+    DropOp,
+    DropRoleOp,
+    RenameOp,
     apply_all,
 )
 from tidemill.catalog.state import CatalogState
@@ -27,10 +27,10 @@ DESC = RelationDesc((Column("a", INT4), Column("b", TEXT)))
 @pytest.fixture
 def state() -> CatalogState:
     empty = CatalogState(BUILTINS.items, next_id=1, time=0)
-    made = apply_all(empty, [CreateDatabase("d")], time=1)
+    made = apply_all(empty, [CreateDatabaseOp("d")], time=1)
     schema = made.schema(made.database("d").id, "public").id
     return apply_all(
-        made, [CreateTable(schema, "t", DESC), CreateView(schema, "v", "SELECT 1", DESC, ("u3",))], time=2
+        made, [CreateTableOp(schema, "t", DESC), CreateViewOp(schema, "v", "SELECT 1", DESC, ("u3",))], time=2
     )
 
 
@@ -52,27 +52,27 @@ def test_set_replaced_and_taken_away(state: CatalogState) -> None:
 
 def test_it_stays_with_a_new_name_and_goes_with_the_thing(state: CatalogState) -> None:
     ops = [SetComment("u3", None, "t"), SetComment("u3", "a", "a"), SetComment("u4", None, "v")]
-    state = apply_all(state, [*ops, Rename("u3", "other")], time=3)
+    state = apply_all(state, [*ops, RenameOp("u3", "other")], time=3)
     assert texts(state) == [("u3", None, "t"), ("u3", "a", "a"), ("u4", None, "v")]
-    assert texts(apply_all(state, [Drop("u4")], time=4)) == [("u3", None, "t"), ("u3", "a", "a")]
-    assert texts(apply_all(state, [Drop("u3", cascade=True)], time=4)) == []
+    assert texts(apply_all(state, [DropOp("u4")], time=4)) == [("u3", None, "t"), ("u3", "a", "a")]
+    assert texts(apply_all(state, [DropOp("u3", cascade=True)], time=4)) == []
 
 
 def test_it_goes_with_its_database(state: CatalogState) -> None:
     database = state.database("d").id
-    made = apply_all(state, [CreateSchema(database, "s")], time=3)
+    made = apply_all(state, [CreateSchemaOp(database, "s")], time=3)
     schema = made.schema(database, "s").id
     made = apply_all(made, [SetComment(schema, None, "s"), SetComment(database, None, "d")], time=4)
     assert len(texts(made)) == 2
-    assert texts(apply_all(made, [Drop(database, cascade=True)], time=5)) == []
+    assert texts(apply_all(made, [DropOp(database, cascade=True)], time=5)) == []
 
 
 def test_it_goes_with_its_role(state: CatalogState) -> None:
-    state = apply_all(state, [CreateRole("r")], time=3)
+    state = apply_all(state, [CreateRoleOp("r")], time=3)
     role = state.role("r").id
     state = apply_all(state, [SetComment(role, None, "who")], time=4)
     assert texts(state) == [(role, None, "who")]
-    assert texts(apply_all(state, [DropRole(role)], time=5)) == []
+    assert texts(apply_all(state, [DropRoleOp(role)], time=5)) == []
 
 
 def test_bad_ones(state: CatalogState) -> None:

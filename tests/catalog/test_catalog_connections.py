@@ -9,11 +9,24 @@ from typing import Any
 import pytest
 
 from tidemill.catalog import codec
-from tidemill.catalog.connection_ops import AlterConnection, AlterSecret, CreateConnection, CreateSecret
+from tidemill.catalog.connection_ops import (
+    AlterConnectionOp,
+    AlterSecretOp,
+    CreateConnectionOp,
+    CreateSecretOp,
+)
 from tidemill.catalog.connections import completed, connection_of, expect_type, hangs_on, opened, resolved
 from tidemill.catalog.items import BUILTINS, Connection, Secret, Source, SourceTable
-from tidemill.catalog.ops import CreateDatabase, CreateTable, CreateView, Drop, Op, Rename, apply_all
-from tidemill.catalog.source_ops import CreateSource, CreateSourceTable
+from tidemill.catalog.ops import (
+    CreateDatabaseOp,
+    CreateTableOp,
+    CreateViewOp,
+    DropOp,
+    Op,
+    RenameOp,
+    apply_all,
+)
+from tidemill.catalog.source_ops import CreateSourceOp, CreateSourceTable
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import (
     DependentObjects,
@@ -43,7 +56,7 @@ def avro(connection: str) -> dict[str, Any]:
 
 
 def started() -> CatalogState:
-    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabase("d")], time=1)
+    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabaseOp("d")], time=1)
     assert state.resolve_schema(["public"], "d").id == SCHEMA
     return state
 
@@ -59,8 +72,8 @@ def kafka_options(password: str) -> str:
 
 def source_op(
     definition: dict[str, Any], *depends_on: str, name: str = "s", tables: bool = False
-) -> CreateSource:
-    return CreateSource(
+) -> CreateSourceOp:
+    return CreateSourceOp(
         SCHEMA,
         name,
         "kafka",
@@ -94,47 +107,47 @@ def state() -> CatalogState:
     }
     return changed(
         started(),
-        CreateSecret(SCHEMA, "p"),
-        CreateConnection(SCHEMA, "k", "kafka", kafka_options("u3"), ("u3",)),
-        CreateConnection(SCHEMA, "c", "confluent-schema-registry", registry, ("u3",)),
+        CreateSecretOp(SCHEMA, "p"),
+        CreateConnectionOp(SCHEMA, "k", "kafka", kafka_options("u3"), ("u3",)),
+        CreateConnectionOp(SCHEMA, "c", "confluent-schema-registry", registry, ("u3",)),
         source_op(definition, "u4", "u5"),
     )
 
 
 def test_what_is_used_cannot_be_dropped(state: CatalogState) -> None:
     with pytest.raises(DependentObjects, match="cannot drop connection k because") as refused:
-        changed(state, Drop("u4"))
+        changed(state, DropOp("u4"))
     assert refused.value.detail == "source s depends on connection k"
     with pytest.raises(DependentObjects) as refused:
-        changed(state, Drop("u3"))
+        changed(state, DropOp("u3"))
     assert (refused.value.detail or "").split("\n") == [
         "connection k depends on secret p",
         "connection c depends on secret p",
         "source s depends on connection k",
     ]
-    after = changed(state, Drop("u3", cascade=True))
+    after = changed(state, DropOp("u3", cascade=True))
     assert not after.secrets() and not after.connections() and not after.sources()
-    assert set(changed(state, Drop("u6")).items) >= {"u3", "u4", "u5"}
+    assert set(changed(state, DropOp("u6")).items) >= {"u3", "u4", "u5"}
 
 
 def test_a_schema_takes_them_along(state: CatalogState) -> None:
     with pytest.raises(DependentObjects):
-        changed(state, Drop(SCHEMA))
-    assert not changed(state, Drop(SCHEMA, cascade=True)).connections()
+        changed(state, DropOp(SCHEMA))
+    assert not changed(state, DropOp(SCHEMA, cascade=True)).connections()
 
 
 def test_one_space_of_names(state: CatalogState) -> None:
     for taken, text in (("p", 'secret "p"'), ("k", 'connection "k"'), ("s", 'relation "s"')):
         for op in (
-            CreateTable(SCHEMA, taken, ROWS),
-            CreateSecret(SCHEMA, taken),
-            CreateConnection(SCHEMA, taken, "kafka", "{}"),
-            CreateView(SCHEMA, taken, "SELECT 1", ROWS, replace=True),
+            CreateTableOp(SCHEMA, taken, ROWS),
+            CreateSecretOp(SCHEMA, taken),
+            CreateConnectionOp(SCHEMA, taken, "kafka", "{}"),
+            CreateViewOp(SCHEMA, taken, "SELECT 1", ROWS, replace=True),
         ):
             with pytest.raises(DuplicateObject, match=f"{text} already exists"):
                 changed(state, op)
         with pytest.raises(DuplicateObject):
-            changed(state, Rename("u3", taken))
+            changed(state, RenameOp("u3", taken))
 
 
 def test_names_resolve_and_no_relation_is_found_that_is_none(state: CatalogState) -> None:
@@ -148,25 +161,25 @@ def test_names_resolve_and_no_relation_is_found_that_is_none(state: CatalogState
     assert [r.name for r in state.relations(SCHEMA)] == ["s", "s_progress"]
     assert [i.name for i in state.schema_items(SCHEMA)] == ["p", "k", "c", "s", "s_progress"]
     assert state.full_name(state.items["u4"]) == ("d", "public", "k")
-    renamed = changed(state, Rename("u4", "l"), Rename("u3", "q"))
+    renamed = changed(state, RenameOp("u4", "l"), RenameOp("u3", "q"))
     assert {c.name for c in renamed.connections()} == {"l", "c"}
 
 
 def test_a_secret_has_a_version_of_its_text(state: CatalogState) -> None:
     assert state.get("u3", Secret).version == 2
-    assert changed(state, AlterSecret("u3")).get("u3", Secret).version == 3
+    assert changed(state, AlterSecretOp("u3")).get("u3", Secret).version == 3
     with pytest.raises(UndefinedObject):
-        changed(state, AlterSecret("u4"))
+        changed(state, AlterSecretOp("u4"))
 
 
 def test_a_connection_is_altered_as_it_was_read(state: CatalogState) -> None:
     was = state.get("u4", Connection).options
-    after = changed(state, AlterConnection("u4", was, '{"brokers":["x:2"]}'))
+    after = changed(state, AlterConnectionOp("u4", was, '{"brokers":["x:2"]}'))
     assert after.get("u4", Connection).depends_on == ()
     with pytest.raises(SerializationFailure):
-        changed(after, AlterConnection("u4", was, "{}"))
+        changed(after, AlterConnectionOp("u4", was, "{}"))
     with pytest.raises(UndefinedObject):
-        changed(state, AlterConnection("u4", was, "{}", ("u99",)))
+        changed(state, AlterConnectionOp("u4", was, "{}", ("u99",)))
 
 
 def test_what_opens_a_source(state: CatalogState) -> None:
@@ -202,9 +215,9 @@ def test_definitions_without_connections_stay_as_they_are() -> None:
 def test_what_a_source_hangs_on(state: CatalogState) -> None:
     source = state.get("u6", Source)
     assert [i.id for i in hangs_on(state, source)] == ["u3", "u4", "u5"]
-    after = changed(state, AlterSecret("u3"))
+    after = changed(state, AlterSecretOp("u3"))
     assert hangs_on(after, source) != hangs_on(state, source)
-    assert hangs_on(changed(state, Rename("u6", "x")), source) == hangs_on(state, source)
+    assert hangs_on(changed(state, RenameOp("u6", "x")), source) == hangs_on(state, source)
     found = connection_of(state, source)
     assert found is not None and found.name == "k"
     with pytest.raises(WrongObjectType, match="is a kafka connection, not a confluent-schema-registry"):
@@ -242,13 +255,13 @@ def test_tables_bring_outputs_and_connections(state: CatalogState) -> None:
     assert found["outputs"][1]["key"]["registry"]["url"] == "http://r"
     assert [i.id for i in hangs_on(state, raw)] == ["u3", "u4", "u5"]
     with pytest.raises(DependentObjects) as refused:
-        changed(state, Drop("u5"))
+        changed(state, DropOp("u5"))
     assert "table b depends on connection c" in (refused.value.detail or "")
     for table in (a, b):
         again = codec.decode(table.id, codec.encode(table))
         assert again == table and isinstance(again, SourceTable)
     # The name of one that is gone is free again.
-    third = changed(changed(state, Drop(a.id)), replace(ops[0], name="again"))
+    third = changed(changed(state, DropOp(a.id)), replace(ops[0], name="again"))
     assert [t.output for t in third.source_tables(raw.id)] == ["t#2", "t"]
 
 

@@ -9,8 +9,16 @@ import pytest
 
 from tidemill.catalog import codec
 from tidemill.catalog.items import BUILTINS, MaterializedView, Reference
-from tidemill.catalog.materialized_ops import CreateMaterializedView, SetViewHistory
-from tidemill.catalog.ops import CreateDatabase, CreateTable, CreateView, Drop, Op, Rename, apply_all
+from tidemill.catalog.materialized_ops import CreateMaterializedViewOp, SetViewHistory
+from tidemill.catalog.ops import (
+    CreateDatabaseOp,
+    CreateTableOp,
+    CreateViewOp,
+    DropOp,
+    Op,
+    RenameOp,
+    apply_all,
+)
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import DependentObjects, DuplicateObject, UndefinedObject
@@ -30,11 +38,11 @@ def state() -> CatalogState:
     references = (Reference(("v",), "u5", 1), Reference(("t",), "u3", 1))
     return _apply(
         CatalogState(BUILTINS.items, next_id=1, time=0),
-        CreateDatabase("materialize"),
-        CreateTable("u2", "t", DESC),
-        CreateTable("u2", "other", DESC),
-        CreateView("u2", "v", "SELECT a FROM t", DESC, (), (Reference(("t",), "u3"),)),
-        CreateMaterializedView("u2", "m", "SELECT v.a FROM v, t", DESC, references, 5000),
+        CreateDatabaseOp("materialize"),
+        CreateTableOp("u2", "t", DESC),
+        CreateTableOp("u2", "other", DESC),
+        CreateViewOp("u2", "v", "SELECT a FROM t", DESC, (), (Reference(("t",), "u3"),)),
+        CreateMaterializedViewOp("u2", "m", "SELECT v.a FROM v, t", DESC, references, 5000),
     )
 
 
@@ -43,7 +51,7 @@ def test_a_view_and_its_json(state: CatalogState) -> None:
     assert (view.shard, view.created, view.depends_on) == ("u6-7", 7, ("u5", "u3"))
     assert codec.decode("u6", codec.encode(view)) == view
     assert [c.shard for c in state.collections()] == ["u3-7", "u4-7", "u6-7"]
-    changed = _apply(state, SetViewHistory("u6", None), Rename("u6", "n"), Rename("u3", "s"))
+    changed = _apply(state, SetViewHistory("u6", None), RenameOp("u6", "n"), RenameOp("u3", "s"))
     again = changed.get("u6", MaterializedView)
     assert (again.name, again.retain_history_ms, again.references) == ("n", None, view.references)
 
@@ -51,19 +59,19 @@ def test_a_view_and_its_json(state: CatalogState) -> None:
 def test_what_it_reads_stays(state: CatalogState) -> None:
     for item in ("u3", "u5"):
         with pytest.raises(DependentObjects, match="depend on it") as e:
-            _apply(state, Drop(item))
+            _apply(state, DropOp(item))
         assert "materialized view m depends on" in (e.value.detail or "")
     with pytest.raises(DependentObjects, match="cannot replace view v: materialized view m depends on it"):
-        _apply(state, CreateView("u2", "v", "SELECT 1 AS a", DESC, replace=True))
-    assert "u6" not in _apply(state, Drop("u3", cascade=True)).items
-    assert "u5" in _apply(state, Drop("u6")).items
+        _apply(state, CreateViewOp("u2", "v", "SELECT 1 AS a", DESC, replace=True))
+    assert "u6" not in _apply(state, DropOp("u3", cascade=True)).items
+    assert "u5" in _apply(state, DropOp("u6")).items
 
 
 def test_its_name_is_one_among_all(state: CatalogState) -> None:
     with pytest.raises(DuplicateObject, match='relation "t" already exists'):
-        _apply(state, CreateMaterializedView("u2", "t", "SELECT 1", DESC, ()))
+        _apply(state, CreateMaterializedViewOp("u2", "t", "SELECT 1", DESC, ()))
     with pytest.raises(UndefinedObject):
-        _apply(state, CreateMaterializedView("u2", "x", "SELECT 1", DESC, (Reference(("y",), "u99"),)))
+        _apply(state, CreateMaterializedViewOp("u2", "x", "SELECT 1", DESC, (Reference(("y",), "u99"),)))
 
 
 def test_what_a_view_needs_is_a_catalog_by_itself(state: CatalogState) -> None:
@@ -76,7 +84,7 @@ def test_its_shard_comes_and_goes_with_it(tmp_path: Path) -> None:
     environment = Environment.open(str(tmp_path / "data"))
     catalog = Catalog.open(environment)
     schema = catalog.state.schemas(catalog.state.databases()[0].id)[0].id
-    catalog.transact([CreateMaterializedView(schema, "m", "SELECT 1 AS a", DESC, ())])
+    catalog.transact([CreateMaterializedViewOp(schema, "m", "SELECT 1 AS a", DESC, ())])
     (view,) = catalog.state.materialized_views()
     shard = environment.open_ingested(view.shard)
     assert shard.upper == shard.since == view.created
@@ -86,6 +94,6 @@ def test_its_shard_comes_and_goes_with_it(tmp_path: Path) -> None:
     assert catalog.state.materialized_views() == [view]
     # It has nothing to say about times that it was not there for.
     assert environment.open_ingested(view.shard).upper == view.created
-    catalog.transact([Drop(view.id)])
+    catalog.transact([DropOp(view.id)])
     assert not catalog.state.materialized_views()
     environment.close()

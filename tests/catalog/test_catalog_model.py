@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tidemill.catalog import codec
-from tidemill.catalog.connection_ops import AlterConnection, CreateConnection, CreateSecret
+from tidemill.catalog.connection_ops import AlterConnectionOp, CreateConnectionOp, CreateSecretOp
 from tidemill.catalog.items import (
     BUILTINS,
     Connection,
@@ -25,17 +25,17 @@ from tidemill.catalog.items import (
     View,
 )
 from tidemill.catalog.ops import (
-    AddColumn,
-    CreateDatabase,
-    CreateSchema,
-    CreateTable,
-    CreateView,
-    Drop,
+    AddColumnOp,
+    CreateDatabaseOp,
+    CreateSchemaOp,
+    CreateTableOp,
+    CreateViewOp,
+    DropOp,
     Op,
-    Rename,
+    RenameOp,
     apply_all,
 )
-from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, NewSubsource
+from tidemill.catalog.source_ops import CreateSourceOp, CreateSourceTable, NewSubsource
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import DependentObjects, DuplicateObject, TidemillError
 from tidemill.types.model import INT4, TEXT, Column, RelationDesc
@@ -128,24 +128,24 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def create_database(self, name: str) -> None:
-        self.create(CreateDatabase(name), Node("database", name, None), Node("schema", "public", None))
+        self.create(CreateDatabaseOp(name), Node("database", name, None), Node("schema", "public", None))
 
     @rule(data=st.data(), name=names)
     def create_schema(self, data: st.DataObject, name: str) -> None:
         if (db := self.pick(data, "database")) is not None:
-            self.create(CreateSchema(db, name), Node("schema", name, db))
+            self.create(CreateSchemaOp(db, name), Node("schema", name, db))
 
     @rule(data=st.data(), name=names)
     def create_table(self, data: st.DataObject, name: str) -> None:
         if (schema := self.pick(data, "schema")) is not None:
-            self.create(CreateTable(schema, name, DESC), Node("table", name, schema, columns=2))
+            self.create(CreateTableOp(schema, name, DESC), Node("table", name, schema, columns=2))
 
     @rule(data=st.data(), name=names)
     def create_view(self, data: st.DataObject, name: str) -> None:
         schema = self.pick(data, "schema")
         deps = {d for d in (self.pick(data, *RELATIONS), self.pick(data, *RELATIONS)) if d}
         if schema is not None:
-            op = CreateView(schema, name, "SELECT 1", DESC, tuple(sorted(deps)))
+            op = CreateViewOp(schema, name, "SELECT 1", DESC, tuple(sorted(deps)))
             self.create(op, Node("view", name, schema, frozenset(deps), 2))
 
     @rule(data=st.data(), name=names, progress=st.none() | names, subsources=st.lists(names, max_size=2))
@@ -158,7 +158,7 @@ class CatalogMachine(RuleBasedStateMachine):
         tables = tuple(NewSubsource(n, f"o{i}", DESC, "none") for i, n in enumerate(subsources))
         needed = tuple(sorted({c for c in [self.pick(data, "connection")] if c}))
         desc = None if tables else DESC
-        op = CreateSource(
+        op = CreateSourceOp(
             schema,
             name,
             "load-generator",
@@ -206,14 +206,14 @@ class CatalogMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=names)
     def create_secret(self, data: st.DataObject, name: str) -> None:
         if (schema := self.pick(data, "schema")) is not None:
-            self.create(CreateSecret(schema, name), Node("secret", name, schema))
+            self.create(CreateSecretOp(schema, name), Node("secret", name, schema))
 
     @rule(data=st.data(), name=names)
     def create_connection(self, data: st.DataObject, name: str) -> None:
         schema, secret = self.pick(data, "schema"), self.pick(data, "secret")
         if schema is not None:
             secrets = () if secret is None else (secret,)
-            op = CreateConnection(schema, name, "kafka", "{}", secrets)
+            op = CreateConnectionOp(schema, name, "kafka", "{}", secrets)
             self.create(op, Node("connection", name, schema, frozenset(secrets)))
 
     @rule(data=st.data())
@@ -221,14 +221,14 @@ class CatalogMachine(RuleBasedStateMachine):
         connection, secret = self.pick(data, "connection"), self.pick(data, "secret")
         if connection is not None:
             secrets = () if secret is None else (secret,)
-            self.transact([AlterConnection(connection, "{}", "{}", secrets)])
+            self.transact([AlterConnectionOp(connection, "{}", "{}", secrets)])
             self.model[connection] = replace(self.model[connection], deps=frozenset(secrets))
 
     @rule(data=st.data())
     def add_column(self, data: st.DataObject) -> None:
         if (table := self.pick(data, "table")) is not None:
             node = self.model[table]
-            self.transact([AddColumn(table, Column(f"c{node.columns}", TEXT))])
+            self.transact([AddColumnOp(table, Column(f"c{node.columns}", TEXT))])
             self.model[table] = replace(node, columns=node.columns + 1)
 
     @rule(data=st.data(), name=names)
@@ -238,9 +238,9 @@ class CatalogMachine(RuleBasedStateMachine):
             kinds = NAMED if node.kind in NAMED else (node.kind,)
             if self.taken(kinds, node.parent, name):
                 with pytest.raises(DuplicateObject, match="already exists"):
-                    self.transact([Rename(item, name)])
+                    self.transact([RenameOp(item, name)])
             else:
-                self.transact([Rename(item, name)])
+                self.transact([RenameOp(item, name)])
                 self.model[item] = replace(node, name=name)
 
     @rule(data=st.data(), cascade=st.booleans())
@@ -250,7 +250,7 @@ class CatalogMachine(RuleBasedStateMachine):
             return
         if self.model[item].owner is not None:
             with pytest.raises(DependentObjects, match="requires it"):
-                self.transact([Drop(item, cascade)])
+                self.transact([DropOp(item, cascade)])
             return
         going = {item}
         while more := {i for i, n in self.model.items() if (n.parent in going or n.deps & going)} - going:
@@ -260,11 +260,11 @@ class CatalogMachine(RuleBasedStateMachine):
         )
         others = {i for i in going - {item} if self.model[i].owner not in going}
         if cascade or not others or (self.model[item].kind == "database" and lone_public):
-            self.transact([Drop(item, cascade)])
+            self.transact([DropOp(item, cascade)])
             self.model = {i: n for i, n in self.model.items() if i not in going}
         else:
             with pytest.raises(DependentObjects, match="because other objects depend on it") as caught:
-                self.transact([Drop(item)])
+                self.transact([DropOp(item)])
             assert caught.value.detail and len(caught.value.detail.splitlines()) == len(others)
 
     @rule(data=st.data())
@@ -272,7 +272,7 @@ class CatalogMachine(RuleBasedStateMachine):
         before = self.state
         if (schema := self.pick(data, "schema")) is not None:
             with pytest.raises(TidemillError):
-                self.transact([CreateSchema(self.model[schema].parent or "", "zz"), Drop("u999999")])
+                self.transact([CreateSchemaOp(self.model[schema].parent or "", "zz"), DropOp("u999999")])
             assert self.state is before
 
     @invariant()

@@ -7,12 +7,12 @@ import pytest
 from tidemill.catalog.access import PUBLIC, Access
 from tidemill.catalog.items import BUILTINS, DEFAULT_ROLE, Table
 from tidemill.catalog.ops import (
-    AlterRole,
-    CreateDatabase,
-    CreateRole,
-    CreateTable,
-    Drop,
-    DropRole,
+    AlterRoleOp,
+    CreateDatabaseOp,
+    CreateRoleOp,
+    CreateTableOp,
+    DropOp,
+    DropRoleOp,
     Op,
     SetMember,
     SetOwner,
@@ -33,9 +33,9 @@ class World:
 
     def __init__(self) -> None:
         self.state = CatalogState(BUILTINS.items, next_id=1, time=0)
-        self.do(CreateDatabase("d"), CreateRole(DEFAULT_ROLE))
+        self.do(CreateDatabaseOp("d"), CreateRoleOp(DEFAULT_ROLE))
         for name in ("ann", "bob", "staff"):
-            self.do(CreateRole(name, RoleAttributes()))
+            self.do(CreateRoleOp(name, RoleAttributes()))
 
     def do(self, *ops: Op, owner: str | None = None) -> None:
         owner_id = None if owner is None else self.state.role(owner).id
@@ -46,7 +46,7 @@ class World:
 
     def table(self, name: str, owner: str | None = None) -> Table:
         schema = self.state.resolve_schema(("public",), "d")
-        self.do(CreateTable(schema.id, name, DESC), owner=owner)
+        self.do(CreateTableOp(schema.id, name, DESC), owner=owner)
         found = self.state.find(schema.id, name)
         assert isinstance(found, Table)
         return found
@@ -96,7 +96,7 @@ def test_members_inherit_unless_they_do_not(world: World) -> None:
     staff, bob = world.id("staff"), world.id("bob")
     world.do(SetPrivileges(table.id, staff, ("SELECT",)), SetMember(staff, bob))
     assert world.of("bob").has(table, "SELECT")
-    world.do(AlterRole(bob, RoleAttributes(inherit=False)))
+    world.do(AlterRoleOp(bob, RoleAttributes(inherit=False)))
     assert not world.of("bob").has(table, "SELECT")
     assert staff in members_of(world.state, world.state.role("bob"))
     world.do(SetMember(staff, bob, revoke=True))
@@ -121,25 +121,25 @@ def test_a_role_that_something_hangs_on_stays(world: World) -> None:
     )
     for name, detail in (("ann", "owner of table t"), ("bob", "privileges for table t")):
         with pytest.raises(TidemillError) as caught:
-            world.do(DropRole(world.id(name)))
+            world.do(DropRoleOp(world.id(name)))
         assert (caught.value.sqlstate, caught.value.detail) == ("2BP01", detail)
     staff = world.id("staff")
-    world.do(DropRole(staff))
+    world.do(DropRoleOp(staff))
     assert world.state.role("bob").member_of == ()
-    world.do(SetOwner(table.id, world.id("bob")), DropRole(world.id("ann")))
+    world.do(SetOwner(table.id, world.id("bob")), DropRoleOp(world.id("ann")))
     assert world.of("bob").owns(table)
 
 
 def test_access_goes_with_what_it_is_about(world: World) -> None:
     table = world.table("t", owner="ann")
     assert any(isinstance(i, Access) for i in world.state.items.values())
-    world.do(Drop(table.id))
+    world.do(DropOp(table.id))
     assert not any(isinstance(i, Access) for i in world.state.items.values())
-    world.do(DropRole(world.id("ann")))
+    world.do(DropRoleOp(world.id("ann")))
 
 
 def test_a_new_database_lets_everybody_in(world: World) -> None:
-    world.do(CreateDatabase("e"), owner="ann")
+    world.do(CreateDatabaseOp("e"), owner="ann")
     database = world.state.database("e")
     assert world.of("bob").has(database, "USAGE")
     assert not world.of("bob").has(database, "CREATE")
@@ -152,11 +152,11 @@ def test_a_new_database_lets_everybody_in(world: World) -> None:
 @pytest.mark.parametrize("name", ["public", "none", "pg_x", "mz_x", "ann"])
 def test_names_that_no_role_can_have(world: World, name: str) -> None:
     with pytest.raises(TidemillError):
-        world.do(CreateRole(name, RoleAttributes()))
+        world.do(CreateRoleOp(name, RoleAttributes()))
 
 
 def test_what_is_stored(world: World) -> None:
-    world.do(AlterRole(world.id("ann"), RoleAttributes(login=True, password=True, verifier="SCRAM...")))
+    world.do(AlterRoleOp(world.id("ann"), RoleAttributes(login=True, password=True, verifier="SCRAM...")))
     ann = world.state.role("ann")
     assert "SCRAM" not in repr(ann)
 

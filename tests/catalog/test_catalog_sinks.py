@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tidemill.catalog import codec
-from tidemill.catalog.connection_ops import CreateConnection
+from tidemill.catalog.connection_ops import CreateConnectionOp
 from tidemill.catalog.items import BUILTINS, Sink
-from tidemill.catalog.ops import AddColumn, CreateDatabase, CreateTable, Drop, Op, Rename, apply_all
-from tidemill.catalog.sink_ops import CreateSink
+from tidemill.catalog.ops import AddColumnOp, CreateDatabaseOp, CreateTableOp, DropOp, Op, RenameOp, apply_all
+from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import DependentObjects, DuplicateObject, InvalidValue, TidemillError
 from tidemill.sinks.definition import KAFKA, Definition
@@ -24,9 +24,9 @@ def _apply(state: CatalogState, *ops: Op, time: int = 7) -> CatalogState:
     return apply_all(state, ops, time=time)
 
 
-def create(name: str, relation: str = "u3", *, target: str = "here", **more: Any) -> CreateSink:
+def create(name: str, relation: str = "u3", *, target: str = "here", **more: Any) -> CreateSinkOp:
     given: dict[str, Any] = {"desc": DESC, "as_of": None, "snapshot": True, "connections": ("u5",), **more}
-    return CreateSink("u2", name, "kafka", target, "{}", f"CREATE SINK {name}", relation, **given)
+    return CreateSinkOp("u2", name, "kafka", target, "{}", f"CREATE SINK {name}", relation, **given)
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def state() -> CatalogState:
     """u1 materialize, u2 public, u3 t, u4 other, u5 connection k, u6 sink s from t."""
     return _apply(
         CatalogState(BUILTINS.items, next_id=1, time=0),
-        CreateDatabase("materialize"),
-        CreateTable("u2", "t", DESC),
-        CreateTable("u2", "other", DESC),
-        CreateConnection("u2", "k", "kafka", "{}"),
+        CreateDatabaseOp("materialize"),
+        CreateTableOp("u2", "t", DESC),
+        CreateTableOp("u2", "other", DESC),
+        CreateConnectionOp("u2", "k", "kafka", "{}"),
         create("s"),
     )
 
@@ -46,10 +46,10 @@ def test_a_sink_and_its_json(state: CatalogState) -> None:
     sink = state.get("u6", Sink)
     assert (sink.as_of, sink.depends_on, state.sinks()) == (7, ("u3", "u5"), [sink])
     assert codec.decode("u6", codec.encode(sink)) == sink
-    assert _apply(state, Rename("u6", "n")).get("u6", Sink).name == "n"
+    assert _apply(state, RenameOp("u6", "n")).get("u6", Sink).name == "n"
     assert state.describe(sink) == "sink s"
     with pytest.raises(DuplicateObject, match='sink "s" already exists'):
-        _apply(state, CreateTable("u2", "s", DESC))
+        _apply(state, CreateTableOp("u2", "s", DESC))
 
 
 def test_a_definition_and_its_json(state: CatalogState) -> None:
@@ -65,10 +65,10 @@ def test_a_definition_and_its_json(state: CatalogState) -> None:
 def test_what_it_needs_stays(state: CatalogState) -> None:
     for item in ("u3", "u5"):
         with pytest.raises(DependentObjects, match="depend on it") as e:
-            _apply(state, Drop(item))
+            _apply(state, DropOp(item))
         assert "sink s depends on" in (e.value.detail or "")
-        assert "u6" not in _apply(state, Drop(item, cascade=True)).items
-    assert "u3" in _apply(state, Drop("u6")).items
+        assert "u6" not in _apply(state, DropOp(item, cascade=True)).items
+    assert "u3" in _apply(state, DropOp("u6")).items
     assert {"u3", "u5", "u6"} <= state.needed_by("u6").items.keys()
 
 
@@ -89,7 +89,7 @@ def test_writers_of_one_stream_begin_together(state: CatalogState) -> None:
         (create("w", desc=RelationDesc((*DESC.columns, Column("b", INT4)))), "It writes other columns"),
     ],
 )
-def test_another_history_is_refused(state: CatalogState, op: CreateSink, differs: str) -> None:
+def test_another_history_is_refused(state: CatalogState, op: CreateSinkOp, differs: str) -> None:
     with pytest.raises(InvalidValue, match='sink "s" writes another history to the same place') as e:
         _apply(state, op)
     assert differs in (e.value.detail or "")
@@ -102,5 +102,5 @@ def test_what_is_gone_meanwhile(state: CatalogState) -> None:
 
 
 def test_a_column_that_is_added_is_not_the_sinks(state: CatalogState) -> None:
-    altered = _apply(state, AddColumn("u3", Column("b", INT4)))
+    altered = _apply(state, AddColumnOp("u3", Column("b", INT4)))
     assert altered.get("u6", Sink).desc == DESC

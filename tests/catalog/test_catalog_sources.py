@@ -12,9 +12,9 @@ import pytest
 from tidemill import failpoints
 from tidemill.catalog import codec, sidecars, store
 from tidemill.catalog.items import BUILTINS
-from tidemill.catalog.ops import CreateDatabase, CreateTable, Drop, Rename, apply_all
+from tidemill.catalog.ops import CreateDatabaseOp, CreateTableOp, DropOp, RenameOp, apply_all
 from tidemill.catalog.source_ops import (
-    CreateSource,
+    CreateSourceOp,
     CreateSourceTable,
     LearnSource,
     NewDeadLetters,
@@ -35,15 +35,15 @@ REMAP = RelationDesc((Column("partition", INT4, nullable=False),))
 PROGRESS = RelationDesc((*REMAP.columns, Column("offset", UINT8, nullable=False)))
 
 
-def counter(schema: str, name: str = "s", progress: str | None = None) -> CreateSource:
+def counter(schema: str, name: str = "s", progress: str | None = None) -> CreateSourceOp:
     """A source that is a relation itself."""
     definition = '{"kind":"load generator"}'
-    return CreateSource(
+    return CreateSourceOp(
         schema, name, "load-generator", definition, "", ROWS, "none", REMAP, PROGRESS, 1000, progress
     )
 
 
-def house(schema: str, name: str = "h", *outputs: str) -> CreateSource:
+def house(schema: str, name: str = "h", *outputs: str) -> CreateSourceOp:
     """A source that feeds tables."""
     subsources = tuple(NewSubsource(o, o, ROWS, "none") for o in outputs)
     return replace(counter(schema, name), desc=None, envelope=None, subsources=subsources)
@@ -62,7 +62,7 @@ def public(catalog: Catalog) -> str:
 
 
 def empty() -> tuple[CatalogState, str]:
-    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabase("d")], time=1)
+    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabaseOp("d")], time=1)
     return state, state.resolve_schema(["public"], "d").id
 
 
@@ -106,7 +106,7 @@ def test_dropped_sources_take_all_their_shards_along(
     catalog = Catalog.open(env)
     state = catalog.transact([counter(public(catalog)), house(public(catalog), "h", "bids")])
     shards = [c.shard for c in state.collections()]
-    catalog.transact([Drop(s.id) for s in state.sources()])
+    catalog.transact([DropOp(s.id) for s in state.sources()])
     assert not catalog.state.collections() and not catalog.state.relations(public(catalog))
     assert catalog.sweep() == 0
     monkeypatch.setattr(store, "DROP_GRACE_SECONDS", 0.0)
@@ -121,7 +121,7 @@ def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
     catalog = Catalog.open(env)
     schema = public(catalog)
     before = catalog.transact([counter(schema), house(schema, "h", "bids"), counter(schema, "gone")])
-    catalog.transact([Drop(before.sources()[-1].id)])
+    catalog.transact([DropOp(before.sources()[-1].id)])
     env.close()
     env = Environment.open(str(tmp_path / "data"))
     again = Catalog.open(env)
@@ -175,21 +175,21 @@ def test_listeners_hear_of_every_change_in_order(env: Environment) -> None:
     catalog.transact([counter(public(catalog))])
     with pytest.raises(DuplicateObject):
         catalog.transact([counter(public(catalog))])
-    catalog.transact([Drop(catalog.state.sources()[0].id)])
+    catalog.transact([DropOp(catalog.state.sources()[0].id)])
     assert [len(new.sources()) for _, new in heard] == [1, 0]
     assert heard[0][1] is heard[1][0] and heard[1][1] is catalog.state
 
 
 def test_progress_names_step_aside() -> None:
     state, schema = empty()
-    taken = [CreateTable(schema, n, ROWS) for n in ("s_progress", "s_progress1")]
+    taken = [CreateTableOp(schema, n, ROWS) for n in ("s_progress", "s_progress1")]
     state = apply_all(state, [*taken, counter(schema)], time=2)
     assert state.progress(state.sources()[0].id).name == "s_progress2"
     # Also for a subsource of its own.
     state = apply_all(state, [house(schema, "h", "h_progress")], time=3)
     assert state.progress(state.sources()[1].id).name == "h_progress1"
     # A rename of the source leaves it as it is.
-    state = apply_all(state, [Rename(state.sources()[0].id, "t")], time=4)
+    state = apply_all(state, [RenameOp(state.sources()[0].id, "t")], time=4)
     assert state.progress(state.sources()[0].id).name == "s_progress2"
 
 
@@ -289,16 +289,16 @@ def test_dead_letters_come_and_go_with_their_source_or_table() -> None:
     with pytest.raises(
         DependentObjects, match="cannot drop subsource t_dead_letters because table t requires"
     ):
-        apply_all(state, [Drop(of_t.id)], time=5)
-    state = apply_all(state, [Drop(t.id)], time=5)
+        apply_all(state, [DropOp(of_t.id)], time=5)
+    state = apply_all(state, [DropOp(t.id)], time=5)
     assert [i.name for i in state.source_tables(h.id)] == ["u", "bad"]
-    state = apply_all(state, [Drop(s.id), Drop(u.id), Drop(h.id)], time=6)
+    state = apply_all(state, [DropOp(s.id), DropOp(u.id), DropOp(h.id)], time=6)
     assert not state.collections()
 
 
 def test_names_of_dead_letters() -> None:
     state, schema = empty()
-    state = apply_all(state, [CreateTable(schema, "s_dead_letters", ROWS), house(schema)], time=2)
+    state = apply_all(state, [CreateTableOp(schema, "s_dead_letters", ROWS), house(schema)], time=2)
     unnamed = NewDeadLetters("topic#2", LETTERS)
     state = apply_all(state, [replace(counter(schema), dead_letters=unnamed)], time=3)
     (letters,) = state.source_tables(state.sources()[1].id)

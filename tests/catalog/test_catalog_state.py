@@ -13,18 +13,18 @@ from tidemill.catalog import codec
 from tidemill.catalog.items import BUILTINS, Key, Reference, Role, SystemParameter, Table, View
 from tidemill.catalog.names import check_identifier
 from tidemill.catalog.ops import (
-    AddColumn,
-    AlterSystem,
-    CreateDatabase,
-    CreateSchema,
-    CreateTable,
-    CreateView,
-    Drop,
+    AddColumnOp,
+    AlterSystemOp,
+    CreateDatabaseOp,
+    CreateSchemaOp,
+    CreateTableOp,
+    CreateViewOp,
+    DropOp,
     Op,
-    Rename,
-    SetDefault,
-    SetNotNull,
-    SetRetainHistory,
+    RenameOp,
+    SetDefaultOp,
+    SetNotNullOp,
+    SetRetainHistoryOp,
     apply_all,
 )
 from tidemill.catalog.state import CatalogState
@@ -56,11 +56,11 @@ def state() -> CatalogState:
     empty = CatalogState(BUILTINS.items, next_id=1, time=0)
     return _apply(
         empty,
-        CreateDatabase("materialize"),
-        CreateTable("u2", "orders", DESC, ("1", None), (Key(("a",), True),)),
-        CreateView("u2", "v", "SELECT a FROM orders", DESC, (), (Reference(("orders",), "u3"),)),
-        CreateSchema("u1", "other"),
-        CreateTable("u5", "orders", DESC),
+        CreateDatabaseOp("materialize"),
+        CreateTableOp("u2", "orders", DESC, ("1", None), (Key(("a",), True),)),
+        CreateViewOp("u2", "v", "SELECT a FROM orders", DESC, (), (Reference(("orders",), "u3"),)),
+        CreateSchemaOp("u1", "other"),
+        CreateTableOp("u5", "orders", DESC),
     )
 
 
@@ -112,30 +112,30 @@ def test_what_is_not_there(state: CatalogState) -> None:
 @pytest.mark.parametrize(
     ("op", "text", "sqlstate"),
     [
-        (CreateTable("u2", "orders", DESC), 'relation "orders" already exists', "42P07"),
-        (CreateView("u2", "orders", "", DESC), 'relation "orders" already exists', "42P07"),
-        (CreateSchema("u1", "other"), 'schema "other" already exists', "42P06"),
-        (CreateSchema("u1", "pg_mine"), 'unacceptable schema name "pg_mine"', "42939"),
-        (CreateDatabase("materialize"), 'database "materialize" already exists', "42P04"),
-        (Rename("u4", "orders"), 'relation "orders" already exists', "42P07"),
-        (AddColumn("u3", Column("a", TEXT)), 'column "a" of relation "orders" already exists', "42701"),
-        (SetDefault("u3", "z", "1"), 'column "z" of relation "orders" does not exist', "42703"),
+        (CreateTableOp("u2", "orders", DESC), 'relation "orders" already exists', "42P07"),
+        (CreateViewOp("u2", "orders", "", DESC), 'relation "orders" already exists', "42P07"),
+        (CreateSchemaOp("u1", "other"), 'schema "other" already exists', "42P06"),
+        (CreateSchemaOp("u1", "pg_mine"), 'unacceptable schema name "pg_mine"', "42939"),
+        (CreateDatabaseOp("materialize"), 'database "materialize" already exists', "42P04"),
+        (RenameOp("u4", "orders"), 'relation "orders" already exists', "42P07"),
+        (AddColumnOp("u3", Column("a", TEXT)), 'column "a" of relation "orders" already exists', "42701"),
+        (SetDefaultOp("u3", "z", "1"), 'column "z" of relation "orders" does not exist', "42703"),
         (
-            CreateTable("u2", "t", RelationDesc((Column("x", TEXT), Column("x", TEXT)))),
+            CreateTableOp("u2", "t", RelationDesc((Column("x", TEXT), Column("x", TEXT)))),
             'column "x" specified more than once',
             "42701",
         ),
-        (CreateTable("u2", "", DESC), "zero-length delimited identifier", "42601"),
-        (CreateTable("u2", "a\0b", DESC), 'invalid byte sequence for encoding "UTF8": 0x00', "22021"),
-        (Drop("u99"), "catalog item u99 does not exist", "42P01"),
-        (Drop("s1"), "schema mz_catalog is part of the system and cannot be changed", "42501"),
+        (CreateTableOp("u2", "", DESC), "zero-length delimited identifier", "42601"),
+        (CreateTableOp("u2", "a\0b", DESC), 'invalid byte sequence for encoding "UTF8": 0x00', "22021"),
+        (DropOp("u99"), "catalog item u99 does not exist", "42P01"),
+        (DropOp("s1"), "schema mz_catalog is part of the system and cannot be changed", "42501"),
         (
-            CreateView("u2", "v", "", RelationDesc((Column("z", TEXT),)), replace=True),
+            CreateViewOp("u2", "v", "", RelationDesc((Column("z", TEXT),)), replace=True),
             "cannot drop, rename or retype columns of a view by replacing it",
             "42P16",
         ),
         (
-            CreateView("u2", "v", "", DESC, ("u4",), replace=True),
+            CreateViewOp("u2", "v", "", DESC, ("u4",), replace=True),
             'view "v" would depend on itself',
             "42P17",
         ),
@@ -146,29 +146,29 @@ def test_what_is_refused(state: CatalogState, op: Op, text: str, sqlstate: str) 
 
 
 def test_drop_says_who_depends(state: CatalogState) -> None:
-    more = _apply(state, CreateView("u5", "w", "SELECT 1 FROM v", DESC, ("u4",)))
-    primary, sqlstate, detail, hint = _raised(lambda: _apply(more, Drop("u3")))
+    more = _apply(state, CreateViewOp("u5", "w", "SELECT 1 FROM v", DESC, ("u4",)))
+    primary, sqlstate, detail, hint = _raised(lambda: _apply(more, DropOp("u3")))
     assert primary == "cannot drop table orders because other objects depend on it"
     assert sqlstate == "2BP01"
     assert detail == "view v depends on table orders\nview other.w depends on view v"
     assert hint == "Use DROP ... CASCADE to drop the dependent objects too."
     assert [i.name for i in more.drop_order("u3")] == ["w", "v", "orders"]
-    left = _apply(more, Drop("u3", cascade=True))
+    left = _apply(more, DropOp("u3", cascade=True))
     assert set(more.items) - set(left.items) == {"u3", "u4", "u7"}
-    assert _raised(lambda: _apply(more, Drop("u5")))[0].startswith("cannot drop schema other because")
+    assert _raised(lambda: _apply(more, DropOp("u5")))[0].startswith("cannot drop schema other because")
     # A database with an empty `public` can be dropped without CASCADE.
-    assert _apply(_apply(state, CreateDatabase("d")), Drop("u7")).items.keys() == state.items.keys()
+    assert _apply(_apply(state, CreateDatabaseOp("d")), DropOp("u7")).items.keys() == state.items.keys()
 
 
 def test_alterations(state: CatalogState) -> None:
     changed = _apply(
         state,
-        AddColumn("u3", Column("c", TEXT), "'x'"),
-        SetDefault("u3", "a", None),
-        SetNotNull("u3", "a", False),
-        SetRetainHistory("u3", 60_000),
-        AlterSystem("max_tables", "5"),
-        Rename("u3", "orders2"),
+        AddColumnOp("u3", Column("c", TEXT), "'x'"),
+        SetDefaultOp("u3", "a", None),
+        SetNotNullOp("u3", "a", False),
+        SetRetainHistoryOp("u3", 60_000),
+        AlterSystemOp("max_tables", "5"),
+        RenameOp("u3", "orders2"),
     )
     table = changed.get("u3", Table)
     assert table.name == "orders2"
@@ -179,7 +179,7 @@ def test_alterations(state: CatalogState) -> None:
     assert changed.get("u4", View).sql == state.get("u4", View).sql
     assert changed.get("u4", View).references == (Reference(("orders",), "u3"),)
     assert changed.parameters() == {"max_tables": "5"}
-    assert _apply(changed, AlterSystem("max_tables", None)).parameters() == {}
+    assert _apply(changed, AlterSystemOp("max_tables", None)).parameters() == {}
     assert state.get("u3", Table).name == "orders"  # the old state is untouched
 
 

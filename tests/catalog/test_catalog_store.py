@@ -17,7 +17,7 @@ from catalog.test_catalog_model import CatalogMachine
 from tidemill import failpoints
 from tidemill.catalog import codec, store
 from tidemill.catalog.items import Table
-from tidemill.catalog.ops import AddColumn, AlterSystem, CreateTable, CreateView, Drop, Op, Rename
+from tidemill.catalog.ops import AddColumnOp, AlterSystemOp, CreateTableOp, CreateViewOp, DropOp, Op, RenameOp
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import CATALOG_SHARD, Catalog
 from tidemill.errors import SerializationFailure, TidemillError, UndefinedObject, Unsupported
@@ -106,27 +106,27 @@ def test_a_new_directory(env: Environment) -> None:
 
 def test_a_table_has_its_shard_before_its_name(env: Environment) -> None:
     catalog = Catalog.open(env)
-    state = catalog.transact([CreateTable(public(catalog), "t", DESC), AlterSystem("x", "1")])
+    state = catalog.transact([CreateTableOp(public(catalog), "t", DESC), AlterSystemOp("x", "1")])
     shard = env.open_shard(table(catalog, "t").shard)
     assert shard.since == state.time and [c.nullable for c in shard.desc.columns] == [True, True]
-    catalog.transact([AddColumn(table(catalog, "t").id, Column("c", TEXT))])
+    catalog.transact([AddColumnOp(table(catalog, "t").id, Column("c", TEXT))])
     assert shard.desc.names == ["a", "b", "c"]
     updates = pa.table(
         {"a": pa.array([1], pa.int32()), "b": ["x"], "c": ["y"], "mz_diff": pa.array([1], pa.int64())}
     )
     env.txns.commit({shard.id: updates}).result()
-    catalog.transact([Rename(table(catalog, "t").id, "u")])
+    catalog.transact([RenameOp(table(catalog, "t").id, "u")])
     assert table(catalog, "u").shard == shard.id
 
 
 def test_drop(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = Catalog.open(env)
-    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     dropped = table(catalog, "t")
-    catalog.transact([CreateView(public(catalog), "v", "SELECT a FROM t", DESC, (dropped.id,))])
+    catalog.transact([CreateViewOp(public(catalog), "v", "SELECT a FROM t", DESC, (dropped.id,))])
     shard = env.open_shard(dropped.shard)
     hold = shard.hold(shard.since)
-    catalog.transact([Drop(dropped.id, cascade=True)])
+    catalog.transact([DropOp(dropped.id, cascade=True)])
     updates = pa.table({"a": pa.array([1], pa.int32()), "b": ["x"], "mz_diff": pa.array([1], pa.int64())})
     with pytest.raises(UndefinedObject, match='relation "t" does not exist'):
         env.txns.commit({dropped.shard: updates}).result()
@@ -140,13 +140,13 @@ def test_drop(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
         Shard.open(env.blobs, dropped.shard, epoch=None)
     assert not [r for r in catalog._rows if r.startswith("dropped:")]  # pyright: ignore[reportPrivateUsage]
     # The id is not used again.
-    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     assert table(catalog, "t").id != dropped.id and table(catalog, "t").shard != dropped.shard
 
 
 def test_history_goes_after_its_time(env: Environment) -> None:
     catalog = Catalog.open(env)
-    catalog.transact([CreateTable(public(catalog), "t", DESC, retain_history_ms=2_000)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC, retain_history_ms=2_000)])
     shard = env.open_shard(table(catalog, "t").shard)
     created = shard.since
     updates = pa.table({"a": pa.array([1], pa.int32()), "b": ["x"], "mz_diff": pa.array([1], pa.int64())})
@@ -171,9 +171,9 @@ def test_files_of_a_dropped_table_are_swept_by_the_next_server(tmp_path: Path) -
     url = str(tmp_path / "data")
     env = Environment.open(url)
     catalog = Catalog.open(env)
-    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     dropped = table(catalog, "t")
-    catalog.transact([Drop(dropped.id)])
+    catalog.transact([DropOp(dropped.id)])
     env.close()
     env = Environment.open(url)
     assert Catalog.open(env).sweep() == 1
@@ -188,10 +188,10 @@ def test_a_full_disk(env: Environment, where: str) -> None:
     before = catalog.state
     failpoints.arm(f"{where}=enospc")
     with pytest.raises((TidemillError, OSError)):
-        catalog.transact([CreateTable(public(catalog), "t", DESC)])
+        catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     assert catalog.state is before
     assert {i.path.split("/")[1] for i in env.blobs.list("shards")} == {"catalog", "clock", "txns"}
-    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     assert Catalog.open(env).state.items == catalog.state.items
 
 
@@ -209,7 +209,7 @@ def test_a_full_disk(env: Environment, where: str) -> None:
 )
 def test_a_column_is_added_whole_or_not_at_all(env: Environment, where: str, written: bool) -> None:
     catalog = Catalog.open(env)
-    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     t = table(catalog, "t")
     old = {"a": pa.array([1], pa.int32()), "b": ["x"]}
     env.txns.commit({t.shard: pa.table({**old, "mz_diff": pa.array([1], pa.int64())})}).result()
@@ -222,7 +222,7 @@ def test_a_column_is_added_whole_or_not_at_all(env: Environment, where: str, wri
             "mz_diff": pa.array([-1, 1], pa.int64()),
         }
     )
-    add = AddColumn(t.id, Column("c", TEXT), "'new'")
+    add = AddColumnOp(t.id, Column("c", TEXT), "'new'")
     failpoints.arm(where)
     if written:
         catalog.transact([add], contents=contents)
@@ -248,24 +248,24 @@ def test_a_column_is_added_whole_or_not_at_all(env: Environment, where: str, wri
 
 def test_what_a_change_was_worked_out_from_must_not_have_changed(env: Environment) -> None:
     catalog = Catalog.open(env)
-    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     t = table(catalog, "t")
-    catalog.transact([AddColumn(t.id, Column("c", TEXT))])
+    catalog.transact([AddColumnOp(t.id, Column("c", TEXT))])
     with pytest.raises(SerializationFailure, match='"t" was altered meanwhile'):
-        catalog.transact([AddColumn(t.id, Column("d", TEXT))], unaltered=t)
-    catalog.transact([AddColumn(t.id, Column("d", TEXT))], unaltered=table(catalog, "t"))
+        catalog.transact([AddColumnOp(t.id, Column("d", TEXT))], unaltered=t)
+    catalog.transact([AddColumnOp(t.id, Column("d", TEXT))], unaltered=table(catalog, "t"))
 
 
 def test_an_error_behind_the_commit_point_is_no_failure(env: Environment) -> None:
     catalog = Catalog.open(env)
     failpoints.arm("catalog.put=eio")
-    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     assert Catalog.open(env).state.items == catalog.state.items
 
 
 def test_items_of_an_older_format_are_rewritten(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = Catalog.open(env)
-    catalog.transact([CreateTable(public(catalog), "t", DESC)])
+    catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     monkeypatch.setattr(codec, "FORMAT", codec.FORMAT + 1)
     monkeypatch.setitem(codec.MIGRATIONS, codec.FORMAT - 1, lambda body: body)
     newer = Catalog.open(env)
@@ -284,7 +284,7 @@ def test_a_catalog_that_was_taken_over(tmp_path: Path) -> None:
     second = Environment.open(url, take_over=True)
     successor = Catalog.open(second)
     with pytest.raises(TidemillError) as caught:
-        catalog.transact([CreateTable(public(catalog), "t", DESC)])
+        catalog.transact([CreateTableOp(public(catalog), "t", DESC)])
     assert caught.value.sqlstate == "57P01" and (isinstance(caught.value, Fenced) or first.lost)
     assert successor.transact([]).items == successor.state.items
     assert second.open_shard(CATALOG_SHARD).epoch == second.epoch

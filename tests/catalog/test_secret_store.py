@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tidemill import failpoints
-from tidemill.catalog.connection_ops import AlterSecret, CreateSecret
+from tidemill.catalog.connection_ops import AlterSecretOp, CreateSecretOp
 from tidemill.catalog.items import BUILTINS, Secret
-from tidemill.catalog.ops import CreateDatabase, Drop, Op, Rename, apply_all
+from tidemill.catalog.ops import CreateDatabaseOp, DropOp, Op, RenameOp, apply_all
 from tidemill.catalog.secrets import MAX_SECRET_BYTES, SecretMissing, SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
@@ -24,7 +24,7 @@ SECRET = Secret("u3", "s", "u2", 7)
 
 def states(*ops: Op) -> list[CatalogState]:
     """The state before any, and after each."""
-    found = [apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabase("d")], time=1)]
+    found = [apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabaseOp("d")], time=1)]
     for op in ops:
         found.append(apply_all(found[-1], [op], time=found[-1].time + 1))
     return found
@@ -44,7 +44,11 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
 def test_texts_go_when_nobody_names_them(tmp_path: Path) -> None:
     store = SecretStore(tmp_path)
     history = states(
-        CreateSecret("u2", "s"), CreateSecret("u2", "t"), AlterSecret("u3"), Rename("u3", "x"), Drop("u3")
+        CreateSecretOp("u2", "s"),
+        CreateSecretOp("u2", "t"),
+        AlterSecretOp("u3"),
+        RenameOp("u3", "x"),
+        DropOp("u3"),
     )
     names: list[list[str]] = []
     for old, new in itertools.pairwise(history):
@@ -58,7 +62,7 @@ def test_texts_go_when_nobody_names_them(tmp_path: Path) -> None:
 
 def test_what_a_crash_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
     store = SecretStore(tmp_path)
-    state = states(CreateSecret("u2", "s"))[-1]
+    state = states(CreateSecretOp("u2", "s"))[-1]
     (secret,) = state.secrets()
     store.write(secret, "x")
     left = ["u3-9", "u9-2", ".tmp-" + "0" * 32]
@@ -110,9 +114,9 @@ def test_a_secret_is_there_with_its_text_or_not_at_all(tmp_path: Path, failpoint
                 if old.items.get(secret.id) != secret:
                     store.write(secret, f"text {secret.version}")
 
-        catalog.transact([CreateSecret(schema, "s")], before=before)
+        catalog.transact([CreateSecretOp(schema, "s")], before=before)
         (first,) = catalog.state.secrets()
-        for op in (AlterSecret(first.id), CreateSecret(schema, "t")):
+        for op in (AlterSecretOp(first.id), CreateSecretOp(schema, "t")):
             failpoints.arm(f"{failpoint}=error")
             with pytest.raises(failpoints.FailpointError):
                 catalog.transact([op], before=before)
@@ -120,7 +124,7 @@ def test_a_secret_is_there_with_its_text_or_not_at_all(tmp_path: Path, failpoint
             assert catalog.state.secrets() == [first] and store.read(first) == f"text {first.version}"
         store.sweep(catalog.state)
         assert [f.name for f in (tmp_path / "secrets").iterdir()] == [f"{first.id}-{first.version}"]
-        catalog.transact([AlterSecret(first.id)], before=before)
+        catalog.transact([AlterSecretOp(first.id)], before=before)
         (second,) = catalog.state.secrets()
         assert second.version > first.version and store.read(second) == f"text {second.version}"
         with pytest.raises(SecretMissing):

@@ -21,9 +21,9 @@ from support.kafka import Kafka
 from tidemill.cdcv2 import AvroCodec, JsonCodec, Progress, UpdateColumns, Writer
 from tidemill.cli import cdcv2_inspect
 from tidemill.cli.app import app
-from tidemill.cli.cdcv2_inspect import Wish
+from tidemill.cli.cdcv2_inspect import InspectOptions
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
-from tidemill.sources.contract import SourceError
+from tidemill.sources.contract import RowError
 from tidemill.sources.kafka import metadata
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cdcv2.md"
@@ -51,7 +51,7 @@ def _json(path: Path, said: list[UpdateColumns | Progress], *, digests: bool = F
     return str(path)
 
 
-def _asked(capsys: pytest.CaptureFixture[str], wish: Wish) -> tuple[int, dict[str, Any]]:
+def _asked(capsys: pytest.CaptureFixture[str], wish: InspectOptions) -> tuple[int, dict[str, Any]]:
     status = cdcv2_inspect.run(wish)
     return status, json.loads(capsys.readouterr().out)
 
@@ -83,12 +83,12 @@ def test_json_files_folders_and_the_standard_input(
     (tmp_path / "_ignored").write_text("no message")
     expected = {"sound": True, "messages": 6, "updates": 9, "distinct_updates": 9, "statements": 3}
     for names in ((one, two), (two, one), (str(tmp_path),)):
-        status, found = _asked(capsys, Wish(names, as_json=True))
+        status, found = _asked(capsys, InspectOptions(names, as_json=True))
         assert status == 0 and expected.items() <= found.items()
         assert (found["frontier"], found["times"], found["waits"]) == ([3], 3, [])
     content = Path(one).read_bytes() + b"\n\r\n" + Path(two).read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))  # pyright: ignore[reportArgumentType]
-    status, found = _asked(capsys, Wish(("-",), as_json=True))
+    status, found = _asked(capsys, InspectOptions(("-",), as_json=True))
     assert status == 0 and expected.items() <= found.items()
 
 
@@ -105,22 +105,22 @@ def _avro(path: Path, said: list[UpdateColumns | Progress]) -> str:
 
 def test_avro_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = _avro(tmp_path / "a.avro", _written())
-    status, found = _asked(capsys, Wish((whole,), as_json=True))
+    status, found = _asked(capsys, InspectOptions((whole,), as_json=True))
     assert (status, found["distinct_updates"], found["frontier"]) == (0, 9, [3])
     # The same in JSON beside it says nothing new: the data is the same.
     same = _json(tmp_path / "b.jsonl", _written())
-    status, found = _asked(capsys, Wish((same, whole), as_json=True))
+    status, found = _asked(capsys, InspectOptions((same, whole), as_json=True))
     assert (status, found["updates"], found["distinct_updates"]) == (0, 18, 9)
     # Cut off, it is told where, and what came before counts.
     cut = tmp_path / "cut.avro"
     cut.write_bytes(Path(whole).read_bytes()[:-30])
-    status, found = _asked(capsys, Wish((str(cut),), as_json=True))
+    status, found = _asked(capsys, InspectOptions((str(cut),), as_json=True))
     assert status == 1 and found["unreadable"] == 1
     assert "cut.avro, before its first message" in found["first_unreadable"][0]["origin"]
     other = tmp_path / "other.avro"
     with other.open("wb") as out:
         fastavro.writer(out, "int", [1, 2])
-    status, found = _asked(capsys, Wish((str(other),), as_json=True))
+    status, found = _asked(capsys, InspectOptions((str(other),), as_json=True))
     assert status == 1 and found["unreadable"] == 2
 
 
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_a_stream(tmp_path: Path, capsys: pytest.CaptureFixtu
         '{"lower":[6],"upper":[9],"counts":[]}',
     ]
     path.write_text("\n".join(lines))
-    status, found = _asked(capsys, Wish((str(path),), as_json=True))
+    status, found = _asked(capsys, InspectOptions((str(path),), as_json=True))
     assert status == 1 and not found["sound"]
     [wait] = found["waits"]
     assert (wait["time"], wait["for"], wait["have"], wait["want"]) == (1, "missing", 1, 2)
@@ -148,12 +148,12 @@ def test_what_is_wrong_with_a_stream(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert wrong["time"] == 3 and "line 1" in wrong["first"] and "line 2" in wrong["second"]
     assert found["unreadable"] == 6
     assert [e["origin"].split()[-1] for e in found["first_unreadable"]] == list("345678")
-    assert cdcv2_inspect.run(Wish((str(path),))) == 1
+    assert cdcv2_inspect.run(InspectOptions((str(path),))) == 1
     shown = capsys.readouterr().out
     assert "MISSING: time 1 waits for 1 update of 2" in shown and "UNREADABLE" in shown
     assert "CONTRADICTION at 3: more updates than were counted" in shown
     # With a snapshot at 4 the gap is what is left.
-    status, found = _asked(capsys, Wish((str(path),), resume_from=("4",), as_json=True))
+    status, found = _asked(capsys, InspectOptions((str(path),), resume_from=("4",), as_json=True))
     assert [(w["time"], w["for"], w["nearest_statements"]) for w in found["waits"]] == [(4, "gap", [6])]
 
 
@@ -163,58 +163,58 @@ def test_long_data_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[s
     rows = [{"data": {"text": text, "n": [-0.0, n]}, "time": 0, "diff": 1} for text, n in texts]
     same = [{"data": {"n": [0.0, n], "text": text}, "time": 0, "diff": 1} for text, n in texts]
     path.write_text(f"{json.dumps(rows)}\n{json.dumps(same)}\n")
-    _, found = _asked(capsys, Wish((str(path),), as_json=True))
+    _, found = _asked(capsys, InspectOptions((str(path),), as_json=True))
     assert (found["updates"], found["distinct_updates"]) == (8, 4)
 
 
 def test_a_broken_seal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(_json(tmp_path / "s.jsonl", _written(digests=True), digests=True))
     path.write_text(re.sub(r'"seal":(-?\d+)', lambda m: f'"seal":{int(m[1]) ^ 1}', path.read_text(), count=1))
-    status, found = _asked(capsys, Wish((str(path),), as_json=True))
+    status, found = _asked(capsys, InspectOptions((str(path),), as_json=True))
     assert status == 1 and "digest" in found["first_contradictions"][0]["kind"]
 
 
 def test_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stream, out = _json(tmp_path / "s.jsonl", _written()), tmp_path / "s.svg"
-    assert cdcv2_inspect.run(Wish((stream,), svg=str(out))) == 0
+    assert cdcv2_inspect.run(InspectOptions((stream,), svg=str(out))) == 0
     assert out.read_text().startswith("<svg ") and "<rect" in out.read_text()
     triples = tmp_path / "t.jsonl"
     triples.write_text('{"lower":[[0,0,0]],"upper":[[1,0,0]],"counts":[]}')
-    assert cdcv2_inspect.run(Wish((str(triples),))) == 0
+    assert cdcv2_inspect.run(InspectOptions((str(triples),))) == 0
     with pytest.raises(InvalidValue, match="no timeline"):
-        cdcv2_inspect.run(Wish((str(triples),), svg=str(out)))
+        cdcv2_inspect.run(InspectOptions((str(triples),), svg=str(out)))
     with pytest.raises(InvalidValue, match="cannot be written"):
-        cdcv2_inspect.run(Wish((stream,), svg=str(tmp_path / "no" / "x.svg")))
+        cdcv2_inspect.run(InspectOptions((stream,), svg=str(tmp_path / "no" / "x.svg")))
 
 
 def test_bad_usage(tmp_path: Path) -> None:
     stream = _json(tmp_path / "s.jsonl", _written())
     with pytest.raises(UndefinedObject, match="there is no file") as caught:
-        cdcv2_inspect.run(Wish(("nosuch",)))
+        cdcv2_inspect.run(InspectOptions(("nosuch",)))
     assert "--brokers" in str(caught.value.hint)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UndefinedObject, match="has no files"):
-        cdcv2_inspect.run(Wish((str(tmp_path / "empty"),)))
+        cdcv2_inspect.run(InspectOptions((str(tmp_path / "empty"),)))
     for words in (("x",), ("1", "1,2"), ("-1",), ("",)):
         with pytest.raises(TidemillError):
-            cdcv2_inspect.run(Wish((stream,), resume_from=words))
+            cdcv2_inspect.run(InspectOptions((stream,), resume_from=words))
     with pytest.raises(InvalidValue, match="are for topics"):
-        Wish((stream,), registry="http://localhost")
+        InspectOptions((stream,), registry="http://localhost")
     with pytest.raises(InvalidValue, match="one topic"):
-        Wish(("a", "b"), brokers="localhost:9092")
+        InspectOptions(("a", "b"), brokers="localhost:9092")
     with pytest.raises(InvalidValue, match="a name is empty"):
-        Wish(("",))
+        InspectOptions(("",))
     with pytest.raises(InvalidValue, match="names no broker"):
-        Wish(("a",), brokers=" ,")
+        InspectOptions(("a",), brokers=" ,")
     for schema in ("nosuch.avsc", str(tmp_path)):
         with pytest.raises(InvalidValue, match="cannot be read") as caught:
-            cdcv2_inspect.run(Wish(("a",), brokers="localhost:1", schema=schema))
+            cdcv2_inspect.run(InspectOptions(("a",), brokers="localhost:1", schema=schema))
         assert caught.value.detail in ("No such file or directory.", "Is a directory.")
     # Of another kind than the stream: it is the flag that is wrong, not the stream.
     with pytest.raises(
         InvalidValue, match="--resume-from has products of 2 integers, and the stream has int"
     ):
-        cdcv2_inspect.run(Wish((stream,), resume_from=("1,2",)))
+        cdcv2_inspect.run(InspectOptions((stream,), resume_from=("1,2",)))
     assert CliRunner().invoke(app, ["cdcv2", "inspect"]).exit_code == 2
 
 
@@ -224,11 +224,11 @@ def test_a_topic_of_json_over_several_partitions(kafka: Kafka, capsys: pytest.Ca
     raw = [m for said in _written() for m in codec.encode(said)]
     now = int(time.time() * 1000)
     kafka.produce(topic, [(None, m, None, now + n, n % 3) for n, m in enumerate([*raw, *raw])])
-    status, found = _asked(capsys, Wish((topic,), brokers=kafka.bootstrap, as_json=True))
+    status, found = _asked(capsys, InspectOptions((topic,), brokers=kafka.bootstrap, as_json=True))
     assert (status, found["messages"], found["distinct_updates"], found["frontier"]) == (0, 12, 9, [3])
     kafka.produce(topic, [(None, b"\x00\x01", None, None, 0), ("k", None, None, None, 1)])
     kafka.produce(topic, [(None, codec.encode(Progress([3], [5], [(3, 1)]))[0], None, now + 999, 2)])
-    status, found = _asked(capsys, Wish((topic,), brokers=kafka.bootstrap, as_json=True))
+    status, found = _asked(capsys, InspectOptions((topic,), brokers=kafka.bootstrap, as_json=True))
     assert (status, found["unreadable"]) == (1, 2)
     assert {e["origin"].split(", ")[1] for e in found["first_unreadable"]} == {"partition 0", "partition 1"}
     [wait] = found["waits"]
@@ -245,33 +245,35 @@ def test_a_topic_of_avro(
     for name, codec in ((topic, framed), (plain, bare)):
         kafka.produce(name, [(None, m) for said in _written() for m in codec.encode(said)])
     status, found = _asked(
-        capsys, Wish((topic,), brokers=kafka.bootstrap, registry=registry.url, as_json=True)
+        capsys, InspectOptions((topic,), brokers=kafka.bootstrap, registry=registry.url, as_json=True)
     )
     assert (status, found["distinct_updates"], found["frontier"]) == (0, 9, [3])
     schema = tmp_path / "stream.avsc"
     schema.write_text(bare.avro_schema)
-    status, found = _asked(capsys, Wish((plain,), brokers=kafka.bootstrap, schema=str(schema), as_json=True))
+    status, found = _asked(
+        capsys, InspectOptions((plain,), brokers=kafka.bootstrap, schema=str(schema), as_json=True)
+    )
     assert (status, found["distinct_updates"], found["frontier"]) == (0, 9, [3])
     # A number that no schema has is a message that cannot be read; one without a schema says what to do.
     kafka.produce(topic, [(None, b"\x00\x00\x0f\xff\xff\x00\x00")])
     status, found = _asked(
-        capsys, Wish((topic,), brokers=kafka.bootstrap, registry=registry.url, as_json=True)
+        capsys, InspectOptions((topic,), brokers=kafka.bootstrap, registry=registry.url, as_json=True)
     )
     assert (status, found["unreadable"], found["frontier"]) == (1, 1, [3])
-    assert cdcv2_inspect.run(Wish((plain,), brokers=kafka.bootstrap)) == 1
+    assert cdcv2_inspect.run(InspectOptions((plain,), brokers=kafka.bootstrap)) == 1
     assert "This looks like Avro" in capsys.readouterr().out
 
 
 def test_a_topic_that_is_not_there(kafka: Kafka, tmp_path: Path) -> None:
     with pytest.raises(UndefinedObject, match="does not exist"):
-        cdcv2_inspect.run(Wish(("no-such-topic",), brokers=kafka.bootstrap))
+        cdcv2_inspect.run(InspectOptions(("no-such-topic",), brokers=kafka.bootstrap))
     schema = tmp_path / "s.avsc"
     schema.write_text("{")
     with pytest.raises(InvalidValue, match="no Avro"):
-        cdcv2_inspect.run(Wish(("x",), brokers=kafka.bootstrap, schema=str(schema)))
+        cdcv2_inspect.run(InspectOptions(("x",), brokers=kafka.bootstrap, schema=str(schema)))
 
 
 def test_brokers_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "CREATE_SECONDS", 0.5)
-    with pytest.raises(SourceError, match="cannot be reached"):
-        cdcv2_inspect.run(Wish(("x",), brokers="127.0.0.1:1"))
+    with pytest.raises(RowError, match="cannot be reached"):
+        cdcv2_inspect.run(InspectOptions(("x",), brokers="127.0.0.1:1"))

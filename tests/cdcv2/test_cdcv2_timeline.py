@@ -12,9 +12,9 @@ from cdcv2_oracle import Oracle, after, stream
 
 from tidemill.cdcv2 import Message, Progress, Updates
 from tidemill.cdcv2.steps import MAX_STEPS
-from tidemill.cdcv2.survey import MAX_NOTED, Heard, Survey
+from tidemill.cdcv2.survey import MAX_NOTED, StreamReport, Survey
 from tidemill.cdcv2.svg import svg
-from tidemill.cdcv2.timeline import MAX_COLUMNS, MEANINGS, Cell, Picture, State, picture
+from tidemill.cdcv2.timeline import MAX_COLUMNS, MEANINGS, Cell, Picture, TimelineState, picture
 
 SIDES = {0: 7, 2: 4, 3: 3}
 
@@ -22,22 +22,22 @@ SIDES = {0: 7, 2: 4, 3: 3}
 def surveyed(messages: list[Message]) -> Survey:
     survey = Survey()
     for message in messages:
-        survey.take(Heard(message))
+        survey.take(StreamReport(message))
     return survey
 
 
-def _expected(oracle: Oracle, first: Any, inside: Any) -> tuple[State, str]:
+def _expected(oracle: Oracle, first: Any, inside: Any) -> tuple[TimelineState, str]:
     """Of a cell whose least time is `first`, and of whose times only those of `inside` may have updates."""
     if not after(oracle.frontier(), first):
-        return State.DONE, ""
+        return TimelineState.DONE, ""
     have = sum(t == inside for _, t, _ in oracle.updates)
     covering = [s for s in oracle.statements if after(s[0], first) and not after(s[1], first)]
     if not covering:
-        return (State.UNSTATED, f"{have}/?") if have else (State.GAP, "")
+        return (TimelineState.UNSTATED, f"{have}/?") if have else (TimelineState.GAP, "")
     want = dict(covering[0][2]).get(inside, 0)
     if not want:
-        return State.EMPTY, ""
-    return (State.READY if have == want else State.MISSING), f"{have}/{want}"
+        return TimelineState.EMPTY, ""
+    return (TimelineState.READY if have == want else TimelineState.MISSING), f"{have}/{want}"
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -55,7 +55,7 @@ def test_each_line_of_the_timeline_is_the_definition(seed: int) -> None:
             state, text = _expected(oracle, start, start)
             assert cell.state is state
             # What was just handed out is shown once more, as it went.
-            assert cell.text == text or state is State.DONE
+            assert cell.text == text or state is TimelineState.DONE
             assert cell.frontier == (start in frontier)
 
 
@@ -104,10 +104,10 @@ def test_findings(kind: int) -> None:
 
 def test_since_when_a_time_waits() -> None:
     survey = Survey()
-    survey.take(Heard(Progress([0], [3], origin="a"), 1000))
-    survey.take(Heard(Progress([3], [9], [(3, 1), (5, 2)], origin="b"), 2000))
-    survey.take(Heard(Updates([("x", 3, 1)], "c"), 3000))
-    survey.take(Heard(Updates([("x", 5, 1)], "d"), 4000))
+    survey.take(StreamReport(Progress([0], [3], origin="a"), 1000))
+    survey.take(StreamReport(Progress([3], [9], [(3, 1), (5, 2)], origin="b"), 2000))
+    survey.take(StreamReport(Updates([("x", 3, 1)], "c"), 3000))
+    survey.take(StreamReport(Updates([("x", 5, 1)], "d"), 4000))
     [waiting] = survey.findings().waits
     assert waiting.since is not None and not waiting.open_end
     assert (waiting.since.message, waiting.since.origin, waiting.since.at) == (3, "c", 3000)
@@ -133,7 +133,7 @@ def test_a_long_stream_has_few_steps_and_columns() -> None:
     assert sum(s.released_count for s in steps) == survey.findings().released == 2_000
     shown = picture(steps)
     assert shown is not None and len(shown.heads) <= MAX_COLUMNS
-    assert [c.state for c in shown.lines[-1].cells[:-1]] == [State.DONE] * (len(shown.heads) - 1)
+    assert [c.state for c in shown.lines[-1].cells[:-1]] == [TimelineState.DONE] * (len(shown.heads) - 1)
 
 
 def test_many_contradictions_are_counted_and_the_first_ones_kept() -> None:
@@ -142,7 +142,7 @@ def test_many_contradictions_are_counted_and_the_first_ones_kept() -> None:
     assert found.contradicted == 2 * MAX_NOTED and len(found.contradictions) == MAX_NOTED
     shown = picture(survey.steps())
     assert shown is not None
-    assert {c.state for c in shown.lines[-1].cells} == {State.WRONG, State.GAP}
+    assert {c.state for c in shown.lines[-1].cells} == {TimelineState.WRONG, TimelineState.GAP}
 
 
 def test_three_components_are_not_drawn_nor_is_nothing() -> None:
@@ -153,7 +153,7 @@ def test_three_components_are_not_drawn_nor_is_nothing() -> None:
 def test_svg_is_xml_and_escapes() -> None:
     from xml.etree import ElementTree
 
-    cells = [Cell(state, "1/2", state is State.GAP) for state in State]
+    cells = [Cell(state, "1/2", state is TimelineState.GAP) for state in TimelineState]
     shown = Picture("message", [str(n) for n in range(len(cells))], [])
     shown.lines.append(picture_line("<&>", cells))
     root = ElementTree.fromstring(svg(shown, 'a "title" <of> &'))
@@ -200,6 +200,6 @@ def test_no_two_texts_lie_upon_each_other(rounds: int, updates: int, first: int,
 
 
 def picture_line(label: str, cells: list[Cell]) -> Any:
-    from tidemill.cdcv2.timeline import Line
+    from tidemill.cdcv2.timeline import TimelineLine
 
-    return Line(label, cells, "note")
+    return TimelineLine(label, cells, "note")

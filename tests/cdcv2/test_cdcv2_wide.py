@@ -11,7 +11,7 @@ import pytest
 from cdcv2_oracle import after, at_or_before, lowest
 
 from tidemill.cdcv2 import Progress, Recovery, Updates
-from tidemill.cdcv2.coverage import ProductCoverage, Statement, reaches
+from tidemill.cdcv2.coverage import ProductCoverage, StatedSpan, reaches
 from tidemill.cdcv2.problems import Stalled
 from tidemill.cdcv2.tally import MAX_STALLS, Tally
 from tidemill.cdcv2.times import beyond_each, joins, minimal, shown, within_each
@@ -57,7 +57,7 @@ def test_wide_regions_as_the_definitions_have_them(arity: int) -> None:
         expected = any(not after(upper, join(r, low)) for r in reported for low in lower)
         assert reaches(reported, lower, upper) == expected
         coverage = ProductCoverage()
-        statements = [Statement(lower, tuple(upper), "a"), Statement(tuple(upper), tuple(reported), "b")]
+        statements = [StatedSpan(lower, tuple(upper), "a"), StatedSpan(tuple(upper), tuple(reported), "b")]
         moved = lower
         for statement in statements:
             coverage.add(statement)

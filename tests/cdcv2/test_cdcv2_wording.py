@@ -27,8 +27,8 @@ from tidemill.cdcv2 import (
     recover,
     resume_from,
 )
-from tidemill.cdcv2.loose import avro_file, avro_reader, from_json
-from tidemill.cdcv2.survey import Heard, Survey
+from tidemill.cdcv2.survey import StreamReport, Survey
+from tidemill.cdcv2.untyped import avro_file, avro_reader, from_json
 from tidemill.decode.stream import open_stream_decoder
 from tidemill.errors import InvalidValue, TidemillError
 
@@ -249,15 +249,15 @@ def test_resuming_from_times_of_another_kind() -> None:
 
 def test_a_survey_that_resumes_from_times_of_another_kind() -> None:
     survey = Survey([(1, 2)])
-    survey.take(Heard(Progress([0], [9])))
+    survey.take(StreamReport(Progress([0], [9])))
     with pytest.raises(ResumeMismatch):
         survey.findings()
     # It does not read a long stream to its end for that.
     with pytest.raises(ResumeMismatch):
         for n in range(200):
-            survey.take(Heard(Progress([n], [n + 1])))
+            survey.take(StreamReport(Progress([n], [n + 1])))
     # One such message among others is a bad message.
     survey = Survey([(1, 2)])
     for lower in (0, (0, 0)):
-        survey.take(Heard(Progress(cast("Any", [lower]), [])))
+        survey.take(StreamReport(Progress(cast("Any", [lower]), [])))
     assert survey.findings().unread == 1

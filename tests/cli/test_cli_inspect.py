@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from tidemill.catalog.items import Schema, Table
-from tidemill.catalog.ops import CreateTable, Drop
-from tidemill.catalog.source_ops import CreateSource, NewSubsource
+from tidemill.catalog.ops import CreateTableOp, DropOp
+from tidemill.catalog.source_ops import CreateSourceOp, NewSubsource
 from tidemill.catalog.store import Catalog
 from tidemill.cli import inspect
-from tidemill.cli.survey import ShardReport, Survey, survey
+from tidemill.cli.survey import DirectorySurvey, ShardReport, survey
 from tidemill.config import ConfigError, load
 from tidemill.persist.environment import Environment
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
@@ -30,7 +30,7 @@ def environment(tmp_path: Path) -> Iterator[Environment]:
     environment = Environment.open(str(tmp_path / "data"))
     catalog = Catalog.open(environment)
     schema = next(i for i in catalog.state.items.values() if isinstance(i, Schema) and i.name == "public")
-    catalog.transact([CreateTable(schema.id, "fruit", DESC)])
+    catalog.transact([CreateTableOp(schema.id, "fruit", DESC)])
     table = next(i for i in catalog.state.items.values() if isinstance(i, Table))
     rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
     diffs = pa.array([1, 1, 1], pa.int64())
@@ -40,11 +40,11 @@ def environment(tmp_path: Path) -> Iterator[Environment]:
     environment.close()
 
 
-def look(folder: Path) -> Survey:
+def look(folder: Path) -> DirectorySurvey:
     return survey(load({"data_dir": str(folder)}, {}))
 
 
-def fruit(found: Survey) -> ShardReport:
+def fruit(found: DirectorySurvey) -> ShardReport:
     return next(s for s in found.shards if s.name.endswith("fruit"))
 
 
@@ -133,7 +133,7 @@ def test_a_dropped_table_is_shown_as_such_until_its_files_go(
 ) -> None:
     catalog = Catalog.open(environment)
     table = next(i for i in catalog.state.items.values() if isinstance(i, Table))
-    catalog.transact([Drop(table.id)])
+    catalog.transact([DropOp(table.id)])
     found = look(tmp_path / "data")
     assert found.healthy
     report = next(s for s in found.shards if s.id == table.shard)
@@ -173,7 +173,7 @@ def test_shards_of_sources_are_named(environment: Environment, tmp_path: Path) -
     schema = next(i for i in catalog.state.items.values() if isinstance(i, Schema) and i.name == "public")
     bids = NewSubsource("bids", "bids", DESC, "none")
     empty = RelationDesc(())
-    source = CreateSource(
+    source = CreateSourceOp(
         schema.id, "house", "load-generator", "{}", "", None, None, empty, DESC, 1000, None, (bids,)
     )
     catalog.transact([source])

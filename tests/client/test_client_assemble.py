@@ -11,14 +11,14 @@ from client_streams import History, Row, histories, progress, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.client.assemble import Assembler, Complete
+from tidemill.client.assemble import Assembler, CompleteTime
 from tidemill.client.errors import ProtocolViolation, TooLarge
 from tidemill.client.request import Resume
 
 Told = tuple[int, bool, list[tuple[object, ...]]]
 
 
-def told(complete: list[Complete]) -> list[Told]:
+def told(complete: list[CompleteTime]) -> list[Told]:
     return [(c.time, c.snapshot, [tuple(row.values()) for row in c.rows.to_pylist()]) for c in complete]
 
 
@@ -67,7 +67,7 @@ def test_cut_streams_leave_no_gap_and_no_repeat(
     """The connection is cut again and again, at any row; each time the next stream is asked for where
     `resume` says."""
     assembler = Assembler(snapshot=snapshot)
-    found: list[Complete] = []
+    found: list[CompleteTime] = []
     for _ in range(data.draw(st.integers(0, 6))):
         rows = _next_stream(history, assembler, as_of, snapshot=snapshot)
         broken = data.draw(st.integers(0, len(rows)))

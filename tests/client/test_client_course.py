@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.client import course as module
-from tidemill.client.assemble import Complete
+from tidemill.client.assemble import CompleteTime
 from tidemill.client.course import Course, Dial, News, Pause
 from tidemill.client.errors import (
     ClientError,
@@ -25,18 +25,18 @@ from tidemill.client.errors import (
     HistoryGone,
     ServerError,
 )
-from tidemill.client.forms import Field
+from tidemill.client.forms import ClientField
 from tidemill.client.link import Ready, Waits
 from tidemill.client.request import request
 from tidemill.client.retry import Retry
 from tidemill.types import model
 
 FIELDS = (
-    Field("mz_timestamp", model.MZ_TIMESTAMP),
-    Field("mz_progressed", model.BOOL),
-    Field("mz_diff", model.INT8),
-    Field("id", model.INT8),
-    Field("name", model.TEXT),
+    ClientField("mz_timestamp", model.MZ_TIMESTAMP),
+    ClientField("mz_progressed", model.BOOL),
+    ClientField("mz_diff", model.INT8),
+    ClientField("id", model.INT8),
+    ClientField("name", model.TEXT),
 )
 
 
@@ -50,7 +50,7 @@ class Server:
     # Without AS OF it begins here; before `since` nothing is known.
     now: int = 20
     since: int = 0
-    fields: tuple[Field, ...] = FIELDS
+    fields: tuple[ClientField, ...] = FIELDS
     statements: list[str] = field(default_factory=list[str])
 
     def rows(self, sql: str) -> list[Row]:
@@ -68,7 +68,7 @@ class FakeLink:
         self._pieces: list[Row] = []
         self.closed = False
 
-    def describe(self, sql: str) -> Waits[tuple[Field, ...]]:
+    def describe(self, sql: str) -> Waits[tuple[ClientField, ...]]:
         yield Ready(0)
         if isinstance(self._fault, ClientError):
             raise self._fault
@@ -141,11 +141,11 @@ def follow(course: Course, server: Server, clock: Clock, refuse: int = 0) -> Ite
             yield step
 
 
-def told(found: list[Complete]) -> list[tuple[int, bool, list[tuple[object, ...]]]]:
+def told(found: list[CompleteTime]) -> list[tuple[int, bool, list[tuple[object, ...]]]]:
     return [(c.time, c.snapshot, [tuple(row.values()) for row in c.rows.to_pylist()]) for c in found]
 
 
-def run(server: Server, *, renew: bool = False, refuse: int = 0, **options: Any) -> list[Complete]:
+def run(server: Server, *, renew: bool = False, refuse: int = 0, **options: Any) -> list[CompleteTime]:
     clock = Clock()
     course = Course(request("t", **options), Retry(first=1, give_up_after=60), renew=renew, clock=clock)
     return [c for news in follow(course, server, clock, refuse) for c in news.complete]
@@ -232,7 +232,7 @@ def test_other_columns() -> None:
     server = Server(SMALL, [5])
     news = _course(server, renew=True)
     next(news)
-    server.fields = (*FIELDS, Field("more", model.TEXT))
+    server.fields = (*FIELDS, ClientField("more", model.TEXT))
     with pytest.raises(ColumnsChanged, match="not those of before") as e:
         list(news)
     assert "more text" in str(e.value)

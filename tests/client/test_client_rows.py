@@ -12,7 +12,7 @@ import pytest
 
 from tidemill.client.copy_rows import BinaryRows, CsvRows, rows_of
 from tidemill.client.errors import MissingPackage, ProtocolViolation
-from tidemill.client.forms import Field, held, key_array, shown, unique
+from tidemill.client.forms import ClientField, held, key_array, shown, unique
 from tidemill.client.frames import Frame
 from tidemill.engine.api import CopyOptions
 from tidemill.server.copy import copy_encoder
@@ -48,7 +48,7 @@ CASES: list[tuple[SqlType, list[Any], list[Any] | None]] = [
     (model.array(model.INT4), [[1, None], None, []], None),
     (model.array(model.UUID), [[UUID, None], None, []], [[UUID_TEXT, None], None, []]),
 ]
-FIELDS = [Field(f"f{i}", t) for i, (t, _, _) in enumerate(CASES)]
+FIELDS = [ClientField(f"f{i}", t) for i, (t, _, _) in enumerate(CASES)]
 TABLE = held([pa.array(values, arrow_type(t)) for t, values, _ in CASES], FIELDS)
 
 
@@ -96,9 +96,9 @@ def test_numerics_have_the_digits_that_they_need() -> None:
     small, large = "1E-18", "12345678901234567890.123456789012345678"
     values = [Decimal(1), Decimal(0), Decimal("-1.50"), None, Decimal(small), Decimal(large)]
     fields = [
-        Field("sum", model.NUMERIC),
-        Field("price", model.numeric(10, 2)),
-        Field("all", model.array(model.NUMERIC)),
+        ClientField("sum", model.NUMERIC),
+        ClientField("price", model.numeric(10, 2)),
+        ClientField("all", model.array(model.NUMERIC)),
     ]
     prices = [Decimal("1.50")] * len(values)
     columns = [values, prices, [[v] for v in values]]
@@ -111,19 +111,19 @@ def test_numerics_have_the_digits_that_they_need() -> None:
 
 
 def test_a_type_that_is_not_known_here_comes_as_text() -> None:
-    opaque = Field("m", model.TEXT, opaque=True)
+    opaque = ClientField("m", model.TEXT, opaque=True)
     map_type = model.map_(model.INT4)
     assert isinstance(rows_of([FIELDS[0], opaque]), CsvRows)
     assert isinstance(rows_of(FIELDS), BinaryRows)
     table = pa.table({"a": [1, 2], "m": pa.array([[("x", 1)], None], arrow_type(map_type))})
     rows = messages("csv", table, [model.INT8, map_type])
-    found = CsvRows([Field("a", model.INT8), opaque]).decode(rows)
+    found = CsvRows([ClientField("a", model.INT8), opaque]).decode(rows)
     assert found.column(1).to_pylist() == ["{x=>1}", None]
 
 
 @pytest.mark.parametrize("damage", ["header", "count", "short", "long"])
 def test_damaged_rows_are_found(damage: str) -> None:
-    fields = [Field("a", model.INT4), Field("b", model.TEXT)]
+    fields = [ClientField("a", model.INT4), ClientField("b", model.TEXT)]
     table = held([pa.array([1, 2], pa.int32()), pa.array(["x", "y"])], fields)
     rows = [bytes(row) for row in messages("binary", table, [model.INT4, model.TEXT])]
     match damage:
@@ -142,7 +142,7 @@ def test_damaged_rows_are_found(damage: str) -> None:
 @pytest.mark.parametrize("format_", ["binary", "csv"])
 def test_progress_is_seen_before_rows_are_decoded(format_: str) -> None:
     types = [model.MZ_TIMESTAMP, model.BOOL, model.INT8, model.TEXT]
-    fields = [Field(f"f{i}", t) for i, t in enumerate(types)]
+    fields = [ClientField(f"f{i}", t) for i, t in enumerate(types)]
     columns = [[0, 10_000, 2**63 - 1], [True, False, True], [None, 1, None], [None, "t,t", None]]
     arrays = [pa.array(c, arrow_type(t)) for c, t in zip(columns, types, strict=True)]
     rows = messages(format_, held(arrays, fields), types)[:3]

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.client import state as module
-from tidemill.client.assemble import Complete
+from tidemill.client.assemble import CompleteTime
 from tidemill.client.errors import ProtocolViolation
-from tidemill.client.forms import Field
+from tidemill.client.forms import ClientField
 from tidemill.client.live import LiveState
-from tidemill.client.state import Counted, State
+from tidemill.client.state import Counted, RelationState
 from tidemill.errors import InvalidValue, UndefinedObject
 from tidemill.types import model
 
 SCHEMA = pa.schema([("c0", pa.int64()), ("c1", pa.string())])
-FIELDS = (Field("mz_diff", model.INT8), Field("id", model.INT8), Field("name", model.TEXT))
+FIELDS = (ClientField("mz_diff", model.INT8), ClientField("id", model.INT8), ClientField("name", model.TEXT))
 
 
 def counted(updates: list[Update]) -> Counted:
@@ -43,7 +43,7 @@ def model_at(history: History, time: int) -> Counter[tuple[Any, ...]]:
 def test_it_holds_what_the_changes_come_to(history: History, merge: int, data: st.DataObject) -> None:
     before, module.MERGE_ROWS = module.MERGE_ROWS, merge
     try:
-        state = State(SCHEMA.empty_table(), [0])
+        state = RelationState(SCHEMA.empty_table(), [0])
         for time, updates in sorted(history.updates.items()):
             state.apply(counted(updates))
             wanted = model_at(history, time)
@@ -61,7 +61,7 @@ def test_it_holds_what_the_changes_come_to(history: History, merge: int, data: s
 
 @given(histories(), st.integers(9, 45), st.integers(9, 45))
 def test_a_new_snapshot_tells_how_it_differs(history: History, first: int, second: int) -> None:
-    state = State(SCHEMA.empty_table())
+    state = RelationState(SCHEMA.empty_table())
     state.replace(counted(history.at(first)))
     changes = state.replace(counted(history.at(second)))
     old, new = model_at(history, first), model_at(history, second)
@@ -71,20 +71,20 @@ def test_a_new_snapshot_tells_how_it_differs(history: History, first: int, secon
 
 
 def test_a_row_that_was_never_there_cannot_go() -> None:
-    state = State(SCHEMA.empty_table())
+    state = RelationState(SCHEMA.empty_table())
     with pytest.raises(ProtocolViolation, match="not there"):
         state.apply(counted([(-1, 1, "a")]))
-    state = State(SCHEMA.empty_table())
+    state = RelationState(SCHEMA.empty_table())
     state.apply(counted([(1, 1, "a")]))
     state.apply(counted([(-1, 1, "b"), (1, 2, "a")]))
     with pytest.raises(ProtocolViolation, match="not there"):
         state.rows()
 
 
-def complete(time: int, updates: list[Update], *, snapshot: bool = False) -> Complete:
+def complete(time: int, updates: list[Update], *, snapshot: bool = False) -> CompleteTime:
     part = counted(updates)
     rows = part.rows.add_column(0, pa.field("d", pa.int64()), pa.array(part.counts))
-    return Complete(time, rows, snapshot=snapshot)
+    return CompleteTime(time, rows, snapshot=snapshot)
 
 
 def test_changes_by_key() -> None:

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from tidemill.cli.watch import Wish
-from tidemill.cli.watch_screen import MOST_CHARACTERS, Marks, Order, cell, screen
+from tidemill.cli.watch import WatchOptions
+from tidemill.cli.watch_screen import MOST_CHARACTERS, ChangeMarks, Order, cell, screen
 from tidemill.client import LiveTable, Retry
-from tidemill.client.assemble import Complete
+from tidemill.client.assemble import CompleteTime
 from tidemill.client.course import Course
 from tidemill.client.driver import Driver
 from tidemill.client.errors import ConnectionLost
-from tidemill.client.forms import Field, held
+from tidemill.client.forms import ClientField, held
 from tidemill.client.request import request
 from tidemill.errors import InvalidValue
 from tidemill.types import model
 
-FIELDS = (Field("mz_diff", model.INT8), Field("id", model.INT4), Field("name", model.TEXT))
+FIELDS = (ClientField("mz_diff", model.INT8), ClientField("id", model.INT4), ClientField("name", model.TEXT))
 
 
 def live(key: list[str]) -> tuple[LiveTable, Driver]:
@@ -31,13 +31,13 @@ def live(key: list[str]) -> tuple[LiveTable, Driver]:
     return LiveTable(driver, Course(request("t"), Retry()), key, None, None), driver
 
 
-def complete(at: int, rows: list[tuple[int, int, str | None]], *, snapshot: bool = False) -> Complete:
+def complete(at: int, rows: list[tuple[int, int, str | None]], *, snapshot: bool = False) -> CompleteTime:
     diffs, ids, names = zip(*rows, strict=True)
     columns = [pa.array(diffs, pa.int64()), pa.array(ids, pa.int32()), pa.array(names, pa.string())]
-    return Complete(at, held(columns, FIELDS), snapshot=snapshot)
+    return CompleteTime(at, held(columns, FIELDS), snapshot=snapshot)
 
 
-def drawn(table: LiveTable, order: Order, marks: Marks, now: float = 0.0, **more: Any) -> str:
+def drawn(table: LiveTable, order: Order, marks: ChangeMarks, now: float = 0.0, **more: Any) -> str:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
     console.print(
         screen("SELECT *\nFROM t", table, order, marks, limit=more.pop("limit", 10), now=now, **more)
@@ -52,7 +52,7 @@ def plain(text: str) -> str:
 
 def test_rows_order_status_and_marks() -> None:
     table, driver = live(["id"])
-    marks, order = Marks(["id"]), Order(["id"])
+    marks, order = ChangeMarks(["id"]), Order(["id"])
     try:
         assert "waiting for the first rows" in drawn(table, order, marks)
         assert "Spark is starting" in drawn(table, order, marks, notice="Spark is starting")
@@ -86,7 +86,7 @@ def test_the_order() -> None:
 
 def test_without_a_key_a_row_is_what_it_has() -> None:
     table, _ = live([])
-    marks = Marks([])
+    marks = ChangeMarks([])
     try:
         table.take(complete(5, [(1, 1, "a")], snapshot=True), FIELDS)
         marks.changed(table.take(complete(6, [(1, 2, "b")]), FIELDS), 1.0)
@@ -98,7 +98,7 @@ def test_without_a_key_a_row_is_what_it_has() -> None:
 
 def test_marks_are_few() -> None:
     table, _ = live(["id"])
-    marks = Marks(["id"])
+    marks = ChangeMarks(["id"])
     try:
         many: list[tuple[int, int, str | None]] = [(1, n, "x") for n in range(30_000)]
         marks.changed(table.take(complete(5, many, snapshot=True), FIELDS), 1.0)
@@ -116,6 +116,6 @@ def test_cells() -> None:
 
 def test_wishes_that_cannot_be() -> None:
     with pytest.raises(InvalidValue, match="--limit must be at least 1"):
-        Wish("t", limit=0)
+        WatchOptions("t", limit=0)
     with pytest.raises(InvalidValue, match="--interval must be at least"):
-        Wish("t", interval=0)
+        WatchOptions("t", interval=0)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.decode.contract import Decoder
-from tidemill.decode.csv import CsvDecoder, split
+from tidemill.decode.csv import CsvMessageDecoder, split
 from tidemill.decode.reader import Unreadable
 from tidemill.decode.regex import PatternError, RegexDecoder
-from tidemill.decode.text import BytesDecoder, TextDecoder
+from tidemill.decode.text import BytesDecoder, TextMessageDecoder
 from tidemill.types.arrow import arrow_type
 
 
@@ -32,7 +32,7 @@ def rows(decoder: Decoder, messages: list[bytes | None]) -> list[str | tuple[obj
 
 
 def test_text() -> None:
-    assert rows(TextDecoder(), [b"a", b"", None, "日本".encode(), b"\xc3(", b"a\0b", b"\xe6\x97"]) == [
+    assert rows(TextMessageDecoder(), [b"a", b"", None, "日本".encode(), b"\xc3(", b"a\0b", b"\xe6\x97"]) == [
         ("a",),
         ("",),
         (None,),
@@ -41,7 +41,7 @@ def test_text() -> None:
         'text deserialization error: invalid byte sequence for encoding "UTF8": 0x00',
         'text deserialization error: invalid byte sequence for encoding "UTF8": 0xe6 0x97',
     ]
-    assert [c.name for c in TextDecoder.columns] == ["text"]
+    assert [c.name for c in TextMessageDecoder.columns] == ["text"]
 
 
 def test_bytes() -> None:
@@ -78,7 +78,7 @@ CSV = "csv deserialization error: "
 )
 def test_csv(message: bytes | None, found: object) -> None:
     neighbours: list[bytes | None] = [b"x,y", message, b'"q","r"', None, b"z,"]
-    decoder = CsvDecoder(["one", "two"])
+    decoder = CsvMessageDecoder(["one", "two"])
     assert rows(decoder, neighbours) == [("x", "y"), found, ("q", "r"), (None, None), ("z", "")]
     assert rows(decoder, [message]) == [found]
 
@@ -99,13 +99,13 @@ def test_csv_is_that_of_python(seed: int) -> None:
         record = out.getvalue().removesuffix("\r\n")
         written.append((record + rng.choice(["", "\n", "\r\n"])).encode())
         expected.append(tuple(fields))
-    assert rows(CsvDecoder([f"c{i}" for i in range(width)], delimiter), written) == expected
+    assert rows(CsvMessageDecoder([f"c{i}" for i in range(width)], delimiter), written) == expected
 
 
 def soup(rng: random.Random, count: int) -> None:
     """Characters that mean something, in any order: by columns as one by one."""
     width = rng.randint(1, 4)
-    decoder = CsvDecoder([f"c{i}" for i in range(width)])
+    decoder = CsvMessageDecoder([f"c{i}" for i in range(width)])
     messages: list[bytes | None] = [
         "".join(rng.choices('a"",,\n\rö', k=rng.choice([0, 1, 2, 4, 9]))).encode() for _ in range(count)
     ]

@@ -16,7 +16,7 @@ from tidemill.decode.avro.schema import SchemaError
 from tidemill.decode.formats import open_decoder
 from tidemill.decode.protobuf import ProtobufDecoder, columns_of, compiled, find_message, message_at
 from tidemill.decode.resolve import (
-    Resolved,
+    FormatResolution,
     avro_inline,
     csv_format,
     plain_format,
@@ -155,7 +155,7 @@ def test_messages_within_messages_are_found_by_their_path() -> None:
         message_at(descriptors, [0, 2])
 
 
-def named(found: Resolved) -> list[str]:
+def named(found: FormatResolution) -> list[str]:
     return [f"{c.name} {c.type}" for c in found.columns]
 
 

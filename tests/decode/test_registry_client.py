@@ -19,7 +19,7 @@ from tidemill.decode import registry as module
 from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.avro.schema import SchemaError
 from tidemill.decode.registry import Registry, RegistryError
-from tidemill.decode.resolve import LATEST, Strategy, avro_registered, protobuf_registered, subject_of
+from tidemill.decode.resolve import LATEST, SchemaStrategy, avro_registered, protobuf_registered, subject_of
 from tidemill.dev.certificates import Certificates, make_certificates
 from tidemill.errors import InvalidValue, UndefinedObject, WrongObjectType
 
@@ -267,8 +267,10 @@ def test_resolving_at_create(server: Server) -> None:
     assert found.format == {"format": "avro", "schema": RECORD, "framed": True, "registry": stored}
     assert [(c.name, str(c.type), c.nullable) for c in found.columns] == [("a", "integer", False)]
     server.answers["/schemas/ids/9"] = (200, {"schema": '"string"'})
-    assert avro_registered(registry, stored, "t-value", Strategy(schema_id=9)).columns[0].name == "data"
-    assert avro_registered(registry, stored, "t-value", Strategy(text='"int"')).format["schema"] == '"int"'
+    assert avro_registered(registry, stored, "t-value", SchemaStrategy(schema_id=9)).columns[0].name == "data"
+    assert (
+        avro_registered(registry, stored, "t-value", SchemaStrategy(text='"int"')).format["schema"] == '"int"'
+    )
     with pytest.raises(UndefinedObject) as missing:
         avro_registered(registry, stored, "t-key", LATEST)
     assert missing.value.primary == 'schema registry has no schema for the subject "t-key"'

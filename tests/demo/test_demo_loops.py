@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidemill.cli.demo import loops
-from tidemill.cli.demo.proof import NOTHING, Followed
-from tidemill.cli.demo.screen import State
+from tidemill.cli.demo.proof import NOTHING, FollowedBids
+from tidemill.cli.demo.screen import DemoState
 
 # The house after two events: the first auction, and no bid yet.
 HOUSE = {
@@ -43,7 +43,7 @@ class FakeServer:
         self.time = 1000
         self.asked: list[str] = []
 
-    def connect(self, state: State | None = None) -> FakeServer:
+    def connect(self, state: DemoState | None = None) -> FakeServer:
         return self
 
     def query(self, sql: str) -> list[list[Any]]:
@@ -72,8 +72,8 @@ class FakeServer:
         self.asked.append("closed")
 
 
-def run(server: FakeServer, reads: int, held: Followed | None = None) -> State:
-    state, stop = State(followed=held), threading.Event()
+def run(server: FakeServer, reads: int, held: FollowedBids | None = None) -> DemoState:
+    state, stop = DemoState(followed=held), threading.Event()
     thread = loops.guarded(lambda: loops.read_loop(server, state, stop, 3), state, stop)  # pyright: ignore[reportArgumentType]
     deadline = time.monotonic() + 180
     while state.reads < reads and not stop.is_set() and time.monotonic() < deadline:
@@ -118,15 +118,15 @@ def test_what_does_not_hold_ends_it(server: FakeServer, told: str) -> None:
 
 
 def test_the_subscription_is_held_against_select() -> None:
-    state = run(FakeServer(), 5, Followed(900, NOTHING, {}))
+    state = run(FakeServer(), 5, FollowedBids(900, NOTHING, {}))
     assert state.failure == "" and state.live_checks == 1, "one time is asked for once"
     assert state.past_checks >= 3
-    state = run(FakeServer(), 200, Followed(900, NOTHING._replace(rows=1), {}))
+    state = run(FakeServer(), 200, FollowedBids(900, NOTHING._replace(rows=1), {}))
     assert "at 900 the subscription had Facts(rows=1" in state.failure
 
 
 def test_how_the_source_is() -> None:
-    state, stop = State(), threading.Event()
+    state, stop = DemoState(), threading.Event()
     thread = loops.guarded(lambda: loops.health_loop(FakeServer(), state, stop), state, stop)  # pyright: ignore[reportArgumentType]
     deadline = time.monotonic() + 180
     while state.health.status != "running" and time.monotonic() < deadline:

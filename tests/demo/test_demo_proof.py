@@ -9,10 +9,10 @@ import pytest
 
 from tidemill.cli.demo.proof import (
     CUT,
+    AuctionLot,
     Cut,
-    Facts,
-    Followed,
-    Lot,
+    DemoFacts,
+    FollowedBids,
     Lots,
     Violation,
     cut_of,
@@ -23,7 +23,7 @@ from tidemill.cli.demo.proof import (
     must_hold,
     must_match,
 )
-from tidemill.sources.contract import Piece
+from tidemill.sources.contract import SourcePiece
 from tidemill.sources.generators.auction import AuctionReader
 
 
@@ -31,19 +31,19 @@ def house(events: int, time: int = 1000) -> tuple[Cut, Lots | None]:
     """The auction house after so many events, counted from the generator's own rows."""
     reader = AuctionReader(0, 0, 50_000)
     rows: dict[int, list[dict[str, int]]] = {output: [] for output in range(5)}
-    for batch in reader.read(Piece(None, 0, events)) if events else []:
+    for batch in reader.read(SourcePiece(None, 0, events)) if events else []:
         rows[batch.output] += batch.rows.to_pylist()
     names = ("organizations", "users", "accounts", "auctions", "bids")
     facts = {n: ids([r["id"] for r in rows[i]]) for i, n in enumerate(names)}
     amount = sum(row["amount"] for row in rows[4])
     facts["bids"] = facts["bids"]._replace(amount=amount)
-    facts["progress"] = Facts(1, events, events**2, 0, 0)
+    facts["progress"] = DemoFacts(1, events, events**2, 0, 0)
     view = Lots(time, (), len(rows[3]), len(rows[4]), amount) if rows[3] else None
     return Cut(time, {n: f for n, f in facts.items() if f.rows}), view
 
 
-def ids(found: list[int]) -> Facts:
-    return Facts(len(found), max(found, default=0), sum(i * i for i in found), 0, 0)
+def ids(found: list[int]) -> DemoFacts:
+    return DemoFacts(len(found), max(found, default=0), sum(i * i for i in found), 0, 0)
 
 
 @pytest.mark.parametrize("events", [0, 1, 2, 10, 11, 12, 100, 1234])
@@ -109,7 +109,7 @@ def test_a_past_that_changed_is_found() -> None:
 def test_answers_are_read() -> None:
     row = ["1000", "bids", "2", "2", "5", "70", "11"]
     assert cut_of([row, ["1000", "progress", "1", "4", "16", "0", "5"]]) == Cut(
-        1000, {"bids": Facts(2, 2, 5, 70, 11), "progress": Facts(1, 4, 16, 0, 5)}
+        1000, {"bids": DemoFacts(2, 2, 5, 70, 11), "progress": DemoFacts(1, 4, 16, 0, 5)}
     )
     with pytest.raises(Violation, match="times"):
         cut_of([row, ["1001", *row[1:]]])
@@ -121,13 +121,15 @@ def test_answers_are_read() -> None:
             ["1000", "Vase", "Ada", "2", "50", ends, "1", "2", "2", "70"],
             ["1000", "Lamp", "Ivo", "0", None, ends, "2", "2", "2", "70"],
         ]
-    ) == Lots(1000, (Lot("Vase", "Ada", 2, 50, 7.5, 1), Lot("Lamp", "Ivo", 0, None, 7.5, 2)), 2, 2, 70)
+    ) == Lots(
+        1000, (AuctionLot("Vase", "Ada", 2, 50, 7.5, 1), AuctionLot("Lamp", "Ivo", 0, None, 7.5, 2)), 2, 2, 70
+    )
 
 
 BIDS = [(1, 1, 50), (2, 1, 70), (3, 4, 20)]
 
 
-def subscribed(*bids: tuple[int, int, int]) -> Followed:
+def subscribed(*bids: tuple[int, int, int]) -> FollowedBids:
     schema = {"id": pl.Int64, "auction_id": pl.Int64, "amount": pl.Int32}
     return followed_of(pl.DataFrame(list(bids), schema, orient="row"), 1000)
 
@@ -135,10 +137,10 @@ def subscribed(*bids: tuple[int, int, int]) -> Followed:
 def test_what_the_subscription_holds() -> None:
     held = subscribed(*BIDS)
     checks = sum((i * 7919 + auction * 104729 + amount) % 1000003 for i, auction, amount in BIDS)
-    assert held.bids == Facts(3, 3, 14, 140, checks)
+    assert held.bids == DemoFacts(3, 3, 14, 140, checks)
     assert held.by_auction == {1: (2, 70), 4: (1, 20)}
-    assert subscribed().bids == Facts(0, 0, 0, 0, 0)
-    lot = Lot("Vase", "Ada", 1, 50, 7.5, 1)
+    assert subscribed().bids == DemoFacts(0, 0, 0, 0, 0)
+    lot = AuctionLot("Vase", "Ada", 1, 50, 7.5, 1)
     assert held.now(lot) == lot._replace(bids=2, highest=70)
     assert held.now(lot._replace(bids=3, highest=90)).bids == 3, "the view was read later"
     assert held.now(lot._replace(id=9)) == lot._replace(id=9)

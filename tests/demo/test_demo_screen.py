@@ -10,40 +10,42 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from tidemill.cli.demo.proof import Cut, Facts, Lot
+from tidemill.cli.demo.proof import AuctionLot, Cut, DemoFacts
 from tidemill.cli.demo.screen import (
     FEWEST_LOTS,
     MOST_LOTS,
     OTHER_LINES,
+    DemoState,
     Health,
-    State,
     lots_that_fit,
     plain,
     screen,
     verdict,
 )
 from tidemill.client import LiveTable, Retry
-from tidemill.client.assemble import Complete
+from tidemill.client.assemble import CompleteTime
 from tidemill.client.course import Course
 from tidemill.client.driver import Driver
-from tidemill.client.forms import Field
+from tidemill.client.forms import ClientField
 from tidemill.client.request import request
 from tidemill.types import model
 
-FIELDS = (Field("mz_diff", model.INT8),)
+FIELDS = (ClientField("mz_diff", model.INT8),)
 FACTS = {
-    "organizations": Facts(10, 10, 385, 0, 0),
-    "users": Facts(100, 100, 338350, 0, 0),
-    "accounts": Facts(10, 10, 385, 0, 0),
-    "auctions": Facts(120, 120, 583220, 0, 0),
-    "bids": Facts(1079, 1079, 0, 1_234_567, 0),
-    "progress": Facts(1, 1200, 1440000, 0, 0),
+    "organizations": DemoFacts(10, 10, 385, 0, 0),
+    "users": DemoFacts(100, 100, 338350, 0, 0),
+    "accounts": DemoFacts(10, 10, 385, 0, 0),
+    "auctions": DemoFacts(120, 120, 583220, 0, 0),
+    "bids": DemoFacts(1079, 1079, 0, 1_234_567, 0),
+    "progress": DemoFacts(1, 1200, 1440000, 0, 0),
 }
 
 
-def running(lots: int = MOST_LOTS) -> State:
-    state = State(cut=Cut(1_794_752_149_968, FACTS), reads=53, past_checks=52, oldest=51.2)
-    state.lots = (Lot("Reupholstered Barometer", "Chidi Castillo", 10, 3058, time.time() + 5, 1),) * lots
+def running(lots: int = MOST_LOTS) -> DemoState:
+    state = DemoState(cut=Cut(1_794_752_149_968, FACTS), reads=53, past_checks=52, oldest=51.2)
+    state.lots = (
+        AuctionLot("Reupholstered Barometer", "Chidi Castillo", 10, 3058, time.time() + 5, 1),
+    ) * lots
     state.health = Health("running", None, 1210, 1200, 60, 0, 212.4, 0.13)
     state.reads_ms.extend([300.0, 310.0, 320.0])
     return state
@@ -54,12 +56,12 @@ def live() -> Iterator[LiveTable]:
     """A table that has begun."""
     with LiveTable(Driver(""), Course(request("lots"), Retry()), [], None, None) as table:
         table.take(
-            Complete(1_794_752_149_968, pa.table({"c0": pa.array([], pa.int64())}), snapshot=True), FIELDS
+            CompleteTime(1_794_752_149_968, pa.table({"c0": pa.array([], pa.int64())}), snapshot=True), FIELDS
         )
         yield table
 
 
-def rendered(state: State, width: int) -> list[str]:
+def rendered(state: DemoState, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=50, force_terminal=True, color_system=None)
     console.print(screen(state, 6875, width))
     assert isinstance(console.file, io.StringIO)
@@ -67,8 +69,8 @@ def rendered(state: State, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [20, 30, 40, 44, 60, 64, 80, 120, 300])
-@pytest.mark.parametrize("state", [State(), running(), State(waiting="Spark is starting")])
-def test_every_width(state: State, width: int) -> None:
+@pytest.mark.parametrize("state", [DemoState(), running(), DemoState(waiting="Spark is starting")])
+def test_every_width(state: DemoState, width: int) -> None:
     shown = rendered(state, width)
     assert max(map(len, shown)) <= width
     text = " ".join(" ".join(shown).replace("│", " ").split())
@@ -109,7 +111,7 @@ def test_a_stalled_source_says_why() -> None:
 
 
 def test_lines_without_a_terminal() -> None:
-    assert plain(State()).endswith("starting")
+    assert plain(DemoState()).endswith("starting")
     line = plain(running())
     for told in (
         "events 1200",
@@ -126,4 +128,4 @@ def test_lines_without_a_terminal() -> None:
 def test_the_verdict_tells_what_was_seen() -> None:
     assert "1,200 events" in verdict(running())
     assert "53 reads" in verdict(running())
-    assert verdict(State()) == "Nothing was read yet."
+    assert verdict(DemoState()) == "Nothing was read yet."

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tidemill.catalog.connection_ops import CreateConnection, CreateSecret
+from tidemill.catalog.connection_ops import CreateConnectionOp, CreateSecretOp
 from tidemill.catalog.connections import expect_type
 from tidemill.catalog.items import BUILTINS, Connection, Secret
-from tidemill.catalog.ops import CreateDatabase, apply_all
+from tidemill.catalog.ops import CreateDatabaseOp, apply_all
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.ddl.upstreams import Context, Described, describe
+from tidemill.engine.ddl.upstreams import DescribeContext, Described, describe
 from tidemill.sql import ast
 from tidemill.sql.parse import parse
 
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self) -> None:
         first = CatalogState(BUILTINS.items, next_id=1, time=0)
-        self.state = apply_all(first, [CreateDatabase("d")], time=1)
+        self.state = apply_all(first, [CreateDatabaseOp("d")], time=1)
         self.texts: dict[str, str] = {}
         self.order_by = True
 
@@ -31,25 +31,25 @@ class World:
 
     def secret(self, name: str, text: str) -> dict[str, str]:
         """As an option of a connection has it."""
-        self.state = apply_all(self.state, [CreateSecret("u2", name)], time=self.state.time + 1)
+        self.state = apply_all(self.state, [CreateSecretOp("u2", name)], time=self.state.time + 1)
         (made,) = [s for s in self.state.secrets() if s.name == name]
         self.texts[made.id] = text
         return {"secret": made.id}
 
     def connection(self, name: str, kind: str, **options: Any) -> str:
         """Its id."""
-        op = CreateConnection("u2", name, kind, json.dumps(options))
+        op = CreateConnectionOp("u2", name, kind, json.dumps(options))
         self.state = apply_all(self.state, [op], time=self.state.time + 1)
         (made,) = [c for c in self.state.connections() if c.name == name]
         return made.id
 
-    def context(self) -> Context:
+    def context(self) -> DescribeContext:
         def find(name: ast.Name, kind: str) -> Connection:
             item = self.state.resolve_item(name.parts, "d", ["public"], "connection")
             assert isinstance(item, Connection)
             return expect_type(item, kind)
 
-        return Context(self.state, self, find, STARTED, self.order_by)
+        return DescribeContext(self.state, self, find, STARTED, self.order_by)
 
     def describe(self, sql: str) -> Described:
         (parsed,) = parse(sql)

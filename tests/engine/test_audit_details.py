@@ -7,13 +7,13 @@ import pytest
 from tidemill.catalog.access import PUBLIC
 from tidemill.catalog.items import BUILTINS, DEFAULT_ROLE
 from tidemill.catalog.ops import (
-    AlterRole,
-    CreateDatabase,
-    CreateRole,
-    CreateTable,
-    DropRole,
+    AlterRoleOp,
+    CreateDatabaseOp,
+    CreateRoleOp,
+    CreateTableOp,
+    DropRoleOp,
     Op,
-    Rename,
+    RenameOp,
     SetMember,
     SetOwner,
     SetPrivileges,
@@ -29,13 +29,13 @@ from tidemill.types.model import INT4, Column, RelationDesc
 def state() -> CatalogState:
     made = _after(
         CatalogState(BUILTINS.items, next_id=1, time=0),
-        CreateDatabase("d"),
-        CreateRole(DEFAULT_ROLE),
-        CreateRole("ann", RoleAttributes()),
-        CreateRole("staff", RoleAttributes()),
+        CreateDatabaseOp("d"),
+        CreateRoleOp(DEFAULT_ROLE),
+        CreateRoleOp("ann", RoleAttributes()),
+        CreateRoleOp("staff", RoleAttributes()),
     )
     schema = made.resolve_schema(("public",), "d")
-    return _after(made, CreateTable(schema.id, "t", RelationDesc((Column("a", INT4),))))
+    return _after(made, CreateTableOp(schema.id, "t", RelationDesc((Column("a", INT4),))))
 
 
 def _after(state: CatalogState, *ops: Op) -> CatalogState:
@@ -55,7 +55,7 @@ def test_privileges_and_owners(state: CatalogState) -> None:
     assert access_detail(table, given, taken) == "INSERT from ann, SELECT to PUBLIC"
     owned = _after(taken, SetOwner(table.id, staff))
     assert access_detail(table, taken, owned) == "owner staff"
-    renamed = _after(owned, Rename(table.id, "u"))
+    renamed = _after(owned, RenameOp(table.id, "u"))
     assert access_detail(renamed.tables()[0], owned, renamed) == "was d.public.t"
     assert access_detail(table, _after(state), state) is None
 
@@ -63,20 +63,20 @@ def test_privileges_and_owners(state: CatalogState) -> None:
 def test_roles(state: CatalogState) -> None:
     ann, staff = state.role("ann"), state.role("staff")
     secret = "SCRAM-SHA-256$4096:c2FsdA==$stored:server"
-    strong = _after(state, AlterRole(ann.id, RoleAttributes(True, True, False, None, None, True, secret)))
+    strong = _after(state, AlterRoleOp(ann.id, RoleAttributes(True, True, False, None, None, True, secret)))
     assert access_detail(ann, state, strong) == "SUPERUSER, LOGIN, NOINHERIT, PASSWORD"
     member = _after(strong, SetMember(staff.id, ann.id))
     assert access_detail(ann, strong, member) == "member of staff"
     assert access_detail(ann, member, strong) == "no member of staff"
-    new = _after(state, CreateRole("bob", RoleAttributes(login=True)))
+    new = _after(state, CreateRoleOp("bob", RoleAttributes(login=True)))
     assert access_detail(new.role("bob"), state, new) == "LOGIN"
-    gone = _after(state, DropRole(ann.id))
+    gone = _after(state, DropRoleOp(ann.id))
     assert access_detail(ann, state, gone) is None
 
 
 def test_it_has_an_end(state: CatalogState) -> None:
     table = state.tables()[0]
-    many = _after(state, *(CreateRole(f"role_{n:03}", RoleAttributes()) for n in range(100)))
+    many = _after(state, *(CreateRoleOp(f"role_{n:03}", RoleAttributes()) for n in range(100)))
     ids = [many.role(f"role_{n:03}").id for n in range(100)]
     given = _after(many, *(SetPrivileges(table.id, i, ("SELECT",), False) for i in ids))
     detail = access_detail(table, many, given)

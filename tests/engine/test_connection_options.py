@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tidemill.catalog.connection_ops import CreateConnection, CreateSecret
+from tidemill.catalog.connection_ops import CreateConnectionOp, CreateSecretOp
 from tidemill.catalog.items import BUILTINS, Connection
-from tidemill.catalog.ops import CreateDatabase, Rename, apply_all
+from tidemill.catalog.ops import CreateDatabaseOp, RenameOp, apply_all
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.ddl import connection_options
 from tidemill.engine.ddl.connection_options import TYPES, given_options, secrets_in
@@ -186,14 +186,14 @@ def test_options_of_another_kind_are_refused() -> None:
 )
 def test_show_create_gives_it_back_under_the_names_of_today(sql: str) -> None:
     names = ["p", "u", "c", "k2"]
-    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabase("d")], time=1)
-    state = apply_all(state, [CreateSecret("u2", name) for name in names], time=2)
+    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabaseOp("d")], time=1)
+    state = apply_all(state, [CreateSecretOp("u2", name) for name in names], time=2)
     ids = {s.name: s.id for s in state.secrets()} | {"k": "u6"}
     statement = read(sql)
     kind = TYPES[statement.kind]
     options = given_options(kind, statement.options, lambda name: ids[name.item])
-    op = CreateConnection("u2", "k", kind, json.dumps(options), secrets_in(options))
-    state = apply_all(state, [op, Rename(ids["p"], "Odd one")], time=3)
+    op = CreateConnectionOp("u2", "k", kind, json.dumps(options), secrets_in(options))
+    state = apply_all(state, [op, RenameOp(ids["p"], "Odd one")], time=3)
     (connection,) = state.connections()
     assert set(connection.depends_on) <= set(ids.values())
     shown = create_connection_sql(state, ast.Name(state.full_name(connection)), connection)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kafka_context import World
 
-from tidemill.catalog.ops import CreateTable, apply_all
-from tidemill.catalog.sink_ops import CreateSink
+from tidemill.catalog.ops import CreateTableOp, apply_all
+from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.ddl.upstreams import Described, describe
 from tidemill.errors import UndefinedObject, WrongObjectType
@@ -48,10 +48,10 @@ def test_a_folder_without_files(tmp_path: Path) -> None:
 def test_a_folder_that_a_sink_of_ours_writes_to(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     desc = RelationDesc((Column("a", INT4),))
-    state = apply_all(World().state, [CreateTable("u2", "t", desc)], time=5)
+    state = apply_all(World().state, [CreateTableOp("u2", "t", desc)], time=5)
     (table,) = state.tables()
     definition = Definition(FILES, "json", path="in")
-    sink = CreateSink(
+    sink = CreateSinkOp(
         "u2", "k", FILES, definition.target, definition.to_json(), "", table.id, desc, 5, True, ()
     )
     state = apply_all(state, [sink], time=6)

@@ -11,7 +11,7 @@ from test_pg_catalog import ask
 
 from support.embedded import postgres_server
 from tidemill.catalog.items import BUILTINS, Key
-from tidemill.catalog.ops import CreateDatabase, CreateRole, CreateTable, apply_all
+from tidemill.catalog.ops import CreateDatabaseOp, CreateRoleOp, CreateTableOp, apply_all
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.relations.system import SYSTEM_RELATIONS
 from tidemill.types.model import INT4, TEXT, Column, RelationDesc, array, numeric, varchar
@@ -39,7 +39,7 @@ def postgres() -> Iterator[Connection]:
 @pytest.fixture(scope="module")
 def state() -> CatalogState:
     empty = CatalogState(BUILTINS.items, next_id=1, time=0)
-    made = apply_all(empty, [CreateRole("materialize"), CreateDatabase("d")], time=1)
+    made = apply_all(empty, [CreateRoleOp("materialize"), CreateDatabaseOp("d")], time=1)
     columns = (
         Column("id", INT4, nullable=False),
         Column("Name", array(TEXT), nullable=False),
@@ -48,7 +48,7 @@ def state() -> CatalogState:
     )
     keys = (Key(("id",), primary=True), Key(("v",)))
     public = made.schema(made.database("d").id, "public").id
-    return apply_all(made, [CreateTable(public, "t", RelationDesc(columns), (None,) * 4, keys)], time=2)
+    return apply_all(made, [CreateTableOp(public, "t", RelationDesc(columns), (None,) * 4, keys)], time=2)
 
 
 def test_the_columns_are_postgresqls(postgres: Connection) -> None:

@@ -9,7 +9,7 @@ from kafka_context import STARTED, World
 from support.kafka import Kafka
 from tidemill.catalog.connections import KAFKA
 from tidemill.dev.broker import PASSWORD, PLAIN_PASSWORD, PLAIN_USER, USER
-from tidemill.engine.ddl.upstreams.reach import check_reachable
+from tidemill.engine.ddl.upstreams.connection_check import check_reachable
 from tidemill.errors import TidemillError
 
 

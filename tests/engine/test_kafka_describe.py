@@ -13,7 +13,7 @@ from kafka_context import STARTED, World
 
 from support.debezium import SchemaRegistry
 from tidemill.catalog.connections import KAFKA, SCHEMA_REGISTRY, resolved
-from tidemill.engine.ddl.upstreams.reach import check_reachable
+from tidemill.engine.ddl.upstreams.connection_check import check_reachable
 from tidemill.errors import TidemillError
 from tidemill.sources.definition import open_source
 from tidemill.types.model import Column

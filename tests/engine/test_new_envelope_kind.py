@@ -19,23 +19,23 @@ import pytest
 from engine.kafka_context import World
 from tidemill.catalog import sidecars
 from tidemill.catalog.ops import apply_all
-from tidemill.catalog.source_ops import CreateSource
+from tidemill.catalog.source_ops import CreateSourceOp
 from tidemill.catalog.state import CatalogState
 from tidemill.decode.contract import Decoder
-from tidemill.decode.record_values import ValueReader, Values
-from tidemill.engine.ddl.upstreams import Context, Described
+from tidemill.decode.record_values import RecordValues, ValueReader
+from tidemill.engine.ddl.upstreams import DescribeContext, Described
 from tidemill.engine.ddl.upstreams import envelopes as planners
 from tidemill.engine.read.show_create import create_source_sql
 from tidemill.errors import SyntaxError_
 from tidemill.sources.kafka import envelopes as meanings
-from tidemill.sources.kafka.layout import Envelope
-from tidemill.sources.kafka.messages import Messages
+from tidemill.sources.kafka.layout import EnvelopeLayout
+from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.sources.kafka.outputs import Opened, open_outputs
 from tidemill.sql import ast
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.parse import parse
 from tidemill.sql.parser import envelopes as syntax
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import TEXT, Column, RelationDesc
@@ -61,7 +61,7 @@ class Shout(ast.Envelope):
         return (f"MARKS {self.marks}",) if self.marks else ()
 
 
-def parse_shout(cursor: Cursor, offset: int) -> Shout:
+def parse_shout(cursor: TokenCursor, offset: int) -> Shout:
     if not cursor.accept_symbol("("):
         return Shout(offset=offset)
     cursor.expect("marks")
@@ -77,12 +77,12 @@ def parse_shout(cursor: Cursor, offset: int) -> Shout:
 class Loud:
     decoder: Decoder
 
-    def read(self, values: pa.Array) -> Values:
+    def read(self, values: pa.Array) -> RecordValues:
         decoded = self.decoder.decode(values)
-        return Values([pc.utf8_upper(decoded.columns[0])], ~valid_mask(values), decoded.errors)
+        return RecordValues([pc.utf8_upper(decoded.columns[0])], ~valid_mask(values), decoded.errors)
 
 
-class ShoutEnvelope(Envelope):
+class ShoutEnvelope(EnvelopeLayout):
     name = "shout"
 
     def values(self, decoder: Decoder, *, json_value: bool) -> ValueReader:
@@ -92,7 +92,9 @@ class ShoutEnvelope(Envelope):
 # -- its options, and what it must remember
 
 
-def describe_shout(shout: Shout, include: Sequence[Mapping[str, Any]], context: Context) -> dict[str, Any]:
+def describe_shout(
+    shout: Shout, include: Sequence[Mapping[str, Any]], context: DescribeContext
+) -> dict[str, Any]:
     return {"marks": shout.marks}
 
 
@@ -113,7 +115,7 @@ def test_messages_become_rows_as_it_says() -> None:
     (opened,) = open_outputs("t", [spec])
     assert isinstance(opened, Opened)
     found = opened.rows.make(
-        Messages(0, pa.array([b"a", b"b"]), pa.array([b"one", None], pa.binary()), np.arange(2))
+        TopicMessages(0, pa.array([b"a", b"b"]), pa.array([b"one", None], pa.binary()), np.arange(2))
     )
     assert found.column("text").to_pylist() == ["ONE", None]
     assert found.column("mz_tombstone").to_pylist() == [False, True]
@@ -142,11 +144,11 @@ def test_it_is_among_the_kinds_that_a_hint_names_and_needs_a_key() -> None:
         World().describe(f"{unkeyed} WITH (VALIDATE = false)")
 
 
-def creation(described: Described, sql: str) -> CreateSource:
+def creation(described: Described, sql: str) -> CreateSourceOp:
     own, gauge = described.own, described.gauge
     assert own is not None
     definition = json.dumps(described.definition)
-    return CreateSource(
+    return CreateSourceOp(
         "u2",
         "s",
         described.type,

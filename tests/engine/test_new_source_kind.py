@@ -20,7 +20,7 @@ import pytest
 from engine.kafka_context import World
 from tidemill.catalog.store import Catalog
 from tidemill.engine.ddl import upstreams as planners
-from tidemill.engine.ddl.upstreams import Context, Described
+from tidemill.engine.ddl.upstreams import DescribeContext, Described
 from tidemill.engine.read.show_create import create_source_sql
 from tidemill.errors import InvalidValue, SyntaxError_
 from tidemill.ingest.runner import LocalRunner
@@ -28,7 +28,14 @@ from tidemill.ingest.service import Ingestion
 from tidemill.ingest.storage import SourceDescription, Storage, StorageCollectionId
 from tidemill.persist.environment import Environment
 from tidemill.sources import definition as definitions
-from tidemill.sources.contract import EVENTS, Batch, Output, Piece, Reader, Source
+from tidemill.sources.contract import (
+    EVENTS,
+    OutputDefinition,
+    SourceBatch,
+    SourcePiece,
+    SourceReader,
+    UpstreamSource,
+)
 from tidemill.sources.generators.load import batch_schema
 from tidemill.sources.offsets import Offsets
 from tidemill.sql import ast
@@ -36,7 +43,7 @@ from tidemill.sql.ast.base import offset_field
 from tidemill.sql.names import quote_literal
 from tidemill.sql.parse import parse
 from tidemill.sql.parser import upstreams as syntax
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.render import to_sql
 from tidemill.types.model import TEXT, Column, RelationDesc
 
@@ -57,7 +64,7 @@ class Letters(ast.Upstream):
         return f"LETTERS OF {quote_literal(self.word)}"
 
 
-def parse_letters(cursor: Cursor) -> Letters:
+def parse_letters(cursor: TokenCursor) -> Letters:
     offset = cursor.offset
     cursor.expect("of")
     return Letters(cursor.string(), offset)
@@ -66,27 +73,27 @@ def parse_letters(cursor: Cursor) -> Letters:
 # -- the second file: engine/ddl/upstreams/letters.py
 
 
-def describe_letters(statement: ast.CreateSource, letters: Letters, context: Context) -> Described:
+def describe_letters(statement: ast.CreateSource, letters: Letters, context: DescribeContext) -> Described:
     definition = {"kind": "letters", "word": letters.word, "started": context.started}
     return Described("letters", "word", definition, EVENTS, (OUTPUT,))
 
 
 # -- the third file: sources/letters/source.py
 
-OUTPUT = Output("letters", RelationDesc((Column("letter", TEXT, nullable=False),)))
+OUTPUT = OutputDefinition("letters", RelationDesc((Column("letter", TEXT, nullable=False),)))
 
 
 @dataclass(frozen=True, slots=True)
 class LettersReader:
     word: str
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         found = np.array(list(self.word))[piece.lower : piece.upper].tolist()
         rows = pa.RecordBatch.from_arrays([pa.array(found, pa.string())], schema=batch_schema(OUTPUT))
-        yield Batch(0, rows, piece.records, piece.records)
+        yield SourceBatch(0, rows, piece.records, piece.records)
 
 
-class LettersSource(Source):
+class LettersSource(UpstreamSource):
     gauge = EVENTS
     outputs = (OUTPUT,)
 
@@ -96,7 +103,7 @@ class LettersSource(Source):
     def frontier(self, now: int) -> Offsets:
         return Offsets({None: len(self._word)})
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return LettersReader(self._word)
 
 
@@ -153,7 +160,7 @@ def test_it_is_among_the_kinds_that_a_hint_names() -> None:
 
 
 def test_what_is_wrong_is_shown_at_its_clause(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(statement: ast.CreateSource, letters: Letters, context: Context) -> Described:
+    def refuse(statement: ast.CreateSource, letters: Letters, context: DescribeContext) -> Described:
         raise InvalidValue("no such word")
 
     monkeypatch.setitem(planners.UPSTREAMS, Letters, refuse)

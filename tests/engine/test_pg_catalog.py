@@ -12,14 +12,21 @@ import pytest
 from tidemill.catalog.access import PUBLIC
 from tidemill.catalog.comment_ops import SetComment
 from tidemill.catalog.items import BUILTINS, Key
-from tidemill.catalog.ops import CreateDatabase, CreateRole, CreateSchema, CreateTable, CreateView, apply_all
+from tidemill.catalog.ops import (
+    CreateDatabaseOp,
+    CreateRoleOp,
+    CreateSchemaOp,
+    CreateTableOp,
+    CreateViewOp,
+    apply_all,
+)
 from tidemill.catalog.role_ops import SetMember, SetPrivileges
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.read.catalog_query import local_oids
 from tidemill.engine.relations.pg.facts import PgFacts, split_name
 from tidemill.engine.relations.pg.functions import catalog_functions
-from tidemill.engine.relations.pg.kept import KeptRows
 from tidemill.engine.relations.pg.owners import acl, owner_of
+from tidemill.engine.relations.pg.row_cache import KeptRows
 from tidemill.engine.relations.pg.types import format_type, types
 from tidemill.engine.relations.pg.world import world
 from tidemill.engine.relations.resolver import Resolver
@@ -63,24 +70,24 @@ class Now:
 def state() -> CatalogState:
     made = apply_all(
         CatalogState(BUILTINS.items, next_id=1, time=0),
-        [CreateRole("materialize"), CreateDatabase("d"), CreateDatabase("elsewhere")],
+        [CreateRoleOp("materialize"), CreateDatabaseOp("d"), CreateDatabaseOp("elsewhere")],
         time=1,
     )
     database = made.database("d").id
     public = made.schema(database, "public").id
-    made = apply_all(made, [CreateSchema(database, "Other")], time=2)
+    made = apply_all(made, [CreateSchemaOp(database, "Other")], time=2)
     other = made.schema(database, "Other").id
     away = made.schema(made.database("elsewhere").id, "public").id
     made = apply_all(
         made,
         [
-            CreateTable(
+            CreateTableOp(
                 public, "t", DESC, (None, "'x'", None), (Key(("id",), primary=True), Key(("Name", "n")))
             ),
-            CreateView(public, "v", "SELECT id FROM t", RelationDesc(DESC.columns[:1])),
-            CreateTable(other, "t", DESC),
-            CreateTable(other, "only", DESC),
-            CreateTable(away, "hidden", DESC),
+            CreateViewOp(public, "v", "SELECT id FROM t", RelationDesc(DESC.columns[:1])),
+            CreateTableOp(other, "t", DESC),
+            CreateTableOp(other, "only", DESC),
+            CreateTableOp(away, "hidden", DESC),
         ],
         time=3,
     )
@@ -145,7 +152,7 @@ def test_oids_are_one_each(state: CatalogState) -> None:
 def test_oids_do_not_change_when_others_come(state: CatalogState) -> None:
     before = {r.id: r.oid for r in world(state, "d").relations}
     public = state.schema(state.database("d").id, "public").id
-    later = apply_all(state, [CreateTable(public, "later", DESC)], time=9)
+    later = apply_all(state, [CreateTableOp(public, "later", DESC)], time=9)
     after = {r.id: r.oid for r in world(later, "d").relations}
     assert {i: o for i, o in after.items() if i in before} == before
 
@@ -245,7 +252,7 @@ def test_definitions_and_comments(state: CatalogState) -> None:
 
 def test_who_may_what(state: CatalogState) -> None:
     table = state.resolve(("t",), "d", ["public"]).id
-    group, one = (CreateRole(n) for n in ("group", "one"))
+    group, one = (CreateRoleOp(n) for n in ("group", "one"))
     state = apply_all(state, [group, one], time=5)
     ids = {n: state.role(n).id for n in ("group", "one")}
     state = apply_all(
@@ -340,7 +347,7 @@ def test_rows_are_kept_while_the_catalog_stays(state: CatalogState) -> None:
     assert rows(classes, Now(state)) is first
     assert rows(classes, Now(state, "elsewhere")) is not first
     public = state.schema(state.database("d").id, "public").id
-    later = apply_all(state, [CreateTable(public, "later", DESC)], time=9)
+    later = apply_all(state, [CreateTableOp(public, "later", DESC)], time=9)
     assert len(rows(classes, Now(later))) == len(first) + 1
     assert rows(classes, Now(state)) == first
     assert rows(settings, Now(state)) is not rows(settings, Now(state))

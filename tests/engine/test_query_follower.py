@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidemill.inputs.followers import QueryFollower
 from tidemill.persist.holds import Holds
-from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 SCHEMA = pa.schema([("a", pa.int64()), (TIME_COLUMN, pa.int64()), (DIFF_COLUMN, pa.int64())])
@@ -23,13 +23,13 @@ class Input:
         self._times = list(times)
         self._now = now
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         self.looks += 1
         assert self.looks < 1_000, "it looks for ever"
         lower, self.frontier = self.frontier, self._now + self.looks
         found = [t for t in self._times if lower <= t]
         columns = [pa.array([0] * len(found)), pa.array(found, pa.int64()), pa.array([1] * len(found))]
-        return Changes(pa.table(columns, schema=SCHEMA), lower, self.frontier)
+        return CollectionChanges(pa.table(columns, schema=SCHEMA), lower, self.frontier)
 
     def close(self) -> None:
         pass

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tidemill.catalog.items import BUILTINS
-from tidemill.catalog.ops import CreateDatabase, Rename, apply_all
-from tidemill.catalog.source_ops import CreateSource, NewSubsource, SetSourceHistory, SetSourceInterval
+from tidemill.catalog.ops import CreateDatabaseOp, RenameOp, apply_all
+from tidemill.catalog.source_ops import CreateSourceOp, NewSubsource, SetSourceHistory, SetSourceInterval
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.read.show_create import create_source_sql
 from tidemill.sql import ast
@@ -27,10 +27,10 @@ def read(sql: str) -> ast.CreateSource:
 
 def made(sql: str, *outputs: str) -> CatalogState:
     """A catalog with the source `s` of this text."""
-    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabase("d")], time=1)
+    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabaseOp("d")], time=1)
     subsources = tuple(NewSubsource(o, o, ROWS, "none") for o in outputs)
     desc = None if outputs else ROWS
-    op = CreateSource(
+    op = CreateSourceOp(
         "u2", "s", "load-generator", "{}", sql, desc, None, RelationDesc(()), ROWS, 1000, None, subsources
     )
     return apply_all(state, [op], time=2)
@@ -59,9 +59,9 @@ def test_as_it_is_now() -> None:
     (source,), progress = state.sources(), state.progress("u3")
     bids, _ = state.source_tables(source.id)
     changes = [
-        Rename(source.id, 'Odd "name"'),
-        Rename(progress.id, "how far"),
-        Rename(bids.id, "Offers"),
+        RenameOp(source.id, 'Odd "name"'),
+        RenameOp(progress.id, "how far"),
+        RenameOp(bids.id, "Offers"),
         SetSourceInterval(source.id, 250),
         SetSourceHistory(source.id, 60_000),
     ]

@@ -17,7 +17,7 @@ from support.debezium import SchemaRegistry
 from support.kafka import Kafka
 from support.server import ServerProcess, connected
 from tidemill.cdcv2 import AvroCodec, ColumnRecovery, Message
-from tidemill.cdcv2.loose import from_json
+from tidemill.cdcv2.untyped import from_json
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import INT4, TEXT, Column, RelationDesc
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tidemill.catalog.items import BUILTINS
-from tidemill.catalog.ops import CreateDatabase, CreateTable, CreateView, apply_all
-from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, NewSubsource
+from tidemill.catalog.ops import CreateDatabaseOp, CreateTableOp, CreateViewOp, apply_all
+from tidemill.catalog.source_ops import CreateSourceOp, CreateSourceTable, NewSubsource
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.audit.log import AuditEvent
 from tidemill.engine.relations.materialized_views import ViewRow
@@ -137,15 +137,15 @@ class Now:
 def catalog() -> CatalogState:
     """u3 source c, u4 its progress; u5 source h, u6 its progress, u7 subsource bids, u8 table lots; u9 a
     table, u10 a view over a progress relation."""
-    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabase("d")], time=1)
+    state = apply_all(CatalogState(BUILTINS.items, next_id=1, time=0), [CreateDatabaseOp("d")], time=1)
     s = "u2"
-    one = CreateSource(s, "c", "load-generator", "{}", "", ROWS, "upsert", RelationDesc(()), PROGRESS, 1000)
+    one = CreateSourceOp(s, "c", "load-generator", "{}", "", ROWS, "upsert", RelationDesc(()), PROGRESS, 1000)
     bids = NewSubsource("bids", "bids", ROWS, "none")
-    many = CreateSource(
+    many = CreateSourceOp(
         s, "h", "load-generator", "{}", "", None, None, RelationDesc(()), PROGRESS, 2000, "far", (bids,), 9000
     )
     lots = CreateSourceTable(s, "lots", "u5", "auctions", ROWS, "none")
-    rest = [CreateTable(s, "t", ROWS), CreateView(s, "v", "SELECT 1", ROWS, ("u4",))]
+    rest = [CreateTableOp(s, "t", ROWS), CreateViewOp(s, "v", "SELECT 1", ROWS, ("u4",))]
     return apply_all(state, [one, many, lots, *rest], time=2)
 
 

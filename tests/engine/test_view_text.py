@@ -8,13 +8,13 @@ from sqlglot import exp
 
 from tidemill.catalog.items import BUILTINS, View
 from tidemill.catalog.ops import (
-    AddColumn,
-    CreateDatabase,
-    CreateRole,
-    CreateSchema,
-    CreateTable,
-    CreateView,
-    Rename,
+    AddColumnOp,
+    CreateDatabaseOp,
+    CreateRoleOp,
+    CreateSchemaOp,
+    CreateTableOp,
+    CreateViewOp,
+    RenameOp,
     apply_all,
 )
 from tidemill.catalog.state import CatalogState
@@ -34,12 +34,16 @@ SESSION = SessionInfo(database="d", schemas=("public",))
 @pytest.fixture
 def state() -> CatalogState:
     made = apply_all(
-        CatalogState(BUILTINS.items, next_id=1, time=0), [CreateRole("r"), CreateDatabase("d")], time=1
+        CatalogState(BUILTINS.items, next_id=1, time=0), [CreateRoleOp("r"), CreateDatabaseOp("d")], time=1
     )
     database = made.database("d").id
-    made = apply_all(made, [CreateSchema(database, "Other")], time=2)
+    made = apply_all(made, [CreateSchemaOp(database, "Other")], time=2)
     public, other = made.schema(database, "public").id, made.schema(database, "Other").id
-    tables = [CreateTable(public, "t", DESC), CreateTable(public, "u", DESC), CreateTable(other, "t", DESC)]
+    tables = [
+        CreateTableOp(public, "t", DESC),
+        CreateTableOp(public, "u", DESC),
+        CreateTableOp(other, "t", DESC),
+    ]
     return apply_all(made, tables, time=3)
 
 
@@ -48,7 +52,7 @@ def made_with(state: CatalogState, sql: str, *path: str) -> tuple[CatalogState, 
     bound = bind_query(tree(sql), resolver, session=SESSION)
     public = state.schema(state.database("d").id, "public").id
     desc = RelationDesc(bound.columns)
-    made = apply_all(state, [CreateView(public, "v", sql, desc, references=resolver.references())], time=4)
+    made = apply_all(state, [CreateViewOp(public, "v", sql, desc, references=resolver.references())], time=4)
     return made, made.resolve(("v",), "d", ["public"]).id
 
 
@@ -93,20 +97,20 @@ def today(state: CatalogState, view: str) -> str:
 )
 def test_names_of_today(state: CatalogState, written: str, text: str) -> None:
     state, view = made_with(state, written, "public")
-    state = apply_all(state, [Rename(state.resolve(("t",), "d", ["public"]).id, "sold")], time=5)
+    state = apply_all(state, [RenameOp(state.resolve(("t",), "d", ["public"]).id, "sold")], time=5)
     assert today(state, view) == text
 
 
 def test_a_schema_is_renamed(state: CatalogState) -> None:
     state, view = made_with(state, 'SELECT "Other".t.a FROM "Other".t', "public")
-    state = apply_all(state, [Rename(state.schema(state.database("d").id, "Other").id, "o")], time=5)
+    state = apply_all(state, [RenameOp(state.schema(state.database("d").id, "Other").id, "o")], time=5)
     assert today(state, view) == "SELECT o.t.a FROM d.o.t"
 
 
 def test_columns_that_came_later_are_not_meant(state: CatalogState) -> None:
     state, view = made_with(state, "SELECT * FROM t JOIN (SELECT a FROM u) AS x USING (a)", "public")
     table = state.resolve(("t",), "d", ["public"]).id
-    state = apply_all(state, [AddColumn(table, Column("c", INT4))], time=5)
+    state = apply_all(state, [AddColumnOp(table, Column("c", INT4))], time=5)
     assert today(state, view) == (
         "SELECT * FROM (SELECT a, b FROM d.public.t) AS t JOIN (SELECT a FROM d.public.u) AS x USING (a)"
     )
@@ -130,8 +134,8 @@ def test_a_view_that_got_more_columns_is_read_as_it_was(state: CatalogState) -> 
     public = state.schema(state.database("d").id, "public").id
     resolver = Resolver(state, "d", ("public",))
     desc = RelationDesc(bind_query(tree("SELECT * FROM v"), resolver, session=SESSION).columns)
-    over = CreateView(public, "w", "SELECT * FROM v", desc, references=resolver.references())
-    wider = CreateView(
+    over = CreateViewOp(public, "w", "SELECT * FROM v", desc, references=resolver.references())
+    wider = CreateViewOp(
         public,
         "v",
         "SELECT a, b FROM t",

@@ -17,7 +17,7 @@ from tidemill.engine.read.waiting import SourceFailed, explain
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Notice, QueryCanceled, TidemillError, UndefinedObject
-from tidemill.ingest.status import Report, State
+from tidemill.ingest.status import Report, RunState
 from tidemill.sources.contract import UpstreamLost
 from tidemill.types.model import RelationDesc
 
@@ -52,7 +52,7 @@ class World:
     now: int = 100
 
     def stall(self, name: str, error: TidemillError = REFUSED) -> None:
-        self.reports.setdefault(name, Report()).become(State.STALLED, error)
+        self.reports.setdefault(name, Report()).become(RunState.STALLED, error)
 
     def readable(self, item: Any) -> int:
         if item.name not in self.until:

@@ -25,12 +25,12 @@ from tidemill.engine.relations.live_sources import LiveSources
 from tidemill.engine.relations.sources import StatusRow
 from tidemill.ingest import service
 from tidemill.ingest.service import Ingestion
-from tidemill.ingest.slot import Slot
+from tidemill.ingest.slot import SourceSlot
 from tidemill.ingest.spark_runner import SparkRunner
 from tidemill.ingest.storage import SourceDescription, Storage
 from tidemill.persist.environment import Environment
 from tidemill.query.spark import SparkHost
-from tidemill.sources.contract import Batch, Limits, Piece, Reader, Source
+from tidemill.sources.contract import ReadLimits, SourceBatch, SourcePiece, SourceReader, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.generators.definition import normalise
 from tidemill.sources.offsets import Offsets
@@ -46,10 +46,10 @@ PATIENCE = 300.0
 class FaultyReader:
     """Reads as `inner` does, unless the file `told` says otherwise: it is looked at in the worker."""
 
-    inner: Reader
+    inner: SourceReader
     told: str
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         fault, _, argument = _read(self.told).partition(" ")
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -61,7 +61,7 @@ class FaultyReader:
         if fault == "memory":
             _exhaust()
         if fault == "raise" and piece.lower <= int(argument) < piece.upper:
-            yield from self.inner.read(Piece(piece.partition, piece.lower, int(argument)))
+            yield from self.inner.read(SourcePiece(piece.partition, piece.lower, int(argument)))
             raise ValueError(f"no row for event {argument}")
         yield from self.inner.read(piece)
 
@@ -91,10 +91,10 @@ def _exhaust() -> None:
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-class FaultySource(Source):
+class FaultySource(UpstreamSource):
     """`inner` with such a reader. The fault `back` is the driver's: the frontier is so much lower."""
 
-    def __init__(self, inner: Source, told: str) -> None:
+    def __init__(self, inner: UpstreamSource, told: str) -> None:
         self.inner = inner
         self.told = told
         self.gauge, self.outputs, self.start = inner.gauge, inner.outputs, inner.start
@@ -104,13 +104,13 @@ class FaultySource(Source):
         fault, _, argument = _read(self.told).partition(" ")
         return Offsets.at(max(0, stands[None] - int(argument))) if fault == "back" else stands
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return Shipped(FaultyReader(self.inner.reader(), self.told))
 
-    def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
+    def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
         return self.inner.cut(lower, upper, limits)
 
-    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
         return self.inner.split(lower, upper, ways)
 
 
@@ -130,7 +130,7 @@ class World:
         self._live = LiveSources(self.ingestion, self.catalog)
         self._storage = Storage(self.environment, self.catalog, self.ingestion)
 
-    def open(self, definition: Mapping[str, Any], files_root: str = "") -> Source:
+    def open(self, definition: Mapping[str, Any], files_root: str = "") -> UpstreamSource:
         """As `sources.definition`, with the faults that the definition's seed or start has a file for."""
         opened = open_source(definition, files_root)
         return FaultySource(opened, str(self.told / str(definition["started"])))
@@ -156,7 +156,7 @@ class World:
         """As `mz_source_statuses` tells it."""
         return next(row for row in self._live.statuses() if row.source_id == source.id)
 
-    def slot(self, source: SourceItem) -> Slot:
+    def slot(self, source: SourceItem) -> SourceSlot:
         slot = self.ingestion.ticker.slot(source.id)
         assert slot is not None
         return slot

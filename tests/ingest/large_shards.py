@@ -6,9 +6,9 @@ from collections import defaultdict
 
 from support.shards import Model, Update, append
 from tidemill.ingest import compact_task
-from tidemill.ingest.compact_task import Work
+from tidemill.ingest.compact_task import CompactionWork
 from tidemill.persist.compact import part_rows
-from tidemill.persist.large import LargePlan
+from tidemill.persist.large_compaction import LargePlan
 from tidemill.persist.maintain import Carry
 from tidemill.persist.part import Part
 from tidemill.persist.settings import Settings
@@ -41,7 +41,9 @@ def carry_here(shard: Shard, job: str = "compact-test") -> Carry:
     def carry(plan: LargePlan) -> tuple[Part, ...]:
         inputs, target = plan.plan.inputs, shard.settings.part_target_bytes
         rows = part_rows(inputs, shard.settings)
-        work = Work(shard.blobs, shard.id, plan.plan.desc, plan.plan.since, job, rows, plan.plan.forget)
+        work = CompactionWork(
+            shard.blobs, shard.id, plan.plan.desc, plan.plan.since, job, rows, plan.plan.forget
+        )
         parts: list[Part] = []
         for group in plan.groups:
             of = compact_task.ranges(group, target)

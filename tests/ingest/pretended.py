@@ -11,8 +11,8 @@ from typing import Any
 
 from tidemill.ingest import spark_runner as steps
 from tidemill.ingest.exchange import BUCKETS
-from tidemill.ingest.lanes import are_whole, shares
-from tidemill.ingest.unit import Facts, Unit
+from tidemill.ingest.task_packing import are_whole, shares
+from tidemill.ingest.unit import Unit, UnitFacts
 
 
 def carried(items: Iterator[Any]) -> list[Any]:
@@ -57,13 +57,13 @@ class PretendedRunner:
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[UnitFacts]:
         (unit,) = units
         packed = units if are_whole(units) else [steps._light(unit)]  # pyright: ignore[reportPrivateUsage]
         payloads = [[steps._pack(packed, s)] for s in shares(units, self.cores)]  # pyright: ignore
         tasks = PretendedRdd(payloads)
         if are_whole(units):
-            facts = Facts()
+            facts = UnitFacts()
             for _, share in tasks.mapPartitions(partial(steps._ingest, self._folder, "life")).collect():  # pyright: ignore
                 facts.add(share)
             return [facts]

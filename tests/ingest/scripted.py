@@ -10,14 +10,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.runner import LocalRunner
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import Remap
-from tidemill.sources.contract import Batch, Gauge, Limits, Output, Piece, Source, SourceError
+from tidemill.sources.contract import (
+    Gauge,
+    OutputDefinition,
+    ReadLimits,
+    RowError,
+    SourceBatch,
+    SourcePiece,
+    UpstreamSource,
+)
 from tidemill.sources.offsets import Offsets, PartitionKey
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.model import INT4, INT8, TEXT, UINT8, Column, RelationDesc
@@ -30,26 +38,28 @@ TENTHS = RelationDesc((Column("name", TEXT),))
 class ScriptedReader:
     """Output 0 has a row per record, output 1 one for every tenth: most ticks give it nothing."""
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         numbers = np.arange(piece.lower, piece.upper, dtype=np.int64)
         rows = pa.RecordBatch.from_arrays(
             [pa.array(np.full(len(numbers), piece.partition, np.int32)), pa.array(numbers)],
             names=["partition", "number"],
         )
-        yield Batch(0, rows, len(numbers), 8 * len(numbers))
+        yield SourceBatch(0, rows, len(numbers), 8 * len(numbers))
         tenths = [f"{piece.partition}/{n}" for n in numbers.tolist() if n % 10 == 0]
-        yield Batch(1, pa.RecordBatch.from_arrays([pa.array(tenths, pa.string())], names=["name"]), 0, 0)
+        yield SourceBatch(
+            1, pa.RecordBatch.from_arrays([pa.array(tenths, pa.string())], names=["name"]), 0, 0
+        )
 
 
-class ScriptedSource(Source):
+class ScriptedSource(UpstreamSource):
     """`stands` is the upstream; tests move it."""
 
     gauge = GAUGE
-    outputs = (Output("events", EVENTS), Output("tenths", TENTHS))
+    outputs = (OutputDefinition("events", EVENTS), OutputDefinition("tenths", TENTHS))
 
     def __init__(self) -> None:
         self.stands = Offsets()
-        self.error: SourceError | None = None
+        self.error: RowError | None = None
 
     def frontier(self, now: int) -> Offsets:
         if self.error is not None:
@@ -71,7 +81,7 @@ class House:
 
     folder: Path
     source: ScriptedSource = field(default_factory=ScriptedSource)
-    limits: Limits = field(default_factory=Limits)
+    limits: ReadLimits = field(default_factory=ReadLimits)
     interval: int = 100
     created: int = 0
     # What was kept of what the source had learned, with the number of bindings that there were then.
@@ -89,15 +99,15 @@ class House:
         remap = self._shard("remap", GAUGE.remap_desc)
         self.environment.open_shard(remap.id)
         feeds = [
-            Feed(i, self._shard(f"data{i}", output.desc), self.created)
+            TableFeed(i, self._shard(f"data{i}", output.desc), self.created)
             for i, output in enumerate(self.source.outputs)
         ]
-        self.machine = Machine(
+        self.machine = SourceMachine(
             "u1",
             self.source,
             Remap(remap, GAUGE, self.source.start),
             feeds,
-            Timing(self.created, self.interval),
+            TickTiming(self.created, self.interval),
             home=self.environment,
             clock=oracle,
             limits=self.limits,

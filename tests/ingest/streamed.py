@@ -16,7 +16,7 @@ from ingest.scripted import GAUGE
 from support.shipped import Shipped
 from tidemill.catalog.sidecars import CLOCK_DESC, TALLY_DESC, stash_desc
 from tidemill.cdcv2 import Message, Progress, Updates
-from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.recovery.stream import StreamState
 from tidemill.ingest.runner import LocalRunner, Runner
 from tidemill.persist.environment import Environment
@@ -26,14 +26,14 @@ from tidemill.reclock.remap import Remap
 from tidemill.sources.contract import (
     OFFSET_COLUMN,
     STREAM_TIME_COLUMN,
-    Batch,
-    Limits,
-    Output,
-    Piece,
-    Reader,
-    Source,
+    OutputDefinition,
+    ReadLimits,
+    SourceBatch,
+    SourcePiece,
+    SourceReader,
     Stated,
-    Stream,
+    StreamSpec,
+    UpstreamSource,
 )
 from tidemill.sources.offsets import Offsets, PartitionKey
 from tidemill.time.bounds import MAX_TIME
@@ -52,13 +52,13 @@ class StreamReader:
     partitions: dict[PartitionKey, tuple[Message | str, ...]]
     kind: int
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         for offset in range(piece.lower, piece.upper):
             said = self.partitions[piece.partition][offset]
             if isinstance(said, Updates):
-                yield Batch(0, self._rows(said, offset), 1, 100)
+                yield SourceBatch(0, self._rows(said, offset), 1, 100)
             else:
-                yield Batch(0, self._rows(Updates([]), offset), 1, 100, (Stated(offset, said),))
+                yield SourceBatch(0, self._rows(Updates([]), offset), 1, 100, (Stated(offset, said),))
 
     def _rows(self, said: Updates, offset: int) -> pa.RecordBatch:
         count = len(said.updates)
@@ -76,18 +76,18 @@ class StreamReader:
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-class StreamSource(Source):
+class StreamSource(UpstreamSource):
     gauge = GAUGE
 
     def __init__(self, kind: int = 0, digests: bool = False) -> None:
         self.kind = kind
-        self.outputs = (Output("rows", ROWS, stream=Stream(kind, digests)),)
+        self.outputs = (OutputDefinition("rows", ROWS, stream=StreamSpec(kind, digests)),)
         self.partitions_: dict[PartitionKey, list[Message | str]] = {}
 
     def frontier(self, now: int) -> Offsets:
         return Offsets({p: len(said) for p, said in self.partitions_.items()})
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return Shipped(StreamReader({p: tuple(said) for p, said in self.partitions_.items()}, self.kind))
 
     def produce(self, said: Sequence[Message | str], partition: int = 0) -> None:
@@ -120,15 +120,15 @@ class StreamHouse:
         line = self._shard("line", rows) if self.own_times else None
         data = self._shard("data", CLOCK_DESC if self.own_times else rows)
         self.stream = StreamState(data, self._shard("stash", desc), self._shard("tally", TALLY_DESC), line)
-        self.machine = Machine(
+        self.machine = SourceMachine(
             "u1",
             self.source,
             Remap(self._shard("remap", gauge.remap_desc), gauge, self.source.start),
-            [Feed(0, data, self.created, self.stream)],
-            Timing(self.created, 100),
+            [TableFeed(0, data, self.created, self.stream)],
+            TickTiming(self.created, 100),
             home=self.environment,
             clock=oracle,
-            limits=Limits(),
+            limits=ReadLimits(),
         )
         # Past every promise of the one before.
         self.clock = max(self.clock, oracle.now(), self.machine.promised) // 100 * 100 + 100

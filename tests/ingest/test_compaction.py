@@ -19,7 +19,7 @@ from tidemill.ingest.compaction import Counts, SparkCompactor
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.compact import Compacted, settled_parts
-from tidemill.persist.large import LargePlan
+from tidemill.persist.large_compaction import LargePlan
 from tidemill.persist.outcome import Fenced, InputsReplaced
 from tidemill.persist.part import Part
 from tidemill.persist.settings import Settings

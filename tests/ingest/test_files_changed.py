@@ -12,7 +12,7 @@ import pytest
 from ingest.streamed import StreamHouse, StreamSource
 from tidemill import failpoints
 from tidemill.ingest.recovery.stream import FP_TALLIED
-from tidemill.sources.contract import Source, SourceError
+from tidemill.sources.contract import RowError, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.types.arrow import DIFF_COLUMN
 
@@ -53,7 +53,7 @@ def put(house: FilesHouse, name: str, number: int, at: int) -> Path:
 
 
 def error_of(house: FilesHouse) -> str:
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(RowError) as caught:
         house.settle()
     return str(caught.value)
 
@@ -114,7 +114,7 @@ def test_overwritten_between_two_attempts(house: FilesHouse) -> None:
 
 def test_overwritten_while_it_is_read(house: FilesHouse) -> None:
     put(house, "a", 1, 0)
-    source = cast("Source", house.source)
+    source = cast("UpstreamSource", house.source)
     reader = source.reader
 
     def interfering() -> Any:

@@ -15,10 +15,10 @@ from support.shards import memory_folder
 from tidemill import failpoints
 from tidemill.errors import TidemillError
 from tidemill.ingest import machine as machine_module
-from tidemill.ingest.unit import Failure
+from tidemill.ingest.unit import UnitFailure
 from tidemill.persist import environment as environment_module
 from tidemill.persist.blob import Blobs, open_blobs
-from tidemill.sources.contract import KEY_SLOT_COLUMN, Forgotten, Limits, Output, SourceError
+from tidemill.sources.contract import KEY_SLOT_COLUMN, Forgotten, OutputDefinition, ReadLimits, RowError
 from tidemill.sources.offsets import Offsets
 from tidemill.types.model import BYTEA, TEXT, Column, RelationDesc
 
@@ -96,7 +96,7 @@ def test_one_that_comes_late_binds_at_the_latest_boundary(house: House) -> None:
 
 
 def test_a_catch_up_binds_at_successive_times_within_its_limit(tmp_path: Path) -> None:
-    house = House(tmp_path / "data", limits=Limits(records=100))
+    house = House(tmp_path / "data", limits=ReadLimits(records=100))
     house.source.produce(p0=350, p1=700)
     at = now(house) + 1000
     while house.tick(at):
@@ -116,7 +116,7 @@ def test_a_source_that_goes_back_is_told_and_loses_nothing(house: House) -> None
     house.source.produce(p0=10)
     house.tick(now(house))
     house.source.stands = Offsets({0: 7})
-    with pytest.raises(SourceError, match="went back"):
+    with pytest.raises(RowError, match="went back"):
         house.tick(now(house) + 100)
     house.source.stands = Offsets({0: 12})
     assert house.tick(now(house) + 200)
@@ -154,12 +154,12 @@ def test_an_upstream_is_looked_at_before_what_was_bound_is_read(house: House) ->
     assert house.machine.bind(now(house)) is not None
     house.close()
     house.open()
-    house.source.error = SourceError("made anew")
-    with pytest.raises(SourceError, match="made anew"):
+    house.source.error = RowError("made anew")
+    with pytest.raises(RowError, match="made anew"):
         house.tick(now(house))
     house.source.error = None
     house.source.stands = Offsets({0: 4})
-    with pytest.raises(SourceError, match="went back"):
+    with pytest.raises(RowError, match="went back"):
         house.tick(now(house))
     house.source.stands = Offsets({0: 5})
     assert house.tick(now(house))
@@ -176,7 +176,7 @@ def test_a_table_made_later_gets_all_that_was_bound_before(house: House) -> None
     house.tick(at + 100)
     created = house.machine.promised
     shard = house.environment.create_shard("later", tenths.shard.desc, since=created)
-    house.machine.set_feeds([events, machine_module.Feed(1, shard, created)])
+    house.machine.set_feeds([events, machine_module.TableFeed(1, shard, created)])
     while house.tick(at + 100):
         pass
     house.source.produce(p0=25)
@@ -194,8 +194,8 @@ def test_a_table_that_cannot_begin_where_its_source_does_has_that_as_its_error(h
     house.tick(at)
     created = house.machine.promised
     shard = house.environment.create_shard("later", tenths.shard.desc, since=created)
-    house.machine.set_feeds([events, machine_module.Feed(1, shard, created)])
-    failure = Failure.of(Forgotten("the first ones are gone", detail="It has those from 5."))
+    house.machine.set_feeds([events, machine_module.TableFeed(1, shard, created)])
+    failure = UnitFailure.of(Forgotten("the first ones are gone", detail="It has those from 5."))
     assert house.machine.bind(at) is not None
     unit = house.machine.unit(1, 60.0)
     facts = house.machine.instead(unit, failure)
@@ -230,7 +230,7 @@ def test_nothing_more_is_bound_at_the_first_time_of_a_later_table(house: House) 
     house.tick(at)
     created = at + 100
     shard = house.environment.create_shard("later", tenths.shard.desc, since=created)
-    house.machine.set_feeds([events, machine_module.Feed(1, shard, created)])
+    house.machine.set_feeds([events, machine_module.TableFeed(1, shard, created)])
     assert house.tick(created)
     house.source.produce(p0=25)
     while house.tick(created + 1) or house.tick(created + 250):
@@ -239,7 +239,7 @@ def test_nothing_more_is_bound_at_the_first_time_of_a_later_table(house: House) 
 
 
 def test_tables_that_go_before_they_were_ever_readable(tmp_path: Path) -> None:
-    house = House(tmp_path / "data", limits=Limits(records=10))
+    house = House(tmp_path / "data", limits=ReadLimits(records=10))
     house.source.produce(p0=25)
     at = now(house) + 1000
     assert house.tick(at)
@@ -291,7 +291,7 @@ class Rounds:
             return self.flaky
 
         monkeypatch.setattr(environment_module, "open_blobs", flaky)
-        self.house = House(folder, limits=Limits(records=40))
+        self.house = House(folder, limits=ReadLimits(records=40))
         self.closed: dict[tuple[int, int], list[object]] = {}
         self.bound: list[tuple[int, Offsets]] = []
 
@@ -308,7 +308,7 @@ class Rounds:
         if fault == "back":
             house.source.stands = Offsets({0: stands[0] // 2})
         if fault == "down":
-            house.source.error = SourceError("the upstream is down")
+            house.source.error = RowError("the upstream is down")
         try:
             house.tick(max(now(house), house.machine.promised) + dice.randrange(150))
         except (failpoints.FailpointError, TidemillError):
@@ -371,7 +371,7 @@ def test_a_column_may_be_called_as_a_hidden_one_is(tmp_path: Path, names: tuple[
     """INCLUDE OFFSET AS mz_key: the key must not become that column's."""
     desc = RelationDesc(tuple(Column(n, TEXT) for n in names), (Column(KEY_SLOT_COLUMN, BYTEA),))
     source = ScriptedSource()
-    source.outputs = (Output("rows", desc, (key, KEY_SLOT_COLUMN)),)
+    source.outputs = (OutputDefinition("rows", desc, (key, KEY_SLOT_COLUMN)),)
     house = House(tmp_path / "data", source)
     try:
         source.produce(p0=1)

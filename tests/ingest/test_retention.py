@@ -6,7 +6,7 @@ from __future__ import annotations
 import tempfile
 
 from support.shards import memory_folder
-from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.runner import LocalRunner
 from tidemill.ingest.service import SINCE_STEP_MS
 from tidemill.persist.environment import Environment
@@ -33,12 +33,12 @@ def test_five_seconds_of_history_stay_five_seconds() -> None:
         source = open_source(normalise("KEY VALUE", options, created))
         remap = environment.create_shard("remap", source.gauge.remap_desc, since=created)
         data = environment.create_shard("data", source.outputs[0].desc, since=created)
-        machine = Machine(
+        machine = SourceMachine(
             "u1",
             source,
             Remap(remap, source.gauge, source.start),
-            [Feed(0, data, created)],
-            Timing(created, TICK_MS),
+            [TableFeed(0, data, created)],
+            TickTiming(created, TICK_MS),
             home=environment,
             clock=environment.oracle,
         )

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from tidemill.catalog.items import Source, SourceTable
-from tidemill.catalog.ops import Drop
-from tidemill.catalog.source_ops import CreateSource, CreateSourceTable, SetSourceInterval
+from tidemill.catalog.ops import DropOp
+from tidemill.catalog.source_ops import CreateSourceOp, CreateSourceTable, SetSourceInterval
 from tidemill.catalog.store import Catalog
 from tidemill.ingest import service as service_module
-from tidemill.ingest.machine import Machine
+from tidemill.ingest.machine import SourceMachine
 from tidemill.ingest.runner import LocalRunner
 from tidemill.ingest.service import OPEN_THREADS, Ingestion
-from tidemill.ingest.status import State
-from tidemill.ingest.unit import Facts, Unit
+from tidemill.ingest.status import RunState
+from tidemill.ingest.unit import Unit, UnitFacts
 from tidemill.persist.environment import Environment
-from tidemill.sources.contract import Source as Upstream
+from tidemill.sources.contract import UpstreamSource as Upstream
 from tidemill.sources.definition import Definition, open_source
 from tidemill.sources.generators.definition import normalise
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
@@ -44,7 +44,7 @@ class Gate(LocalRunner):
         self.open.set()
         self.waits = threading.Event()
 
-    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[UnitFacts]:
         if not self.open.is_set():
             self.waits.set()
             assert self.open.wait(GATE_SECONDS)
@@ -70,7 +70,7 @@ class World:
         """A source of five outputs of which nobody wants any yet."""
         options = {"TICK INTERVAL": 10_000}
         definition = definition or normalise("AUCTION", options, self.environment.oracle.now())
-        op = CreateSource(
+        op = CreateSourceOp(
             schema=self.schema,
             name=name,
             type="load-generator",
@@ -170,8 +170,8 @@ def test_a_table_that_was_made_while_its_source_was_being_opened(
 ) -> None:
     opening, go_on = threading.Event(), threading.Event()
 
-    def slow(*args: Any, **kwargs: Any) -> Machine:
-        machine = Machine(*args, **kwargs)
+    def slow(*args: Any, **kwargs: Any) -> SourceMachine:
+        machine = SourceMachine(*args, **kwargs)
         opening.set()
         assert go_on.wait(WAIT_SECONDS)
         return machine
@@ -190,7 +190,7 @@ def test_a_table_that_was_dropped_and_made_anew_begins_anew(world: World) -> Non
     old = world.table(source, "bids", "old")
     world.check(old)
     world.gate.shut()
-    world.catalog.transact([Drop(old.id)])
+    world.catalog.transact([DropOp(old.id)])
     new = world.table(source, "bids", "new")
     world.gate.open.set()
     assert world.check(new) > 0
@@ -212,14 +212,14 @@ def test_a_source_that_waits_to_be_opened_is_told_from_one_that_is_being_opened(
         assert opening.acquire(timeout=WAIT_SECONDS)
     last = world.auction("last")
 
-    def state(source: Source) -> State:
+    def state(source: Source) -> RunState:
         return world.ingestion.report(source).status.state
 
-    assert {state(source) for source in first} == {State.STARTING}
-    assert state(last) is State.CREATED
+    assert {state(source) for source in first} == {RunState.STARTING}
+    assert state(last) is RunState.CREATED
     go_on.set()
     world.ticks(last)
-    assert state(last) is State.RUNNING
+    assert state(last) is RunState.RUNNING
 
 
 def test_sources_that_cannot_be_opened_keep_nobody_from_being_opened(world: World) -> None:
@@ -227,7 +227,7 @@ def test_sources_that_cannot_be_opened_keep_nobody_from_being_opened(world: Worl
     good = world.auction("good")
     world.ticks(good)
     for source in bad:
-        world.wait(lambda s=source: world.ingestion.report(s).status.state is State.STALLED)
+        world.wait(lambda s=source: world.ingestion.report(s).status.state is RunState.STALLED)
         assert world.ingestion.report(source).status.error == "the source's definition cannot be read"
 
 
@@ -279,7 +279,7 @@ def test_a_source_that_is_dropped_at_work(world: World) -> None:
     world.gate.shut()
     shard = world.ingestion.shard(table)
     version = shard.version
-    world.catalog.transact([Drop(source.id, cascade=True)])
+    world.catalog.transact([DropOp(source.id, cascade=True)])
     other = world.auction("other")
     world.gate.open.set()
     world.ticks(other)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.errors import TidemillError
-from tidemill.ingest.status import Report, State
+from tidemill.ingest.status import Report, RunState
 
 
 def test_what_is_found_is_told_anew() -> None:
@@ -12,9 +12,9 @@ def test_what_is_found_is_told_anew() -> None:
         TidemillError("no file", detail="It is short."),
     )
     report = Report()
-    report.become(State.STALLED, first)
+    report.become(RunState.STALLED, first)
     since = report.status.since
-    report.become(State.STALLED, second)
+    report.become(RunState.STALLED, second)
     assert (report.status.since, report.status.detail) == (since, "It is short.")
-    report.become(State.RUNNING)
+    report.become(RunState.RUNNING)
     assert (report.status.error, report.status.detail, report.status.hint) == (None, None, None)

@@ -11,7 +11,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from tidemill.catalog.ops import CreateTable
+from tidemill.catalog.ops import CreateTableOp
 from tidemill.catalog.store import Catalog
 from tidemill.engine.serve.ingest_metrics import IngestCollector
 from tidemill.errors import DuplicateObject, UndefinedObject, WrongObjectType
@@ -121,7 +121,7 @@ def test_compaction_lets_history_go_but_nothing_that_is_needed(world: World) -> 
 
 
 def test_tables_are_written_at_one_time_and_have_no_bindings(world: World) -> None:
-    state = world.catalog.transact([CreateTable(world.schema, n, PAIRS) for n in ("left", "right")])
+    state = world.catalog.transact([CreateTableOp(world.schema, n, PAIRS) for n in ("left", "right")])
     left, right = (next(t.id for t in state.tables() if t.name == n) for n in ("left", "right"))
     rows = pa.table({"k": [1, 2], "v": [3, 4], "mz_diff": pa.array([1, 1], pa.int64())})
     at = world.storage.insert({left: rows, right: rows})

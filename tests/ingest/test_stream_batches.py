@@ -23,11 +23,11 @@ from tidemill import failpoints
 from tidemill.cdcv2 import Message, Progress, Updates
 from tidemill.errors import InvalidValue
 from tidemill.ingest.recovery.batches import MicroBatches
-from tidemill.ingest.recovery.settle import settle
-from tidemill.ingest.recovery.values import Found
+from tidemill.ingest.recovery.values import FoundUpdates
+from tidemill.ingest.recovery.verdict import settle
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
-from tidemill.sources.contract import Stream
+from tidemill.sources.contract import StreamSpec
 
 
 def opened(folder: Path, kind: int = 0) -> MicroBatches:
@@ -187,8 +187,8 @@ def test_what_a_program_sends_wrong_is_told(tmp_path: Path) -> None:
 def test_half_a_batch_is_taken_back(tmp_path: Path) -> None:
     batches = opened(tmp_path)
     state, environment = batches._state, batches._environment  # pyright: ignore[reportPrivateUsage]
-    found = Found(counts={5: 1}, stated=[(("0", 0), Progress([0], [5]))])
-    settled = settle(state.recover(Stream()), found)
+    found = FoundUpdates(counts={5: 1}, stated=[(("0", 0), Progress([0], [5]))])
+    settled = settle(state.recover(StreamSpec()), found)
     assert settled.after == (5,)
     at, job = environment.oracle.write_ts(), environment.begin_job()
     rows = {

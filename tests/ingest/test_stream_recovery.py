@@ -20,7 +20,7 @@ from tidemill.cdcv2 import Message, Progress, Updates, sealed
 from tidemill.cdcv2.column_recovery import column_hash
 from tidemill.cdcv2.digest import content_of
 from tidemill.errors import LimitExceeded
-from tidemill.ingest.recovery import settle as settle_module
+from tidemill.ingest.recovery import verdict as settle_module
 from tidemill.ingest.recovery.stream import from_rows, to_rows
 from tidemill.time.bounds import MAX_UPPER
 from tidemill.types.arrow import storage_schema

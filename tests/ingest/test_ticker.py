@@ -14,15 +14,22 @@ import pytest
 from tidemill.errors import TidemillError
 from tidemill.ingest import keyed
 from tidemill.ingest import ticker as ticker_module
-from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.runner import JobFailed, LocalRunner
-from tidemill.ingest.slot import Slot
-from tidemill.ingest.status import State
+from tidemill.ingest.slot import SourceSlot
+from tidemill.ingest.status import RunState
 from tidemill.ingest.ticker import ALONE_LANE, SHARED_JOBS, SHARED_LANE, Ticker
-from tidemill.ingest.unit import Facts, Unit
+from tidemill.ingest.unit import Unit, UnitFacts
 from tidemill.persist.environment import Environment
 from tidemill.reclock.remap import Remap
-from tidemill.sources.contract import Batch, Limits, Piece, Reader, Source, SourceError
+from tidemill.sources.contract import (
+    ReadLimits,
+    RowError,
+    SourceBatch,
+    SourcePiece,
+    SourceReader,
+    UpstreamSource,
+)
 from tidemill.sources.definition import open_source
 from tidemill.sources.generators.definition import normalise
 from tidemill.sources.offsets import Offsets
@@ -50,7 +57,7 @@ class Recording(LocalRunner):
         """As on another machine: no state is at hand."""
         self._folder += "-other"
 
-    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[UnitFacts]:
         names = [u.source for u in units]
         self.jobs.append((lane, names))
         if self.poison in names:
@@ -69,22 +76,22 @@ class Recording(LocalRunner):
 
 
 class SleepyReader:
-    def __init__(self, inner: Reader, seconds: float) -> None:
+    def __init__(self, inner: SourceReader, seconds: float) -> None:
         self._inner, self._seconds = inner, seconds
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         time.sleep(self._seconds)
         return self._inner.read(piece)
 
 
-class Sleepy(Source):
+class Sleepy(UpstreamSource):
     """A counter whose upstream takes its time to answer, or to be read, or fails."""
 
     def __init__(
         self,
-        inner: Source,
+        inner: UpstreamSource,
         seconds: float = 0.0,
-        error: SourceError | None = None,
+        error: RowError | None = None,
         read_seconds: float = 0.0,
     ) -> None:
         self.inner = inner
@@ -103,14 +110,14 @@ class Sleepy(Source):
             raise self.error
         return self.inner.frontier(now)
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return SleepyReader(self.inner.reader(), self.read_seconds)
 
 
 class Scattered(Sleepy):
     """Its ranges cannot be cut: a bug of the source."""
 
-    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
         raise ZeroDivisionError("no ways")
 
 
@@ -121,7 +128,7 @@ class World:
         self.ticker = Ticker(self.environment.oracle, self.runner)
         self.ticker.start()
 
-    def counter(self, **options: int) -> Source:
+    def counter(self, **options: int) -> UpstreamSource:
         now = self.environment.oracle.now()
         named = {name.replace("_", " "): value for name, value in options.items()}
         return open_source(normalise("COUNTER", {"TICK INTERVAL": 1000, **named}, now))
@@ -129,35 +136,35 @@ class World:
     def add(
         self,
         name: str,
-        source: Source,
-        limits: Limits | None = None,
+        source: UpstreamSource,
+        limits: ReadLimits | None = None,
         *,
         alone: bool = False,
         interval: int = 100,
-    ) -> Slot:
+    ) -> SourceSlot:
         oracle = self.environment.oracle
         created = oracle.write_ts()
         oracle.complete(created)
         remap = self.environment.create_shard(f"{name}-remap", source.gauge.remap_desc, since=created)
         shard = self.environment.create_shard(name, source.outputs[0].desc, since=created)
-        machine = Machine(
+        machine = SourceMachine(
             name,
             source,
             Remap(remap, source.gauge, source.start),
-            [Feed(0, shard, created)],
-            Timing(created, interval),
+            [TableFeed(0, shard, created)],
+            TickTiming(created, interval),
             home=self.environment,
             clock=oracle,
             limits=limits,
         )
-        slot = Slot(name, name, machine, alone=alone)
+        slot = SourceSlot(name, name, machine, alone=alone)
         self.ticker.add(slot)
         return slot
 
     def wait(self, what: Callable[[], bool]) -> None:
         assert self.ticker.wait_for(what, time.monotonic() + WAIT_SECONDS)
 
-    def ticks(self, *slots: Slot, more: int = 3) -> None:
+    def ticks(self, *slots: SourceSlot, more: int = 3) -> None:
         """Until each has ticked so many times more."""
         wanted = {s.id: s.report.statistics.ticks + more for s in slots}
         self.wait(lambda: all(s.report.statistics.ticks >= wanted[s.id] for s in slots))
@@ -184,14 +191,14 @@ def test_what_is_small_shares_a_job_and_a_time(world: World) -> None:
         return first & second
 
     world.wait(lambda: len(shared_times()) >= 3)
-    assert a.report.status.state is State.RUNNING
+    assert a.report.status.state is RunState.RUNNING
     assert a.machine.readable > world.environment.oracle.now() - 60_000
 
 
 def test_a_source_that_fails_is_told_and_hurts_nobody(world: World) -> None:
     good = world.add("good", world.counter())
     bad = world.add("bad", world.counter(FAIL_AT=5))
-    world.wait(lambda: bad.report.status.state is State.STALLED)
+    world.wait(lambda: bad.report.status.state is RunState.STALLED)
     assert bad.report.status.error is not None
     began, failures = time.monotonic(), bad.failures
     world.ticks(good, more=5)
@@ -207,7 +214,7 @@ def test_a_bug_of_one_source_is_not_told_of_another(world: World) -> None:
     bad = world.add("bad", Scattered(world.counter()))
     world.ticks(good, more=8)
     assert good.report.statistics.jobs_failed == 0
-    world.wait(lambda: bad.report.status.state is State.STALLED)
+    world.wait(lambda: bad.report.status.state is RunState.STALLED)
     assert bad.report.status.error == "ZeroDivisionError: no ways"
 
 
@@ -237,23 +244,23 @@ def test_sources_of_odd_intervals_share_jobs_when_there_are_many(world: World) -
 
 
 def test_a_source_that_cannot_be_reached_recovers(world: World) -> None:
-    source = Sleepy(world.counter(), error=SourceError("the upstream is down"))
+    source = Sleepy(world.counter(), error=RowError("the upstream is down"))
     slot = world.add("down", source)
-    world.wait(lambda: slot.report.status.state is State.STALLED)
+    world.wait(lambda: slot.report.status.state is RunState.STALLED)
     assert slot.report.status.error == "the upstream is down"
     source.error = None
-    world.wait(lambda: slot.report.status.state is State.RUNNING)
+    world.wait(lambda: slot.report.status.state is RunState.RUNNING)
     world.ticks(slot, more=1)
 
 
 def test_an_upstream_that_goes_away_is_told_once_however_it_shows(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Away(SourceError):
+    class Away(RowError):
         transient = True
         sqlstate = "08001"
 
-    def fail(error: SourceError) -> None:
+    def fail(error: RowError) -> None:
         source.error = error
         world.wait(lambda: slot.report.status.error == error.primary)
 
@@ -261,7 +268,7 @@ def test_an_upstream_that_goes_away_is_told_once_however_it_shows(
     slot = world.add("a", source)
     fail(Away("it cannot be reached"))
     fail(Away("it has no leader"))
-    fail(SourceError("it is another one"))
+    fail(RowError("it is another one"))
     source.error = None
     world.ticks(slot, more=1)
     fail(Away("it cannot be reached"))
@@ -292,7 +299,7 @@ def test_a_unit_that_takes_too_long_goes_on_alone(world: World, monkeypatch: pyt
     slow = world.add("slow", Sleepy(world.counter(), read_seconds=0.1))
     world.ticks(slow, more=2)
     assert (ALONE_LANE, ["slow"]) in world.runner.jobs
-    assert slow.report.status.state is State.RUNNING
+    assert slow.report.status.state is RunState.RUNNING
     assert slow.report.statistics.jobs_failed == 0
     assert slow.report.slow is not None
 
@@ -313,7 +320,7 @@ def test_a_state_that_is_gone_is_filled_in_a_job_of_its_own(
     world.wait(lambda: slot.report.statistics.state_misses > before)
     world.ticks(slot)
     assert (ALONE_LANE, ["keyed"]) in world.runner.jobs
-    assert slot.report.status.state is State.RUNNING and slot.report.statistics.jobs_failed == 0
+    assert slot.report.status.state is RunState.RUNNING and slot.report.statistics.jobs_failed == 0
     # Then it shares again.
     world.runner.jobs.clear()
     world.wait(lambda: (SHARED_LANE, ["keyed"]) in world.runner.jobs)
@@ -380,7 +387,7 @@ def test_a_round_goes_on_without_those_that_do_not_answer(tmp_path: Path) -> Non
 
 def test_a_flood_goes_alone_and_arrives_whole(world: World) -> None:
     calm = world.add("calm", world.counter())
-    flood = world.add("flood", world.counter(TICK_INTERVAL=1, UP_TO=300_000), Limits(records=60_000))
+    flood = world.add("flood", world.counter(TICK_INTERVAL=1, UP_TO=300_000), ReadLimits(records=60_000))
     world.wait(lambda: flood.machine.ingested == Offsets.at(300_000))
     world.ticks(calm, more=2)
     assert (ALONE_LANE, ["flood"]) in world.runner.jobs
@@ -395,26 +402,26 @@ def test_a_job_that_fails_as_a_whole_is_tried_one_by_one(
     world: World, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blamed: list[str] = []
-    failed = Slot.failed
+    failed = SourceSlot.failed
 
-    def note(slot: Slot, error: TidemillError) -> None:
+    def note(slot: SourceSlot, error: TidemillError) -> None:
         blamed.append(slot.id)
         failed(slot, error)
 
-    monkeypatch.setattr(Slot, "failed", note)
+    monkeypatch.setattr(SourceSlot, "failed", note)
     world.runner.poison, world.runner.error = "bad", error
     world.runner.ready = False
     good, bad = world.add("good", world.counter()), world.add("bad", world.counter())
     time.sleep(0.2)
     # Both are due at once, and share their first job.
     world.runner.ready = True
-    world.wait(lambda: bad.report.status.state is State.STALLED)
+    world.wait(lambda: bad.report.status.state is RunState.STALLED)
     world.ticks(good, more=4)
-    assert good.report.status.state is State.RUNNING
+    assert good.report.status.state is RunState.RUNNING
     assert set(blamed) == {"bad"}
     world.runner.poison = None
     world.ticks(bad, more=2)
-    assert bad.report.status.state is State.RUNNING
+    assert bad.report.status.state is RunState.RUNNING
 
 
 def test_a_removed_source_stops(world: World) -> None:
@@ -433,7 +440,7 @@ def test_nothing_runs_without_a_runner(tmp_path: Path) -> None:
     slot = world.add("a", world.counter())
     time.sleep(0.5)
     assert slot.report.statistics.ticks == 0
-    assert slot.report.status.state is State.STARTING
+    assert slot.report.status.state is RunState.STARTING
     world.runner.ready = True
     world.ticks(slot)
     world.close()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.envelope.keys import Shape
+from tidemill.envelope.keys import KeyShape
 from tidemill.envelope.unavailable import UNKNOWN_TEXT
 from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
 from tidemill.ingest.history import CollectionHistory
@@ -33,8 +33,8 @@ ORDERED = RelationDesc(
     COLUMNS, (Column("mz_key", BYTEA), Column("mz_order1", INT8), Column("mz_order2", INT8))
 )
 SHAPES = {
-    False: Shape.of(PLAIN, ["k", "mz_key"]),
-    True: Shape.of(ORDERED, ["k", "mz_key"], ["mz_order1", "mz_order2"]),
+    False: KeyShape.of(PLAIN, ["k", "mz_key"]),
+    True: KeyShape.of(ORDERED, ["k", "mz_key"], ["mz_order1", "mz_order2"]),
 }
 
 

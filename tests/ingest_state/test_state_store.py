@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from upsert_world import SHAPE, World, applied, random_records, table_of
 
 from tidemill import failpoints
-from tidemill.envelope.keys import Shape, key_hash
+from tidemill.envelope.keys import KeyShape, key_hash
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state import StateStore, bucket, merge, shared, sweep
 from tidemill.ingest.state.merge import MERGE_SHARE, plan
@@ -330,7 +330,7 @@ def test_a_lookup_of_many_keys_holds_one_batch_at_a_time_and_leaves_nothing(tmp_
     assert run is not None and run.facts is not None
     path = tmp_path / run.facts.name
     run.rest()
-    shape = Shape(pa.schema([("k", pa.int64())]), (0,))
+    shape = KeyShape(pa.schema([("k", pa.int64())]), (0,))
     keys = np.arange(0, count, 3)
     seen: list[int] = []
     most = 0

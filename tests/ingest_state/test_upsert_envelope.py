@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from upsert_world import applied
 
-from tidemill.envelope.keys import Shape, key_hash, rows_equal
-from tidemill.envelope.upsert import Found, upsert
+from tidemill.envelope.keys import KeyShape, key_hash, rows_equal
+from tidemill.envelope.upsert import FoundRows, upsert
 from tidemill.errors import Internal
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state import StateStore
@@ -22,7 +22,7 @@ from tidemill.types.model import INT8, TEXT, Column, RelationDesc, SqlType
 from tidemill.types.wire import decode_text
 
 DESC = RelationDesc((Column("v", TEXT), Column("k", INT8)))
-SHAPE = Shape.of(DESC, ["k"])
+SHAPE = KeyShape.of(DESC, ["k"])
 
 
 class Rows:
@@ -31,7 +31,7 @@ class Rows:
     def __init__(self, *rows: tuple[str | None, int | None]) -> None:
         self.rows = rows
 
-    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Found:
+    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> FoundRows:
         assert (np.diff(hashes.astype(np.float64)) >= 0).all()
         keys = rows.column(1).to_pylist()
         found = [row for row in reversed(self.rows) if row[1] in keys]
@@ -40,7 +40,7 @@ class Rows:
             pa.array([k for _, k in found], pa.int64()),
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=SHAPE.schema)
-        return Found(batch, np.array([keys.index(row[1]) for row in found], dtype=np.int64))
+        return FoundRows(batch, np.array([keys.index(row[1]) for row in found], dtype=np.int64))
 
 
 def run(
@@ -98,12 +98,12 @@ def test_no_records_change_nothing() -> None:
 
 def test_hidden_columns_stand_behind_time_and_diff_and_may_be_keys() -> None:
     desc = RelationDesc(DESC.columns, (Column("mz_key", model.BYTEA),))
-    shape = Shape.of(desc, ["k", "mz_key"])
+    shape = KeyShape.of(desc, ["k", "mz_key"])
     assert shape.update_schema.names == ["v", "k", "mz_timestamp", "mz_diff", "mz_error", "mz_key"]
     assert shape.update_schema.names == shard_schema(desc).names
     assert shape.fingerprint != SHAPE.fingerprint
     with pytest.raises(Internal):
-        Shape.of(DESC, ["mz_key"])
+        KeyShape.of(DESC, ["mz_key"])
 
 
 # Texts of values; those in one tuple are the same key, others are not.
@@ -170,7 +170,7 @@ def test_keys_of_every_type(
     column = decode_text(pa.array([text for _, text in spelt] + [None], pa.string()), t)
     group = [g for g, _ in spelt] + [len(groups)]
     desc = RelationDesc((Column("k", t), Column("part", TEXT), Column("v", INT8)))
-    shape = Shape.of(desc, ["k", "part"])
+    shape = KeyShape.of(desc, ["k", "part"])
     if crowded:
         monkeypatch.setattr("tidemill.envelope.keys.fold", _one_hash)
     rows: dict[tuple[int, str], int] = {}

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.envelope.keys import Shape
+from tidemill.envelope.keys import KeyShape
 from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
-from tidemill.ingest.state import BucketState, Prepared, StateStore, prepare
+from tidemill.ingest.state import BucketState, PreparedFill, StateStore, prepare
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
 
 DESC = RelationDesc((Column("k", INT8), Column("v", TEXT), Column("n", INT8)))
-SHAPE = Shape.of(DESC, ["k"])
+SHAPE = KeyShape.of(DESC, ["k"])
 
 # A record: the key, and its value or None for a tombstone.
 Record = tuple[Any, str | None]
@@ -83,7 +83,7 @@ class World:
         self.since = max(self.since, min(since, self.upper - 1))
         self.history = [(max(time, self.since), table) for time, table in self.history]
 
-    def prepare(self, store: StateStore, shape: Shape = SHAPE) -> Prepared:
+    def prepare(self, store: StateStore, shape: KeyShape = SHAPE) -> PreparedFill:
         return prepare(store, "s", shape, range(BUCKETS), self.upper, self)
 
     def expected(self, records: Iterable[Record]) -> tuple[dict[Any, str], Counter[tuple[Any, str, int]]]:

@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from support.kafka import REQUEST_SECONDS, Kafka, Record, send
-from tidemill.sources.contract import MAX_BATCH_ROWS, SourceError
+from tidemill.sources.contract import MAX_BATCH_ROWS, RowError
 from tidemill.sources.kafka import consume
 from tidemill.sources.kafka.client import Unreachable
-from tidemill.sources.kafka.consume import Lot, Range, Wanted, read_range, settings_of
-from tidemill.sources.kafka.messages import Messages
+from tidemill.sources.kafka.consume import Range, RecordBatchBuffer, Wanted, read_range, settings_of
+from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.sources.kafka.native import NativeError
 
 
@@ -28,10 +28,10 @@ def settings(kafka: Kafka) -> dict[str, str | int]:
 
 def lots(
     settings: dict[str, str | int], topic: str, lower: int, upper: int, partition: int = 0, **wanted: bool
-) -> Generator[Lot]:
+) -> Generator[RecordBatchBuffer]:
     """Without those that only say that the broker is still waited for."""
     of = Range(topic, partition, lower, upper)
-    with closing(cast("Generator[Lot]", read_range(settings, of, Wanted(**wanted)))) as reading:
+    with closing(cast("Generator[RecordBatchBuffer]", read_range(settings, of, Wanted(**wanted)))) as reading:
         yield from (lot for lot in reading if lot.messages is not None)
 
 
@@ -90,7 +90,7 @@ def test_timestamps_and_headers_where_asked(kafka: Kafka, settings: dict[str, st
     assert lot.bytes == 4
 
 
-def messages(lot: Lot) -> Messages:
+def messages(lot: RecordBatchBuffer) -> TopicMessages:
     assert lot.messages is not None
     return lot.messages
 
@@ -225,7 +225,7 @@ def test_what_retention_removed_is_an_error_that_says_so(
     topic = kafka.create_topic()
     kafka.produce(topic, numbered(20))
     kafka.delete_records(topic, {0: 5})
-    with pytest.raises(SourceError) as e:
+    with pytest.raises(RowError) as e:
         read(settings, topic, 3, 20)
     assert e.value.detail == (
         "Those from 3 up to 20 were there when they were bound. It has those from 5 up to 20."
@@ -245,7 +245,7 @@ def test_a_broker_that_denies_what_it_has_is_asked_again(
     topic = kafka.create_topic()
     kafka.produce(topic, numbered(10))
 
-    def denied(*_: object) -> Iterator[Lot]:
+    def denied(*_: object) -> Iterator[RecordBatchBuffer]:
         raise NativeError(KafkaError.OFFSET_OUT_OF_RANGE)
 
     with monkeypatch.context() as patch:
@@ -259,7 +259,7 @@ def test_a_broker_that_denies_what_it_has_is_asked_again(
     assert len(read(settings, topic, 5, 10)) == 5
 
 
-def whole(reading: Iterator[Lot]) -> list[Lot]:
+def whole(reading: Iterator[RecordBatchBuffer]) -> list[RecordBatchBuffer]:
     return [lot for lot in reading if lot.messages is not None]
 
 
@@ -287,7 +287,7 @@ def test_a_topic_that_is_gone_is_told(kafka: Kafka, settings: dict[str, str | in
     kafka.produce(topic, numbered(10))
     assert len(read(settings, topic, 0, 10)) == 10
     kafka.delete_topic(topic)
-    with pytest.raises(SourceError) as e:
+    with pytest.raises(RowError) as e:
         read(settings, topic, 0, 10)
     assert e.value.primary == f'partition 0 of topic "{topic}" is not there'
 

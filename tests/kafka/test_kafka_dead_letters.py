@@ -20,7 +20,7 @@ from tidemill.decode.resolve import avro_inline, csv_format, protobuf_inline, re
 from tidemill.sources.kafka import dead_letters as dead_letters_module
 from tidemill.sources.kafka.columns import headers_column
 from tidemill.sources.kafka.dead_letters import ASIDE, DESC, twin
-from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.sources.kafka.messages import RecordRows, TopicMessages
 from tidemill.sources.kafka.outputs import Opened, open_outputs, output_of
 from tidemill.types.arrow import ERROR_COLUMN, storage_schema
 
@@ -40,8 +40,8 @@ FORMATS: dict[str, tuple[Mapping[str, Any], bytes, bytes]] = {
 }
 
 
-def messages(records: Sequence[tuple[bytes | None, bytes | None]], *, first: int = 100) -> Messages:
-    return Messages(
+def messages(records: Sequence[tuple[bytes | None, bytes | None]], *, first: int = 100) -> TopicMessages:
+    return TopicMessages(
         7,
         pa.array([r[0] for r in records], pa.binary()),
         pa.array([r[1] for r in records], pa.binary()),
@@ -52,12 +52,12 @@ def messages(records: Sequence[tuple[bytes | None, bytes | None]], *, first: int
     )
 
 
-def both(of: dict[str, Any], said: Messages) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def both(of: dict[str, Any], said: TopicMessages) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows and the dead letters that the output makes of the messages."""
     aside = {**of, ASIDE: True}
     output, letters = open_outputs("orders", [aside, twin(aside, "letters")])
     assert isinstance(output, Opened) and isinstance(letters, Opened) and output.rows is letters.rows
-    made: dict[Rows, pa.RecordBatch] = {}
+    made: dict[RecordRows, pa.RecordBatch] = {}
     found = [output.make(said, made), letters.make(said, made)]
     for batch in found:
         batch.validate(full=True)

@@ -27,7 +27,7 @@ from tidemill.decode.debezium.narrow_schema import narrowed
 from tidemill.decode.debezium.placeholders import PLACEHOLDER, filled
 from tidemill.decode.json import JsonDecoder
 from tidemill.sources.kafka.envelopes import plan
-from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.sources.kafka.messages import RecordRows, TopicMessages
 from tidemill.types.json import canonical_json
 
 DATA = Path(__file__).parent / "data"
@@ -63,16 +63,16 @@ def told(part: Any) -> bytes | None:
     return None if part is None else json.dumps(part, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def messages(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Messages:
+def messages(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> TopicMessages:
     offsets = np.arange(len(keys))
-    return Messages(0, pa.array(keys, pa.binary()), pa.array(values, pa.binary()), offsets)
+    return TopicMessages(0, pa.array(keys, pa.binary()), pa.array(values, pa.binary()), offsets)
 
 
 def json_rows(records: Sequence[tuple[Any, Any]]) -> pa.RecordBatch:
     layout = plan(
         spec("debezium upsert", key="json", value="json"), JsonDecoder().columns, JsonDecoder().columns
     )
-    maker = Rows(layout, JsonDecoder(), JsonDecoder(), json_value=True)
+    maker = RecordRows(layout, JsonDecoder(), JsonDecoder(), json_value=True)
     batch = maker.make(messages([k for k, _ in records], [v for _, v in records]))
     batch.validate(full=True)
     return batch
@@ -188,7 +188,7 @@ def test_captures_in_avro(narrow: bool) -> None:
         values: Decoder = AvroDecoder(str(value["schema"]), framed=True, writers=Writers())
         layout = plan(spec("debezium upsert", key=value, value=value), keys.columns, values.columns)
         raw = [tuple(_raw(r.get(f"{part}_b64")) for part in ("key", "value")) for r in records]
-        batch = Rows(layout, keys, values, json_value=False).make(
+        batch = RecordRows(layout, keys, values, json_value=False).make(
             messages([k for k, _ in raw], [v for _, v in raw])
         )
         batch.validate(full=True)
@@ -238,7 +238,7 @@ def avro_rows(records: Sequence[tuple[bytes | None, bytes | None]]) -> pa.Record
     values = AvroDecoder(json.dumps(CHANGE), framed=False)
     form = {"format": "avro", "schema": json.dumps(CHANGE)}
     layout = plan(spec("debezium upsert", key=form, value=form), keys.columns, values.columns)
-    maker = Rows(layout, keys, values, json_value=False)
+    maker = RecordRows(layout, keys, values, json_value=False)
     batch = maker.make(messages([k for k, _ in records], [v for _, v in records]))
     batch.validate(full=True)
     return batch

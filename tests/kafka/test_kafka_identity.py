@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tidemill.sources.contract import SourceError
+from tidemill.sources.contract import RowError
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka import source as source_module
-from tidemill.sources.kafka.metadata import Identity, NoTopic
+from tidemill.sources.kafka.metadata import NoTopic, TopicIdentity
 from tidemill.sources.offsets import Offsets
 
 NOW = 1_700_000_000_000
@@ -26,11 +26,11 @@ class Brokers:
 
     def stand(
         self, topic: str, partitions: Collection[int], seconds: float
-    ) -> tuple[Identity, dict[int, int]]:
+    ) -> tuple[TopicIdentity, dict[int, int]]:
         if self.ends is None:
             raise NoTopic(f'there is no topic "{topic}"')
         asked = {p: self.ends[p] for p in partitions if p in self.ends}
-        return Identity(self.topic_id, tuple(self.ends)), asked
+        return TopicIdentity(self.topic_id, tuple(self.ends)), asked
 
     def ends_of(self, topic: str, partitions: Collection[int], seconds: float) -> dict[int, int]:
         assert self.ends is not None
@@ -67,7 +67,7 @@ def definition(**more: Any) -> dict[str, Any]:
 
 
 def told(source: Any) -> str:
-    with pytest.raises(SourceError) as e:
+    with pytest.raises(RowError) as e:
         source.frontier(NOW)
     return e.value.primary
 

@@ -10,7 +10,7 @@ import pytest
 
 from kafka.kafka_decoders import spec
 from tidemill.errors import TidemillError
-from tidemill.sources.contract import Output
+from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.kafka.envelopes import ENVELOPES, plan
 from tidemill.sources.kafka.layout import HEADERS, INLINE_ERROR, order_of
 from tidemill.types.model import (
@@ -33,7 +33,7 @@ FIELDS = (Column("id", INT8, nullable=False), Column("name", TEXT))
 AVRO = {"format": "avro", "schema": json.dumps({"type": "record", "name": "r", "fields": []})}
 
 
-def columns(output: Output) -> list[tuple[str, SqlType]]:
+def columns(output: OutputDefinition) -> list[tuple[str, SqlType]]:
     return [(c.name, c.type) for c in output.desc.columns]
 
 

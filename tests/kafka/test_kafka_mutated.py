@@ -17,7 +17,7 @@ from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoder
 from tidemill.decode.json import JsonDecoder
 from tidemill.sources.kafka.envelopes import plan
-from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.sources.kafka.messages import RecordRows, TopicMessages
 
 Record = tuple[bytes | None, bytes | None]
 
@@ -29,7 +29,7 @@ class AnyWriters(Writers):
         return super().schema_text(schema_id if 1 <= schema_id <= 4 else 1)
 
 
-def avro() -> tuple[Rows, list[Record]]:
+def avro() -> tuple[RecordRows, list[Record]]:
     records = captured("pga_avro_raw")["pga.public.customers"]
     form = {"format": "avro", "schema": latest(records, "value")}
     keys: Decoder = AvroDecoder(latest(records, "key"), framed=True, writers=AnyWriters())
@@ -41,25 +41,25 @@ def avro() -> tuple[Rows, list[Record]]:
         )
         for r in records
     ]
-    return Rows(layout, keys, values, json_value=False), [(k, v) for k, v in raw]
+    return RecordRows(layout, keys, values, json_value=False), [(k, v) for k, v in raw]
 
 
-def as_json() -> tuple[Rows, list[Record]]:
+def as_json() -> tuple[RecordRows, list[Record]]:
     decoder = JsonDecoder()
     layout = plan(spec("debezium upsert", key="json", value="json"), decoder.columns, decoder.columns)
     records = captured("pgs_schemas_enabled")["pgs.public.customers"]
-    return Rows(layout, decoder, decoder, json_value=True), [
+    return RecordRows(layout, decoder, decoder, json_value=True), [
         (told(r["key"]), told(r["value"])) for r in records
     ]
 
 
-def upsert() -> tuple[Rows, list[Record]]:
+def upsert() -> tuple[RecordRows, list[Record]]:
     decoder = JsonDecoder()
     layout = plan(spec("upsert", key="json", value="json"), decoder.columns, decoder.columns)
     records = [
         (json.dumps({"id": n}).encode(), json.dumps({"id": n, "x": "é" * n}).encode()) for n in range(9)
     ]
-    return Rows(layout, decoder, decoder, json_value=False), [(k, v) for k, v in records]
+    return RecordRows(layout, decoder, decoder, json_value=False), [(k, v) for k, v in records]
 
 
 def damaged(draw: random.Random, message: bytes | None) -> bytes | None:
@@ -78,12 +78,14 @@ def damaged(draw: random.Random, message: bytes | None) -> bytes | None:
     return draw.randbytes(draw.randint(0, 64))
 
 
-def messages(records: list[Record]) -> Messages:
+def messages(records: list[Record]) -> TopicMessages:
     keys, values = ([r[n] for r in records] for n in (0, 1))
-    return Messages(0, pa.array(keys, pa.binary()), pa.array(values, pa.binary()), np.arange(len(records)))
+    return TopicMessages(
+        0, pa.array(keys, pa.binary()), pa.array(values, pa.binary()), np.arange(len(records))
+    )
 
 
-def check(make: Callable[[], tuple[Rows, list[Record]]], count: int, seed: int) -> None:
+def check(make: Callable[[], tuple[RecordRows, list[Record]]], count: int, seed: int) -> None:
     maker, sound = make()
     draw = random.Random(seed)
     records: list[Record] = []
@@ -124,13 +126,15 @@ FORMS = [avro, as_json, upsert]
 
 
 @pytest.mark.parametrize("make", FORMS)
-def test_damaged_records_hurt_only_themselves(make: Callable[[], tuple[Rows, list[Record]]]) -> None:
+def test_damaged_records_hurt_only_themselves(make: Callable[[], tuple[RecordRows, list[Record]]]) -> None:
     check(make, 2000, 4711)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("make", FORMS)
-def test_many_damaged_records_hurt_only_themselves(make: Callable[[], tuple[Rows, list[Record]]]) -> None:
+def test_many_damaged_records_hurt_only_themselves(
+    make: Callable[[], tuple[RecordRows, list[Record]]],
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     check(make, 100_000, seed)

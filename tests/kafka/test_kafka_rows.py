@@ -18,7 +18,7 @@ from kafka.kafka_decoders import BAD, Numbers, OneColumn, spec
 from tidemill.decode.contract import Decoder, with_original
 from tidemill.sources.kafka.columns import headers_column
 from tidemill.sources.kafka.envelopes import plan
-from tidemill.sources.kafka.messages import MAX_TIMESTAMP_MS, Messages, Rows
+from tidemill.sources.kafka.messages import MAX_TIMESTAMP_MS, RecordRows, TopicMessages
 from tidemill.types.arrow import error_parts
 
 # As clients match them.
@@ -32,9 +32,9 @@ GARBAGE = 'it is garbage (original text: garbage, original bytes: "6761726261676
 Said = tuple[Any, ...]
 
 
-def messages(records: Sequence[Said], *, first: int = 100) -> Messages:
+def messages(records: Sequence[Said], *, first: int = 100) -> TopicMessages:
     headers: list[list[tuple[str, bytes | None]]] = [r[2] if len(r) > 2 else [] for r in records]
-    return Messages(
+    return TopicMessages(
         7,
         pa.array([r[0] for r in records], pa.binary()),
         pa.array([r[1] for r in records], pa.binary()),
@@ -50,7 +50,7 @@ def rows(
     key = key or OneColumn()
     value = value or OneColumn()
     layout = plan(of, key.columns, value.columns)
-    batch = Rows(layout, key, value, json_value=False).make(messages(records))
+    batch = RecordRows(layout, key, value, json_value=False).make(messages(records))
     batch.validate(full=True)
     return batch.to_pylist()
 
@@ -118,7 +118,7 @@ def test_errors_tell_their_record_and_are_legible(envelope: str) -> None:
     said = messages([(b"k", b"v"), (None, None), (b"k\n\x1b[1m", BAD)])
     key, value = OneColumn(), OneColumn()
     layout = plan(spec(envelope), key.columns, value.columns)
-    batch = Rows(layout, key, value, json_value=False).make(replace(said, topic="of\ttools"))
+    batch = RecordRows(layout, key, value, json_value=False).make(replace(said, topic="of\ttools"))
     *_, error = batch.column("mz_error").to_pylist()
     primary, detail = error_parts(error)
     assert detail == 'Topic "of\\ttools", partition 7, offset 102.'
@@ -213,7 +213,7 @@ def test_a_timestamp_that_is_none_is_an_error_of_its_key() -> None:
     layout = plan(of, OneColumn().columns, OneColumn().columns)
     stamps = np.array([2**63 - 1, MAX_TIMESTAMP_MS, -1, MAX_TIMESTAMP_MS + 1])
     said = replace(messages([(b"k%d" % n, b"v") for n in range(4)]), timestamps=stamps)
-    batch = Rows(layout, OneColumn(), OneColumn(), json_value=False).make(said)
+    batch = RecordRows(layout, OneColumn(), OneColumn(), json_value=False).make(said)
     texts = [None if e is None else e.partition(",")[0] for e in batch.column("mz_error").to_pylist()]
     wrong = "Envelope error: Upsert: Value error: timestamp out of range: "
     assert texts == [f"{wrong}{2**63 - 1}", None, None, f"{wrong}{MAX_TIMESTAMP_MS + 1}"]
@@ -259,6 +259,6 @@ def test_no_rows_have_the_columns_of_rows() -> None:
     for envelope in ("none", "upsert"):
         of = spec(envelope, include=[{"what": "timestamp", "as": None}, {"what": "headers", "as": None}])
         layout = plan(of, OneColumn().columns, OneColumn().columns)
-        maker = Rows(layout, OneColumn(), OneColumn(), json_value=False)
+        maker = RecordRows(layout, OneColumn(), OneColumn(), json_value=False)
         assert maker.none().schema == maker.make(messages([(b"k", b"v")])).schema
         assert maker.none().num_rows == 0

@@ -12,7 +12,7 @@ from kafka.kafka_decoders import spec
 from kafka.kafka_world import NOW, definition
 from support.kafka import REQUEST_SECONDS, Kafka
 from tidemill.dev.broker import PASSWORD, PLAIN_PASSWORD, PLAIN_USER, USER, Secure
-from tidemill.sources.contract import Piece, SourceError
+from tidemill.sources.contract import RowError, SourcePiece
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka import consume
 from tidemill.sources.kafka.client import Unreachable, configuration
@@ -60,7 +60,7 @@ def test_every_way_in_reads(kafka: Kafka, secure: Secure, way: str) -> None:
     assert describe_topic(reached, topic).partitions == {0: (0, 1)}
     source = open_source({**definition(kafka, topic, [spec()]), "connection": reached})
     assert source.frontier(NOW).as_dict() == {0: 1}
-    rows = [row for batch in source.reader().read(Piece(0, 0, 1)) for row in batch.rows.to_pylist()]
+    rows = [row for batch in source.reader().read(SourcePiece(0, 0, 1)) for row in batch.rows.to_pylist()]
     assert rows == [{"text": "v"}]
 
 
@@ -102,7 +102,7 @@ def test_who_is_not_let_in_is_told_why(
     kafka.produce(topic, [(b"k", b"v")])
     source = open_source({**definition(kafka, topic, [spec()]), "connection": reached})
     with pytest.raises(Unreachable) as e:
-        list(source.reader().read(Piece(0, 0, 1)))
+        list(source.reader().read(SourcePiece(0, 0, 1)))
     assert e.value.primary.startswith(text), str(e.value)
     assert "wrong-secret" not in repr(source.reader())
 
@@ -130,11 +130,11 @@ def unreachable(broker: str, reason: str) -> Unreachable:
     [{"ssl_ca": "no certificate"}, {"security_protocol": "CARRIER_PIGEON"}, {"sasl_mechanism": "GUESSING"}],
 )
 def test_options_that_librdkafka_refuses(secure: Secure, change: dict[str, Any]) -> None:
-    with pytest.raises(SourceError, match="the connection to Kafka cannot be made"):
+    with pytest.raises(RowError, match="the connection to Kafka cannot be made"):
         Admin({**ways_in(secure)["sasl over tls"], **change})
 
 
 def test_only_known_options_become_properties() -> None:
-    with pytest.raises(SourceError, match="definition cannot be read"):
+    with pytest.raises(RowError, match="definition cannot be read"):
         configuration({"brokers": ["h:1"], "ssl.ca.location": "/etc/passwd"})
     assert configuration({"brokers": ["a:1", "b:2"], "sasl_username": None})["bootstrap.servers"] == "a:1,b:2"

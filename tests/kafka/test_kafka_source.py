@@ -13,11 +13,11 @@ from kafka.kafka_world import NOW, connection, definition, opened
 from sources.conformance import CHECKS, Subject
 from support.kafka import REQUEST_SECONDS, Kafka, Record, send
 from tidemill.errors import UndefinedObject
-from tidemill.sources.contract import Batch, Piece, Source, SourceError
+from tidemill.sources.contract import RowError, SourceBatch, SourcePiece, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka import source as source_module
 from tidemill.sources.kafka.client import Unreachable
-from tidemill.sources.kafka.metadata import Admin, Identity, describe_topic, offsets_for_time
+from tidemill.sources.kafka.metadata import Admin, TopicIdentity, describe_topic, offsets_for_time
 from tidemill.sources.kafka.reader import KafkaReader
 from tidemill.sources.offsets import Offsets
 
@@ -71,19 +71,19 @@ def reaches(source: Any, wanted: dict[int, int]) -> None:
         time.sleep(0.02)
 
 
-def told(source: Source) -> SourceError:
+def told(source: UpstreamSource) -> RowError:
     """What is wrong for good with the topic: brokers let go of one a moment after they told so."""
     deadline = time.monotonic() + REQUEST_SECONDS
     while True:
         try:
             source.frontier(NOW)
-        except SourceError as e:
+        except RowError as e:
             if not e.transient:
                 return e
         assert time.monotonic() < deadline, "nothing is wrong"
 
 
-def batches(source: Source, piece: Piece) -> list[Batch]:
+def batches(source: UpstreamSource, piece: SourcePiece) -> list[SourceBatch]:
     """Without those that only say that the broker is still waited for."""
     return [batch for batch in source.reader().read(piece) if batch.rows.num_rows]
 
@@ -112,7 +112,7 @@ def test_reading_begins_where_the_definition_says(kafka: Kafka) -> None:
     # It waits until the second partition has come to where it is to begin.
     reaches(source, {0: 5, 1: 50})
     pieces = source.split(source.start, source.frontier(NOW), 1)
-    assert pieces == [Piece(0, 3, 5)]
+    assert pieces == [SourcePiece(0, 3, 5)]
     (batch,) = batches(source, pieces[0])
     assert batch.rows.to_pylist() == [{"text": "6"}, {"text": "8"}]
     assert batch.records == 2 and batch.bytes == 4
@@ -140,11 +140,11 @@ def test_partitions_whose_beginning_was_never_asked_for_are_read_from_what_they_
     source = open_source(of)
     reaches(source, {0: 20, 1: 20})
     pieces = source.split(source.start, Offsets({0: 20, 1: 20}), 4)
-    assert [p for p in pieces if p.partition == 0] == [Piece(0, 0, 20)] and len(pieces) == 4
+    assert [p for p in pieces if p.partition == 0] == [SourcePiece(0, 0, 20)] and len(pieces) == 4
     (batch,) = batches(source, pieces[0])
     assert batch.rows.column("text").to_pylist() == [str(n) for n in range(10, 40, 2)]
     # Of the other one it was said.
-    with pytest.raises(SourceError, match="does not have the records"):
+    with pytest.raises(RowError, match="does not have the records"):
         list(source.reader().read(pieces[1]))
 
 
@@ -204,7 +204,7 @@ def test_a_partition_that_shrinks_is_told(kafka: Kafka, monkeypatch: pytest.Monk
     # A topic that was made anew is told by its id, where it has one.
     stand = Admin.stand
 
-    def without_id(*asked: Any) -> tuple[Identity, dict[int, int]]:
+    def without_id(*asked: Any) -> tuple[TopicIdentity, dict[int, int]]:
         found, ends = stand(*asked)
         return replace(found, topic_id=None), ends
 
@@ -251,10 +251,10 @@ def test_several_relations_come_from_one_reading(kafka: Kafka) -> None:
     kafka.produce(topic, [(b"k", b"v"), (b"k", None), (None, None)])
     source = opened(kafka, topic, spec(name="a"), spec("upsert", name="b"))
     assert [o.name for o in source.outputs] == ["a", "b"]
-    found = batches(source, Piece(0, 0, 3))
+    found = batches(source, SourcePiece(0, 0, 3))
     assert [(b.output, b.rows.num_rows, b.records, b.bytes) for b in found] == [(0, 2, 3, 3), (1, 3, 0, 0)]
     none = open_source({**definition(kafka, topic), "outputs": []})
-    assert none.outputs == () and list(none.reader().read(Piece(0, 0, 3))) == []
+    assert none.outputs == () and list(none.reader().read(SourcePiece(0, 0, 3))) == []
 
 
 def test_pieces_divide_evenly(kafka: Kafka) -> None:
@@ -263,7 +263,7 @@ def test_pieces_divide_evenly(kafka: Kafka) -> None:
     assert [p.records for p in source.split(Offsets(), upper, 2)] == [300, 300, 600, 600]
     assert [p.records for p in source.split(Offsets(), upper, 1)] == [600, 600, 600]
     assert [p.records for p in source.split(Offsets(), Offsets({0: 1000, 1: 10}), 4)] == [333, 333, 334, 10]
-    assert source.split(Offsets(), Offsets({0: 2}), 8) == [Piece(0, 0, 1), Piece(0, 1, 2)]
+    assert source.split(Offsets(), Offsets({0: 2}), 8) == [SourcePiece(0, 0, 1), SourcePiece(0, 1, 2)]
 
 
 # -- what CREATE asks
@@ -326,5 +326,5 @@ def test_definitions_that_cannot_be_read_stall_the_source(change: dict[str, Any]
         "outputs": [],
     }
     open_source(of)
-    with pytest.raises(SourceError, match="definition cannot be read"):
+    with pytest.raises(RowError, match="definition cannot be read"):
         open_source({**of, **change})

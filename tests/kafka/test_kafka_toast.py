@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from kafka.test_kafka_debezium import json_rows
 from tidemill.decode.debezium.placeholders import PLACEHOLDER
-from tidemill.envelope.keys import Shape
-from tidemill.envelope.upsert import Found, upsert
+from tidemill.envelope.keys import KeyShape
+from tidemill.envelope.upsert import FoundRows, upsert
 from tidemill.ingest.exchange import partition_by_key
 from tidemill.types.model import BYTEA, JSONB, Column, RelationDesc
 
 DESC = RelationDesc((Column("key", JSONB), Column("data", JSONB)), (Column("mz_key", BYTEA),))
-SHAPE = Shape.of(DESC, ["key", "mz_key"])
+SHAPE = KeyShape.of(DESC, ["key", "mz_key"])
 
 MEMBER = st.sampled_from([PLACEHOLDER, "x", 1, None])
 # A key, and its row; None deletes it.
@@ -35,11 +35,11 @@ class Kept:
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}
 
-    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Found:
+    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> FoundRows:
         keys = rows.column(0).to_pylist()
         where = [n for n, key in enumerate(keys) if key in self.rows]
         found = [self.rows[keys[n]] for n in where]
-        return Found(pa.RecordBatch.from_pylist(found, schema=SHAPE.schema), np.array(where, np.int64))
+        return FoundRows(pa.RecordBatch.from_pylist(found, schema=SHAPE.schema), np.array(where, np.int64))
 
 
 def folded(model: dict[int, Any], tick: Sequence[tuple[int, Any]]) -> None:

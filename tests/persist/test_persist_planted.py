@@ -23,7 +23,7 @@ from tidemill.persist.outcome import Fenced, UpperMismatch
 from tidemill.persist.part import Part
 from tidemill.persist.settings import Ages
 from tidemill.persist.shard import Shard
-from tidemill.persist.state import State
+from tidemill.persist.state import ShardState
 
 
 def life(folder: Path) -> None:
@@ -112,7 +112,7 @@ def no_compare(patch: Patch) -> None:
 
 
 def no_epoch(patch: Patch) -> None:
-    def lax(shard_id: str, state: State, epoch: int | None) -> int:
+    def lax(shard_id: str, state: ShardState, epoch: int | None) -> int:
         return state.epoch
 
     patch.setattr(shard, "check_epoch", lax)
@@ -135,14 +135,14 @@ def shifted(table: pa.Table) -> pa.Table:
 
 def compaction_forgets_that_inputs_must_be_live(patch: Patch) -> None:
     """As delta-rs does it: rebase onto whatever is there, removing what is still there to be removed."""
-    apply = State.apply
+    apply = ShardState.apply
 
-    def lax(self: State, version: int, entry: Entry, name: str) -> None:
+    def lax(self: ShardState, version: int, entry: Entry, name: str) -> None:
         apply(self, version, replace(entry, removes=tuple(p for p in entry.removes if p in self.parts)), name)
 
     patch.setattr(compact, "check_live", lambda shard_id, state, paths: None)
-    patch.setattr(State, "objection", lambda self, version, entry: None)
-    patch.setattr(State, "apply", lax)
+    patch.setattr(ShardState, "objection", lambda self, version, entry: None)
+    patch.setattr(ShardState, "apply", lax)
 
 
 def holds_are_ignored(patch: Patch) -> None:

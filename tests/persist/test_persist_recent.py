@@ -12,7 +12,7 @@ import pytest
 from support.shards import DESC, Update, append, timed
 from tidemill.persist.listen import Listen
 from tidemill.persist.local import LocalBlobs
-from tidemill.persist.recent import MAX_SPANS, Recent
+from tidemill.persist.recent_updates import MAX_SPANS, Recent
 from tidemill.persist.shard import Shard
 
 
@@ -109,7 +109,7 @@ def test_it_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(reads) == MAX_SPANS + 1
     recent.get(0, read)
     assert len(reads) == MAX_SPANS + 2
-    monkeypatch.setattr("tidemill.persist.recent.MAX_BYTES", table.nbytes - 1)
+    monkeypatch.setattr("tidemill.persist.recent_updates.MAX_BYTES", table.nbytes - 1)
     recent.get("large", read)
     recent.get("large", read)
     assert len(reads) == MAX_SPANS + 4

@@ -19,7 +19,7 @@ from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.log import ShardMissing
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import cumulated, retained
-from tidemill.sources.contract import TOMBSTONE_COLUMN, Output, Source
+from tidemill.sources.contract import TOMBSTONE_COLUMN, OutputDefinition, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.offsets import Offsets
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
@@ -60,7 +60,7 @@ class Judge:
             found[item.name] = _size(done)
         return found
 
-    def _bindings(self, blobs: Blobs, item: SourceItem, source: Source) -> list[tuple[int, Offsets]]:
+    def _bindings(self, blobs: Blobs, item: SourceItem, source: UpstreamSource) -> list[tuple[int, Offsets]]:
         shard = Shard.open(blobs, item.remap_shard, epoch=None)
         bindings = cumulated(retained(shard, source.gauge))
         for (_, earlier), (_, later) in itertools.pairwise(bindings):
@@ -80,7 +80,7 @@ class Judge:
         self,
         blobs: Blobs,
         shard_id: str,
-        source: Source,
+        source: UpstreamSource,
         output: int,
         bindings: list[tuple[int, Offsets]],
     ) -> Offsets:
@@ -148,7 +148,7 @@ def _nonzero(counts: Counter[Row]) -> Counter[Row]:
 
 
 def _expected(
-    source: Source, output: int, lower: Offsets, upper: Offsets, kept: dict[Row, Row]
+    source: UpstreamSource, output: int, lower: Offsets, upper: Offsets, kept: dict[Row, Row]
 ) -> Counter[Row]:
     """The updates of one binding. `kept` is what an upsert's keys have, and is brought forward."""
     described = source.outputs[output]
@@ -171,7 +171,7 @@ def _expected(
 
 
 def _fold(
-    rows: list[Row], gone: list[bool], output: Output, kept: dict[Row, Row], counts: Counter[Row]
+    rows: list[Row], gone: list[bool], output: OutputDefinition, kept: dict[Row, Row], counts: Counter[Row]
 ) -> None:
     at = [output.desc.names.index(name) for name in output.key or ()]
     for row, deleted in zip(rows, gone, strict=True):

@@ -20,7 +20,7 @@ from proof_sinks import Ledger, Row, table_shard, updates_of
 from support.kafka import Kafka
 from support.server import ServerProcess
 from tidemill.cdcv2 import Message, Recovery
-from tidemill.cdcv2.loose import from_json
+from tidemill.cdcv2.untyped import from_json
 
 STEPS = ("sink.snapshot_sent", "sink.settled", "sink.stated")
 PARTITIONS = 2

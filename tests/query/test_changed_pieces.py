@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from support.bound import Names
 from tidemill.errors import InvalidValue, Unavailable
-from tidemill.query import changed
-from tidemill.query.changed import Formula, Piece, evaluate
+from tidemill.query import linear_changes
+from tidemill.query.linear_changes import ChangePiece, Formula, evaluate
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind import ROW, linearity
 from tidemill.types.model import INT4, Column, RelationDesc
@@ -90,20 +90,20 @@ class Pretended:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
     made = Pretended()
-    monkeypatch.setattr(changed, "_run", made.run)
+    monkeypatch.setattr(linear_changes, "_run", made.run)
     return made
 
 
-def piece(pretended: Pretended, sql: str, rule: Rule, values: list[int]) -> Piece:
+def piece(pretended: Pretended, sql: str, rule: Rule, values: list[int]) -> ChangePiece:
     bound = NAMES.bind(sql)
     (branch,) = linearity(bound).branches
     assert (branch.flat is not None) is (sql == FLAT)
     formula = Formula(branch, bound.columns)
     pretended.rules[formula.number] = rule
-    return Piece(formula, pa.table({"a": pa.array(values, pa.int32())}))
+    return ChangePiece(formula, pa.table({"a": pa.array(values, pa.int32())}))
 
 
-def check(pretended: Pretended, made: Piece) -> None:
+def check(pretended: Pretended, made: ChangePiece) -> None:
     rule = pretended.rules[made.formula.number]
     values: list[int] = made.table.column("a").to_pylist()
     if rule.bad in values:
@@ -133,8 +133,8 @@ def test_each_piece_gets_its_own_rows_or_its_own_error(
     """Over tables of equal size, in however many jobs, whichever of them fail."""
     pretended = Pretended()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(changed, "_run", pretended.run)
-        patch.setattr(changed, "MAX_CELLS", cells)
+        patch.setattr(linear_changes, "_run", pretended.run)
+        patch.setattr(linear_changes, "MAX_CELLS", cells)
         pieces = [piece(pretended, sql, rule, tables[n % len(tables)]) for sql, rule, n in asked]
         evaluate(HOST, pieces)
     for each in pieces:
@@ -145,7 +145,7 @@ def test_one_that_fails_late_leaves_nothing_of_the_others_twice(
     pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first slice went well for both."""
-    monkeypatch.setattr(changed, "MAX_CELLS", 4)
+    monkeypatch.setattr(linear_changes, "MAX_CELLS", 4)
     for sql in (FLAT, OTHER):
         good = piece(pretended, sql, Rule(0, 1, None), [1, 2, 3, 4])
         bad = piece(pretended, sql, Rule(0, 1, 4), [1, 2, 3, 4])

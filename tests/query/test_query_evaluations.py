@@ -12,8 +12,8 @@ import pytest
 
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.query import evaluations as module
-from tidemill.query.changed import Piece
 from tidemill.query.evaluations import MAX_PIECES, Evaluations, Member
+from tidemill.query.linear_changes import ChangePiece
 
 ALONE = Member(frozenset())
 
@@ -27,7 +27,7 @@ class Fake:
         self.done = False
 
 
-def pieces(*fakes: Fake) -> Sequence[Piece]:
+def pieces(*fakes: Fake) -> Sequence[ChangePiece]:
     return cast(Any, list(fakes))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.query import exhausted
-from tidemill.query.exhausted import Exhausted
+from tidemill.query import out_of_memory
+from tidemill.query.out_of_memory import Exhausted
 from tidemill.query.settings import spark_conf
 
 
@@ -39,7 +39,7 @@ def test_one_that_works_goes_on(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exhausted, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(out_of_memory, "PROBE_SECONDS", 0.05)
     world = World(tmp_path)
     world.answers = False
     world.exhausted.met()

@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.errors import TidemillError
 from tidemill.query import spool
-from tidemill.query.growth import Growth, growth
+from tidemill.query.result_size import Growth, growth
 from tidemill.query.spool import _too_much  # pyright: ignore[reportPrivateUsage]
 
 FROM = "FROM `tm_in_0` AS `t1`"

@@ -21,9 +21,9 @@ from tidemill.persist.blob import open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
-from tidemill.query.find import find
-from tidemill.query.hide import alike
 from tidemill.query.probe import Probe
+from tidemill.query.retraction_matches import find
+from tidemill.query.row_filter import alike
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
 
 _SCHEMA = pa.schema(
@@ -171,7 +171,7 @@ def test_only_live_insertions_are_found_each_at_its_place(tmp_path: Path) -> Non
 
 def test_places_count_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemill.persist.part.ROW_GROUP_ROWS", 10)
-    monkeypatch.setattr("tidemill.query.find._PIECE_ROWS", 25)
+    monkeypatch.setattr("tidemill.query.retraction_matches._PIECE_ROWS", 25)
     shard = shard_of(tmp_path / "data", [[(i % 7, str(i), 1, 1, None) for i in range(95)]])
     found = search(shard, 1, [3])
     (places,) = found.places.values()

@@ -25,7 +25,7 @@ from tidemill.persist.cache import PartCache
 from tidemill.persist.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, Part
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import Snapshot
-from tidemill.query import slots
+from tidemill.query import session_slots
 from tidemill.query.job import Job
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
 from tidemill.query.part_rows import PartRows
@@ -167,7 +167,7 @@ def test_a_partition_of_a_result_has_few_rows_however_well_they_compress(
 def test_partitions_are_sized_for_one_query_and_not_for_the_next(spark: SparkHost) -> None:
     names = ("shuffle.partitions", "files.maxPartitionBytes", "adaptive.advisoryPartitionSizeInBytes")
 
-    def settings_of(slot: slots.Slot) -> list[int]:
+    def settings_of(slot: session_slots.SessionSlot) -> list[int]:
         return [int(slot.session.conf.get(f"spark.sql.{name}")) for name in names]
 
     with spark.lease(small=False) as slot:

@@ -12,7 +12,7 @@ import pytest
 
 from tidemill.errors import LimitExceeded, QueryCanceled, TidemillError
 from tidemill.query.job import Job
-from tidemill.query.read import Constant
+from tidemill.query.read import ConstantInput
 from tidemill.query.run import ResultStream, collect, run
 from tidemill.query.spark import SparkHost
 from tidemill.types.model import INT4, INT8, TEXT, Column
@@ -25,13 +25,13 @@ LONG = """select count(*) as id from range(0, 4000, 1, 8) a cross join range(0, 
 where hash(a.id, b.id) = 1"""
 
 
-def constant(**columns: list[object]) -> dict[str, Constant]:
-    return {"t": Constant(pa.table(columns))}
+def constant(**columns: list[object]) -> dict[str, ConstantInput]:
+    return {"t": ConstantInput(pa.table(columns))}
 
 
 def test_result_has_the_promised_columns_and_types(spark: SparkHost) -> None:
     wanted = [Column("n", INT4, nullable=False), Column("n", TEXT)]
-    given = {"t": Constant(pa.table({"a": pa.array([3, 1, 2], pa.int32()), "b": ["c", None, "b"]}))}
+    given = {"t": ConstantInput(pa.table({"a": pa.array([3, 1, 2], pa.int32()), "b": ["c", None, "b"]}))}
     table = collect(spark, "select a as x, b as x from t order by a", given, wanted)
     assert table.schema == pa.schema([pa.field("n", pa.int32(), nullable=False), pa.field("n", pa.string())])
     assert table.column(0).to_pylist() == [1, 2, 3]
@@ -39,7 +39,7 @@ def test_result_has_the_promised_columns_and_types(spark: SparkHost) -> None:
 
 
 def test_empty_results_and_inputs(spark: SparkHost) -> None:
-    empty = {"t": Constant(pa.table({"id": pa.array([], pa.int64())}))}
+    empty = {"t": ConstantInput(pa.table({"id": pa.array([], pa.int64())}))}
     assert collect(spark, "select id from t", empty, ID).num_rows == 0
     assert collect(spark, "select count(*) as id from t", empty, ID)["id"].to_pylist() == [0]
 

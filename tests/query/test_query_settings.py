@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.config import ConfigError
-from tidemill.query.settings import EXECUTORS, FIXED, Place, cores, place, spark_conf
+from tidemill.query.settings import EXECUTORS, FIXED, SettingPlace, cores, place, spark_conf
 from tidemill.query.spark import SparkHost
 
 SCRATCH, SOCKETS = Path("/scratch"), Path("/sockets")
@@ -20,17 +20,17 @@ def conf(master: str, **extra: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("master", "where", "tasks"),
     [
-        ("local", Place.ONE_JVM, 1),
-        ("local[3]", Place.ONE_JVM, 3),
-        ("local[3, 2]", Place.ONE_JVM, 3),
-        ("local-cluster[2,3,512]", Place.THIS_MACHINE, 6),
-        ("local-cluster[ 2, 1, 512 ]", Place.THIS_MACHINE, 2),
-        ("spark://localhost:7077", Place.REMOTE, 2),
-        ("k8s://https://host", Place.REMOTE, 2),
-        ("yarn", Place.REMOTE, 2),
+        ("local", SettingPlace.ONE_JVM, 1),
+        ("local[3]", SettingPlace.ONE_JVM, 3),
+        ("local[3, 2]", SettingPlace.ONE_JVM, 3),
+        ("local-cluster[2,3,512]", SettingPlace.THIS_MACHINE, 6),
+        ("local-cluster[ 2, 1, 512 ]", SettingPlace.THIS_MACHINE, 2),
+        ("spark://localhost:7077", SettingPlace.REMOTE, 2),
+        ("k8s://https://host", SettingPlace.REMOTE, 2),
+        ("yarn", SettingPlace.REMOTE, 2),
     ],
 )
-def test_a_master_tells_where_tasks_run_and_how_many(master: str, where: Place, tasks: int) -> None:
+def test_a_master_tells_where_tasks_run_and_how_many(master: str, where: SettingPlace, tasks: int) -> None:
     assert place(master) is where
     assert cores(master) == tasks
 

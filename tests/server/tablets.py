@@ -109,14 +109,14 @@ class TabletSession:
     def setting(self, name: str) -> str | None:
         return self.settings.get(name)
 
-    async def parse(self, sql: str) -> list[api.Prepared]:
+    async def parse(self, sql: str) -> list[api.PreparedStatement]:
         texts = [t.strip() for t in sql.split(";") if t.strip()]
         return [self._prepared(t, ()) for t in texts]
 
-    async def prepare(self, sql: str, param_oids: Sequence[int]) -> api.Prepared:
+    async def prepare(self, sql: str, param_oids: Sequence[int]) -> api.PreparedStatement:
         return self._prepared(sql.strip().rstrip(";"), param_oids)
 
-    def _prepared(self, text: str, oids: Sequence[int]) -> api.Prepared:
+    def _prepared(self, text: str, oids: Sequence[int]) -> api.PreparedStatement:
         verb = text.split()[0].upper() if text else "EMPTY"
         if verb == "WRONG":
             raise SyntaxError_('syntax error at or near "WRONG"', position=1, hint="Do not.", detail="It is.")
@@ -124,7 +124,7 @@ class TabletSession:
         given = [wire.type_of_oid(oid) for oid in oids] + [None] * len(names)
         params = tuple(g or TYPES[n] for n, g in zip(names, given, strict=False))
         columns = self._columns(text, params)
-        return api.Prepared(
+        return api.PreparedStatement(
             text, verb, params, columns, text, allowed_when_failed=verb in ("COMMIT", "ROLLBACK", "END")
         )
 
@@ -139,12 +139,12 @@ class TabletSession:
             return tuple(Column(f"c{i}", t) for i, t in enumerate(params))
         return (Column("n", model.INT8),)
 
-    async def prepare_subscribe(self, request: api.SubscribeRequest) -> api.Prepared:
+    async def prepare_subscribe(self, request: api.SubscribeRequest) -> api.PreparedStatement:
         raise Unsupported(f"there is nothing to subscribe to here: {request.query}")
 
     async def execute(
         self,
-        prepared: api.Prepared,
+        prepared: api.PreparedStatement,
         params: Sequence[api.Param] | api.Bound = (),
         *,
         alone: bool = False,
@@ -165,7 +165,7 @@ class TabletSession:
             return self._echo(prepared, params)
         raise SyntaxError_(f"what is {text}?")
 
-    def _outcome(self, prepared: api.Prepared, result: object) -> api.Outcome:
+    def _outcome(self, prepared: api.PreparedStatement, result: object) -> api.Outcome:
         match result:
             case str():
                 return api.Complete(result)
@@ -189,7 +189,7 @@ class TabletSession:
         finally:
             self.open_streams -= 1
 
-    def _echo(self, prepared: api.Prepared, params: Sequence[api.Param]) -> api.Outcome:
+    def _echo(self, prepared: api.PreparedStatement, params: Sequence[api.Param]) -> api.Outcome:
         """SELECT $1::t, ...: the parameters as they came."""
         arrays: list[pa.Array] = []
         for t, p in zip(prepared.param_types, params, strict=True):
@@ -213,10 +213,10 @@ class TabletSession:
         elif self.transaction_status == "I":
             self.portals.end(committed=False)
 
-    async def describe(self, prepared: api.Prepared) -> None:
+    async def describe(self, prepared: api.PreparedStatement) -> None:
         del prepared
 
-    async def bind(self, prepared: api.Prepared) -> tuple[Column, ...] | None:
+    async def bind(self, prepared: api.PreparedStatement) -> tuple[Column, ...] | None:
         return prepared.columns
 
     async def fetch(self, name: str, count: int | None) -> api.Rows:
@@ -225,7 +225,7 @@ class TabletSession:
     def resume(self) -> None:
         pass
 
-    async def read_params(self, prepared: api.Prepared, params: Sequence[api.Param]) -> api.Bound:
+    async def read_params(self, prepared: api.PreparedStatement, params: Sequence[api.Param]) -> api.Bound:
         return api.Bound(params)
 
     def events(self, *, parameters: bool = True) -> list[Notice | api.ParameterStatus]:

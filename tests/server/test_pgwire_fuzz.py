@@ -23,7 +23,7 @@ from wireserver import Served, tags
 from tidemill.errors import TidemillError
 from tidemill.server import limits
 from tidemill.server.pgwire import messages as m
-from tidemill.server.pgwire.protocol import Failure, Protocol
+from tidemill.server.pgwire.protocol import Protocol, ProtocolFailure
 from tidemill.sql.parse import parse
 from tidemill.types import model
 
@@ -53,7 +53,9 @@ def _events(said: bytes, rng: random.Random, pieces: int) -> list[str]:
     for a, b in itertools.pairwise(edges):
         for event in protocol.receive(said[a:b]):
             found.append(repr(event))
-            assert not isinstance(event, Failure) or (protocol.over and event.error.sqlstate != "XX000")
+            assert not isinstance(event, ProtocolFailure) or (
+                protocol.over and event.error.sqlstate != "XX000"
+            )
         assert protocol.buffered <= min(len(said), limits.MAX_MESSAGE_BYTES + 5)
     return found
 

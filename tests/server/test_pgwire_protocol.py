@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tidemill.errors import TidemillError
 from tidemill.server import limits
 from tidemill.server.pgwire import messages as m
-from tidemill.server.pgwire.protocol import Conversation, Event, Failure, Protocol
+from tidemill.server.pgwire.protocol import Conversation, Event, Protocol, ProtocolFailure
 
 
 def all_events(data: bytes, cuts: list[int] | None = None, protocol: Protocol | None = None) -> list[Event]:
@@ -39,13 +39,13 @@ def opened() -> Protocol:
 
 def failure(events: list[Event]) -> TidemillError:
     last = events[-1]
-    assert isinstance(last, Failure)
+    assert isinstance(last, ProtocolFailure)
     return last.error
 
 
 EXAMPLES: list[tuple[bytes, m.Message]] = [
-    (f.query("SELECT 1"), m.Query("SELECT 1")),
-    (f.query("SELECT 'é'"), m.Query("SELECT 'é'")),
+    (f.query("SELECT 1"), m.QueryMessage("SELECT 1")),
+    (f.query("SELECT 'é'"), m.QueryMessage("SELECT 'é'")),
     (f.parse("SELECT $1", "s", [23, 0]), m.Parse("s", "SELECT $1", (23, 0))),
     (
         f.bind([b"1", None, b""], "p", "s", [0, 1, 0], [1]),
@@ -53,9 +53,9 @@ EXAMPLES: list[tuple[bytes, m.Message]] = [
     ),
     (f.describe(b"S", "s"), m.Describe("S", "s")),
     (f.describe(b"P"), m.Describe("P", "")),
-    (f.execute("p", 7), m.Execute("p", 7)),
-    (f.execute("p", -1), m.Execute("p", 0)),
-    (f.close(b"P", "p"), m.Close("P", "p")),
+    (f.execute("p", 7), m.ExecuteMessage("p", 7)),
+    (f.execute("p", -1), m.ExecuteMessage("p", 0)),
+    (f.close(b"P", "p"), m.CloseMessage("P", "p")),
     (f.SYNC, m.SYNC),
     (f.FLUSH, m.FLUSH),
     (f.copy_data(b"a\tb\n"), m.CopyData(b"a\tb\n")),
@@ -152,7 +152,7 @@ def test_before_the_login_messages_are_short() -> None:
 )
 def test_refused_messages_leave_the_stream_in_step(data: bytes, tag: str, sqlstate: str) -> None:
     refused, sync = opened().receive(data + f.SYNC)
-    assert isinstance(refused, m.Refused)
+    assert isinstance(refused, m.MessageRefused)
     assert (refused.tag, refused.error.sqlstate, sync) == (tag, sqlstate, m.SYNC)
 
 
@@ -165,8 +165,8 @@ def test_a_query_that_is_too_long_is_not_kept(chunk: int) -> None:
         events += protocol.receive(data[at : at + chunk])
         assert protocol.buffered < 100
     refused, after = events
-    assert isinstance(refused, m.Refused)
-    assert (refused.tag, refused.error.sqlstate, after) == ("Q", "54000", m.Query("SELECT 1"))
+    assert isinstance(refused, m.MessageRefused)
+    assert (refused.tag, refused.error.sqlstate, after) == ("Q", "54000", m.QueryMessage("SELECT 1"))
 
 
 def test_long_messages_cost_their_length_once() -> None:
@@ -227,15 +227,15 @@ def check_stream(data: bytes, cuts: list[int], start: Callable[[], Protocol]) ->
     protocol = start()
     events = all_events(data, cuts, protocol)
     assert [_shape(e) for e in events] == [_shape(e) for e in all_events(data, protocol=start())]
-    assert all(not isinstance(e, Failure) for e in events[:-1])
+    assert all(not isinstance(e, ProtocolFailure) for e in events[:-1])
     assert protocol.buffered <= len(data)
 
 
 def _shape(event: Event) -> object:
     """Errors compare by what they say."""
-    if isinstance(event, Failure):
+    if isinstance(event, ProtocolFailure):
         return ("failure", event.error.sqlstate, str(event.error))
-    if isinstance(event, m.Refused):
+    if isinstance(event, m.MessageRefused):
         return ("refused", event.tag, event.error.sqlstate, str(event.error))
     return event
 
@@ -269,9 +269,9 @@ def ready() -> Conversation:
 def test_nothing_but_a_password_before_the_login() -> None:
     conversation = Conversation()
     assert conversation.admit(m.AuthenticationReply(b""))
-    with pytest.raises(m.ProtocolViolation):
-        conversation.admit(m.Query("SELECT 1"))
-    with pytest.raises(m.ProtocolViolation):
+    with pytest.raises(m.MalformedMessage):
+        conversation.admit(m.QueryMessage("SELECT 1"))
+    with pytest.raises(m.MalformedMessage):
         ready().admit(m.AuthenticationReply(b""))
 
 
@@ -281,8 +281,8 @@ def test_copy_data_is_void_outside_of_copy_and_expected_in_it() -> None:
     conversation.copy_started()
     assert conversation.admit(m.CopyData(b""))
     assert not conversation.admit(m.SYNC)
-    with pytest.raises(m.ProtocolViolation, match="during COPY"):
-        conversation.admit(m.Query("SELECT 1"))
+    with pytest.raises(m.MalformedMessage, match="during COPY"):
+        conversation.admit(m.QueryMessage("SELECT 1"))
     conversation.copy_ended()
     assert not conversation.admit(m.COPY_DONE)
 
@@ -299,7 +299,7 @@ class _Model:
             self.void = False
         elif self.void or isinstance(message, m.CopyData | m.CopyDone | m.CopyFail):
             return False
-        if fails and not isinstance(message, m.Query | m.Sync | m.FunctionCall):
+        if fails and not isinstance(message, m.QueryMessage | m.Sync | m.FunctionCallMessage):
             self.void = True
         return True
 

@@ -22,7 +22,7 @@ from tidemill.errors import InvalidValue, Notice
 from tidemill.server import limits
 from tidemill.server.bytecolumns import content
 from tidemill.server.pgwire import replies
-from tidemill.server.pgwire.messages import ProtocolViolation
+from tidemill.server.pgwire.messages import MalformedMessage
 from tidemill.server.pgwire.results import RowStream
 from tidemill.server.pgwire.rows import (
     RowEncoder,
@@ -122,7 +122,7 @@ def test_result_formats() -> None:
     assert result_formats((1,), 2) == (1, 1)
     assert result_formats((0, 1), 2) == (0, 1)
     assert result_formats((1,), 0) == ()
-    with pytest.raises(ProtocolViolation, match="3 result formats but query has 2 columns"):
+    with pytest.raises(MalformedMessage, match="3 result formats but query has 2 columns"):
         result_formats((0, 0, 0), 2)
 
 

@@ -30,7 +30,7 @@ from tidemill.dev.certificates import Certificates, make_certificates
 from tidemill.errors import TidemillError
 from tidemill.server.auth import Gate, Method, Peer
 from tidemill.server.pgwire.auth import authentication
-from tidemill.server.pgwire.messages import ProtocolViolation, Startup
+from tidemill.server.pgwire.messages import MalformedMessage, Startup
 from tidemill.server.tls import CertificateError, Tls, load
 from tidemill.types import model
 
@@ -279,7 +279,7 @@ def test_malformed_first_answers(roles: Roles, data: bytes) -> None:
         Startup(0, {"user": "materialize"}, ()), Peer("a"), None
     )
     assert next(exchange).startswith(b"R")
-    with pytest.raises(ProtocolViolation):
+    with pytest.raises(MalformedMessage):
         exchange.send(data)
 
 

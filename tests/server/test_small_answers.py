@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from tablets import Tablets
 from wireserver import Served
 
-from tidemill.server import tallies
+from tidemill.server import counters
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.shapes import MAX_KEPT, Shapes
@@ -55,7 +55,7 @@ def test_statements_that_alternate_are_answered_each_in_its_shape() -> None:
 def test_a_name_that_is_too_long_is_refused_each_time_anew(tag: bytes) -> None:
     body = (b"P" if tag == b"D" else b"") + b"n" * 300 + b"\0" + (b"" if tag == b"D" else b"\0\0\0\0")
     first, second = (m.read_message(tag[0], body) for _ in range(2))
-    assert isinstance(first, m.Refused) and isinstance(second, m.Refused)
+    assert isinstance(first, m.MessageRefused) and isinstance(second, m.MessageRefused)
     assert first.error is not second.error
 
 
@@ -69,9 +69,9 @@ def test_messages_that_say_names_alone_are_read_once() -> None:
 
 def test_timings_are_as_those_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
     registry, theirs = CollectorRegistry(), CollectorRegistry()
-    monkeypatch.setattr(tallies, "REGISTRY", registry)
+    monkeypatch.setattr(counters, "REGISTRY", registry)
     bounds = (0.01, 0.5, 1.0)
-    ours = tallies.Timings(("n", "How many."), ("s", "How long."), bounds)
+    ours = counters.Timings(("n", "How many."), ("s", "How long."), bounds)
     histogram = Histogram("s", "How long.", ["verb"], buckets=bounds, registry=theirs)
     for seconds in (0.0, 0.01, 0.02, 0.5, 0.7, 1.0, 3.0, 100.0):
         ours.of("SELECT").add(seconds)

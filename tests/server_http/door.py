@@ -10,7 +10,7 @@ import httpx
 
 from tidemill.config import Address
 from tidemill.server.http import HttpServer, serve_http
-from tidemill.server.http.streams import Stream
+from tidemill.server.http.streams import OpenStream
 
 from .fake import FakeEngine
 
@@ -22,7 +22,7 @@ class Door:
         self.server, self.engine, self.client = server, engine, client
 
     @property
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[OpenStream]:
         """Those that are open."""
         api = self.server._api  # pyright: ignore[reportPrivateUsage]
         return list(api._streams._open)  # pyright: ignore[reportPrivateUsage]

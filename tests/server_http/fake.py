@@ -20,7 +20,7 @@ from tidemill.engine.api import (
     Param,
     ParameterStatus,
     Portals,
-    Prepared,
+    PreparedStatement,
     Rows,
     Session,
     StartupOptions,
@@ -68,24 +68,24 @@ class FakeSession:
     def setting(self, name: str) -> str | None:
         return self._engine.settings.get(name)
 
-    async def parse(self, sql: str) -> list[Prepared]:
+    async def parse(self, sql: str) -> list[PreparedStatement]:
         if sql == "bad":
             raise SyntaxError_('syntax error at or near "bad"', position=1, hint="a hint")
-        return [Prepared(part.strip(), part, (), None, part.strip()) for part in sql.split(";")]
+        return [PreparedStatement(part.strip(), part, (), None, part.strip()) for part in sql.split(";")]
 
-    async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+    async def prepare(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
         self.calls.append(f"prepare {sql}")
-        return Prepared(sql, sql, (), None, sql)
+        return PreparedStatement(sql, sql, (), None, sql)
 
-    async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
+    async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
         self._engine.requests.append(request)
         if request.query == "bad":
             raise SyntaxError_('syntax error at or near "bad"', position=1)
-        return Prepared(request.query, "SUBSCRIBE", (), None, request.query)
+        return PreparedStatement(request.query, "SUBSCRIBE", (), None, request.query)
 
     async def execute(
         self,
-        prepared: Prepared,
+        prepared: PreparedStatement,
         params: Sequence[Param] | Bound = (),
         *,
         alone: bool = False,
@@ -176,10 +176,10 @@ class FakeSession:
     async def fail(self) -> None:
         self.calls.append("fail")
 
-    async def describe(self, prepared: Prepared) -> None:
+    async def describe(self, prepared: PreparedStatement) -> None:
         del prepared
 
-    async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
+    async def bind(self, prepared: PreparedStatement) -> tuple[Column, ...] | None:
         return prepared.columns
 
     async def fetch(self, name: str, count: int | None) -> Rows:
@@ -188,7 +188,7 @@ class FakeSession:
     def resume(self) -> None:
         pass
 
-    async def read_params(self, prepared: Prepared, params: Sequence[Param]) -> Bound:
+    async def read_params(self, prepared: PreparedStatement, params: Sequence[Param]) -> Bound:
         raise AssertionError(prepared, params)
 
     def events(self, *, parameters: bool = True) -> list[Notice | ParameterStatus]:

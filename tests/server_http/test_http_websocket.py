@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tidemill.errors import LimitExceeded, Notice
-from tidemill.server.http import conversation, hearing, limits, protocols, streams
+from tidemill.server.http import conversation, inbox, limits, protocols, streams
 from tidemill.types.model import INT8, TEXT, Column
 
 from .door import Door, with_door
@@ -221,7 +221,7 @@ def test_a_first_message_that_is_no_login_ends_it(first: str | bytes) -> None:
             await talk.say(first)
             kind, payload = await talk.hear()
             assert (kind, payload["code"]) == ("Error", "08P01")
-            assert await talk.closed() == hearing.POLICY
+            assert await talk.closed() == inbox.POLICY
         assert not door.engine.sessions
 
     with_door(work)
@@ -234,7 +234,7 @@ def test_whoever_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None
         async with opened(door) as socket:
             talk = Talk(socket)
             assert (await talk.hear())[0] == "Error"
-            assert await talk.closed() == hearing.POLICY
+            assert await talk.closed() == inbox.POLICY
 
     with_door(work)
 
@@ -415,7 +415,7 @@ def test_another_connection_can_cancel_with_the_key_alone() -> None:
 
 
 def test_messages_that_wait_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "MAX_WAITING_MESSAGES", 3)
+    monkeypatch.setattr(inbox, "MAX_WAITING_MESSAGES", 3)
 
     async def work(door: Door, talk: Talk) -> None:
         await talk.say({"query": "hang"})
@@ -425,7 +425,7 @@ def test_messages_that_wait_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> Non
             await talk.say({"query": "ok"})
         kind, payload = await talk.hear()
         assert (kind, payload["code"]) == ("Error", "54000")
-        assert await talk.closed() == hearing.POLICY
+        assert await talk.closed() == inbox.POLICY
         await until(closed(door))
         assert "execute ok" not in door.engine.sessions[0].calls
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.cli.shell.cells import lines, width
+from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Row, all_options, set_option
 from tidemill.cli.shell.format_data import unique
 from tidemill.cli.shell.formats import chosen
-from tidemill.cli.shell.look import Column, Look, Row, all_options, set_option
 from tidemill.errors import TidemillError
 
 INT, TEXT, BOOL, NUMERIC, JSONB, FLOAT = 23, 25, 16, 1700, 3802, 701
@@ -26,15 +26,15 @@ values = st.one_of(
 
 
 @st.composite
-def results(draw: st.DrawFn) -> tuple[list[Column], list[Row]]:
+def results(draw: st.DrawFn) -> tuple[list[ColumnLook], list[Row]]:
     names = draw(st.lists(texts, min_size=1, max_size=4))
     rows = draw(st.lists(st.tuples(*[values] * len(names)), max_size=6))
-    return [Column(name, TEXT) for name in names], rows
+    return [ColumnLook(name, TEXT) for name in names], rows
 
 
-def drawn(columns: Sequence[Column], rows: Sequence[Row], blocks: int = 1, **look: object) -> str:
+def drawn(columns: Sequence[ColumnLook], rows: Sequence[Row], blocks: int = 1, **look: object) -> str:
     """As one text; the rows come in so many blocks."""
-    form = chosen(columns, Look(**look), rows, None)  # pyright: ignore[reportArgumentType]
+    form = chosen(columns, DisplaySettings(**look), rows, None)  # pyright: ignore[reportArgumentType]
     size = max(1, -(-len(rows) // blocks))
     parts = [rows[i : i + size] for i in range(0, len(rows), size)] or [[]]
     text = "".join(piece for part in parts for piece in form.rows(part))
@@ -42,7 +42,7 @@ def drawn(columns: Sequence[Column], rows: Sequence[Row], blocks: int = 1, **loo
 
 
 @given(results(), st.integers(1, 3))
-def test_csv_parses_back(result: tuple[list[Column], list[Row]], blocks: int) -> None:
+def test_csv_parses_back(result: tuple[list[ColumnLook], list[Row]], blocks: int) -> None:
     columns, rows = result
     text = drawn(columns, rows, blocks, format="csv")
     head, *body = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -52,11 +52,11 @@ def test_csv_parses_back(result: tuple[list[Column], list[Row]], blocks: int) ->
 
 
 def test_csv_tells_null_from_nothing() -> None:
-    assert drawn([Column("a", TEXT), Column("b", TEXT)], [(None, "")], format="csv") == 'a,b\n,""\n'
+    assert drawn([ColumnLook("a", TEXT), ColumnLook("b", TEXT)], [(None, "")], format="csv") == 'a,b\n,""\n'
 
 
 @given(results(), st.integers(1, 3))
-def test_json_parses_back(result: tuple[list[Column], list[Row]], blocks: int) -> None:
+def test_json_parses_back(result: tuple[list[ColumnLook], list[Row]], blocks: int) -> None:
     columns, rows = result
     found = [json.loads(line) for line in drawn(columns, rows, blocks, format="json").split("\n")[:-1]]
     keys = unique([c.name for c in columns])
@@ -66,11 +66,11 @@ def test_json_parses_back(result: tuple[list[Column], list[Row]], blocks: int) -
 
 def test_json_has_literals_for_what_it_can() -> None:
     columns = [
-        Column("i", INT),
-        Column("n", NUMERIC),
-        Column("f", FLOAT),
-        Column("b", BOOL),
-        Column("j", JSONB),
+        ColumnLook("i", INT),
+        ColumnLook("n", NUMERIC),
+        ColumnLook("f", FLOAT),
+        ColumnLook("b", BOOL),
+        ColumnLook("j", JSONB),
     ]
     text = drawn(columns, [("9007199254740993", "1.50", "NaN", "t", '{"a": [1,\n2]}')], format="json")
     assert text == '{"i": 9007199254740993, "n": 1.50, "f": "NaN", "b": true, "j": {"a": [1, 2]}}\n'
@@ -78,7 +78,7 @@ def test_json_has_literals_for_what_it_can() -> None:
 
 
 @given(results())
-def test_markdown_has_its_columns_and_one_line_a_row(result: tuple[list[Column], list[Row]]) -> None:
+def test_markdown_has_its_columns_and_one_line_a_row(result: tuple[list[ColumnLook], list[Row]]) -> None:
     columns, rows = result
     text = drawn(columns, rows, format="markdown")
     found = text.split("\n")[:-2]
@@ -90,7 +90,7 @@ def test_markdown_has_its_columns_and_one_line_a_row(result: tuple[list[Column],
 
 
 def test_markdown() -> None:
-    columns = [Column("id", INT), Column("a|b", TEXT)]
+    columns = [ColumnLook("id", INT), ColumnLook("a|b", TEXT)]
     assert drawn(columns, [("1", "x*\n<i>"), ("2", None)], format="markdown") == (
         "| id | a\\|b |\n| ---: | --- |\n| 1 | x\\*<br>\\<i\\> |\n| 2 | NULL |\n\n"
     )
@@ -98,7 +98,7 @@ def test_markdown() -> None:
 
 @given(results(), st.sampled_from([0, 1, 2]), st.sampled_from(["ascii", "unicode"]))
 def test_every_line_of_a_framed_table_is_as_wide_as_the_others(
-    result: tuple[list[Column], list[Row]], border: int, linestyle: str
+    result: tuple[list[ColumnLook], list[Row]], border: int, linestyle: str
 ) -> None:
     columns, rows = result
     text = drawn(columns, rows, border=border, linestyle=linestyle)
@@ -111,7 +111,7 @@ def test_every_line_of_a_framed_table_is_as_wide_as_the_others(
 
 def test_columns_grow_where_a_later_block_needs_it() -> None:
     rows: list[Row] = [("1", "a"), ("2", "b"), ("3", "a long one"), ("4", "c")]
-    assert drawn([Column("id", INT), Column("t", TEXT)], rows, 2, border=2) == (
+    assert drawn([ColumnLook("id", INT), ColumnLook("t", TEXT)], rows, 2, border=2) == (
         "+----+---+\n| id | t |\n+----+---+\n|  1 | a |\n|  2 | b |\n"
         "|  3 | a long one |\n|  4 | c          |\n+----+------------+\n(4 rows)\n\n"
     )
@@ -124,15 +124,15 @@ def test_a_value_cannot_steer_the_terminal() -> None:
 
 
 def test_expanded_automatically_where_a_table_does_not_fit() -> None:
-    columns, rows = [Column("a", TEXT), Column("b", TEXT)], [("x" * 50, "y" * 50)]
-    look = Look(expanded="auto")
+    columns, rows = [ColumnLook("a", TEXT), ColumnLook("b", TEXT)], [("x" * 50, "y" * 50)]
+    look = DisplaySettings(expanded="auto")
     assert "RECORD 1" in "".join(chosen(columns, look, rows, 80).rows(rows))
     assert "RECORD 1" not in "".join(chosen(columns, look, rows, 120).rows(rows))
     assert "RECORD 1" not in "".join(chosen(columns, look, rows, None).rows(rows))
 
 
 def test_options() -> None:
-    look = Look()
+    look = DisplaySettings()
     assert set_option(look, "format", "mark") == "Output format is markdown."
     assert set_option(look, "x", None) == "Expanded display is on."
     assert set_option(look, "expanded", "auto") == "Expanded display is used automatically."

@@ -11,7 +11,7 @@ import pytest
 
 from tidemill.cli.shell.arguments import arguments
 from tidemill.cli.shell.commands import REGISTRY
-from tidemill.cli.shell.connecting import Place
+from tidemill.cli.shell.connecting import ServerAddress
 from tidemill.cli.shell.context import candidates
 from tidemill.cli.shell.help import COMMANDS, statements, syntax
 from tidemill.cli.shell.history import MOST_BYTES, SafeHistory, has_secret, history_path
@@ -20,7 +20,7 @@ from tidemill.cli.shell.patterns import Pattern, parse
 from tidemill.cli.shell.prompt import is_complete
 from tidemill.cli.shell.shell import duration
 from tidemill.cli.shell.splitter import Splitter
-from tidemill.cli.shell.variables import Variables, identifier, literal
+from tidemill.cli.shell.variables import ShellVariables, identifier, literal
 from tidemill.cli.sql import in_order
 from tidemill.errors import TidemillError
 
@@ -95,15 +95,15 @@ def test_completion_is_bounded() -> None:
     ],
 )
 def test_arguments(rest: str, words: list[str]) -> None:
-    known = Variables()
+    known = ShellVariables()
     known.set("n", "7")
     assert arguments(rest, known.lookup, lambda command: f"<{command}>") == words
 
 
 def test_arguments_keep_the_quotes_of_a_pattern() -> None:
-    assert arguments('"A b".x', Variables().lookup, keep_quotes=True) == ['"A b".x']
+    assert arguments('"A b".x', ShellVariables().lookup, keep_quotes=True) == ['"A b".x']
     with pytest.raises(TidemillError, match="unterminated"):
-        arguments("'a", Variables().lookup)
+        arguments("'a", ShellVariables().lookup)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_patterns(text: str, pattern: Pattern) -> None:
 
 
 def test_variables_that_steer() -> None:
-    known = Variables()
+    known = ShellVariables()
     known.set("ON_ERROR_STOP", "1")
     assert known.is_on("ON_ERROR_STOP")
     for name, value in [("ON_ERROR_STOP", "maybe"), ("ECHO", "all"), ("a b", "x"), ("", "x")]:
@@ -206,12 +206,12 @@ def test_the_history_stays_small_and_a_bad_file_does_no_harm(tmp_path: Path) -> 
 def test_moving_to_another_server_leaves_the_password_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PGHOST", "PGPORT", "PGUSER", "PGDATABASE"):
         monkeypatch.delenv(name, raising=False)
-    place = Place(url="postgresql://anna:secret@here:7000/db", password="typed")
+    place = ServerAddress(url="postgresql://anna:secret@here:7000/db", password="typed")
     assert "secret" in place.moved(["other"]).conninfo() or "typed" in place.moved(["other"]).conninfo()
     moved = place.moved(["-", "-", "elsewhere"]).conninfo()
     assert "host=elsewhere" in moved and "secret" not in moved and "typed" not in moved
     assert "dbname=db" in moved and "port=7000" in moved
-    assert place.moved(["postgresql://b@c/d"]) == Place(url="postgresql://b@c/d")
+    assert place.moved(["postgresql://b@c/d"]) == ServerAddress(url="postgresql://b@c/d")
 
 
 def test_the_order_of_c_and_f() -> None:

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.cli.shell.splitter import Command, Event, Splitter, State, Statement
-from tidemill.cli.shell.variables import Variables
+from tidemill.cli.shell.splitter import Command, Event, ShellStatement, Splitter, SplitterState
+from tidemill.cli.shell.variables import ShellVariables
 from tidemill.errors import TidemillError
-from tidemill.sql.tokens import Kind, scan
+from tidemill.sql.tokens import TokenKind, scan
 
 
 def cut(text: str, variables: dict[str, str] | None = None) -> list[str]:
     """Statements as they are, commands with their backslash."""
-    known = Variables()
+    known = ShellVariables()
     for name, value in (variables or {}).items():
         known.set(name, value)
     splitter = Splitter(known.lookup)
@@ -24,7 +24,7 @@ def cut(text: str, variables: dict[str, str] | None = None) -> list[str]:
 
 
 def shown(event: Event) -> str:
-    return event.text if isinstance(event, Statement) else f"\\{event.name} {event.rest}".rstrip()
+    return event.text if isinstance(event, ShellStatement) else f"\\{event.name} {event.rest}".rstrip()
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_cuts(text: str, statements: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("", State.START),
-        ("SELECT 1;", State.START),
-        ("SELECT 1", State.MORE),
-        ("SELECT 'a", State.STRING),
-        ('SELECT "a', State.IDENTIFIER),
-        ("SELECT $a$ $$ ", State.DOLLAR),
-        ("SELECT (1", State.PARENTHESIS),
-        ("SELECT /* 1", State.COMMENT),
-        ("-- only a comment", State.START),
+        ("", SplitterState.START),
+        ("SELECT 1;", SplitterState.START),
+        ("SELECT 1", SplitterState.MORE),
+        ("SELECT 'a", SplitterState.STRING),
+        ('SELECT "a', SplitterState.IDENTIFIER),
+        ("SELECT $a$ $$ ", SplitterState.DOLLAR),
+        ("SELECT (1", SplitterState.PARENTHESIS),
+        ("SELECT /* 1", SplitterState.COMMENT),
+        ("-- only a comment", SplitterState.START),
     ],
 )
-def test_the_prompt_tells_what_is_waited_for(text: str, state: State) -> None:
+def test_the_prompt_tells_what_is_waited_for(text: str, state: SplitterState) -> None:
     splitter = Splitter()
     list(splitter.feed(text + "\n"))
     assert splitter.state is state
@@ -92,13 +92,13 @@ def test_variables() -> None:
 
 
 def test_a_command_takes_effect_before_the_rest_of_its_line() -> None:
-    known = Variables()
+    known = ShellVariables()
     splitter = Splitter(known.lookup)
     seen: list[Event] = []
     for event in splitter.feed("\\set n 7 \\\\ SELECT :n;\n"):
         seen.append(event)
         known.set("n", "7")
-    assert seen == [Command("set", "n 7"), Statement("SELECT 7")]
+    assert seen == [Command("set", "n 7"), ShellStatement("SELECT 7")]
 
 
 def test_a_long_statement_is_read_in_linear_time() -> None:
@@ -143,9 +143,9 @@ def test_cuts_where_the_server_sees_a_semicolon(text: str) -> None:
         return
     depth, ends = 0, []
     for token in tokens:
-        if token.kind is Kind.SYMBOL and token.value in "()":
+        if token.kind is TokenKind.SYMBOL and token.value in "()":
             depth = max(0, depth + (1 if token.value == "(" else -1))
-        elif token.kind is Kind.SYMBOL and token.value == ";" and depth == 0:
+        elif token.kind is TokenKind.SYMBOL and token.value == ";" and depth == 0:
             ends.append(token.start)
             depth = 0
     starts = [0, *(end + 1 for end in ends)]

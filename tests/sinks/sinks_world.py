@@ -15,18 +15,18 @@ from support.shards import DESC, Row, Update, append
 from tidemill.catalog.items import Sink
 from tidemill.cdcv2 import Message, Recovery
 from tidemill.cdcv2.avro import AvroCodec
-from tidemill.cdcv2.loose import avro_file, from_json
+from tidemill.cdcv2.untyped import avro_file, from_json
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.shard import Shard
 from tidemill.sinks.definition import FILES, Definition, codec_of
 from tidemill.sinks.files_target import FilesTarget
-from tidemill.sinks.machine import Machine
-from tidemill.sinks.target import Pace, Target, Written
+from tidemill.sinks.machine import SinkMachine
+from tidemill.sinks.target import SinkPace, TargetWriter, Written
 from tidemill.subscribe.follower import CollectionFollower
 from tidemill.types.model import RelationDesc
 
 # Statements whenever there is something to say.
-AT_ONCE = Pace(0.0, 0.0)
+AT_ONCE = SinkPace(0.0, 0.0)
 
 
 class ShardFeed:
@@ -71,7 +71,7 @@ class Died(Exception):
 class Mortal:
     """A target that dies now and then, before or after what it was asked for."""
 
-    def __init__(self, of: Target, rng: Random, deaths: float) -> None:
+    def __init__(self, of: TargetWriter, rng: Random, deaths: float) -> None:
         self._of = of
         self._rng = rng
         self._deaths = deaths
@@ -131,15 +131,15 @@ class World:
     def machine(
         self,
         as_of: int,
-        target: Target,
+        target: TargetWriter,
         form: str = "json",
         *,
         share: tuple[int, int] = (0, 1),
         snapshot: bool = True,
-    ) -> Machine:
+    ) -> SinkMachine:
         definition = Definition(FILES, form, share=share)
         sink = self.sink(as_of, snapshot=snapshot)
-        return Machine(sink, definition, ShardFeed(self.shard), target, Written())
+        return SinkMachine(sink, definition, ShardFeed(self.shard), target, Written())
 
     def expected(self, as_of: int, upper: int, *, snapshot: bool = True) -> Counter[tuple[Row, int]]:
         """(row, time) -> diff, as a stream that begins at `as_of` has it."""

@@ -19,21 +19,21 @@ import pytest
 from test_sink_tables import Life, until
 
 from support.shards import DESC, memory_folder
-from tidemill.catalog.ops import CreateTable
-from tidemill.catalog.sink_ops import CreateSink
+from tidemill.catalog.ops import CreateTableOp
+from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.engine.ddl import sink_targets as planners
 from tidemill.engine.ddl.sink_targets import SinkRequest, describe_sink
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import SyntaxError_
 from tidemill.sinks import open as openers
 from tidemill.sinks.definition import Definition
-from tidemill.sinks.target import Opening, Pace
+from tidemill.sinks.target import Opening, SinkPace
 from tidemill.sql import ast
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.names import quote_literal
 from tidemill.sql.parse import parse
 from tidemill.sql.parser import sink_targets as syntax
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.render import to_sql
 
 SQL = "CREATE SINK s FROM t INTO SHELF 'a' FORMAT JSON ENVELOPE MATERIALIZE"
@@ -54,7 +54,7 @@ class IntoShelf(ast.SinkTarget):
         return f"SHELF {quote_literal(self.shelf)}"
 
 
-def parse_into_shelf(cursor: Cursor, offset: int) -> IntoShelf:
+def parse_into_shelf(cursor: TokenCursor, offset: int) -> IntoShelf:
     return IntoShelf(cursor.string(), offset)
 
 
@@ -71,7 +71,7 @@ SHELVES: dict[str, list[tuple[bytes, int | None]]] = {}
 
 
 class ShelfTarget:
-    pace = Pace(0.0, 0.01)
+    pace = SinkPace(0.0, 0.01)
 
     def __init__(self, shelf: list[tuple[bytes, int | None]]) -> None:
         self._shelf = shelf
@@ -123,14 +123,14 @@ def create() -> ast.CreateSink:
 
 def test_a_statement_makes_a_sink_that_writes(life: Life) -> None:
     schema = life.catalog.state.resolve_schema(("public",), "materialize").id
-    life.catalog.transact([CreateTable(schema, "t", DESC, retain_history_ms=0)])
+    life.catalog.transact([CreateTableOp(schema, "t", DESC, retain_history_ms=0)])
     life.insert(Counter({(1, "a"): 1, (2, "b"): 1}))
     statement, table = create(), life.table()
     assert to_sql(statement) == SQL
     session = cast(EngineSession, SimpleNamespace(engine=None))
     definition = describe_sink(SinkRequest(session, statement, life.catalog.state, table))
     target, text = definition.target, definition.to_json()
-    op = CreateSink(schema, "s", definition.kind, target, text, SQL, table.id, DESC, None, True)
+    op = CreateSinkOp(schema, "s", definition.kind, target, text, SQL, table.id, DESC, None, True)
     life.catalog.transact([op])
     until(lambda: diffs() == [1, 1])
     life.insert(Counter({(1, "a"): -1}))

@@ -15,15 +15,15 @@ from sinks_world import World, recovered
 from support.kafka import REQUEST_SECONDS, Kafka
 from support.shards import memory_folder
 from tidemill.cdcv2 import Message, Progress
-from tidemill.cdcv2.loose import from_json
+from tidemill.cdcv2.untyped import from_json
 from tidemill.errors import InvalidValue
 from tidemill.sinks import kafka_target, kafka_topic
 from tidemill.sinks.definition import KAFKA, Definition
 from tidemill.sinks.kafka_target import KafkaTarget
 from tidemill.sinks.kafka_topic import last_upper, make_topic, place_of
-from tidemill.sinks.machine import Machine
+from tidemill.sinks.machine import SinkMachine
 from tidemill.sinks.target import SinkError, Written
-from tidemill.sources.contract import SourceError
+from tidemill.sources.contract import RowError
 
 
 @pytest.fixture
@@ -40,24 +40,24 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[report
 
 
 class Eager(KafkaTarget):
-    pace = kafka_target.Pace(0.0, 0.0)
+    pace = kafka_target.SinkPace(0.0, 0.0)
 
 
 def reached(kafka: Kafka) -> dict[str, list[str]]:
     return {"brokers": [kafka.bootstrap]}
 
 
-def sink(world: World, kafka: Kafka, topic: str, share: tuple[int, int] = (0, 1)) -> Machine:
+def sink(world: World, kafka: Kafka, topic: str, share: tuple[int, int] = (0, 1)) -> SinkMachine:
     from sinks_world import ShardFeed
 
-    made: list[Machine] = []
+    made: list[SinkMachine] = []
     target = Eager(reached(kafka), topic, share, Written(), lambda: made[0].check())
     definition = Definition(KAFKA, "json", topic=topic, share=share)
-    made.append(Machine(world.sink(4), definition, ShardFeed(world.shard), target, Written()))
+    made.append(SinkMachine(world.sink(4), definition, ShardFeed(world.shard), target, Written()))
     return made[0]
 
 
-def run(world: World, one: Machine) -> None:
+def run(world: World, one: SinkMachine) -> None:
     while one.frontier != world.shard.upper:
         one.step()
 
@@ -144,10 +144,10 @@ def test_a_broker_that_is_away_stalls_and_loses_nothing(
     until(one, lambda: one.frontier == 5)
     kafka.kill()
     world.append([((2, "b"), 1)], 6)
-    with pytest.raises(SourceError, match="cannot be reached"):
+    with pytest.raises(RowError, match="cannot be reached"):
         one.step()
     assert one.frontier == 5 and one.holding
-    with pytest.raises(SourceError, match="cannot be reached"):
+    with pytest.raises(RowError, match="cannot be reached"):
         one.step()
     assert world.shard.downgrade_since(5) == 4
     kafka.start()
@@ -156,14 +156,14 @@ def test_a_broker_that_is_away_stalls_and_loses_nothing(
     assert recovered(said(kafka, topic, 1)) == (world.expected(4, 6), 6)
 
 
-def until(one: Machine, done: Callable[[], bool]) -> None:
+def until(one: SinkMachine, done: Callable[[], bool]) -> None:
     """Step until it is so; a broker that has just been started may still be refused."""
     deadline = time.monotonic() + REQUEST_SECONDS
     while not done():
         assert time.monotonic() < deadline
         try:
             one.step()
-        except SourceError:
+        except RowError:
             time.sleep(0.1)
 
 

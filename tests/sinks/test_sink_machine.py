@@ -16,7 +16,7 @@ from tidemill.catalog.retention import follow
 from tidemill.cdcv2 import Progress
 from tidemill.errors import QueryCanceled
 from tidemill.sinks import encoding, machine
-from tidemill.sinks.machine import Machine
+from tidemill.sinks.machine import SinkMachine
 from tidemill.sinks.target import SinkError
 from tidemill.types.arrow import shard_schema
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
@@ -42,7 +42,7 @@ def test_whatever_dies_the_history_comes_whole(world: World, writers: str, form:
     world.append([((n, "first"), 1) for n in range(8)], as_of)
     shares = {"one": [(0, 1)], "beside": [(0, 1), (0, 1)], "shares": [(0, 2), (1, 2)]}[writers]
 
-    def born(n: int) -> Machine:
+    def born(n: int) -> SinkMachine:
         target = Mortal(world.files(form, shares[n], f"w{n}"), rng, 0.08)
         return world.machine(as_of, target, form, share=shares[n], snapshot=snapshot)
 
@@ -76,12 +76,12 @@ def test_whatever_dies_the_history_comes_whole(world: World, writers: str, form:
     assert found == world.expected(as_of, upper, snapshot=snapshot)
 
 
-def run(world: World, one: Machine) -> None:
+def run(world: World, one: SinkMachine) -> None:
     while one.frontier != world.shard.upper:
         one.step()
 
 
-def at_once(world: World) -> Machine:
+def at_once(world: World) -> SinkMachine:
     return world.machine(4, world.files("json"))
 
 

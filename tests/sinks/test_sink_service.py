@@ -13,15 +13,15 @@ from typing import Any, cast
 import pytest
 
 from tidemill import stepping
-from tidemill.catalog.connection_ops import AlterConnection, CreateConnection
+from tidemill.catalog.connection_ops import AlterConnectionOp, CreateConnectionOp
 from tidemill.catalog.items import Sink
-from tidemill.catalog.ops import CreateTable, Drop, Op
-from tidemill.catalog.sink_ops import CreateSink
+from tidemill.catalog.ops import CreateTableOp, DropOp, Op
+from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
-from tidemill.ingest.status import State
+from tidemill.ingest.status import RunState
 from tidemill.persist.environment import Environment
-from tidemill.sinks.machine import Machine
+from tidemill.sinks.machine import SinkMachine
 from tidemill.sinks.service import Sinks
 from tidemill.sinks.target import SinkError, Written
 from tidemill.types.model import INT4, Column, RelationDesc
@@ -71,13 +71,13 @@ class World:
         self.refused: dict[str, SinkError] = {}
         self.sinks = Sinks(self.catalog, self._opened, lambda _, sink: f"shard of {sink.relation}")
 
-    def _opened(self, _: CatalogState, sink: Sink, written: Written) -> Machine:
+    def _opened(self, _: CatalogState, sink: Sink, written: Written) -> SinkMachine:
         written.messages += 1
         if sink.name in self.refused:
             raise self.refused[sink.name]
         machine = Scripted()
         self.machines.setdefault(sink.name, []).append(machine)
-        return cast("Machine", machine)
+        return cast("SinkMachine", machine)
 
     def change(self, *ops: Op) -> CatalogState:
         return self.catalog.transact(ops)
@@ -85,7 +85,7 @@ class World:
     def sink(self, name: str, relation: str, connections: tuple[str, ...] = ()) -> None:
         schema = self.catalog.state.resolve_schema(("public",), "materialize").id
         self.change(
-            CreateSink(
+            CreateSinkOp(
                 schema, name, "files", name, "{}", "CREATE SINK", relation, DESC, None, True, connections
             )
         )
@@ -93,7 +93,7 @@ class World:
     def item(self, name: str) -> Any:
         return self.catalog.state.resolve_item((name,), "materialize", ("public",))
 
-    def state(self, name: str) -> State:
+    def state(self, name: str) -> RunState:
         return next(status.state for sink, status, _, _ in self.sinks.all() if sink.name == name)
 
 
@@ -108,7 +108,7 @@ def until(done: Callable[[], bool]) -> None:
 def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path / "data")
     schema = world.catalog.state.resolve_schema(("public",), "materialize").id
-    world.change(CreateTable(schema, "t", DESC), CreateConnection(schema, "k", "kafka", "{}"))
+    world.change(CreateTableOp(schema, "t", DESC), CreateConnectionOp(schema, "k", "kafka", "{}"))
     try:
         yield world
     finally:
@@ -120,9 +120,9 @@ def test_a_sink_is_run_from_its_creation_to_its_end(world: World, monkeypatch: p
     monkeypatch.setattr(stepping, "IDLE_SECONDS", 3600.0)
     table = world.item("t").id
     world.sink("s", table)
-    assert (world.state("s"), world.sinks.unheld()) == (State.CREATED, {table})
+    assert (world.state("s"), world.sinks.unheld()) == (RunState.CREATED, {table})
     world.sinks.start()
-    until(lambda: world.state("s") is State.RUNNING)
+    until(lambda: world.state("s") is RunState.RUNNING)
     (machine,) = world.machines["s"]
     assert world.sinks.unheld() == frozenset()
     before = machine.steps
@@ -130,7 +130,7 @@ def test_a_sink_is_run_from_its_creation_to_its_end(world: World, monkeypatch: p
     world.sinks.moved([f"shard of {table}"])
     until(lambda: machine.steps == before + 1)
     until(lambda: [f for _, _, _, f in world.sinks.all()] == [machine.frontier])
-    world.change(Drop(world.item("s").id))
+    world.change(DropOp(world.item("s").id))
     until(lambda: machine.closed)
     assert machine.cancelled and world.sinks.all() == []
 
@@ -142,20 +142,20 @@ def test_one_that_fails_waits_and_hurts_nobody(world: World, monkeypatch: pytest
     world.sink("bad", table)
     world.sink("good", table)
     world.sinks.start()
-    until(lambda: world.state("bad") is State.STALLED and world.state("good") is State.RUNNING)
+    until(lambda: world.state("bad") is RunState.STALLED and world.state("good") is RunState.RUNNING)
     (told,) = [s for sink, s, _, _ in world.sinks.all() if sink.name == "bad"]
     assert (told.error, told.detail, told.hint) == ("no such place", "It is not there.", "Make it.")
     assert world.sinks.unheld() == {table}
     del world.refused["bad"]
-    until(lambda: world.state("bad") is State.RUNNING)
+    until(lambda: world.state("bad") is RunState.RUNNING)
     (machine,) = world.machines["bad"]
     machine.error = ZeroDivisionError("a bug")
     world.sinks.moved([f"shard of {table}"])
-    until(lambda: world.state("bad") is State.STALLED)
+    until(lambda: world.state("bad") is RunState.STALLED)
     # What it held is still held, and it goes on with the same machine.
     assert not machine.closed and world.sinks.unheld() == frozenset()
     machine.error = None
-    until(lambda: world.state("bad") is State.RUNNING)
+    until(lambda: world.state("bad") is RunState.RUNNING)
     assert len(world.machines["bad"]) == 1
 
 
@@ -163,8 +163,8 @@ def test_a_connection_that_changes_opens_it_anew(world: World) -> None:
     connection = world.item("k")
     world.sink("s", world.item("t").id, (connection.id,))
     world.sinks.start()
-    until(lambda: world.state("s") is State.RUNNING)
-    world.change(AlterConnection(connection.id, "{}", '{"brokers":["h:1"]}'))
+    until(lambda: world.state("s") is RunState.RUNNING)
+    world.change(AlterConnectionOp(connection.id, "{}", '{"brokers":["h:1"]}'))
     until(lambda: len(world.machines["s"]) == 2 and world.machines["s"][1].begun)
     first, second = world.machines["s"]
     assert second.before == [first] and first.closed
@@ -173,11 +173,11 @@ def test_a_connection_that_changes_opens_it_anew(world: World) -> None:
 def test_a_step_under_way_is_told_to_end(world: World) -> None:
     world.sink("s", world.item("t").id)
     world.sinks.start()
-    until(lambda: world.state("s") is State.RUNNING)
+    until(lambda: world.state("s") is RunState.RUNNING)
     (machine,) = world.machines["s"]
     machine.resting.clear()
     until(lambda: machine.steps > machine.frontier)
-    world.change(Drop(world.item("s").id))
+    world.change(DropOp(world.item("s").id))
     assert machine.cancelled and not machine.closed
     machine.resting.set()
     until(lambda: machine.closed)

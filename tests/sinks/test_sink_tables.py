@@ -20,12 +20,12 @@ from sinks_world import messages, recovered
 from support.shards import DESC, memory_folder
 from tidemill import stepping
 from tidemill.catalog.items import Sink, Table
-from tidemill.catalog.ops import CreateTable
+from tidemill.catalog.ops import CreateTableOp
 from tidemill.catalog.secrets import SecretStore
-from tidemill.catalog.sink_ops import CreateSink
+from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.catalog.store import Catalog
 from tidemill.ingest.service import Ingestion
-from tidemill.ingest.status import State
+from tidemill.ingest.status import RunState
 from tidemill.inputs.collections import Collections
 from tidemill.persist.environment import Environment
 from tidemill.query.metrics import QueryMetrics
@@ -35,14 +35,14 @@ from tidemill.sinks.feed import sink_shard
 from tidemill.sinks.files_target import FilesTarget
 from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
-from tidemill.sinks.target import Pace
+from tidemill.sinks.target import SinkPace
 
 SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr(FilesTarget, "pace", Pace(0.0, 0.01))
+    monkeypatch.setattr(FilesTarget, "pace", SinkPace(0.0, 0.01))
     monkeypatch.setattr(stepping, "IDLE_SECONDS", 0.01)
 
 
@@ -107,7 +107,7 @@ def make(life: Life, name: str, share: tuple[int, int] = (0, 1)) -> Sink:
     table = life.table()
     life.catalog.transact(
         [
-            CreateSink(
+            CreateSinkOp(
                 schema, name, FILES, definition.target, definition.to_json(), "", table.id, DESC, None, True
             )
         ]
@@ -122,7 +122,7 @@ def test_lives_that_forget_everything_that_is_not_held(folder: Path, shares: lis
     rng = Random(len(shares))
     life = Life(folder)
     schema = life.catalog.state.resolve_schema(("public",), "materialize").id
-    life.catalog.transact([CreateTable(schema, "t", DESC, retain_history_ms=0)])
+    life.catalog.transact([CreateTableOp(schema, "t", DESC, retain_history_ms=0)])
     held: Counter[tuple[int, str]] = Counter({(n, "first"): 1 for n in range(20)})
     life.insert(held)
     made = [make(life, f"s{n}", share) for n, share in enumerate(shares)]
@@ -146,7 +146,7 @@ def test_lives_that_forget_everything_that_is_not_held(folder: Path, shares: lis
     written = life.environment.oracle.write_ts()
     life.environment.oracle.complete(written)
     until(lambda: life.frontier() > written)
-    assert {s.state for _, s, _, _ in life.sinks.all()} == {State.RUNNING}
+    assert {s.state for _, s, _, _ in life.sinks.all()} == {RunState.RUNNING}
     life.forget()
     shard = life.environment.open_shard(life.table().shard)
     assert shard.since >= made[0].as_of

@@ -29,12 +29,12 @@ from tidemill.sources.contract import (
     TOMBSTONE_COLUMN,
     TRUNCATE_COLUMN,
     UNAVAILABLE_COLUMN,
-    Batch,
-    Limits,
-    Output,
-    Piece,
-    Reader,
-    Source,
+    OutputDefinition,
+    ReadLimits,
+    SourceBatch,
+    SourcePiece,
+    SourceReader,
+    UpstreamSource,
 )
 from tidemill.sources.offsets import Offsets, PartitionKey
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, hidden_fields, storage_schema
@@ -76,9 +76,9 @@ class Subject:
     a while, and tells so by batches of no rows."""
 
     name: str
-    open: Callable[[], Source]
+    open: Callable[[], UpstreamSource]
     looks: tuple[int, ...]
-    large: Piece | None = None
+    large: SourcePiece | None = None
     remote: bool = False
 
 
@@ -86,7 +86,9 @@ class Subject:
 Rows = dict[tuple[int, PartitionKey], pa.Table]
 
 
-def rows_of(source: Source, pieces: Sequence[Piece], reader: Reader | None = None) -> Rows:
+def rows_of(
+    source: UpstreamSource, pieces: Sequence[SourcePiece], reader: SourceReader | None = None
+) -> Rows:
     """What the pieces give, those of a partition one after the other as they stand in the list."""
     found: dict[tuple[int, PartitionKey], list[pa.RecordBatch]] = {}
     for piece in pieces:
@@ -96,9 +98,9 @@ def rows_of(source: Source, pieces: Sequence[Piece], reader: Reader | None = Non
     return {place: pa.Table.from_batches(batches).combine_chunks() for place, batches in found.items()}
 
 
-def whole(lower: Offsets, upper: Offsets) -> list[Piece]:
+def whole(lower: Offsets, upper: Offsets) -> list[SourcePiece]:
     """The range as one piece per partition."""
-    return [Piece(p, lower[p], lower[p] + n) for p, n in upper.increments(lower).items()]
+    return [SourcePiece(p, lower[p], lower[p] + n) for p, n in upper.increments(lower).items()]
 
 
 def between(data: st.DataObject, lower: Offsets, upper: Offsets) -> Offsets:
@@ -106,7 +108,7 @@ def between(data: st.DataObject, lower: Offsets, upper: Offsets) -> Offsets:
     return lower.plus({p: data.draw(st.integers(0, n)) for p, n in upper.increments(lower).items()})
 
 
-def opened(subject: Subject) -> tuple[Source, Offsets]:
+def opened(subject: Subject) -> tuple[UpstreamSource, Offsets]:
     """The source and its last frontier, which must leave something to read."""
     source = subject.open()
     upper = source.frontier(subject.looks[-1])
@@ -255,7 +257,7 @@ def cut_respects_limits_and_progresses(subject: Subject) -> None:
     @given(st.data(), st.integers(1, 2 * upper.records_since(source.start)))
     def run(data: st.DataObject, records: int) -> None:
         at = between(data, source.start, upper)
-        limits = Limits(records=records)
+        limits = ReadLimits(records=records)
         assert source.cut(upper, upper, limits) == upper
         for _ in range(3):
             if at == upper:
@@ -299,11 +301,11 @@ def batches_are_as_the_contract_says(subject: Subject) -> None:
         assert records <= piece.records
 
 
-def column(batch: Batch, name: str) -> list[int]:
+def column(batch: SourceBatch, name: str) -> list[int]:
     return batch.rows.column(name).to_pylist()
 
 
-def check_batch(batch: Batch, output: Output, piece: Piece) -> None:
+def check_batch(batch: SourceBatch, output: OutputDefinition, piece: SourcePiece) -> None:
     assert 0 < batch.rows.num_rows <= MAX_BATCH_ROWS
     assert 0 <= batch.records <= piece.records
     assert batch.bytes >= 0

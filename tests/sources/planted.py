@@ -12,13 +12,13 @@ from tidemill.sources.contract import (
     MAX_BATCH_ROWS,
     OFFSET_COLUMN,
     TOMBSTONE_COLUMN,
-    Batch,
     Gauge,
-    Limits,
-    Output,
-    Piece,
-    Reader,
-    Source,
+    OutputDefinition,
+    ReadLimits,
+    SourceBatch,
+    SourcePiece,
+    SourceReader,
+    UpstreamSource,
 )
 from tidemill.sources.offsets import Offsets
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
@@ -43,7 +43,7 @@ class PlantedReader:
     # More than a reader should carry, where that is the bug.
     luggage: bytes = b""
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         global _reads
         _reads += 1
         lower, upper = piece.lower, piece.upper
@@ -55,16 +55,18 @@ class PlantedReader:
         # Everything at once, or one after the other.
         yield from list(batches) if self.bug == "collects" else batches
 
-    def _batches(self, lower: int, upper: int, records: int) -> Iterator[Batch]:
+    def _batches(self, lower: int, upper: int, records: int) -> Iterator[SourceBatch]:
         size = MAX_BATCH_ROWS if self.bug != "large batches" else upper - lower
         for first in range(lower, upper, size):
             end = min(upper, first + size)
             rows = self._rows(np.arange(first, end, dtype=np.int64), lower)
-            yield Batch(0, rows, records if self.bug == "counts twice" else end - first, 8 * (end - first))
+            yield SourceBatch(
+                0, rows, records if self.bug == "counts twice" else end - first, 8 * (end - first)
+            )
             if self.bug == "empty batches":
-                yield Batch(0, rows.slice(0, 0), 0, 0)
+                yield SourceBatch(0, rows.slice(0, 0), 0, 0)
             if self.bug == "counts twice":
-                yield Batch(0, rows, records, 0)
+                yield SourceBatch(0, rows, records, 0)
 
     def _rows(self, offsets: np.ndarray, lower: int) -> pa.RecordBatch:
         values = offsets * 10
@@ -88,11 +90,13 @@ class PlantedReader:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class PlantedSource(Source):
+class PlantedSource(UpstreamSource):
     gauge = GAUGE
 
     def __init__(self, bug: str = "", records: dict[str, int] | None = None) -> None:
-        self.outputs = (Output("numbers", DESC, ("m",) if bug == "a key that is no column" else ("n",)),)
+        self.outputs = (
+            OutputDefinition("numbers", DESC, ("m",) if bug == "a key that is no column" else ("n",)),
+        )
         self._bug = bug
         self._records = records or RECORDS
 
@@ -100,18 +104,18 @@ class PlantedSource(Source):
         share = 3 - now if self._bug == "goes back" else now
         return Offsets({p: n * share // 3 for p, n in self._records.items()})
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return PlantedReader(self._bug, bytes(100_000) if self._bug == "heavy" else b"")
 
-    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
         pieces = super().split(lower, upper, ways)
         if self._bug == "splits with a gap" and len(pieces) > 1:
             return pieces[1:]
         if self._bug == "splits one by one":
-            return [Piece(p.partition, n, n + 1) for p in pieces for n in range(p.lower, p.upper)]
+            return [SourcePiece(p.partition, n, n + 1) for p in pieces for n in range(p.lower, p.upper)]
         return pieces
 
-    def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
+    def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
         cut = super().cut(lower, upper, limits)
         if self._bug == "stands still" and cut != upper:
             return lower

@@ -20,18 +20,18 @@ from tidemill.cdcv2 import AvroCodec, JsonCodec, Progress, UpdateColumns
 from tidemill.errors import TidemillError
 from tidemill.sources.contract import (
     MAX_BATCH_ROWS,
-    Batch,
     Forgotten,
-    Limits,
-    Piece,
-    Source,
-    SourceError,
+    ReadLimits,
+    RowError,
+    SourceBatch,
+    SourcePiece,
     Stated,
+    UpstreamSource,
 )
 from tidemill.sources.definition import open_source
 from tidemill.sources.files import reader as reader_module
 from tidemill.sources.files import source as source_module
-from tidemill.sources.files.marks import digest
+from tidemill.sources.files.fingerprints import digest
 from tidemill.sources.offsets import Offsets
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
@@ -83,7 +83,7 @@ def definition(form: str) -> dict[str, Any]:
     return {"kind": "files", "path": "in", "output": output, "started": 0}
 
 
-def opened(root: Path, form: str) -> Source:
+def opened(root: Path, form: str) -> UpstreamSource:
     return open_source(definition(form), str(root))
 
 
@@ -108,9 +108,9 @@ def test_files_conform(check: Callable[[Subject], None], form: str, subjects: di
     check(subjects[form])
 
 
-def everything(source: Source, pieces: list[Piece]) -> tuple[int, list[Stated]]:
+def everything(source: UpstreamSource, pieces: list[SourcePiece]) -> tuple[int, list[Stated]]:
     """How many updates, and what else was said."""
-    batches: Iterator[Batch] = (b for piece in pieces for b in source.reader().read(piece))
+    batches: Iterator[SourceBatch] = (b for piece in pieces for b in source.reader().read(piece))
     count, stated = 0, list[Stated]()
     for batch in batches:
         count += batch.rows.num_rows
@@ -122,13 +122,13 @@ def everything(source: Source, pieces: list[Piece]) -> tuple[int, list[Stated]]:
 def test_statements_are_there_however_a_file_is_cut(form: str, subjects: dict[str, Subject]) -> None:
     source = subjects[form].open()
     upper = source.frontier(0)
-    wanted = everything(source, [Piece(p, 0, n) for p, n in upper.items()])
+    wanted = everything(source, [SourcePiece(p, 0, n) for p, n in upper.items()])
     assert len(wanted[1]) == 9 and wanted[0] == 2 * 4 * 40 + 500
 
     @settings(max_examples=20)
     @given(st.integers(1, 60))
     def run(step: int) -> None:
-        pieces = [Piece(p, a, min(a + step, n)) for p, n in upper.items() for a in range(0, n, step)]
+        pieces = [SourcePiece(p, a, min(a + step, n)) for p, n in upper.items() for a in range(0, n, step)]
         assert everything(source, pieces) == wanted
 
     run()
@@ -138,7 +138,7 @@ def test_deflated_blocks_are_read(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write_avro(tmp_path / "in" / "a", [m for k in range(20) for m in said(k, 5)], "deflate")
     source = opened(tmp_path, "avro")
-    count, stated = everything(source, [Piece(p, 0, n) for p, n in source.frontier(0).items()])
+    count, stated = everything(source, [SourcePiece(p, 0, n) for p, n in source.frontier(0).items()])
     assert count == 100 and len(stated) == 20
 
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path) -> None:
     (folder / "no").write_bytes(b"no Avro at all")
     (folder / "packed").write_bytes(data.replace(b"\x14avro.codec\x08null", b"\x14avro.codec\x08zstd"))
     source = opened(tmp_path, "avro")
-    count, stated = everything(source, [Piece(p, 0, n) for p, n in sorted(source.frontier(0).items())])  # pyright: ignore
+    count, stated = everything(source, [SourcePiece(p, 0, n) for p, n in sorted(source.frontier(0).items())])  # pyright: ignore
     assert count == 0
     texts = [s.said for s in stated]
     assert texts[0] == f"Decode error: the file ends within a block\nIn file cut, byte {stated[0].offset}."
@@ -163,7 +163,7 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path) -> None:
     for name in ("no", "packed"):
         (folder / name).unlink()
     source = opened(tmp_path, "json")
-    count, stated = everything(source, [Piece("cut", 0, 1)])
+    count, stated = everything(source, [SourcePiece("cut", 0, 1)])
     assert count == 1 and [s.offset for s in stated] == [0, 4, 18]
     assert all("not a CDCv2 message in JSON" in str(s.said) for s in stated)
 
@@ -172,7 +172,7 @@ def test_batches_are_of_bounded_size(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write_avro(tmp_path / "in" / "a", [updates(0, MAX_BATCH_ROWS + 10)])
     source = opened(tmp_path, "avro")
-    (piece,) = (Piece(p, 0, n) for p, n in source.frontier(0).items())
+    (piece,) = (SourcePiece(p, 0, n) for p, n in source.frontier(0).items())
     batches = list(source.reader().read(piece))
     assert [b.rows.num_rows for b in batches] == [MAX_BATCH_ROWS, 10]
     assert [b.records for b in batches] == [piece.records, 0]
@@ -187,20 +187,20 @@ def test_files_must_stay_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "in" / "a"
     write_json(path, said(1, 100))
     source = opened(tmp_path, "json")
-    (piece,) = (Piece(p, 0, n) for p, n in source.frontier(0).items())
+    (piece,) = (SourcePiece(p, 0, n) for p, n in source.frontier(0).items())
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(SourceError, match='file "a" has changed since it was read'):
+    with pytest.raises(RowError, match='file "a" has changed since it was read'):
         source.frontier(0)
     with pytest.raises(Forgotten, match='file "a" is not what it was'):
         list(source.reader().read(piece))
     path.unlink()
-    with pytest.raises(SourceError, match="changed"):
+    with pytest.raises(RowError, match="changed"):
         source.frontier(0)
     with pytest.raises(Forgotten, match="not what it was"):
         list(source.reader().read(piece))
 
 
-def committed(source: Source, lower: Offsets, upper: Offsets) -> dict[str, str]:
+def committed(source: UpstreamSource, lower: Offsets, upper: Offsets) -> dict[str, str]:
     """The marks of a range that was read."""
     marks = source.mark(lower, upper)
     source.confirm(marks)
@@ -218,7 +218,7 @@ def test_a_file_that_is_overwritten_by_as_many_bytes_is_noticed(
     source = opened(tmp_path, "json")
     upper = source.frontier(0)
     # In two bindings.
-    half = source.cut(Offsets(), upper, Limits(100))
+    half = source.cut(Offsets(), upper, ReadLimits(100))
     marks = committed(source, Offsets(), half) | committed(source, half, upper)
     if restarted:
         source = opened(tmp_path, "json")
@@ -239,7 +239,7 @@ def test_a_file_that_is_overwritten_by_as_many_bytes_is_noticed(
 
     write(after)
     for _ in range(2):
-        with pytest.raises(SourceError, match='file "a" has changed since it was read') as caught:
+        with pytest.raises(RowError, match='file "a" has changed since it was read') as caught:
             source.frontier(0)
         assert caught.value.detail == f"It has {len(before)} bytes as before, but not the same ones."
     # As it was it is taken again; so is one that was only touched or copied.
@@ -266,7 +266,7 @@ def test_a_file_that_is_gone_is_told_the_same_after_a_restart(tmp_path: Path) ->
             (tmp_path / "in" / "a").write_bytes(other)
         told: list[str] = []
         for one in (source, again):
-            with pytest.raises(SourceError) as caught:
+            with pytest.raises(RowError) as caught:
                 one.frontier(0)
             told.append(str(caught.value))
         assert told[0] == told[1] and 'file "a" has changed since it was read' in told[0]
@@ -275,7 +275,7 @@ def test_a_file_that_is_gone_is_told_the_same_after_a_restart(tmp_path: Path) ->
     bare = opened(tmp_path, "json")
     bare.recall(upper, {})
     with pytest.raises(
-        SourceError, match=f"has changed since it was read\\nDETAIL: It had {upper['a']} kilobytes"
+        RowError, match=f"has changed since it was read\\nDETAIL: It had {upper['a']} kilobytes"
     ):
         bare.frontier(0)
 
@@ -288,13 +288,13 @@ def test_a_file_that_is_written_to_while_it_is_read_is_read_again(tmp_path: Path
     upper = source.frontier(0)
     marks = source.mark(Offsets(), upper)
     path.write_bytes(path.read_bytes().replace(b"name", b"NAME"))
-    with pytest.raises(SourceError, match="It was written to while it was read"):
+    with pytest.raises(RowError, match="It was written to while it was read"):
         source.confirm(marks)
     # Nothing of it was taken in, so the new one is as good.
     assert source.frontier(0) == upper
     source.confirm(source.mark(Offsets(), upper))
     path.unlink()
-    with pytest.raises(SourceError, match="has changed since it was read"):
+    with pytest.raises(RowError, match="has changed since it was read"):
         source.mark(Offsets(), upper)
 
 
@@ -331,7 +331,7 @@ def test_what_is_not_there_yet_is_told(tmp_path: Path) -> None:
     assert source.waits is None
     (tmp_path / "file").write_text("")
     other = open_source(definition("json") | {"path": "file"}, str(tmp_path))
-    with pytest.raises(SourceError, match="cannot be read") as caught:
+    with pytest.raises(RowError, match="cannot be read") as caught:
         other.frontier(0)
     assert caught.value.detail == "Not a directory."
 
@@ -340,9 +340,9 @@ def test_paths_lead_nowhere_else(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "root" / "in").symlink_to(tmp_path / "other")
-    with pytest.raises(SourceError, match="not below the folder files_root"):
+    with pytest.raises(RowError, match="not below the folder files_root"):
         opened(tmp_path / "root", "json")
-    with pytest.raises(SourceError, match="no folder is configured"):
+    with pytest.raises(RowError, match="no folder is configured"):
         open_source(definition("json"), "")
     (tmp_path / "root" / "in").unlink()
     (tmp_path / "root" / "in").mkdir()
@@ -355,7 +355,7 @@ def test_a_binding_covers_no_more_than_it_may(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_bytes(b"\n" * 10 * 1024)
     source = opened(tmp_path, "json")
-    assert source.cut(Offsets(), source.frontier(0), Limits(3)) == Offsets({"a": 3})
+    assert source.cut(Offsets(), source.frontier(0), ReadLimits(3)) == Offsets({"a": 3})
 
 
 def test_long_lines_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +367,7 @@ def test_long_lines_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     lines = (b'[{"data":1,"time":5,"diff":1}]', b"x" * 5000, b'[{"data":2,"time":5,"diff":1}]')
     (tmp_path / "in" / "a").write_bytes(b"\n".join(lines))
     source = opened(tmp_path, "json")
-    count, stated = everything(source, [Piece("a", 0, 1), Piece("a", 1, 5)])
+    count, stated = everything(source, [SourcePiece("a", 0, 1), SourcePiece("a", 1, 5)])
     assert count == 2 and "a line of more than 2000 bytes" in str(stated[0].said)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sources.conformance import CHECKS, Subject
-from tidemill.sources.contract import Piece
+from tidemill.sources.contract import SourcePiece
 from tidemill.sources.definition import open_source
 from tidemill.sources.generators.definition import normalise
 
@@ -22,7 +22,7 @@ def subject(generator: str, events: int, large: int, **options: Any) -> Subject:
     definition = normalise(generator, {"TICK INTERVAL": 1_000, "UP TO": events, **given}, STARTED)
     shown = " ".join([generator, *(f"{name} {value}" for name, value in given.items())])
     looks = (0, STARTED - 1, STARTED, STARTED + 3, STARTED + events // 2, STARTED + 10 * events)
-    return Subject(shown, lambda: open_source(definition), looks, Piece(None, 0, large))
+    return Subject(shown, lambda: open_source(definition), looks, SourcePiece(None, 0, large))
 
 
 SUBJECTS = [

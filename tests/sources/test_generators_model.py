@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.sources.contract import Piece
+from tidemill.sources.contract import SourcePiece
 from tidemill.sources.definition import Definition, open_source
 from tidemill.sources.generators.auction_words import ITEMS, ORGANIZATIONS, USERS
 from tidemill.sources.generators.definition import normalise
@@ -96,7 +96,7 @@ def plain(column: pa.Array) -> list[Any]:
 def read(d: Definition, lower: int, upper: int) -> list[Row]:
     """Sorted by output, which keeps the order within one."""
     rows: list[Row] = []
-    for batch in open_source(d).reader().read(Piece(None, lower, upper)):
+    for batch in open_source(d).reader().read(SourcePiece(None, lower, upper)):
         columns = [plain(column) for column in batch.rows.columns]
         rows += [(batch.output, row) for row in zip(*columns, strict=True)]
     return sorted(rows, key=lambda row: row[0])

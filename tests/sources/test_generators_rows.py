@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import Internal
-from tidemill.sources.contract import Limits, Piece, SourceError
+from tidemill.sources.contract import ReadLimits, RowError, SourcePiece
 from tidemill.sources.definition import open_source
 from tidemill.sources.generators.auction import OUTPUTS
 from tidemill.sources.generators.definition import normalise
-from tidemill.sources.generators.load import MAX_BINDING_BYTES, Pace
+from tidemill.sources.generators.load import MAX_BINDING_BYTES, EventPace
 from tidemill.sources.generators.options import MAX_EVENTS
 from tidemill.sources.offsets import Offsets
 
@@ -27,7 +27,7 @@ def tables(generator: str, lower: int, upper: int, **options: Any) -> dict[str, 
     given = {name.replace("_", " "): value for name, value in options.items()}
     source = open_source(normalise(generator, given, STARTED))
     found: dict[str, list[pa.RecordBatch]] = {}
-    for batch in source.reader().read(Piece(None, lower, upper)):
+    for batch in source.reader().read(SourcePiece(None, lower, upper)):
         found.setdefault(source.outputs[batch.output].name, []).append(batch.rows)
     return {name: pa.Table.from_batches(batches) for name, batches in found.items()}
 
@@ -40,31 +40,31 @@ def ints(table: pa.Table, name: str) -> np.ndarray:
 @pytest.mark.parametrize(
     ("pace", "now", "due"),
     [
-        (Pace(1000, 1_000_000), 1000, 0),
-        (Pace(1000, 1_000_000), 1999, 0),
-        (Pace(1000, 1_000_000), 2000, 1),
-        (Pace(1000, 1_000_000), 4999, 3),
-        (Pace(1000, 1_000_000), 0, 0),
-        (Pace(1000, 1), 1001, 1000),
-        (Pace(1000, 1_500), 1002, 1),
-        (Pace(1000, 1_500), 1003, 2),
-        (Pace(1000, 1_000, batch=7), 1003, 21),
-        (Pace(1000, 1_000, batch=7, up_to=20), 1003, 20),
-        (Pace(1000, 1_000, at_once=5), 999, 0),
-        (Pace(1000, 1_000, at_once=5), 1000, 5),
-        (Pace(1000, 1_000, at_once=5), 1002, 7),
-        (Pace(1000, 1_000, at_once=5, up_to=3), 1002, 3),
-        (Pace(1000, 1_000, up_to=0), 9999, 0),
-        (Pace(0, 1, batch=10**8), 2**63 - 1, MAX_EVENTS),
+        (EventPace(1000, 1_000_000), 1000, 0),
+        (EventPace(1000, 1_000_000), 1999, 0),
+        (EventPace(1000, 1_000_000), 2000, 1),
+        (EventPace(1000, 1_000_000), 4999, 3),
+        (EventPace(1000, 1_000_000), 0, 0),
+        (EventPace(1000, 1), 1001, 1000),
+        (EventPace(1000, 1_500), 1002, 1),
+        (EventPace(1000, 1_500), 1003, 2),
+        (EventPace(1000, 1_000, batch=7), 1003, 21),
+        (EventPace(1000, 1_000, batch=7, up_to=20), 1003, 20),
+        (EventPace(1000, 1_000, at_once=5), 999, 0),
+        (EventPace(1000, 1_000, at_once=5), 1000, 5),
+        (EventPace(1000, 1_000, at_once=5), 1002, 7),
+        (EventPace(1000, 1_000, at_once=5, up_to=3), 1002, 3),
+        (EventPace(1000, 1_000, up_to=0), 9999, 0),
+        (EventPace(0, 1, batch=10**8), 2**63 - 1, MAX_EVENTS),
     ],
 )
-def test_events_fall_due_by_the_clock(pace: Pace, now: int, due: int) -> None:
+def test_events_fall_due_by_the_clock(pace: EventPace, now: int, due: int) -> None:
     assert pace.due(now) == due
 
 
 @given(
     st.builds(
-        Pace,
+        EventPace,
         st.integers(0, 10**13),
         st.integers(1, 10**9),
         batch=st.integers(1, 1000),
@@ -73,7 +73,7 @@ def test_events_fall_due_by_the_clock(pace: Pace, now: int, due: int) -> None:
     ),
     st.lists(st.integers(0, 2**63 - 1), min_size=2),
 )
-def test_fewer_events_are_never_due_later(pace: Pace, times: list[int]) -> None:
+def test_fewer_events_are_never_due_later(pace: EventPace, times: list[int]) -> None:
     dues = [pace.due(now) for now in sorted(times)]
     assert dues == sorted(dues) and dues[0] >= 0
 
@@ -111,9 +111,9 @@ def test_a_counter_fails_where_it_was_told_to() -> None:
         reader = open_source(normalise("COUNTER", options, STARTED)).reader()
         found: list[int] = []
         try:
-            for batch in reader.read(Piece(None, lower, upper)):
+            for batch in reader.read(SourcePiece(None, lower, upper)):
                 found += batch.rows.column(0).to_pylist()
-        except SourceError as error:
+        except RowError as error:
             assert error.transient is transient
             assert str(fail_at) in error.primary and error.sqlstate == "58000"
             return [*found, -1]
@@ -194,24 +194,25 @@ def test_auctions_and_bids_fit_together() -> None:
 
 def test_large_values_make_small_bindings() -> None:
     source = open_source(normalise("KEY VALUE", {"KEYS": 1, "VALUE SIZE": 2**20}, STARTED))
-    cut = source.cut(Offsets.at(10), Offsets.at(10**6), Limits())
+    cut = source.cut(Offsets.at(10), Offsets.at(10**6), ReadLimits())
     assert 0 < (cut[None] - 10) * 2**20 <= MAX_BINDING_BYTES
     counter = open_source(normalise("COUNTER", {}, STARTED))
-    assert counter.cut(Offsets(), Offsets.at(10**7), Limits()) == Offsets.at(Limits().records)
+    assert counter.cut(Offsets(), Offsets.at(10**7), ReadLimits()) == Offsets.at(ReadLimits().records)
 
 
 def test_events_end_where_times_do() -> None:
     """An auction's end is a timestamp, whatever the clock says."""
     source = open_source(normalise("AUCTION", {}, STARTED))
     last = source.frontier(2**63 - 1)[None]
-    rows = [b.rows for b in source.reader().read(Piece(None, last - 20, last)) if b.output == 3]
+    rows = [b.rows for b in source.reader().read(SourcePiece(None, last - 20, last)) if b.output == 3]
     assert rows and all(end > 2**62 for batch in rows for end in ints(pa.table(batch), "end_time").tolist())
 
 
 @pytest.mark.parametrize(
-    "piece", [Piece("p", 0, 1), Piece(None, -1, 1), Piece(None, 2, 1), Piece(None, 0, 2**63)]
+    "piece",
+    [SourcePiece("p", 0, 1), SourcePiece(None, -1, 1), SourcePiece(None, 2, 1), SourcePiece(None, 0, 2**63)],
 )
-def test_a_piece_that_cannot_be_is_refused(piece: Piece) -> None:
+def test_a_piece_that_cannot_be_is_refused(piece: SourcePiece) -> None:
     for generator, options in (("COUNTER", {}), ("KEY VALUE", {"KEYS": 1}), ("AUCTION", {})):
         with pytest.raises(Internal):
             list(open_source(normalise(generator, options, STARTED)).reader().read(piece))

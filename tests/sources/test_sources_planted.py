@@ -10,9 +10,9 @@ import pytest
 from sources import conformance
 from sources.conformance import CHECKS, Subject
 from sources.planted import PlantedSource
-from tidemill.sources.contract import MAX_BATCH_ROWS, Piece
+from tidemill.sources.contract import MAX_BATCH_ROWS, SourcePiece
 
-MANY = Piece("a", 0, 8_000_000)
+MANY = SourcePiece("a", 0, 8_000_000)
 
 BUGS: list[tuple[str, Callable[[Subject], None]]] = [
     ("goes back", conformance.frontier_only_advances),

@@ -20,7 +20,7 @@ import psycopg
 import pyarrow as pa
 
 from tidemill.errors import TidemillError, UndefinedObject
-from tidemill.query.slots import Slots
+from tidemill.query.session_slots import Slots
 from tidemill.sql.ast import Query
 from tidemill.sql.bind import (
     BoundQuery,

@@ -14,7 +14,7 @@ from tidemill.sql.ast import Query
 from tidemill.sql.bind import Relation
 from tidemill.sql.local import NotLocal, Reg, compile_query
 from tidemill.sql.local.builtins import builtins
-from tidemill.sql.local.model import TooLarge
+from tidemill.sql.local.model import LocalTooLarge
 from tidemill.sql.parse import parse
 from tidemill.types.names import physical_names
 
@@ -61,7 +61,7 @@ class Subject:
             )
             rows = found.run(NoNames(), self.rows.__getitem__, (), lambda: None)
             return answer_of(found.columns, rows, SESSION.time_zone)
-        except TooLarge as e:
+        except LocalTooLarge as e:
             # The engine asks Spark then.
             raise NotLocal from e
         except TidemillError as e:

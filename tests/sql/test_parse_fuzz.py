@@ -13,7 +13,7 @@ from tidemill.sql import ast
 from tidemill.sql.names import MAX_IDENTIFIER_BYTES, fold, quote_ident, quote_literal
 from tidemill.sql.parse import parse
 from tidemill.sql.render import Rendered, to_sql
-from tidemill.sql.tokens import Kind, scan
+from tidemill.sql.tokens import TokenKind, scan
 
 # What the parser promises to raise: syntax, names, not supported, no such constraint; bad values
 # and limits by class.
@@ -115,7 +115,7 @@ def test_names_come_back(name: str) -> None:
 @given(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])))
 def test_literals_come_back(value: str) -> None:
     tokens = scan(quote_literal(value))
-    assert [(t.kind, t.value) for t in tokens[:-1]] == [(Kind.STRING, value)]
+    assert [(t.kind, t.value) for t in tokens[:-1]] == [(TokenKind.STRING, value)]
     comes_back(parse(f"select {quote_literal(value)}")[0].statement)
 
 

@@ -90,8 +90,8 @@ SUBSCRIBES = st.builds(
     output=OUTPUTS,
     snapshot=st.booleans(),
     progress=st.booleans(),
-    as_of=st.none() | st.just(ast.Bound.EARLIEST) | st.builds(ast.AsOf, EXPRESSIONS, st.booleans()),
-    up_to=st.none() | st.just(ast.Bound.LATEST) | EXPRESSIONS,
+    as_of=st.none() | st.just(ast.TimeBound.EARLIEST) | st.builds(ast.AsOf, EXPRESSIONS, st.booleans()),
+    up_to=st.none() | st.just(ast.TimeBound.LATEST) | EXPRESSIONS,
 )
 
 
@@ -131,7 +131,7 @@ def _item(item: ast.OrderItem) -> str:
 def _as_of(s: ast.Subscribe) -> str:
     if s.as_of is None:
         return ""
-    if isinstance(s.as_of, ast.Bound):
+    if isinstance(s.as_of, ast.TimeBound):
         return f"AS OF {s.as_of.value}"
     return f"AS OF {'AT LEAST ' if s.as_of.at_least else ''}{_time(s.as_of.time)}"
 
@@ -139,13 +139,13 @@ def _as_of(s: ast.Subscribe) -> str:
 def _up_to(s: ast.Subscribe) -> str:
     if s.up_to is None:
         return ""
-    return f"UP TO {s.up_to.value if isinstance(s.up_to, ast.Bound) else _time(s.up_to)}"
+    return f"UP TO {s.up_to.value if isinstance(s.up_to, ast.TimeBound) else _time(s.up_to)}"
 
 
 def _time(time: ast.Expr) -> str:
     """A column called as a bound is (which is no time, but was written) stays a column."""
     text = expression_sql(time.tree)
-    return f'"{text}"' if text.upper() in ast.Bound.__members__ else text
+    return f'"{text}"' if text.upper() in ast.TimeBound.__members__ else text
 
 
 @settings(max_examples=400, deadline=None)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from support.bound import Names
 from tidemill.errors import InvalidValue, TidemillError, Unavailable
-from tidemill.query.changed import Piece
 from tidemill.query.evaluations import Evaluations, Member
+from tidemill.query.linear_changes import ChangePiece
 from tidemill.sql.bind import linearity
-from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.linear import LinearFollower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.model import INT4, Column, RelationDesc
@@ -45,7 +45,7 @@ class Identity:
     def leave(self, member: Member) -> None:
         self.members -= 1
 
-    def evaluate(self, member: Member, pieces: Sequence[Piece]) -> None:
+    def evaluate(self, member: Member, pieces: Sequence[ChangePiece]) -> None:
         if pieces and self.away:
             raise Unavailable("Spark is gone")
         for piece in pieces:
@@ -72,7 +72,7 @@ def follower(
     return LinearFollower(evaluations, bound.columns, linearity(bound).branches, named, 0)
 
 
-def rows(changes: Changes) -> list[Update]:
+def rows(changes: CollectionChanges) -> list[Update]:
     return list(zip(*(c.to_pylist() for c in changes.updates.columns), strict=True))
 
 

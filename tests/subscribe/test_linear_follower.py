@@ -15,10 +15,10 @@ from told_spans import Told, Update, updates_table
 
 from support.bound import Names
 from tidemill.errors import TidemillError
-from tidemill.query.changed import Formula, Piece, evaluate
 from tidemill.query.evaluations import Evaluations
+from tidemill.query.linear_changes import ChangePiece, Formula, evaluate
 from tidemill.query.multiset import expand
-from tidemill.query.read import Constant
+from tidemill.query.read import ConstantInput
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind import ROW, BoundQuery, linearity
@@ -54,10 +54,10 @@ def answer(
     spark: SparkHost, bound: BoundQuery, histories: Mapping[str, Sequence[Update]], at: int
 ) -> Counter[Any]:
     """What SELECT says at a time."""
-    inputs: dict[str, Constant] = {}
+    inputs: dict[str, ConstantInput] = {}
     for placeholder, relation in bound.inputs.items():
         past = table([u for u in histories[relation] if u[1] <= at]).drop_columns([TIME_COLUMN])
-        inputs[placeholder] = Constant(expand(consolidate(past, RelationDesc()), SCHEMA.names))
+        inputs[placeholder] = ConstantInput(expand(consolidate(past, RelationDesc()), SCHEMA.names))
     return rows(collect(spark, bound.sql(), inputs, bound.columns))
 
 
@@ -248,11 +248,11 @@ def test_one_that_fails_hurts_no_other(spark: SparkHost) -> None:
         "SELECT a FROM t WHERE 1 / a > 0",
         "SELECT s FROM t WHERE a + 1 = 2",
     ]
-    pieces: list[Piece] = []
+    pieces: list[ChangePiece] = []
     for sql in asked:
         bound = NAMES.bind(sql)
         (branch,) = linearity(bound).branches
-        pieces.append(Piece(Formula(branch, bound.columns), changes))
+        pieces.append(ChangePiece(Formula(branch, bound.columns), changes))
     evaluate(spark, pieces)
     errors = [None if p.error is None else p.error.primary for p in pieces]
     assert errors == [None, "division by zero", None, None, None, "division by zero", None]
@@ -305,7 +305,7 @@ def test_every_type_comes_through(spark: SparkHost) -> None:
     for where in ("x2 > 0", "x2 + 0 > 0"):
         bound = Names({"t": desc}).bind(f"SELECT * FROM t WHERE {where}")
         (branch,) = linearity(bound).branches
-        piece = Piece(Formula(branch, bound.columns), given_)
+        piece = ChangePiece(Formula(branch, bound.columns), given_)
         evaluate(spark, [piece])
         assert piece.error is None
         found = piece.result.drop_columns([ROW])
@@ -322,11 +322,11 @@ def test_every_type_comes_through(spark: SparkHost) -> None:
 def test_many_queries_are_one_job(spark: SparkHost) -> None:
     changes = table([((a % 7, a % 3, f"s{a % 5}", None), 1 + a % 2, 1) for a in range(200)])
     for condition, expected in (("a = {n} AND b > 0", 1), ("a + b = {n}", 1)):
-        pieces: list[Piece] = []
+        pieces: list[ChangePiece] = []
         for n in range(30):
             bound = NAMES.bind(f"SELECT s, {n} FROM t WHERE {condition.format(n=n % 8)}")
             (branch,) = linearity(bound).branches
-            pieces.append(Piece(Formula(branch, bound.columns), changes))
+            pieces.append(ChangePiece(Formula(branch, bound.columns), changes))
         jobs = spark.metrics.jobs
         evaluate(spark, pieces)
         assert spark.metrics.jobs - jobs == expected
@@ -358,8 +358,8 @@ def test_those_who_ask_at_once_share_jobs(spark: SparkHost) -> None:
 
 
 def test_results_of_more_cells_than_fit_one_job(spark: SparkHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.query.changed.MAX_CELLS", 100)
-    monkeypatch.setattr("tidemill.query.changed.FOLDED_CELLS", 10)
+    monkeypatch.setattr("tidemill.query.linear_changes.MAX_CELLS", 100)
+    monkeypatch.setattr("tidemill.query.linear_changes.FOLDED_CELLS", 10)
     history: list[Update] = [((a, 1, "x", None), 1, 1) for a in range(90)]
     for sql in ("SELECT a, s FROM t WHERE a >= 5", "SELECT a, s FROM t WHERE a + 1 >= 6"):
         follow = follower(Evaluations(spark), NAMES.bind(sql), {"t": Told(DESC, history, [2])})

@@ -20,9 +20,9 @@ from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.multiset import add_up
 from tidemill.subscribe.follower import CollectionFollower
 from tidemill.subscribe.gather import stamp
-from tidemill.subscribe.hub import Followed, Hub
+from tidemill.subscribe.hub import FollowedKey, Hub
 from tidemill.subscribe.spec import Spec
-from tidemill.subscribe.stream import Bounds, Subscription
+from tidemill.subscribe.stream import Bounds, SubscriptionStream
 
 
 def told(follower: CollectionFollower) -> Counter[tuple[Row, int]]:
@@ -121,8 +121,8 @@ async def read_all(shard: Shard, hub: Hub, pool: ThreadPoolExecutor, written: li
             break
         except InvalidAsOf:
             continue  # its history went meanwhile
-    followed = Followed("u1", frozenset(["u1"]), frozenset())
-    subscription = Subscription(
+    followed = FollowedKey("u1", frozenset(["u1"]), frozenset())
+    subscription = SubscriptionStream(
         PROGRESS,
         Bounds(as_of, END),
         snapshot_rows(shard, as_of),

@@ -13,10 +13,10 @@ import pytest
 
 from tidemill.errors import TidemillError
 from tidemill.subscribe import tail as tail_module
-from tidemill.subscribe.changes import Changes, changes_of
+from tidemill.subscribe.changes import CollectionChanges, changes_of
 from tidemill.subscribe.spec import Spec
-from tidemill.subscribe.stream import Bounds, Subscription
-from tidemill.subscribe.tail import Reader, Tail
+from tidemill.subscribe.stream import Bounds, SubscriptionStream
+from tidemill.subscribe.tail import Tail, TailReader
 from tidemill.types.arrow import HIDDEN_ROW
 from tidemill.types.model import INT8, Column
 
@@ -37,14 +37,16 @@ class Script:
         self.spans = list(spans)
         self.closed = False
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         if not self.spans:
             return None
         times, upper = self.spans.pop(0)
         lower, self.frontier = self.frontier, upper
         values = pa.array(times, pa.int64())
         ones = pa.array([1] * len(times), pa.int64())
-        return Changes(pa.table({"n": values, "mz_timestamp": values, "mz_diff": ones}), lower, upper)
+        return CollectionChanges(
+            pa.table({"n": values, "mz_timestamp": values, "mz_diff": ones}), lower, upper
+        )
 
     def close(self) -> None:
         self.closed = True
@@ -59,7 +61,7 @@ class Reading:
         self.own = own
         # Of rows and, where they are asked for, of progress.
         self.times: list[int] = []
-        self.subscription = Subscription(spec, Bounds(0, up_to), None, own, lambda: tail, pool)
+        self.subscription = SubscriptionStream(spec, Bounds(0, up_to), None, own, lambda: tail, pool)
         self.task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -176,7 +178,7 @@ def test_the_last_time_before_the_end_is_told() -> None:
 
 def test_what_waits_is_told_before_the_reason_of_the_end() -> None:
     async def work(_: ThreadPoolExecutor) -> None:
-        reader = Reader()
+        reader = TailReader()
         for upper in (5, 9):
             changes = Script(upper - 1, ([upper - 1], upper)).advance()
             assert changes is not None
@@ -194,7 +196,7 @@ class Late(Script):
 
     asked = False
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         if len(self.spans) == 1 and not self.asked:
             self.asked = True
             return None
@@ -206,7 +208,7 @@ class Late(Script):
 
 def test_an_error_concerns_those_who_are_told_its_time() -> None:
     empty = pa.table({"n": pa.array([], pa.int64())})
-    changes = Changes(empty, 0, 10, error=(5, "it broke"))
+    changes = CollectionChanges(empty, 0, 10, error=(5, "it broke"))
     assert [changes.failed(after, None) for after in (4, 5, 6)] == ["it broke", None, None]
     assert [changes.failed(0, before) for before in (4, 5, 6)] == [None, None, "it broke"]
 

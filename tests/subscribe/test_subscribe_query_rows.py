@@ -21,12 +21,12 @@ from tidemill.persist.shard import Shard
 from tidemill.query import ranged, write
 from tidemill.query.job import Job
 from tidemill.query.multiset import add_up, expand
-from tidemill.query.read import Constant
+from tidemill.query.read import ConstantInput
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
 from tidemill.query.write import Destination, write_rows
 from tidemill.subscribe.query_rows import WHOLE_BYTES, Asked, QueryRows
-from tidemill.subscribe.spec import Output, SortItem, Spec
+from tidemill.subscribe.spec import OutputShape, SortItem, Spec
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import (
     BOOL,
@@ -92,7 +92,7 @@ class Watched:
 
     def __init__(self, text: str = BOUND.sql(), rows: pa.Table = ROWS) -> None:
         self.closed = 0
-        inputs = {placeholder: Constant(rows) for placeholder in BOUND.inputs}
+        inputs = {placeholder: ConstantInput(rows) for placeholder in BOUND.inputs}
         self.asked = Asked(text, inputs, 2 * rows.num_rows, self._close)
 
     def _close(self) -> None:
@@ -121,10 +121,10 @@ def told(spark: SparkHost, spec: Spec, whole_bytes: int = WHOLE_BYTES) -> Iterat
 
 
 SPECS = [
-    Spec(COLUMNS, Output.UPSERT, keys=(0,)),
-    Spec(COLUMNS, Output.DEBEZIUM, keys=(2, 1, 0), progress=True),
-    Spec(COLUMNS, Output.WITHIN_TIMESTAMP, order=(SortItem(2, True, True), SortItem(0), SortItem(None))),
-    Spec(COLUMNS, Output.WITHIN_TIMESTAMP, order=(SortItem(None, True), SortItem(5), SortItem(3))),
+    Spec(COLUMNS, OutputShape.UPSERT, keys=(0,)),
+    Spec(COLUMNS, OutputShape.DEBEZIUM, keys=(2, 1, 0), progress=True),
+    Spec(COLUMNS, OutputShape.WITHIN_TIMESTAMP, order=(SortItem(2, True, True), SortItem(0), SortItem(None))),
+    Spec(COLUMNS, OutputShape.WITHIN_TIMESTAMP, order=(SortItem(None, True), SortItem(5), SortItem(3))),
 ]
 
 
@@ -180,7 +180,7 @@ def shard_for(folder: Path, desc: RelationDesc) -> Shard:
 def test_what_tasks_write_is_the_answer(spark: SparkHost, tmp_path: Path) -> None:
     desc = RelationDesc(tuple(Column(f"c{i}", c.type) for i, c in enumerate(COLUMNS)))
     shard = shard_for(tmp_path, desc)
-    inputs: Mapping[str, Constant] = {placeholder: Constant(ROWS) for placeholder in BOUND.inputs}
+    inputs: Mapping[str, ConstantInput] = {placeholder: ConstantInput(ROWS) for placeholder in BOUND.inputs}
     to = Destination(shard.blobs, shard.id, desc, AT, "job-1")
     parts = write_rows(spark, BOUND.sql(), inputs, COLUMNS, to, job=Job(spark))
     assert parts and not shard.state.parts
@@ -206,7 +206,7 @@ def test_an_error_of_the_query_is_told_by_its_text(spark: SparkHost, tmp_path: P
     desc = RelationDesc((Column("c0", INT8),))
     shard = shard_for(tmp_path, desc)
     to = Destination(shard.blobs, shard.id, desc, AT, "job-1")
-    inputs: Mapping[str, Constant] = {placeholder: Constant(ROWS) for placeholder in bound.inputs}
+    inputs: Mapping[str, ConstantInput] = {placeholder: ConstantInput(ROWS) for placeholder in bound.inputs}
     with pytest.raises(TidemillError, match="division by zero") as caught:
         write_rows(spark, bound.sql(), inputs, bound.columns, to, job=Job(spark))
     assert caught.value.sqlstate == "22012"

@@ -8,7 +8,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql import ast
 from tidemill.sql.parse import parse
 from tidemill.subscribe.resolve import spec_for
-from tidemill.subscribe.spec import Output, SortItem, Spec
+from tidemill.subscribe.spec import OutputShape, SortItem, Spec
 from tidemill.types import model
 from tidemill.types.model import Column
 
@@ -35,7 +35,7 @@ def test_plain() -> None:
 
 def test_progress_and_spelling_are_kept() -> None:
     spec = spec_for(COLUMNS, ast.EnvelopeUpsert((ast.Ident("a"),)), progress=True, underscore=True)
-    assert spec == Spec(COLUMNS, Output.UPSERT, (0,), progress=True, underscore=True)
+    assert spec == Spec(COLUMNS, OutputShape.UPSERT, (0,), progress=True, underscore=True)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_progress_and_spelling_are_kept() -> None:
     [("(key (a))", (0,)), ('(key ("B", b, a))', (2, 1, 0)), ("(key (j))", (3,)), ("(key (UP))", (6,))],
 )
 def test_keys(clause: str, keys: tuple[int, ...]) -> None:
-    assert resolved(f"envelope upsert {clause}") == Spec(COLUMNS, Output.UPSERT, keys)
-    assert resolved(f"envelope debezium {clause}") == Spec(COLUMNS, Output.DEBEZIUM, keys)
+    assert resolved(f"envelope upsert {clause}") == Spec(COLUMNS, OutputShape.UPSERT, keys)
+    assert resolved(f"envelope debezium {clause}") == Spec(COLUMNS, OutputShape.DEBEZIUM, keys)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_keys(clause: str, keys: tuple[int, ...]) -> None:
 )
 def test_order(items: str, order: list[SortItem]) -> None:
     clause = f"within timestamp order by {items}"
-    assert resolved(clause) == Spec(COLUMNS, Output.WITHIN_TIMESTAMP, order=tuple(order))
+    assert resolved(clause) == Spec(COLUMNS, OutputShape.WITHIN_TIMESTAMP, order=tuple(order))
 
 
 ALL = 'The columns are "a", "b", "B", "j", "twice", "up".'

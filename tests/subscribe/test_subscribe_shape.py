@@ -11,7 +11,7 @@ import pytest
 
 from tidemill.errors import Internal
 from tidemill.subscribe.shape import progress_row, shaped
-from tidemill.subscribe.spec import Output, SortItem, Spec
+from tidemill.subscribe.spec import OutputShape, SortItem, Spec
 from tidemill.types import model
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Column, SqlType
@@ -19,7 +19,7 @@ from tidemill.types.wire.oids import oid
 
 INT = model.INT4
 KV = (Column("key", INT), Column("value", INT))
-ENVELOPES = (Output.UPSERT, Output.DEBEZIUM)
+ENVELOPES = (OutputShape.UPSERT, OutputShape.DEBEZIUM)
 
 Update = tuple[tuple[Any, ...], int, int]  # row, time, diff
 
@@ -59,7 +59,7 @@ def names(spec: Spec) -> list[str]:
 def test_within_timestamp_order_by() -> None:
     columns = (Column("c1", INT), Column("c2", INT), Column("c3", model.TEXT))
     order = (SortItem(0), SortItem(1, descending=True, nulls_first=False), SortItem(None))
-    spec = Spec(columns, Output.WITHIN_TIMESTAMP, order=order)
+    spec = Spec(columns, OutputShape.WITHIN_TIMESTAMP, order=order)
     assert names(spec) == ["mz_timestamp", "mz_diff", "c1", "c2", "c3"]
     assert rows(
         spec,
@@ -95,7 +95,7 @@ STORY: list[Update] = [
 
 
 def test_envelope_upsert() -> None:
-    spec = Spec(KV, Output.UPSERT, keys=(0,))
+    spec = Spec(KV, OutputShape.UPSERT, keys=(0,))
     assert names(spec) == ["mz_timestamp", "mz_state", "key", "value"]
     assert rows(spec, *STORY) == [
         (100, "upsert", 1, 2),
@@ -110,7 +110,7 @@ def test_envelope_upsert() -> None:
 
 
 def test_envelope_debezium() -> None:
-    spec = Spec(KV, Output.DEBEZIUM, keys=(0,))
+    spec = Spec(KV, OutputShape.DEBEZIUM, keys=(0,))
     assert names(spec) == ["mz_timestamp", "mz_state", "key", "before_value", "after_value"]
     assert rows(spec, *STORY) == [
         (100, "insert", 1, None, 2),
@@ -125,7 +125,7 @@ def test_envelope_debezium() -> None:
 
 
 @pytest.mark.parametrize("output", ENVELOPES)
-def test_times_may_come_one_by_one(output: Output) -> None:
+def test_times_may_come_one_by_one(output: OutputShape) -> None:
     """No state crosses times."""
     spec = Spec(KV, output, keys=(0,))
     apart = [row for t in range(100, 600, 100) for row in rows(spec, *(u for u in STORY if u[1] == t))]
@@ -173,7 +173,7 @@ def test_cases(
 
 def test_a_violation_appears_persists_and_goes() -> None:
     """Each time is judged by its own updates alone."""
-    spec = Spec(KV, Output.UPSERT, keys=(0,))
+    spec = Spec(KV, OutputShape.UPSERT, keys=(0,))
     assert rows(
         spec,
         ((1, 1), 10, 1),
@@ -195,7 +195,7 @@ def test_a_violation_appears_persists_and_goes() -> None:
 
 
 @pytest.mark.parametrize("output", ENVELOPES)
-def test_underscore(output: Output) -> None:
+def test_underscore(output: OutputShape) -> None:
     spec = Spec(KV, output, keys=(0,), underscore=True)
     assert rows(spec, ((1, 1), 5, 2))[0][1] == "key_violation"
 
@@ -211,7 +211,7 @@ WIDE = (
 
 
 def test_keys_come_first_in_their_own_order() -> None:
-    upsert = Spec(WIDE, Output.UPSERT, keys=(3, 1))
+    upsert = Spec(WIDE, OutputShape.UPSERT, keys=(3, 1))
     assert names(upsert) == ["mz_timestamp", "mz_state", "d", "b", "a", "c"]
     updates: list[Update] = [
         ((1, "y", 1, "x"), 7, 1),
@@ -226,7 +226,7 @@ def test_keys_come_first_in_their_own_order() -> None:
         (7, "upsert", "x", "y", 1, 1),
         (7, "upsert", "y", "x", 2, 2),
     ]
-    debezium = Spec(WIDE, Output.DEBEZIUM, keys=(3, 1))
+    debezium = Spec(WIDE, OutputShape.DEBEZIUM, keys=(3, 1))
     assert names(debezium) == (
         ["mz_timestamp", "mz_state", "d", "b", "before_a", "before_c", "after_a", "after_c"]
     )
@@ -239,7 +239,7 @@ def test_keys_come_first_in_their_own_order() -> None:
 
 
 def test_all_columns_are_the_key() -> None:
-    spec = Spec(KV, Output.DEBEZIUM, keys=(1, 0))
+    spec = Spec(KV, OutputShape.DEBEZIUM, keys=(1, 0))
     assert rows(spec, ((1, 2), 3, 1), ((2, 1), 3, -1), ((3, 3), 3, 2)) == [
         (3, "delete", 1, 2),
         (3, "insert", 2, 1),
@@ -285,21 +285,21 @@ OTHER_KEYS: list[tuple[SqlType, list[Any]]] = [
 
 @pytest.mark.parametrize(("t", "keys"), SAME_KEYS, ids=lambda v: str(v)[:40])
 def test_equal_by_identity(t: SqlType, keys: list[Any]) -> None:
-    spec = Spec((Column("v", INT), Column("k", t)), Output.DEBEZIUM, keys=(1,))
+    spec = Spec((Column("v", INT), Column("k", t)), OutputShape.DEBEZIUM, keys=(1,))
     [(time, state, _, before, after)] = rows(spec, ((1, keys[0]), 5, -1), ((2, keys[1]), 5, 1))
     assert (time, state, before, after) == (5, "upsert", 1, 2)
 
 
 @pytest.mark.parametrize("diffs", [(-1, 1), (1, -1)])
 def test_a_key_is_spelled_as_in_the_row_that_came(diffs: tuple[int, int]) -> None:
-    spec = Spec((Column("k", model.FLOAT8), Column("v", INT)), Output.UPSERT, keys=(0,))
+    spec = Spec((Column("k", model.FLOAT8), Column("v", INT)), OutputShape.UPSERT, keys=(0,))
     [(_, _, key, value)] = rows(spec, ((0.0, 1), 5, diffs[0]), ((-0.0, 2), 5, diffs[1]))
     assert (repr(key), value) == (("0.0", 1) if diffs[0] == 1 else ("-0.0", 2))
 
 
 @pytest.mark.parametrize(("t", "keys"), OTHER_KEYS, ids=lambda v: str(v)[:40])
 def test_not_equal(t: SqlType, keys: list[Any]) -> None:
-    spec = Spec((Column("v", INT), Column("k", t)), Output.DEBEZIUM, keys=(1,))
+    spec = Spec((Column("v", INT), Column("k", t)), OutputShape.DEBEZIUM, keys=(1,))
     found = rows(spec, ((1, keys[0]), 5, -1), ((2, keys[1]), 5, 1))
     assert sorted((state, before, after) for _, state, _, before, after in found) == (
         sorted([("delete", 1, None), ("insert", None, 2)], key=lambda r: r[0])
@@ -350,7 +350,7 @@ ORDERS: list[tuple[SqlType, list[Any]]] = [
 
 @pytest.mark.parametrize(("t", "ordered"), ORDERS, ids=lambda v: str(v)[:40])
 def test_order_of_keys(t: SqlType, ordered: list[Any]) -> None:
-    spec = Spec((Column("k", t), Column("v", INT)), Output.UPSERT, keys=(0,))
+    spec = Spec((Column("k", t), Column("v", INT)), OutputShape.UPSERT, keys=(0,))
     mixed = [*range(1, len(ordered), 2), *range(0, len(ordered), 2)][::-1]
     found = rows(spec, *(((ordered[i], i), 5, 1) for i in mixed))
     assert [v for _, _, _, v in found] == list(range(len(ordered)))
@@ -362,7 +362,7 @@ def test_order_of_keys(t: SqlType, ordered: list[Any]) -> None:
 def test_order_within_timestamp(t: SqlType, ordered: list[Any], descending: bool, nulls_first: bool) -> None:
     """Two of each, told apart by a column behind it; by the intervals that are as long as another too."""
     order = (SortItem(1, descending, nulls_first),)
-    spec = Spec((Column("v", INT), Column("k", t)), Output.WITHIN_TIMESTAMP, order=order)
+    spec = Spec((Column("v", INT), Column("k", t)), OutputShape.WITHIN_TIMESTAMP, order=order)
     found = rows(spec, *(((v, k), 5, 1) for v in (2, 1) for k in ordered))
     nulls: list[Any] = [None] * (None in ordered)
     expected: list[Any] = [k for k in ordered if k is not None]
@@ -385,7 +385,9 @@ def _length(interval: dict[str, int]) -> int:
 
 
 def test_ties_by_row_then_diff() -> None:
-    spec = Spec(WIDE, Output.WITHIN_TIMESTAMP, order=(SortItem(None, descending=True, nulls_first=True),))
+    spec = Spec(
+        WIDE, OutputShape.WITHIN_TIMESTAMP, order=(SortItem(None, descending=True, nulls_first=True),)
+    )
     assert rows(
         spec,
         ((None, "a", 1, None), 5, 1),
@@ -419,8 +421,8 @@ def test_plain() -> None:
     ]
 
 
-@pytest.mark.parametrize("output", Output)
-def test_progress(output: Output) -> None:
+@pytest.mark.parametrize("output", OutputShape)
+def test_progress(output: OutputShape) -> None:
     envelope = output in ENVELOPES
     spec = Spec(WIDE, output, keys=(2,) if envelope else (), progress=True)
     assert names(spec)[:3] == ["mz_timestamp", "mz_progressed", "mz_state" if envelope else "mz_diff"]
@@ -439,14 +441,14 @@ def test_no_progress_row_without_progress() -> None:
         progress_row(6, Spec(KV))
 
 
-@pytest.mark.parametrize("output", Output)
-def test_no_updates(output: Output) -> None:
+@pytest.mark.parametrize("output", OutputShape)
+def test_no_updates(output: OutputShape) -> None:
     spec = Spec(KV, output, keys=(0,) if output in ENVELOPES else ())
     assert rows(spec) == []
 
 
 def test_updates_in_chunks_and_slices() -> None:
-    spec = Spec(KV, Output.UPSERT, keys=(0,))
+    spec = Spec(KV, OutputShape.UPSERT, keys=(0,))
     whole = table([INT, INT], [((0, 0), 1, 1), *STORY])
     cut = pa.concat_tables([whole.slice(1, 3), whole.slice(4, 0), whole.slice(4)])
     assert shaped(cut, spec) == shaped(table([INT, INT], STORY), spec)
@@ -458,17 +460,17 @@ def test_updates_of_another_relation_are_refused() -> None:
 
 
 def test_types_as_clients_see_them() -> None:
-    spec = Spec(KV, Output.UPSERT, keys=(0,), progress=True)
+    spec = Spec(KV, OutputShape.UPSERT, keys=(0,), progress=True)
     assert [oid(c.type) for c in spec.output_columns[:3]] == [1700, 16, 25]
     assert oid(Spec(KV).output_columns[1].type) == 20
 
 
 def test_specs_are_values() -> None:
     """Equal subscriptions find each other by their spec."""
-    spec = Spec(KV, Output.UPSERT, keys=(0,))
-    assert {spec: 1}[Spec(KV, Output.UPSERT, keys=(0,))] == 1
-    assert spec != Spec(KV, Output.UPSERT, keys=(1,))
-    assert [o.switch for o in Output] == [
+    spec = Spec(KV, OutputShape.UPSERT, keys=(0,))
+    assert {spec: 1}[Spec(KV, OutputShape.UPSERT, keys=(0,))] == 1
+    assert spec != Spec(KV, OutputShape.UPSERT, keys=(1,))
+    assert [o.switch for o in OutputShape] == [
         None,
         "enable_within_timestamp_order_by_in_subscribe",
         "enable_envelope_upsert_in_subscribe",

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemill.subscribe.shape import shaped
-from tidemill.subscribe.spec import Output, SortItem, Spec
+from tidemill.subscribe.spec import OutputShape, SortItem, Spec
 from tidemill.types import model
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Column, SqlType
@@ -235,7 +235,7 @@ MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCh
 def test_envelopes(story: Story, debezium: bool, data: st.DataObject) -> None:
     places = range(len(story.kinds))
     keys = tuple(data.draw(st.lists(st.sampled_from(places), min_size=1, unique=True)))
-    spec = Spec(story.columns(), Output.DEBEZIUM if debezium else Output.UPSERT, keys)
+    spec = Spec(story.columns(), OutputShape.DEBEZIUM if debezium else OutputShape.UPSERT, keys)
     values = [story.kinds[i] for i in places if i not in keys]
     kinds = [None, None, *(story.kinds[i] for i in keys), *values, *(values if debezium else [])]
     batch = shaped(story.table(), spec)
@@ -262,7 +262,7 @@ def test_within_timestamp(story: Story, data: st.DataObject) -> None:
             st.builds(SortItem, st.sampled_from([None, *ordered]), st.booleans(), st.booleans()), max_size=3
         )
     )
-    spec = Spec(story.columns(), Output.WITHIN_TIMESTAMP, order=tuple(items))
+    spec = Spec(story.columns(), OutputShape.WITHIN_TIMESTAMP, order=tuple(items))
     found = cells(shaped(story.table(), spec), [None, None, *story.kinds])
 
     def key(update: tuple[Row, int, int]) -> Any:
@@ -296,10 +296,10 @@ def _loose(story: Story, position: int) -> bool:
 
 
 @MANY
-@given(stories(), st.sampled_from(Output), st.randoms(use_true_random=False))
-def test_the_order_of_updates_does_not_matter(story: Story, output: Output, random: Any) -> None:
+@given(stories(), st.sampled_from(OutputShape), st.randoms(use_true_random=False))
+def test_the_order_of_updates_does_not_matter(story: Story, output: OutputShape, random: Any) -> None:
     """Within one time they come as they come (but for plain rows, which stay as they are)."""
-    envelope = output in (Output.UPSERT, Output.DEBEZIUM)
+    envelope = output in (OutputShape.UPSERT, OutputShape.DEBEZIUM)
     spec = Spec(story.columns(), output, keys=(0,) if envelope else ())
     mixed = list(story.updates)
     random.shuffle(mixed)
@@ -307,10 +307,10 @@ def test_the_order_of_updates_does_not_matter(story: Story, output: Output, rand
     kinds = [*story.kinds]
     values = kinds[1:]
     if envelope:
-        kinds = [kinds[0], *values, *(values if output is Output.DEBEZIUM else [])]
+        kinds = [kinds[0], *values, *(values if output is OutputShape.DEBEZIUM else [])]
     one, other = (
         cells(shaped(s.table(), spec), [None, None, *kinds]) for s in (story, Story(story.kinds, mixed))
     )
-    if output is Output.PLAIN:
+    if output is OutputShape.PLAIN:
         one, other = sorted(one), sorted(other)
     assert one == other

@@ -18,14 +18,14 @@ from tidemill.persist.blob import open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.shard import Shard
 from tidemill.query import ranged
+from tidemill.query.duplicate_rows import find_repeats
 from tidemill.query.job import Job
 from tidemill.query.multiset import SourceError
 from tidemill.query.read import Limits
-from tidemill.query.repeats import find_repeats
 from tidemill.query.spark import SparkHost
 from tidemill.subscribe.gather import Gathering
 from tidemill.subscribe.snapshot import SnapshotLimits, SnapshotRows
-from tidemill.subscribe.spec import Output, SortItem, Spec
+from tidemill.subscribe.spec import OutputShape, SortItem, Spec
 from tidemill.types import model
 from tidemill.types.arrow import shard_schema
 from tidemill.types.model import Column, RelationDesc
@@ -123,15 +123,15 @@ SUMMED = SnapshotLimits(small_rows=0, read=Limits(small_rows=0, driver_rows=0, r
 DEALT = SnapshotLimits(small_rows=0, kept_rows=0)
 
 SPECS = [
-    Spec(COLUMNS, Output.UPSERT, keys=(0,)),
-    Spec(COLUMNS, Output.DEBEZIUM, keys=(1, 0)),
-    Spec(COLUMNS, Output.UPSERT, keys=(3, 2, 5)),
-    Spec(COLUMNS, Output.UPSERT, keys=(4, 6), progress=True),
-    Spec(COLUMNS, Output.DEBEZIUM, keys=tuple(reversed(range(7)))),
-    Spec(COLUMNS, Output.WITHIN_TIMESTAMP, order=(SortItem(3, True, True), SortItem(0))),
-    Spec(COLUMNS, Output.WITHIN_TIMESTAMP, order=(SortItem(4, False, True), SortItem(1, True))),
-    Spec(COLUMNS, Output.WITHIN_TIMESTAMP, order=(SortItem(None, True), SortItem(6, True, False))),
-    Spec(COLUMNS, Output.WITHIN_TIMESTAMP, order=(SortItem(2), SortItem(8, True, True), SortItem(None))),
+    Spec(COLUMNS, OutputShape.UPSERT, keys=(0,)),
+    Spec(COLUMNS, OutputShape.DEBEZIUM, keys=(1, 0)),
+    Spec(COLUMNS, OutputShape.UPSERT, keys=(3, 2, 5)),
+    Spec(COLUMNS, OutputShape.UPSERT, keys=(4, 6), progress=True),
+    Spec(COLUMNS, OutputShape.DEBEZIUM, keys=tuple(reversed(range(7)))),
+    Spec(COLUMNS, OutputShape.WITHIN_TIMESTAMP, order=(SortItem(3, True, True), SortItem(0))),
+    Spec(COLUMNS, OutputShape.WITHIN_TIMESTAMP, order=(SortItem(4, False, True), SortItem(1, True))),
+    Spec(COLUMNS, OutputShape.WITHIN_TIMESTAMP, order=(SortItem(None, True), SortItem(6, True, False))),
+    Spec(COLUMNS, OutputShape.WITHIN_TIMESTAMP, order=(SortItem(2), SortItem(8, True, True), SortItem(None))),
 ]
 
 
@@ -156,17 +156,17 @@ def test_without_an_order(spark: SparkHost, shard: Shard, limits: SnapshotLimits
 
 @pytest.mark.spark
 def test_by_what_has_no_order(spark: SparkHost, shard: Shard) -> None:
-    spec = Spec(COLUMNS, Output.UPSERT, keys=(7,))
+    spec = Spec(COLUMNS, OutputShape.UPSERT, keys=(7,))
     assert Counter(told(spark, shard, spec, LARGE)) == Counter(told(spark, shard, spec, SMALL))
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("output", [Output.PLAIN, Output.UPSERT])
-def test_an_error_of_the_relation(spark: SparkHost, tmp_path: Path, output: Output) -> None:
+@pytest.mark.parametrize("output", [OutputShape.PLAIN, OutputShape.UPSERT])
+def test_an_error_of_the_relation(spark: SparkHost, tmp_path: Path, output: OutputShape) -> None:
     rng = random.Random(8)
     rows: Updates = [(some_row(rng), 10, 1, None) for _ in range(50)]
     shard = shard_of(tmp_path, [*rows, ((None,) * len(COLUMNS), 10, 1, "it broke")])
-    spec = Spec(COLUMNS, output, keys=(0,) if output is Output.UPSERT else ())
+    spec = Spec(COLUMNS, output, keys=(0,) if output is OutputShape.UPSERT else ())
     for limits in (SMALL, LARGE):
         with pytest.raises(SourceError, match="it broke"):
             list(told(spark, shard, spec, limits))
@@ -249,9 +249,9 @@ def gathered(spec: Spec, rows: list[tuple[int, int, int]], reduce_bytes: int) ->
     [
         Spec((Column("k", model.INT8), Column("v", model.INT8)), output, keys=keys, order=order)
         for output, keys, order in [
-            (Output.UPSERT, (0,), ()),
-            (Output.DEBEZIUM, (1,), ()),
-            (Output.WITHIN_TIMESTAMP, (), (SortItem(None), SortItem(1, True, True))),
+            (OutputShape.UPSERT, (0,), ()),
+            (OutputShape.DEBEZIUM, (1,), ()),
+            (OutputShape.WITHIN_TIMESTAMP, (), (SortItem(None), SortItem(1, True, True))),
         ]
     ],
     ids=lambda spec: spec.output.value,

@@ -15,16 +15,16 @@ import pytest
 
 from tidemill.errors import TidemillError
 from tidemill.subscribe import tail as tail_module
-from tidemill.subscribe.changes import Changes
-from tidemill.subscribe.spec import Output, Spec
-from tidemill.subscribe.stream import Bounds, RelationFailed, Subscription
-from tidemill.subscribe.tail import FellBehind, Reader, Tail
+from tidemill.subscribe.changes import CollectionChanges
+from tidemill.subscribe.spec import OutputShape, Spec
+from tidemill.subscribe.stream import Bounds, RelationFailed, SubscriptionStream
+from tidemill.subscribe.tail import FellBehind, Tail, TailReader
 from tidemill.types.model import INT8, Column
 
 COLUMNS = (Column("n", INT8),)
 PLAIN = Spec(COLUMNS)
 PROGRESS = Spec(COLUMNS, progress=True)
-UPSERT = Spec(COLUMNS, Output.UPSERT, keys=(0,))
+UPSERT = Spec(COLUMNS, OutputShape.UPSERT, keys=(0,))
 
 
 def updates(*rows: tuple[int, int]) -> pa.Table:
@@ -49,7 +49,7 @@ class Script:
     def tell(self, *rows: tuple[int, int], upper: int, error: tuple[int, str] | None = None) -> None:
         self.to_come.append((updates(*rows), upper, error))
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         if not self.to_come:
             return None
         what = self.to_come.popleft()
@@ -57,7 +57,7 @@ class Script:
             raise what
         table, upper, error = what
         lower, self.frontier = self.frontier, upper
-        return Changes(table, lower, upper, error)
+        return CollectionChanges(table, lower, upper, error)
 
     def close(self) -> None:
         self.closed = True
@@ -70,8 +70,10 @@ class World:
         self.gone: list[Tail] = []
         self.tail = Tail(lambda: self.script, pool, self.gone.append)
 
-    def subscribe(self, spec: Spec = PLAIN, up_to: int | None = None, **more: Any) -> Subscription:
-        return Subscription(spec, Bounds(0, up_to), None, Script(1), lambda: self.tail, self.pool, **more)
+    def subscribe(self, spec: Spec = PLAIN, up_to: int | None = None, **more: Any) -> SubscriptionStream:
+        return SubscriptionStream(
+            spec, Bounds(0, up_to), None, Script(1), lambda: self.tail, self.pool, **more
+        )
 
     def tell(self, *rows: tuple[int, int], upper: int, error: tuple[int, str] | None = None) -> None:
         self.script.tell(*rows, upper=upper, error=error)
@@ -90,7 +92,7 @@ def plain(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in batch.to_pylist()]
 
 
-async def joined(*subscriptions: Subscription) -> list[asyncio.Task[pa.RecordBatch]]:
+async def joined(*subscriptions: SubscriptionStream) -> list[asyncio.Task[pa.RecordBatch]]:
     """Their next batches, once all of them wait at the tail."""
     found = [asyncio.ensure_future(anext(s)) for s in subscriptions]
     while any(s.ready for s in subscriptions):
@@ -198,15 +200,15 @@ def test_who_falls_behind_does_so_alone() -> None:
 def test_one_span_may_be_large() -> None:
     async def work(world: World) -> None:
         del world
-        reader = Reader(limit=0)
-        reader.put(Changes(updates((1, 5), (2, 5)), 5, 6))
-        reader.put(Changes(updates(), 6, 7))
+        reader = TailReader(limit=0)
+        reader.put(CollectionChanges(updates((1, 5), (2, 5)), 5, 6))
+        reader.put(CollectionChanges(updates(), 6, 7))
         assert (await reader.next()).bytes
-        reader.put(Changes(updates((3, 8)), 7, 9))
+        reader.put(CollectionChanges(updates((3, 8)), 7, 9))
         assert not (await reader.next()).bytes
         assert (await reader.next()).bytes
-        reader.put(Changes(updates((3, 9)), 9, 10))
-        reader.put(Changes(updates((4, 11)), 10, 12))
+        reader.put(CollectionChanges(updates((3, 9)), 9, 10))
+        reader.put(CollectionChanges(updates((4, 11)), 10, 12))
         with pytest.raises(FellBehind):
             await reader.next()
 
@@ -216,9 +218,9 @@ def test_one_span_may_be_large() -> None:
 def test_time_that_passes_takes_no_room() -> None:
     async def work(world: World) -> None:
         del world
-        reader = Reader(limit=0)
+        reader = TailReader(limit=0)
         for upper in range(2, 20_000):
-            reader.put(Changes(updates(), upper - 1, upper))
+            reader.put(CollectionChanges(updates(), upper - 1, upper))
         changes = await reader.next()
         assert (changes.lower, changes.upper, reader.ready) == (1, 19_999, False)
 
@@ -244,7 +246,9 @@ def test_what_was_sent_is_not_kept() -> None:
         async def snapshot() -> AsyncIterator[pa.RecordBatch]:
             yield pa.record_batch({"n": [1, 2, 3]})
 
-        subscription = Subscription(PLAIN, Bounds(0), snapshot(), Script(1), lambda: world.tail, world.pool)
+        subscription = SubscriptionStream(
+            PLAIN, Bounds(0), snapshot(), Script(1), lambda: world.tail, world.pool
+        )
         kept = [weakref.ref(await anext(subscription))]
         for time in (5, 6, 7):
             (waiting,) = await joined(subscription)

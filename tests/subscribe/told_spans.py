@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.identity import consolidate
 from tidemill.types.model import RelationDesc
@@ -44,14 +44,14 @@ class Told:
         self._uppers = list(uppers)
         self._error = error
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         if not self._uppers:
             return None
         lower, upper = self.frontier, self._uppers.pop(0)
         self.frontier = upper
         error = self._error if self._error is not None and lower <= self._error[0] < upper else None
         span = [u for u in self._updates if lower <= u[1] < (upper if error is None else error[0])]
-        return Changes(updates_table(span, self._desc), lower, upper, error)
+        return CollectionChanges(updates_table(span, self._desc), lower, upper, error)
 
     def close(self) -> None:
         self.closed += 1

@@ -24,13 +24,13 @@ from support.kafka import REQUEST_SECONDS, Kafka
 from tidemill.dev import connect
 from tidemill.dev.connect import Connect
 from tidemill.dev.postgres import Postgres
-from tidemill.dev.registry import Registry
+from tidemill.dev.registry import RegistryProcess
 
 
 class SchemaRegistry:
     """The registry of the test run."""
 
-    def __init__(self, process: Registry) -> None:
+    def __init__(self, process: RegistryProcess) -> None:
         self.process = process
         self.url = process.url
 
@@ -118,7 +118,7 @@ class Debezium:
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
-    process = Registry(tmp_path_factory.mktemp("registry"))
+    process = RegistryProcess(tmp_path_factory.mktemp("registry"))
     try:
         process.start()
         yield SchemaRegistry(process)

@@ -10,17 +10,17 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from tidemill.sources.contract import Batch, Piece, Reader
+from tidemill.sources.contract import SourceBatch, SourcePiece, SourceReader
 
 
 class Shipped:
     """A reader as workers get it: by value."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SourceReader) -> None:
         self._bytes: bytes = cloudpickle.dumps(reader)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
         return cloudpickle.loads, (self._bytes,)
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         return cloudpickle.loads(self._bytes).read(piece)

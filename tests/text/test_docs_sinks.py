@@ -8,7 +8,7 @@ from pathlib import Path
 from tidemill import stepping
 from tidemill.engine.relations.system import SYSTEM_RELATIONS
 from tidemill.engine.serve.sink_metrics import SinksCollector
-from tidemill.ingest.status import State
+from tidemill.ingest.status import RunState
 from tidemill.sinks import files_target, kafka_target
 from tidemill.sql.parser import sinks as grammar
 
@@ -42,7 +42,7 @@ def test_every_metric_is_told() -> None:
 
 
 def test_numbers_and_words_are_those_of_the_code() -> None:
-    for state in (State.CREATED, State.STARTING, State.RUNNING, State.STALLED):
+    for state in (RunState.CREATED, RunState.STARTING, RunState.RUNNING, RunState.STALLED):
         assert f"`{state.value}`" in section("How it is")
     assert stepping.FIRST_RETRY_SECONDS == 0.5 and f"{stepping.LAST_RETRY_SECONDS:.0f} seconds" in PAGE
     assert f"At most {kafka_target.MAX_IN_FLIGHT_BYTES >> 20} MB" in PAGE

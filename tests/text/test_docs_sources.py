@@ -11,7 +11,7 @@ from tidemill.engine.relations.system import SYSTEM_RELATIONS
 from tidemill.engine.serve.ingest_metrics import IngestCollector
 from tidemill.ingest import slot, status
 from tidemill.ingest.compaction import Counts
-from tidemill.sources.contract import Limits
+from tidemill.sources.contract import ReadLimits
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sources.md").read_text()
@@ -69,11 +69,11 @@ def test_every_metric_is_told() -> None:
 
 
 def test_numbers_and_words_are_those_of_the_code() -> None:
-    assert f"{Limits().records:,} records" in section("Times")
+    assert f"{ReadLimits().records:,} records" in section("Times")
     first, last = slot.FIRST_RETRY_SECONDS, slot.LAST_RETRY_SECONDS
     retries = f"after {first:.0f}, {2 * first:.0f}, {4 * first:.0f}, ... and at most {last:.0f} seconds"
     assert retries in section("When it fails")
-    for state in status.State:
+    for state in status.RunState:
         assert f"`{state.value}`" in section("mz_internal.mz_source_statuses")
 
 

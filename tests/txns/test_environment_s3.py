@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from support.s3 import S3Server
-from tidemill.catalog.ops import CreateTable
+from tidemill.catalog.ops import CreateTableOp
 from tidemill.catalog.store import Catalog
 from tidemill.errors import TidemillError
 from tidemill.persist import environment
@@ -29,7 +29,7 @@ def test_on_s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Environment.open(url, options=s3_server.options)
     catalog = Catalog.open(first)
     public = catalog.state.resolve_schema(["public"], "materialize").id
-    catalog.transact([CreateTable(public, "t", DESC)])
+    catalog.transact([CreateTableOp(public, "t", DESC)])
     shard_id = catalog.state.tables()[0].shard
     updates = pa.table({"k": pa.array([1], pa.int32()), "mz_diff": pa.array([1], pa.int64())})
     ts = first.txns.commit({shard_id: updates}).result(timeout=120)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill import failpoints
-from tidemill.catalog.ops import CreateTable
+from tidemill.catalog.ops import CreateTableOp
 from tidemill.catalog.store import Catalog
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import Shard
@@ -27,7 +27,7 @@ def url(tmp_path: Path) -> str:
 
 def create(catalog: Catalog, name: str, contents: pa.Table | None = None) -> str:
     public = catalog.state.resolve_schema(["public"], "materialize").id
-    state = catalog.transact([CreateTable(public, name, DESC)], contents=contents)
+    state = catalog.transact([CreateTableOp(public, name, DESC)], contents=contents)
     return next(t.shard for t in state.tables() if t.name == name)
 
 

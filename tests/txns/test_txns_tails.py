@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill import failpoints
-from tidemill.catalog.ops import AddColumn, CreateTable, Drop
+from tidemill.catalog.ops import AddColumnOp, CreateTableOp, DropOp
 from tidemill.catalog.store import CATALOG_SHARD, Catalog
 from tidemill.errors import DataCorrupted, TidemillError
 from tidemill.persist import environment
@@ -23,7 +23,7 @@ from tidemill.persist.lease import CLOCK_SHARD
 from tidemill.persist.log import ShardMissing, entry_path, list_log, log_folder
 from tidemill.persist.shard import Shard
 from tidemill.persist.txns.marks import Marks
-from tidemill.persist.txns.record import TXNS_SHARD, Mark, Unapplied, marks, rows, unapplied
+from tidemill.persist.txns.record import TXNS_SHARD, TxnMark, Unapplied, marks, rows, unapplied
 from tidemill.types.model import INT4, Column, RelationDesc
 
 DESC = RelationDesc((Column("k", INT4),))
@@ -221,7 +221,7 @@ def test_system_shards_after_a_clean_stop(url: str, shard_id: str, entries: int)
     env = Environment.open(url)
     catalog = Catalog.open(env)
     public = catalog.state.resolve_schema(["public"], "materialize").id
-    catalog.transact([CreateTable(public, "t", DESC)])
+    catalog.transact([CreateTableOp(public, "t", DESC)])
     (table,) = catalog.state.tables()
     for n in range(3):
         env.oracle.advance_to(env.oracle.leased)  # so that each commit needs a lease of its own
@@ -257,11 +257,11 @@ def test_every_acknowledged_change_of_the_catalog_is_covered(url: str) -> None:
     def life() -> None:
         catalog = Catalog.open(Environment.open(url))
         public = catalog.state.resolve_schema(["public"], "materialize").id
-        catalog.transact([CreateTable(public, "t", DESC)])
+        catalog.transact([CreateTableOp(public, "t", DESC)])
         (table,) = catalog.state.tables()
-        catalog.transact([AddColumn(table.id, Column("c", INT4))])
-        catalog.transact([CreateTable(public, "u", DESC)])
-        catalog.transact([Drop(table.id)])
+        catalog.transact([AddColumnOp(table.id, Column("c", INT4))])
+        catalog.transact([CreateTableOp(public, "u", DESC)])
+        catalog.transact([DropOp(table.id)])
 
     killed(life)
     file = newest(url, CATALOG_SHARD)
@@ -282,7 +282,7 @@ def test_a_note_that_fails_does_not_fail_the_fact(url: str) -> None:
     catalog = Catalog.open(env)
     public = catalog.state.resolve_schema(["public"], "materialize").id
     failpoints.arm("txns.part.written=error@1")
-    catalog.transact([CreateTable(public, "t", DESC)])
+    catalog.transact([CreateTableOp(public, "t", DESC)])
     failpoints.arm("")
     (table,) = catalog.state.tables()
     assert env.txns.marks.expected(table.shard) is None
@@ -339,8 +339,8 @@ def test_take_over_beside_a_living_server(url: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_marks_in_rows() -> None:
-    mark = Mark.of("s", 17)
-    written = rows([mark], [Mark.of("s", 16)], 9)
+    mark = TxnMark.of("s", 17)
+    written = rows([mark], [TxnMark.of("s", 16)], 9)
     assert marks(written.slice(0, 1)) == {"s": mark}
     assert unapplied(written.slice(0, 1)) == list[Unapplied]()
     for text in ('{"reached":-1}', '{"reached":x}', '{"reached":'):
@@ -350,24 +350,24 @@ def test_marks_in_rows() -> None:
 
 def test_moves_of_marks() -> None:
     known = Marks()
-    known.recover({"a": Mark.of("a", 3), "b": Mark.of("b", 4)})
+    known.recover({"a": TxnMark.of("a", 3), "b": TxnMark.of("b", 4)})
     assert not known.moves()
     known.reach("a", 3)
     assert not known.moves()
     known.reach("a", 5)
     known.reach("c", 0)
     first = known.moves()
-    assert first.added == [Mark.of("a", 5), Mark.of("c", 0)] and first.retracted == [Mark.of("a", 3)]
+    assert first.added == [TxnMark.of("a", 5), TxnMark.of("c", 0)] and first.retracted == [TxnMark.of("a", 3)]
     # The entry failed: it comes again; and what is reached meanwhile with the next.
     known.reach("a", 6)
     second = known.moves()
-    assert second.added == [Mark.of("a", 6), Mark.of("c", 0)]
+    assert second.added == [TxnMark.of("a", 6), TxnMark.of("c", 0)]
     known.reach("a", 7)
     known.forget("c")
     known.wrote(second)
     assert known.expected("a") == 6 and known.expected("c") is None
     third = known.moves()
-    assert third.added == [Mark.of("a", 7)] and third.retracted == [Mark.of("a", 6), Mark.of("c", 0)]
+    assert third.added == [TxnMark.of("a", 7)] and third.retracted == [TxnMark.of("a", 6), TxnMark.of("c", 0)]
     known.wrote(third)
     known.reach("c", 9)
     assert not known.moves()

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from support.lines import whole_lines
 from tidemill import failpoints
-from tidemill.catalog.ops import AddColumn, CreateTable, Drop
+from tidemill.catalog.ops import AddColumnOp, CreateTableOp, DropOp
 from tidemill.catalog.store import Catalog
 from tidemill.errors import TidemillError
 from tidemill.persist import environment
@@ -201,12 +201,12 @@ def change_catalog(catalog: Catalog, rng: random.Random) -> None:
     public = catalog.state.resolve_schema(["public"], "materialize").id
     extra = [t for t in catalog.state.tables() if t.name.startswith("x")]
     if extra and rng.random() < 0.5:
-        catalog.transact([Drop(rng.choice(extra).id)])
+        catalog.transact([DropOp(rng.choice(extra).id)])
     elif extra and rng.random() < 0.5:
         table = rng.choice(extra)
-        catalog.transact([AddColumn(table.id, Column(f"c{len(table.desc.columns)}", TEXT))])
+        catalog.transact([AddColumnOp(table.id, Column(f"c{len(table.desc.columns)}", TEXT))])
     else:
-        catalog.transact([CreateTable(public, f"x{catalog.state.next_id}", DESC)])
+        catalog.transact([CreateTableOp(public, f"x{catalog.state.next_id}", DESC)])
 
 
 def live(folder: str, spec: str, rng: random.Random) -> None:
@@ -220,7 +220,7 @@ def live(folder: str, spec: str, rng: random.Random) -> None:
     missing = [t for t in TABLES if not any(i.name == t for i in catalog.state.tables())]
     if missing:
         public = catalog.state.resolve_schema(["public"], "materialize").id
-        catalog.transact([CreateTable(public, t, DESC) for t in missing])
+        catalog.transact([CreateTableOp(public, t, DESC) for t in missing])
     check(env, catalog, ledger, fold)
     errors: list[BaseException] = []
 
@@ -270,12 +270,12 @@ class ForgetfulOracle(Oracle):
 
 def plant(name: str) -> None:
     if name == "forget-unapplied":  # recovery takes for applied what is only committed
-        pending.Pending.add = lambda self, committed: None
+        pending.PendingParts.add = lambda self, committed: None
     elif name == "apply-twice":  # a crash between apply and retraction repeats the append
-        real = pending.Pending.apply_to
+        real = pending.PendingParts.apply_to
 
         def twice(
-            self: pending.Pending, shard: Any, until: int | None = None, upper: int | None = None
+            self: pending.PendingParts, shard: Any, until: int | None = None, upper: int | None = None
         ) -> None:
             taken = list(self._queues[shard.id].parts) if shard.id in self._queues else []  # pyright: ignore[reportPrivateUsage]
             real(self, shard, until, upper)
@@ -286,7 +286,7 @@ def plant(name: str) -> None:
                 moved = table.set_column(index, table.schema.field(index), pa.array([at] * table.num_rows))
                 shard.compare_and_append([shard.write_part(moved, job="twice")], at, at + 1)
 
-        pending.Pending.apply_to = twice
+        pending.PendingParts.apply_to = twice
     elif name == "forget-lease":  # a successor believes the wall clock alone, which somebody sets back
         environment.Oracle = ForgetfulOracle  # pyright: ignore[reportPrivateImportUsage]
     elif name == "ack-early":  # callers hear of the commit before it is durable

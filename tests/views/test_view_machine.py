@@ -22,8 +22,8 @@ from tidemill import failpoints
 from tidemill.persist.settle import upper_of
 from tidemill.types.arrow import TIME_COLUMN
 from tidemill.types.kernels import pc
-from tidemill.views.careful import Span
-from tidemill.views.machine import FP_APPENDED, FP_BEFORE_APPEND, FP_PART, Machine
+from tidemill.views.error_follower import Span
+from tidemill.views.machine import FP_APPENDED, FP_BEFORE_APPEND, FP_PART, ViewMachine
 
 PLACES = (FP_BEFORE_APPEND, FP_PART, FP_APPENDED, "persist.part.written")
 
@@ -32,7 +32,7 @@ _rows = st.dictionaries(
 )
 
 
-def finish(machine: Machine) -> None:
+def finish(machine: ViewMachine) -> None:
     """Steps until it is complete at a time that is handed out now."""
     until = machine.program.now()
     for _ in range(1000):
@@ -140,7 +140,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "data")
 
 
-def _program(machine: Machine) -> PyProgram:
+def _program(machine: ViewMachine) -> PyProgram:
     assert isinstance(machine.program, PyProgram)
     return machine.program
 
@@ -340,8 +340,8 @@ def test_planted_bugs_are_seen(
     world.create("view", "filtered")
     machine = world.machine("view")
     finish(machine)
-    right = Machine._commit  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(Machine, "_commit", lambda self, spans: right(self, bug(spans)))
+    right = ViewMachine._commit  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(ViewMachine, "_commit", lambda self, spans: right(self, bug(spans)))
     world.commit({"a": Counter({(1, 5): 1, (2, 6): 1})})
     finish(machine)
     world.commit({"a": Counter({(1, BAD): 1})})
@@ -365,7 +365,7 @@ def test_a_view_that_recomputes_with_what_is_now_is_seen(
     world.commit({"a": Counter({(1, 2): 1})})
     machine = world.machine("view")
     program = _program(machine)
-    monkeypatch.setattr(Machine, "_stored_rows", lambda self: program.answer(program.now() - 1))
+    monkeypatch.setattr(ViewMachine, "_stored_rows", lambda self: program.answer(program.now() - 1))
     finish(machine)
     assert expected(world, "summed", machine.readable - 1)
     with pytest.raises(AssertionError):

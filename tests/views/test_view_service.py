@@ -14,10 +14,10 @@ import pytest
 from views_world import BAD, BAD_TEXT, PyProgram, World, held, judge
 
 from tidemill.catalog.items import MaterializedView
-from tidemill.catalog.ops import Drop
+from tidemill.catalog.ops import DropOp
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Unavailable, UndefinedObject
-from tidemill.ingest.status import State
+from tidemill.ingest.status import RunState
 from tidemill.persist.settle import upper_of
 from tidemill.views import service
 from tidemill.views.service import Views
@@ -119,7 +119,7 @@ def test_an_error_passes_through_and_goes(world: Running) -> None:
     assert world.service is not None
     views, two = world.service, world.view("two")
     assert held(views.shard(two), at, views.readable(two)) == BAD_TEXT
-    world.until(lambda: views.report(two).status.state is State.RUNNING)
+    world.until(lambda: views.report(two).status.state is RunState.RUNNING)
     later = world.commit({"a": Counter({(1, BAD): -1, (3, 3): 1})})
     world.complete("two", later)
     assert held(views.shard(two), later, views.readable(two)) == {(3, 4): 1}
@@ -137,7 +137,7 @@ def test_a_slow_and_a_broken_view_delay_nobody(world: Running) -> None:
     world.check("good", "filtered")
     assert world.service is not None
     views, broken = world.service, world.view("broken")
-    world.until(lambda: views.report(broken).status.state is State.STALLED)
+    world.until(lambda: views.report(broken).status.state is RunState.STALLED)
     assert views.report(broken).status.error == "Spark has ended"
     assert views.readable(world.view("slow")) == 0
     world.broken.clear()
@@ -146,7 +146,7 @@ def test_a_slow_and_a_broken_view_delay_nobody(world: Running) -> None:
     for name in ("slow", "broken"):
         world.complete(name, at)
         world.check(name, "filtered")
-    world.until(lambda: views.report(broken).status.state is State.RUNNING)
+    world.until(lambda: views.report(broken).status.state is RunState.RUNNING)
 
 
 def test_more_views_than_threads_all_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_view_is_dropped_at_work(world: Running) -> None:
     item = world.create("slow", "filtered")
     world.until(lambda: "slow" in world.waiting)
     table = world.environment.open_shard(world.table("a").shard)
-    world.catalog.transact([Drop(item.id)])
+    world.catalog.transact([DropOp(item.id)])
     assert world.service is not None
     with pytest.raises(UndefinedObject):
         world.service.readable(item)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidemill.catalog.items import ItemId, MaterializedView, Reference, Table
-from tidemill.catalog.materialized_ops import CreateMaterializedView
-from tidemill.catalog.ops import CreateTable
+from tidemill.catalog.materialized_ops import CreateMaterializedViewOp
+from tidemill.catalog.ops import CreateTableOp
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import InvalidValue
@@ -27,8 +27,8 @@ from tidemill.query.multiset import SourceError, add_up, check_errors
 from tidemill.subscribe.follower import CollectionFollower, Follower
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import INT4, Column, RelationDesc
-from tidemill.views.careful import stamped
-from tidemill.views.machine import Machine
+from tidemill.views.error_follower import stamped
+from tidemill.views.machine import ViewMachine
 from tidemill.views.service import Views
 
 DESC = RelationDesc((Column("k", INT4), Column("v", INT4)))
@@ -176,7 +176,7 @@ class World:
         self._open()
         schema = next(s for s in self.catalog.state.schemas(self.catalog.state.databases()[0].id))
         self.schema = schema.id
-        self.catalog.transact([CreateTable(schema.id, name, DESC) for name in TABLES])
+        self.catalog.transact([CreateTableOp(schema.id, name, DESC) for name in TABLES])
 
     def _open(self) -> None:
         self.environment = Environment.open(self.folder)
@@ -206,7 +206,7 @@ class World:
         state = self.catalog.state
         items = [self.view(over).id if over and n == "a" else self.table(n).id for n in names]
         references = tuple(Reference((n,), i) for n, i in zip(names, items, strict=True))
-        op = CreateMaterializedView(self.schema, name, query, DESC, references)
+        op = CreateMaterializedViewOp(self.schema, name, query, DESC, references)
         self.catalog.transact([op])
         assert state is not self.catalog.state
         return self.view(name)
@@ -219,10 +219,10 @@ class World:
             inputs[reference.name[0]] = found
         return PyProgram(self, QUERIES[item.sql][0], inputs)
 
-    def machine(self, name: str) -> Machine:
+    def machine(self, name: str) -> ViewMachine:
         item = self.view(name)
         shard = self.environment.open_ingested(item.shard)
-        return Machine(item, shard, self.program(self.catalog.state, item), self.environment)
+        return ViewMachine(item, shard, self.program(self.catalog.state, item), self.environment)
 
     def readable(self, item: MaterializedView) -> int:
         assert self.service is not None, "views over views need the service"

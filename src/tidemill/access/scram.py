@@ -41,7 +41,7 @@ _TEXT = re.compile(r"SCRAM-SHA-256\$([0-9]{1,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+
 _NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 
 
-class Malformed(TidemillError):
+class MalformedScram(TidemillError):
     """A SCRAM message that breaks the grammar."""
 
     sqlstate = "08P01"
@@ -158,7 +158,7 @@ class ServerExchange:
         header = self._header.encode()
         expected = header + (self._binding or b"") if self._plus else header
         if not hmac.compare_digest(bound, expected):
-            raise Malformed("SCRAM channel binding check failed", sqlstate="28000")
+            raise MalformedScram("SCRAM channel binding check failed", sqlstate="28000")
         if not hmac.compare_digest(_value(fields[1], "r").encode(), self._nonce.encode()):
             raise _malformed("The nonce is not the one that was agreed.")
         if len(proof) != hashlib.sha256().digest_size:
@@ -183,8 +183,8 @@ class ServerExchange:
             raise _malformed("The header is not known.")
 
 
-def _malformed(detail: str) -> Malformed:
-    return Malformed("malformed SCRAM message", detail=detail)
+def _malformed(detail: str) -> MalformedScram:
+    return MalformedScram("malformed SCRAM message", detail=detail)
 
 
 def _hmac(key: bytes, data: bytes) -> bytes:

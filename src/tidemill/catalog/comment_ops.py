@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tidemill.catalog.items import Comment, Item, ItemId
-from tidemill.catalog.source_ops import Draft
+from tidemill.catalog.source_ops import SourceDraft
 from tidemill.errors import LimitExceeded
 
 # The catalog is held in memory by every server; a page of text is what a comment is.
@@ -22,7 +22,7 @@ class SetComment:
     text: str | None
 
 
-class _Draft(Draft, Protocol):
+class _Draft(SourceDraft, Protocol):
     """The next state in the making."""
 
     def changeable(self, item_id: ItemId) -> Item: ...

@@ -9,26 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemill.catalog.items import Connection, ItemId, Secret
-from tidemill.catalog.source_ops import Draft
+from tidemill.catalog.source_ops import SourceDraft
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import SerializationFailure
 
 
 @dataclass(frozen=True, slots=True)
-class CreateSecret:
+class CreateSecretOp:
     schema: ItemId
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class AlterSecret:
+class AlterSecretOp:
     """It has another text from now on."""
 
     secret: ItemId
 
 
 @dataclass(frozen=True, slots=True)
-class CreateConnection:
+class CreateConnectionOp:
     """`options` as `Connection` has them; `secrets` are the ids among them."""
 
     schema: ItemId
@@ -39,7 +39,7 @@ class CreateConnection:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterConnection:
+class AlterConnectionOp:
     """It has these options from now on, all of them; they were worked out from what it had, `was`."""
 
     connection: ItemId
@@ -48,21 +48,21 @@ class AlterConnection:
     secrets: tuple[ItemId, ...] = ()
 
 
-ConnectionOp = CreateSecret | AlterSecret | CreateConnection | AlterConnection
+ConnectionOp = CreateSecretOp | AlterSecretOp | CreateConnectionOp | AlterConnectionOp
 
 
-def apply(draft: Draft, op: ConnectionOp) -> None:
+def apply(draft: SourceDraft, op: ConnectionOp) -> None:
     match op:
-        case CreateSecret():
+        case CreateSecretOp():
             draft.check_name(op.schema, op.name)
             draft.put(Secret(draft.new_id(), op.name, op.schema, draft.time))
-        case AlterSecret():
+        case AlterSecretOp():
             draft.put(replace(draft.state.get(op.secret, Secret), version=draft.time))
-        case CreateConnection():
+        case CreateConnectionOp():
             draft.check_name(op.schema, op.name)
             _check_secrets(draft.state, op.secrets)
             draft.put(Connection(draft.new_id(), op.name, op.schema, op.type, op.options, op.secrets))
-        case AlterConnection():
+        case AlterConnectionOp():
             _check_secrets(draft.state, op.secrets)
             connection = draft.state.get(op.connection, Connection)
             if connection.options != op.was:

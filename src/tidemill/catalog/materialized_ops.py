@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from tidemill.catalog.columns import check_columns
 from tidemill.catalog.items import ItemId, MaterializedView, Reference
-from tidemill.catalog.source_ops import Draft
+from tidemill.catalog.source_ops import SourceDraft
 from tidemill.types.model import RelationDesc
 
 
 @dataclass(frozen=True, slots=True)
-class CreateMaterializedView:
+class CreateMaterializedViewOp:
     schema: ItemId
     name: str
     sql: str
@@ -28,12 +28,12 @@ class SetViewHistory:
     milliseconds: int | None
 
 
-MaterializedOp = CreateMaterializedView | SetViewHistory
+MaterializedOp = CreateMaterializedViewOp | SetViewHistory
 
 
-def apply(draft: Draft, op: MaterializedOp) -> None:
+def apply(draft: SourceDraft, op: MaterializedOp) -> None:
     match op:
-        case CreateMaterializedView():
+        case CreateMaterializedViewOp():
             draft.check_name(op.schema, op.name)
             check_columns(op.desc)
             depends_on = tuple(dict.fromkeys(r.id for r in op.references))

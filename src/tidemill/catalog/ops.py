@@ -14,7 +14,12 @@ from typing import TypeAlias
 from tidemill.catalog import comment_ops, connection_ops, materialized_ops, role_ops, sink_ops, source_ops
 from tidemill.catalog.columns import check_columns
 from tidemill.catalog.comment_ops import SetComment
-from tidemill.catalog.connection_ops import AlterConnection, AlterSecret, CreateConnection, CreateSecret
+from tidemill.catalog.connection_ops import (
+    AlterConnectionOp,
+    AlterSecretOp,
+    CreateConnectionOp,
+    CreateSecretOp,
+)
 from tidemill.catalog.items import (
     DEFAULT_SCHEMA,
     RELATIONS,
@@ -33,12 +38,19 @@ from tidemill.catalog.items import (
     is_system,
     kind_name,
 )
-from tidemill.catalog.materialized_ops import CreateMaterializedView, SetViewHistory
+from tidemill.catalog.materialized_ops import CreateMaterializedViewOp, SetViewHistory
 from tidemill.catalog.names import check_identifier
-from tidemill.catalog.role_ops import AlterRole, CreateRole, DropRole, SetMember, SetOwner, SetPrivileges
-from tidemill.catalog.sink_ops import CreateSink
+from tidemill.catalog.role_ops import (
+    AlterRoleOp,
+    CreateRoleOp,
+    DropRoleOp,
+    SetMember,
+    SetOwner,
+    SetPrivileges,
+)
+from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.catalog.source_ops import (
-    CreateSource,
+    CreateSourceOp,
     CreateSourceTable,
     LearnSource,
     SetSourceHistory,
@@ -56,20 +68,20 @@ from tidemill.types.model import Column, RelationDesc
 
 
 @dataclass(frozen=True, slots=True)
-class CreateDatabase:
+class CreateDatabaseOp:
     """With a schema `public` in it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class CreateSchema:
+class CreateSchemaOp:
     database: ItemId
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTable:
+class CreateTableOp:
     schema: ItemId
     name: str
     desc: RelationDesc
@@ -80,7 +92,7 @@ class CreateTable:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateView:
+class CreateViewOp:
     """`replace` keeps the id of an existing view, and then wants the old columns to stay (more may
     follow)."""
 
@@ -94,7 +106,7 @@ class CreateView:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropOp:
     """A database, role, schema, or what stands in one. What belongs to a source goes with the source
     alone."""
 
@@ -103,7 +115,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Rename:
+class RenameOp:
     """A database, a schema, or what stands in one. What a view reads does not hang on its text
     (`items.Reference`), which stays as it is."""
 
@@ -112,14 +124,14 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
-class AddColumn:
+class AddColumnOp:
     table: ItemId
     column: Column
     default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SetDefault:
+class SetDefaultOp:
     """DROP DEFAULT is None."""
 
     table: ItemId
@@ -128,7 +140,7 @@ class SetDefault:
 
 
 @dataclass(frozen=True, slots=True)
-class SetNotNull:
+class SetNotNullOp:
     """The caller has made sure that no row is in the way."""
 
     table: ItemId
@@ -137,13 +149,13 @@ class SetNotNull:
 
 
 @dataclass(frozen=True, slots=True)
-class SetRetainHistory:
+class SetRetainHistoryOp:
     table: ItemId
     milliseconds: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class AlterSystem:
+class AlterSystemOp:
     """RESET is None. Which names and values are good is the session's to know."""
 
     name: str
@@ -151,35 +163,35 @@ class AlterSystem:
 
 
 Op: TypeAlias = (
-    CreateDatabase
-    | CreateSchema
-    | CreateTable
-    | CreateView
-    | CreateMaterializedView
-    | CreateRole
-    | AlterRole
-    | DropRole
+    CreateDatabaseOp
+    | CreateSchemaOp
+    | CreateTableOp
+    | CreateViewOp
+    | CreateMaterializedViewOp
+    | CreateRoleOp
+    | AlterRoleOp
+    | DropRoleOp
     | SetMember
     | SetOwner
     | SetPrivileges
-    | CreateSource
+    | CreateSourceOp
     | CreateSourceTable
-    | CreateSink
-    | Drop
-    | Rename
-    | AddColumn
-    | SetDefault
-    | SetNotNull
-    | SetRetainHistory
+    | CreateSinkOp
+    | DropOp
+    | RenameOp
+    | AddColumnOp
+    | SetDefaultOp
+    | SetNotNullOp
+    | SetRetainHistoryOp
     | SetViewHistory
     | SetSourceHistory
     | SetSourceInterval
     | LearnSource
-    | CreateSecret
-    | AlterSecret
-    | CreateConnection
-    | AlterConnection
-    | AlterSystem
+    | CreateSecretOp
+    | AlterSecretOp
+    | CreateConnectionOp
+    | AlterConnectionOp
+    | AlterSystemOp
     | SetComment
 )
 
@@ -214,36 +226,36 @@ class _Draft:
 
     def apply(self, op: Op) -> None:
         match op:
-            case CreateDatabase():
+            case CreateDatabaseOp():
                 self.create_database(op)
-            case CreateSchema():
+            case CreateSchemaOp():
                 self.create_schema(op)
-            case CreateTable():
+            case CreateTableOp():
                 self.create_table(op)
-            case CreateView():
+            case CreateViewOp():
                 self.create_view(op)
-            case CreateMaterializedView() | SetViewHistory():
+            case CreateMaterializedViewOp() | SetViewHistory():
                 materialized_ops.apply(self, op)
-            case CreateRole() | AlterRole() | DropRole() | SetMember() | SetOwner() | SetPrivileges():
+            case CreateRoleOp() | AlterRoleOp() | DropRoleOp() | SetMember() | SetOwner() | SetPrivileges():
                 role_ops.apply(self, op)
                 comment_ops.forget(self.items)
-            case CreateSource():
+            case CreateSourceOp():
                 source_ops.create_source(self, op)
             case CreateSourceTable():
                 source_ops.create_source_table(self, op)
-            case CreateSink():
+            case CreateSinkOp():
                 sink_ops.apply(self, op)
             case SetSourceHistory() | SetSourceInterval() | LearnSource():
                 self.put(source_ops.altered(self.state, op))
-            case CreateSecret() | AlterSecret() | CreateConnection() | AlterConnection():
+            case CreateSecretOp() | AlterSecretOp() | CreateConnectionOp() | AlterConnectionOp():
                 connection_ops.apply(self, op)
-            case Drop():
+            case DropOp():
                 self.drop(op)
-            case Rename():
+            case RenameOp():
                 self.rename(op)
             case SetComment():
                 comment_ops.apply(self, op)
-            case AlterSystem():
+            case AlterSystemOp():
                 self.alter_system(op)
             case _:
                 self.put(_alter_table(self.table(op.table), op))
@@ -251,7 +263,7 @@ class _Draft:
     def table(self, item_id: ItemId) -> Table:
         return self.state.get(item_id, Table)
 
-    def create_database(self, op: CreateDatabase) -> None:
+    def create_database(self, op: CreateDatabaseOp) -> None:
         check_identifier(op.name)
         if any(d.name == op.name for d in self.state.databases()):
             raise DuplicateObject(f'database "{op.name}" already exists', sqlstate="42P04")
@@ -259,7 +271,7 @@ class _Draft:
         self.put(database)
         self.put(Schema(self.new_id(), DEFAULT_SCHEMA, database.id))
 
-    def create_schema(self, op: CreateSchema) -> None:
+    def create_schema(self, op: CreateSchemaOp) -> None:
         database = self.state.get(op.database, Database)
         self.check_schema_name(database.id, op.name)
         self.put(Schema(self.new_id(), op.name, database.id))
@@ -284,7 +296,7 @@ class _Draft:
         if existing is not None:
             raise already_exists(existing)
 
-    def create_table(self, op: CreateTable) -> None:
+    def create_table(self, op: CreateTableOp) -> None:
         self.check_name(op.schema, op.name)
         check_columns(op.desc)
         defaults = op.defaults or (None,) * len(op.desc.columns)
@@ -298,7 +310,7 @@ class _Draft:
         shard = f"{item_id}-{self.time}"
         self.put(Table(item_id, op.name, op.schema, op.desc, shard, defaults, op.keys, op.retain_history_ms))
 
-    def create_view(self, op: CreateView) -> None:
+    def create_view(self, op: CreateViewOp) -> None:
         check_columns(op.desc)
         depends_on = tuple(dict.fromkeys((*op.depends_on, *(r.id for r in op.references))))
         for needed in depends_on:
@@ -312,7 +324,7 @@ class _Draft:
             item_id = self.new_id()
         self.put(View(item_id, op.name, op.schema, op.sql, op.desc, depends_on, op.references))
 
-    def check_replaces(self, old: View, op: CreateView, depends_on: tuple[ItemId, ...]) -> None:
+    def check_replaces(self, old: View, op: CreateViewOp, depends_on: tuple[ItemId, ...]) -> None:
         if op.desc.columns[: len(old.desc.columns)] != old.desc.columns:
             raise InvalidValue(
                 "cannot drop, rename or retype columns of a view by replacing it",
@@ -344,7 +356,7 @@ class _Draft:
             )
         return item
 
-    def drop(self, op: Drop) -> None:
+    def drop(self, op: DropOp) -> None:
         item = self.changeable(op.id)
         if isinstance(item, SCHEMA_ITEMS) and item.owner is not None:
             shown, owner = self.state.describe(item), self.state.describe(self.items[item.owner])
@@ -364,7 +376,7 @@ class _Draft:
         item = self.items[item_id]
         return isinstance(item, Schema) and item.name == DEFAULT_SCHEMA and not self.state.contents(item_id)
 
-    def rename(self, op: Rename) -> None:
+    def rename(self, op: RenameOp) -> None:
         item = self.changeable(op.id)
         if isinstance(item, SCHEMA_ITEMS):
             self.check_name(item.schema, op.name)
@@ -378,7 +390,7 @@ class _Draft:
             raise Unsupported(f"a {kind_name(item)} cannot be renamed")
         self.put(replace(item, name=op.name))
 
-    def alter_system(self, op: AlterSystem) -> None:
+    def alter_system(self, op: AlterSystemOp) -> None:
         found = self.state.find_parameter(op.name)
         if op.value is None:
             if found is not None:
@@ -395,8 +407,8 @@ def already_exists(item: SchemaItem) -> DuplicateObject:
     return DuplicateObject(f'{kind_name(item)} "{item.name}" already exists')
 
 
-def _alter_table(table: Table, op: AddColumn | SetDefault | SetNotNull | SetRetainHistory) -> Table:
-    if isinstance(op, AddColumn):
+def _alter_table(table: Table, op: AddColumnOp | SetDefaultOp | SetNotNullOp | SetRetainHistoryOp) -> Table:
+    if isinstance(op, AddColumnOp):
         if op.column.name in table.desc.names:
             raise DuplicateObject(
                 f'column "{op.column.name}" of relation "{table.name}" already exists', sqlstate="42701"
@@ -404,10 +416,10 @@ def _alter_table(table: Table, op: AddColumn | SetDefault | SetNotNull | SetReta
         desc = RelationDesc((*table.desc.columns, op.column))
         check_columns(desc)
         return replace(table, desc=desc, defaults=(*table.defaults, op.default))
-    if isinstance(op, SetRetainHistory):
+    if isinstance(op, SetRetainHistoryOp):
         return replace(table, retain_history_ms=op.milliseconds)
     at = _index(table.desc, op.column, table.name)
-    if isinstance(op, SetDefault):
+    if isinstance(op, SetDefaultOp):
         defaults = list(table.defaults)
         defaults[at] = op.default
         return replace(table, defaults=tuple(defaults))

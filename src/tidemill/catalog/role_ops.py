@@ -31,7 +31,7 @@ class RoleAttributes:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateRole:
+class CreateRoleOp:
     """What is not said is no, but for `inherit`. Without attributes: one that may do what there was before
     there were any."""
 
@@ -40,13 +40,13 @@ class CreateRole:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterRole:
+class AlterRoleOp:
     role: ItemId
     attributes: RoleAttributes
 
 
 @dataclass(frozen=True, slots=True)
-class DropRole:
+class DropRoleOp:
     role: ItemId
 
 
@@ -75,10 +75,10 @@ class SetOwner:
     owner: ItemId
 
 
-RoleOp = CreateRole | AlterRole | DropRole | SetMember | SetPrivileges | SetOwner
+RoleOp = CreateRoleOp | AlterRoleOp | DropRoleOp | SetMember | SetPrivileges | SetOwner
 
 
-class Draft(Protocol):
+class RoleDraft(Protocol):
     """The next state in the making (`ops`)."""
 
     state: CatalogState
@@ -91,13 +91,13 @@ class Draft(Protocol):
     def changeable(self, item_id: ItemId) -> Item: ...
 
 
-def apply(draft: Draft, op: RoleOp) -> None:
+def apply(draft: RoleDraft, op: RoleOp) -> None:
     match op:
-        case CreateRole():
+        case CreateRoleOp():
             _create(draft, op)
-        case AlterRole():
+        case AlterRoleOp():
             draft.put(_with(_role(draft, op.role), op.attributes))
-        case DropRole():
+        case DropRoleOp():
             _drop(draft, _role(draft, op.role))
         case SetMember():
             _set_member(draft, op)
@@ -109,7 +109,7 @@ def apply(draft: Draft, op: RoleOp) -> None:
             draft.put(replace(access_of(draft.state, draft.changeable(op.on)), owner=op.owner))
 
 
-def _create(draft: Draft, op: CreateRole) -> None:
+def _create(draft: RoleDraft, op: CreateRoleOp) -> None:
     check_identifier(op.name)
     if op.name in _RESERVED or op.name.startswith(("pg_", "mz_")):
         raise InvalidValue(
@@ -138,12 +138,12 @@ def _with(role: Role, said: RoleAttributes) -> Role:
     )
 
 
-def _role(draft: Draft, role_id: ItemId) -> Role:
+def _role(draft: RoleDraft, role_id: ItemId) -> Role:
     draft.changeable(role_id)
     return draft.state.get(role_id, Role)
 
 
-def _drop(draft: Draft, role: Role) -> None:
+def _drop(draft: RoleDraft, role: Role) -> None:
     lines: list[str] = []
     for item in sorted(draft.items.values(), key=lambda i: id_order(i.id)):
         if isinstance(item, Access):
@@ -164,7 +164,7 @@ def _drop(draft: Draft, role: Role) -> None:
             draft.put(replace(other, member_of=tuple(r for r in other.member_of if r != role.id)))
 
 
-def _set_member(draft: Draft, op: SetMember) -> None:
+def _set_member(draft: RoleDraft, op: SetMember) -> None:
     role, member = draft.state.get(op.role, Role), _role(draft, op.member)
     if op.revoke:
         draft.put(replace(member, member_of=tuple(r for r in member.member_of if r != role.id)))

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill.catalog.items import Connection, ItemId, Sink
-from tidemill.catalog.source_ops import Draft
+from tidemill.catalog.source_ops import SourceDraft
 from tidemill.errors import InvalidValue
 from tidemill.time.shown import show_time
 from tidemill.types.model import RelationDesc
 
 
 @dataclass(frozen=True, slots=True)
-class CreateSink:
+class CreateSinkOp:
     """The fields of `Sink`. `as_of` None: the stream begins where that of the same target does, else now."""
 
     schema: ItemId
@@ -32,7 +32,7 @@ class CreateSink:
     connections: tuple[ItemId, ...] = ()
 
 
-def apply(draft: Draft, op: CreateSink) -> None:
+def apply(draft: SourceDraft, op: CreateSinkOp) -> None:
     draft.check_name(op.schema, op.name)
     draft.state.relation(op.relation)
     for needed in op.connections:
@@ -60,7 +60,7 @@ def apply(draft: Draft, op: CreateSink) -> None:
     )
 
 
-def _check_same(op: CreateSink, beside: Sink) -> None:
+def _check_same(op: CreateSinkOp, beside: Sink) -> None:
     """Both must write one and the same history."""
     if beside.relation != op.relation:
         differs = "It writes another relation."

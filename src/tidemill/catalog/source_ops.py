@@ -45,7 +45,7 @@ class NewDeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateSource:
+class CreateSourceOp:
     """Either `desc` and `envelope` are given, or the source feeds tables. `progress` is the name of its
     progress relation; None makes one up."""
 
@@ -108,7 +108,7 @@ class LearnSource:
     learned: Mapping[str, Any]
 
 
-class Draft(Protocol):
+class SourceDraft(Protocol):
     """What `ops` gives: the next state in the making."""
 
     @property
@@ -127,7 +127,7 @@ class Draft(Protocol):
     def check_name(self, schema: ItemId, name: str) -> None: ...
 
 
-def create_source(draft: Draft, op: CreateSource) -> None:
+def create_source(draft: SourceDraft, op: CreateSourceOp) -> None:
     taken: set[str] = set()
     letters = () if op.dead_letters is None or op.dead_letters.name is None else (op.dead_letters.name,)
     progress = () if op.progress is None else (op.progress,)
@@ -179,7 +179,7 @@ def _connections(state: CatalogState, found: tuple[ItemId, ...]) -> tuple[ItemId
     return tuple(state.get(i, Connection).id for i in found)
 
 
-def create_source_table(draft: Draft, op: CreateSourceTable) -> None:
+def create_source_table(draft: SourceDraft, op: CreateSourceTable) -> None:
     source = draft.state.get(op.source, Source)
     draft.check_name(op.schema, op.name)
     check_columns(op.desc)
@@ -206,7 +206,7 @@ def create_source_table(draft: Draft, op: CreateSourceTable) -> None:
 
 
 def _put_dead_letters(
-    draft: Draft, table: SourceTable, made: NewDeadLetters, outputs: Container[str]
+    draft: SourceDraft, table: SourceTable, made: NewDeadLetters, outputs: Container[str]
 ) -> None:
     """`outputs` are those that the source has, with the table's."""
     if made.name == table.name:
@@ -234,7 +234,7 @@ def _free(output: str, taken: Container[str]) -> str:
 
 
 def _put_table(
-    draft: Draft, schema: ItemId, source: ItemId, new: NewSubsource, *, subsource: bool
+    draft: SourceDraft, schema: ItemId, source: ItemId, new: NewSubsource, *, subsource: bool
 ) -> SourceTable:
     item_id, time = draft.new_id(), draft.time
     shard = f"{item_id}-{time}"

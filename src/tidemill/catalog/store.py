@@ -4,7 +4,7 @@ Opened by a server after its environment, before it serves. Promises: `transact`
 is seen; changes happen one at a time, each at a time of its own on the one clock, and never in the middle of
 a transaction's commit; what was acknowledged is there after a crash. A table's shard exists before the entry
 that names it, and goes after the entry that retracts it: a crash in between leaves files that nobody refers
-to, never a name without its shard. How a table gets another column is told in `widen`.
+to, never a name without its shard. How a table gets another column is told in `add_column`.
 
 The shard's rows are (id, body): one per item (`codec`), one that holds the next free id, and one per dropped
 shard whose files are still there.
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from tidemill import failpoints
 from tidemill.catalog import codec
+from tidemill.catalog.add_column import Widening, prepare, settled, storage_desc
 from tidemill.catalog.items import (
     BUILTINS,
     DEFAULT_DATABASE,
@@ -37,10 +38,9 @@ from tidemill.catalog.items import (
     Table,
     is_system,
 )
-from tidemill.catalog.ops import CreateDatabase, CreateRole, Op, apply_all
+from tidemill.catalog.ops import CreateDatabaseOp, CreateRoleOp, Op, apply_all
 from tidemill.catalog.retention import follow
 from tidemill.catalog.state import CatalogState
-from tidemill.catalog.widen import Widening, prepare, settled, storage_desc
 from tidemill.errors import DataCorrupted, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
@@ -314,7 +314,7 @@ class Catalog:
                 self._environment.txns.forget(row.removeprefix(DROPPED))
         if _NEXT_ID not in self._rows:
             # A new directory, or one whose first server died right here.
-            self.transact([CreateDatabase(DEFAULT_DATABASE), CreateRole(DEFAULT_ROLE)])
+            self.transact([CreateDatabaseOp(DEFAULT_DATABASE), CreateRoleOp(DEFAULT_ROLE)])
             return
         self._state = self._state_of(self._rows, upper - 1, partial(settled, self._environment))
         if self._rows_of(self._state).items() - self._rows.items():

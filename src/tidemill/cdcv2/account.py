@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from tidemill.cdcv2.coverage import Statement
+from tidemill.cdcv2.coverage import StatedSpan
 from tidemill.cdcv2.digest import signed
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage
@@ -32,7 +32,7 @@ class Account:
         "verified",
     )
 
-    def __init__(self, declared_by: Statement | None) -> None:
+    def __init__(self, declared_by: StatedSpan | None) -> None:
         # Distinct updates at this time that the stash holds.
         self.observed = 0
         # How many there are in all, and who said so; None until a statement covers the time. A statement
@@ -41,7 +41,7 @@ class Account:
         self.declared_by = declared_by
         # The digest of all of them, and who said so; None without one.
         self.content: int | None = None
-        self.content_by: Statement | None = None
+        self.content_by: StatedSpan | None = None
         # Updates came that the stash could not yet compare with those it has; `observed` is without them.
         self.apart = False
         # The stash was compared with `content`.

@@ -22,7 +22,7 @@ MAX_FRONTIER = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class StatedSpan:
     """What is kept of a progress message: its bounds, and where it came from. Its counts go to their
     times."""
 
@@ -38,17 +38,17 @@ class Coverage(Protocol):
     # The frontier that `extend` gave could go on, but would have more elements than it may.
     held_back: bool
 
-    def add(self, statement: Statement) -> None: ...
+    def add(self, statement: StatedSpan) -> None: ...
 
-    def covering(self, time: Time) -> Statement | None:
+    def covering(self, time: Time) -> StatedSpan | None:
         """Some statement in whose region `time` lies."""
         ...
 
-    def covering_each(self, times: Sequence[Time]) -> list[Statement | None]:
+    def covering_each(self, times: Sequence[Time]) -> list[StatedSpan | None]:
         """`covering` for each of `times`."""
         ...
 
-    def extend(self, frontier: Frontier, statement: Statement | None) -> Frontier:
+    def extend(self, frontier: Frontier, statement: StatedSpan | None) -> Frontier:
         """`frontier` was the least uncovered times; the same after `statement` was added, or any (None).
         Where it is held back, everything before it is covered all the same."""
         ...
@@ -61,7 +61,7 @@ class Coverage(Protocol):
         """The least times beyond `time`, which is uncovered, that some statement covers."""
         ...
 
-    def statements(self) -> Sequence[Statement]:
+    def statements(self) -> Sequence[StatedSpan]:
         """All that is kept; adding them to an empty coverage gives an equal one."""
         ...
 
@@ -82,9 +82,9 @@ class LineCoverage:
         # Interval i is [starts[i], ends[i]); infinity where a statement ends the stream.
         self._starts: list[int] = []
         self._ends: list[float] = []
-        self._by: list[Statement] = []
+        self._by: list[StatedSpan] = []
 
-    def add(self, statement: Statement) -> None:
+    def add(self, statement: StatedSpan) -> None:
         low = cast("int", statement.lower[0])
         high = cast("int", statement.upper[0]) if statement.upper else math.inf
         first = bisect_left(self._starts, low)
@@ -103,14 +103,14 @@ class LineCoverage:
         self._ends[first:last] = [high]
         self._by[first:last] = [statement]
 
-    def covering(self, time: Time) -> Statement | None:
+    def covering(self, time: Time) -> StatedSpan | None:
         at = bisect_right(self._starts, cast("int", time)) - 1
         return self._by[at] if at >= 0 and self._ends[at] > cast("int", time) else None
 
-    def covering_each(self, times: Sequence[Time]) -> list[Statement | None]:
+    def covering_each(self, times: Sequence[Time]) -> list[StatedSpan | None]:
         return [self.covering(t) for t in times]
 
-    def extend(self, frontier: Frontier, statement: Statement | None) -> Frontier:
+    def extend(self, frontier: Frontier, statement: StatedSpan | None) -> Frontier:
         if not frontier:
             return frontier
         here = cast("int", frontier[0])
@@ -131,9 +131,9 @@ class LineCoverage:
         at = bisect_right(self._starts, cast("int", time))
         return (self._starts[at],) if at < len(self._starts) else ()
 
-    def statements(self) -> Sequence[Statement]:
+    def statements(self) -> Sequence[StatedSpan]:
         return [
-            Statement((start,), () if end == math.inf else (cast("int", end),), by.origin)
+            StatedSpan((start,), () if end == math.inf else (cast("int", end),), by.origin)
             for start, end, by in zip(self._starts, self._ends, self._by, strict=True)
         ]
 
@@ -148,16 +148,16 @@ class ProductCoverage:
     def __init__(self, max_frontier: int = MAX_FRONTIER) -> None:
         self.held_back = False
         self._max_frontier = max_frontier
-        self._regions: dict[tuple[Frontier, Frontier], Statement] = {}
+        self._regions: dict[tuple[Frontier, Frontier], StatedSpan] = {}
 
-    def add(self, statement: Statement) -> None:
+    def add(self, statement: StatedSpan) -> None:
         self._regions.setdefault((statement.lower, statement.upper), statement)
 
-    def covering(self, time: Time) -> Statement | None:
+    def covering(self, time: Time) -> StatedSpan | None:
         return self.covering_each((time,))[0]
 
-    def covering_each(self, times: Sequence[Time]) -> list[Statement | None]:
-        found: list[Statement | None] = [None] * len(times)
+    def covering_each(self, times: Sequence[Time]) -> list[StatedSpan | None]:
+        found: list[StatedSpan | None] = [None] * len(times)
         left = list(range(len(times)))
         for (lower, upper), statement in self._regions.items():
             if not left:
@@ -168,7 +168,7 @@ class ProductCoverage:
             left = [i for i, here in zip(left, inside, strict=True) if not here]
         return found
 
-    def extend(self, frontier: Frontier, statement: Statement | None) -> Frontier:
+    def extend(self, frontier: Frontier, statement: StatedSpan | None) -> Frontier:
         """An element in a region moves to where it leaves it: everything between is covered. To a fixpoint:
         what it becomes may lie in another region. The element, not the whole frontier, must be beyond
         `lower`: else two statements that need one another's half of the frontier would wait for ever."""
@@ -188,7 +188,7 @@ class ProductCoverage:
         self.held_back = False
         return frontier
 
-    def _moved(self, frontier: Frontier, by: Sequence[Statement | None]) -> Frontier | None:
+    def _moved(self, frontier: Frontier, by: Sequence[StatedSpan | None]) -> Frontier | None:
         """Each element to where it leaves the region that it is in, if it is in one; None if there would be
         too many."""
         # Of two that remain only the least matters: what is uncovered beyond one is so beyond the other.
@@ -217,7 +217,7 @@ class ProductCoverage:
             found += [t for t, out in zip(entered, beyond_each(upper, entered), strict=True) if not out]
         return minimal(found)
 
-    def statements(self) -> Sequence[Statement]:
+    def statements(self) -> Sequence[StatedSpan]:
         return list(self._regions.values())
 
     def __len__(self) -> int:

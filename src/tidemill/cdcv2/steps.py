@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from tidemill.cdcv2.coverage import Statement
+from tidemill.cdcv2.coverage import StatedSpan
 from tidemill.cdcv2.messages import Message, Updates
 from tidemill.cdcv2.recovery import Recovery
 from tidemill.cdcv2.times import Frontier, Time
@@ -26,7 +26,7 @@ MAX_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StepMark:
     """What is known of a time, or of neighbouring ones of which it is the first."""
 
     time: Time
@@ -38,7 +38,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Step:
+class TimelineStep:
     """What a reader knows after some messages."""
 
     # The number of its last message; how many they are, and what.
@@ -50,9 +50,9 @@ class Step:
     # The history was complete before it, then and now.
     before: Frontier
     reported: Frontier
-    marks: list[Mark]
+    marks: list[StepMark]
     # What is stated beyond `reported`.
-    stated: list[Statement]
+    stated: list[StatedSpan]
     # Handed out in this step, by time.
     released: list[tuple[Time, int]]
     released_count: int
@@ -63,18 +63,18 @@ class Step:
 class Steps:
     def __init__(self, start: Iterable[Time]) -> None:
         """`start`: the frontier before the first message."""
-        self._steps: list[Step] = []
+        self._steps: list[TimelineStep] = []
         # Messages in a step that is full.
         self._size = 1
         # The step that is being filled; its picture is taken when it is full.
-        self._open: Step | None = None
+        self._open: TimelineStep | None = None
         self._times: dict[Time, int] = {}
         self._last: Frontier = tuple(start)
 
     def add(self, number: int, said: Message, recovery: Recovery, released: dict[Time, int]) -> None:
         """A message, of this number, was pushed, and so many updates came out."""
         if self._open is None:
-            self._open = Step(0, 0, "", 0, 0, self._last, (), [], [], [], 0, 0, 0)
+            self._open = TimelineStep(0, 0, "", 0, 0, self._last, (), [], [], [], 0, 0, 0)
         step = self._open
         step.last = number
         step.messages += 1
@@ -90,7 +90,7 @@ class Steps:
         if step.messages >= self._size:
             self._close(recovery)
 
-    def all(self, recovery: Recovery) -> list[Step]:
+    def all(self, recovery: Recovery) -> list[TimelineStep]:
         if self._open is not None:
             self._close(recovery)
         return self._steps
@@ -119,7 +119,7 @@ class Steps:
         self._size *= 2
 
 
-def _joined(a: Step, b: Step) -> Step:
+def _joined(a: TimelineStep, b: TimelineStep) -> TimelineStep:
     b.messages += a.messages
     b.updates += a.updates
     b.statements += a.statements
@@ -142,28 +142,28 @@ def _grouped(items: list[tuple[Time, int]]) -> list[tuple[Time, int]]:
     return [(g[0][0], sum(n for _, n in g)) for g in groups]
 
 
-def _thinned(recovery: Recovery) -> list[Mark]:
+def _thinned(recovery: Recovery) -> list[StepMark]:
     tally = recovery.tally
     size = max(1, ceil(tally.pending_times / MAX_MARKS))
-    found: list[Mark] = []
-    group: list[Mark] = []
+    found: list[StepMark] = []
+    group: list[StepMark] = []
     for time, have, want, wrong in tally.unreported():
         if not (have or want or wrong):
             continue
-        group.append(Mark(time, have, want, wrong))
+        group.append(StepMark(time, have, want, wrong))
         if len(group) >= size:
             found.append(together(group))
             group = []
     return [*found, together(group)] if group else found
 
 
-def together(marks: list[Mark]) -> Mark:
+def together(marks: list[StepMark]) -> StepMark:
     """Several as one: as bad as the worst of them."""
     if len(marks) == 1:
         return marks[0]
     wants = [m.want for m in marks]
     want = None if None in wants else sum(w for w in wants if w is not None)
-    return Mark(marks[0].time, sum(m.have for m in marks), want, any(m.wrong for m in marks))
+    return StepMark(marks[0].time, sum(m.have for m in marks), want, any(m.wrong for m in marks))
 
 
 def told(said: Message) -> str:

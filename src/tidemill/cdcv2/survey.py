@@ -15,7 +15,7 @@ from tidemill.cdcv2.messages import Message, Updates
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage, ResumeMismatch
 from tidemill.cdcv2.recovery import Recovery
 from tidemill.cdcv2.stalls import Stall, Waits
-from tidemill.cdcv2.steps import Step, Steps
+from tidemill.cdcv2.steps import Steps, TimelineStep
 from tidemill.cdcv2.times import Time
 
 # Updates in memory, some 600 bytes each with their texts; more goes to disk.
@@ -25,7 +25,7 @@ MAX_NOTED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class StreamReport:
     """A message, or why there is none; and when it was written (ms), where the transport knows."""
 
     said: Message | InvalidMessage
@@ -100,7 +100,7 @@ class Survey:
         # The first message whose times are not of the kind that `resume_from` has; None when any were.
         self._mismatch: ResumeMismatch | None = None
 
-    def take(self, heard: Heard) -> None:
+    def take(self, heard: StreamReport) -> None:
         """The next message. Raises LimitExceeded where even the disk is not enough, and ResumeMismatch where
         `resume_from` fits nothing that came."""
         found, said = self._found, heard.said
@@ -153,7 +153,7 @@ class Survey:
         found.waits = [Waiting(stall, self._since.get(stall.time)) for stall in recovery.stalls()]
         return found
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TimelineStep]:
         """The stream in a few dozen steps."""
         return self._steps.all(self._recovery)
 

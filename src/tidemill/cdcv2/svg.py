@@ -8,16 +8,16 @@ from __future__ import annotations
 from math import ceil
 from xml.sax.saxutils import escape
 
-from tidemill.cdcv2.timeline import MEANINGS, Picture, State
+from tidemill.cdcv2.timeline import MEANINGS, Picture, TimelineState
 
 _COLOURS = {
-    State.DONE: "#2e8b57",
-    State.READY: "#9fd8b4",
-    State.EMPTY: "#e8eef4",
-    State.MISSING: "#f0b84a",
-    State.UNSTATED: "#b9a7e0",
-    State.GAP: "#ffffff",
-    State.WRONG: "#cc3b3b",
+    TimelineState.DONE: "#2e8b57",
+    TimelineState.READY: "#9fd8b4",
+    TimelineState.EMPTY: "#e8eef4",
+    TimelineState.MISSING: "#f0b84a",
+    TimelineState.UNSTATED: "#b9a7e0",
+    TimelineState.GAP: "#ffffff",
+    TimelineState.WRONG: "#cc3b3b",
 }
 _KIND = 'xmlns="http://www.w3.org/2000/svg" font-family="monospace" font-size="12"'
 _LINE = 22
@@ -56,7 +56,7 @@ def svg(picture: Picture, title: str) -> str:
         for i, shown in enumerate(line.cells):
             x = left + i * cell
             # What no statement covers has no ground to stand on: only an outline.
-            stroke = "#c8c8c8" if shown.state is State.GAP else "white"
+            stroke = "#c8c8c8" if shown.state is TimelineState.GAP else "white"
             out.append(
                 f'<rect x="{x:.1f}" y="{y + 2}" width="{cell - 1}" height="{_LINE - 4}" '
                 f'fill="{_COLOURS[shown.state]}" stroke="{stroke}"/>'

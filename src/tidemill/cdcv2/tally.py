@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from tidemill.cdcv2 import problems
 from tidemill.cdcv2.account import Account, checked_contents, checked_counts, checked_list
-from tidemill.cdcv2.coverage import MAX_FRONTIER, Coverage, Statement, empty_coverage, reaches
+from tidemill.cdcv2.coverage import MAX_FRONTIER, Coverage, StatedSpan, empty_coverage, reaches
 from tidemill.cdcv2.digest import seal_of, signed
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage, NoDigest, ResumeMismatch
@@ -179,10 +179,10 @@ class Tally:
         if contents is None and self._require_digests:
             raise InvalidMessage("a statement without a digest", origin)
         self.agree((*lower, *upper, *(t for t, _ in counts)), origin)
-        statement = Statement(lower, upper, origin)
+        statement = StatedSpan(lower, upper, origin)
         if self._refutes_itself(message, statement, counts):
             return
-        statement = Statement(minimal(lower), minimal(upper), origin)
+        statement = StatedSpan(minimal(lower), minimal(upper), origin)
         if not reaches(self.reported, statement.lower, statement.upper):
             return
         news = beyond_each(self.reported, [t for t, _ in counts])
@@ -300,7 +300,7 @@ class Tally:
             account = self._accounts[time]
             yield time, account.observed, account.declared, account.poison is not None
 
-    def statements(self) -> Sequence[Statement]:
+    def statements(self) -> Sequence[StatedSpan]:
         """Those that reach beyond `reported`."""
         return self._coverage.statements()
 
@@ -343,7 +343,7 @@ class Tally:
         self._stand_at(_times(state["reported"]))
         self.progress = _times(state["progress"])
         for said in state["statements"]:
-            self._coverage.add(cast("Statement", _loaded(said)))
+            self._coverage.add(cast("StatedSpan", _loaded(said)))
         # It stands where it stood, unless the limit held it back.
         self.progress = self._coverage.extend(self.progress, None)
         for known in state["times"]:
@@ -376,7 +376,7 @@ class Tally:
     def _refutes_itself(
         self,
         message: Progress,
-        statement: Statement,
+        statement: StatedSpan,
         counts: Sequence[tuple[Time, int]],
     ) -> bool:
         """Poison the times of a statement that cannot be true; it is not taken in."""
@@ -406,7 +406,7 @@ class Tally:
                 self._found.append(Contradiction(kind, None, str(statement)))
         return bool(wrong)
 
-    def _weigh(self, time: Time, account: Account, statement: Statement, count: int) -> None:
+    def _weigh(self, time: Time, account: Account, statement: StatedSpan, count: int) -> None:
         if account.declared is None:
             account.declared, account.declared_by = count, statement
         elif account.declared != count:
@@ -420,7 +420,7 @@ class Tally:
         if account.observed > count:
             self._too_many(time, account, f"{account.observed} distinct updates")
 
-    def _weigh_content(self, time: Time, account: Account, statement: Statement, content: int) -> None:
+    def _weigh_content(self, time: Time, account: Account, statement: StatedSpan, content: int) -> None:
         if account.content is None:
             account.content, account.content_by = content, statement
         elif account.content != content:
@@ -434,7 +434,7 @@ class Tally:
     def _too_many(self, time: Time, account: Account, what: str) -> None:
         self.poison(time, problems.TOO_MANY, f"{account.declared} updates in {account.declared_by}", what)
 
-    def _between(self, statement: Statement) -> list[Time]:
+    def _between(self, statement: StatedSpan) -> list[Time]:
         """The times with accounts in the statement's region."""
         order = cast("list[Any]", self._order)
         if self.kind == INTEGERS:
@@ -514,9 +514,9 @@ def _times(values: Sequence[Any]) -> Frontier:
     return tuple(tuple(v) if isinstance(v, (list, tuple)) else v for v in values)
 
 
-def _dumped(statement: Statement | None) -> list[Any] | None:
+def _dumped(statement: StatedSpan | None) -> list[Any] | None:
     return None if statement is None else [list(statement.lower), list(statement.upper), statement.origin]
 
 
-def _loaded(said: Sequence[Any] | None) -> Statement | None:
-    return None if said is None else Statement(_times(said[0]), _times(said[1]), said[2])
+def _loaded(said: Sequence[Any] | None) -> StatedSpan | None:
+    return None if said is None else StatedSpan(_times(said[0]), _times(said[1]), said[2])

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
-from tidemill.cdcv2.coverage import Statement
-from tidemill.cdcv2.steps import Mark, Step, together
+from tidemill.cdcv2.coverage import StatedSpan
+from tidemill.cdcv2.steps import StepMark, TimelineStep, together
 from tidemill.cdcv2.times import INTEGERS, Frontier, Time, beyond, kind_of, within
 
 # Columns with room for numbers, and columns of one character each: what a terminal has beside the text.
@@ -27,7 +27,7 @@ MAX_COLUMNS = 60
 MAX_LINES = 24
 
 
-class State(Enum):
+class TimelineState(Enum):
     """What is known of the times of a cell; the value is its sign where there is no room for numbers."""
 
     DONE = "━"
@@ -40,19 +40,19 @@ class State(Enum):
 
 
 MEANINGS = {
-    State.DONE: "complete, handed out and forgotten",
-    State.READY: "all its updates are there; it waits for an earlier time",
-    State.EMPTY: "stated, and without updates",
-    State.MISSING: "updates are missing",
-    State.UNSTATED: "updates that no statement counts yet",
-    State.GAP: "no statement",
-    State.WRONG: "a contradiction: never handed out",
+    TimelineState.DONE: "complete, handed out and forgotten",
+    TimelineState.READY: "all its updates are there; it waits for an earlier time",
+    TimelineState.EMPTY: "stated, and without updates",
+    TimelineState.MISSING: "updates are missing",
+    TimelineState.UNSTATED: "updates that no statement counts yet",
+    TimelineState.GAP: "no statement",
+    TimelineState.WRONG: "a contradiction: never handed out",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    state: State
+    state: TimelineState
     # "2/3": two of three updates; empty where there is nothing to count.
     text: str = ""
     # The history is complete before here.
@@ -60,7 +60,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineLine:
     label: str
     cells: list[Cell]
     note: str = ""
@@ -71,19 +71,19 @@ class Picture:
     # What the labels of the lines are; the first time of each column.
     corner: str
     heads: list[str]
-    lines: list[Line]
+    lines: list[TimelineLine]
 
     @property
     def wide(self) -> bool:
         return len(self.heads) <= WIDE_COLUMNS
 
-    def states(self) -> list[State]:
+    def states(self) -> list[TimelineState]:
         """Those that appear."""
         seen = {cell.state for line in self.lines for cell in line.cells}
-        return [state for state in State if state in seen]
+        return [state for state in TimelineState if state in seen]
 
 
-def picture(steps: Sequence[Step]) -> Picture | None:
+def picture(steps: Sequence[TimelineStep]) -> Picture | None:
     """None where there is nothing to draw, or times have three components and more."""
     if not steps:
         return None
@@ -95,7 +95,7 @@ def picture(steps: Sequence[Step]) -> Picture | None:
     return _plane(steps[-1]) if kind == 2 else None
 
 
-def _mentioned(step: Step) -> Iterable[Time]:
+def _mentioned(step: TimelineStep) -> Iterable[Time]:
     for statement in step.stated:
         yield from (*statement.lower, *statement.upper)
     yield from (mark.time for mark in step.marks)
@@ -106,7 +106,7 @@ def _mentioned(step: Step) -> Iterable[Time]:
 # -- integers
 
 
-def _line_by_line(steps: Sequence[Step]) -> Picture:
+def _line_by_line(steps: Sequence[TimelineStep]) -> Picture:
     points: set[int] = {0}
     for step in steps:
         points.update(cast("Iterable[int]", (*step.before, *step.reported)))
@@ -115,7 +115,7 @@ def _line_by_line(steps: Sequence[Step]) -> Picture:
         for time in (*(m.time for m in step.marks), *(t for t, _ in step.released)):
             points.update((cast("int", time), cast("int", time) + 1))
     starts = _columns(sorted(points), MAX_COLUMNS)
-    lines = [Line(f"{s.last}  {s.told}", _cells(s, starts), _note(s)) for s in steps]
+    lines = [TimelineLine(f"{s.last}  {s.told}", _cells(s, starts), _note(s)) for s in steps]
     return Picture("message", [str(s) for s in starts], lines)
 
 
@@ -126,12 +126,12 @@ def _columns(points: list[int], most: int) -> list[int]:
     return [*(points[i * (len(points) - 1) // (most - 1)] for i in range(most - 1)), points[-1]]
 
 
-def _cells(step: Step, starts: list[int]) -> list[Cell]:
+def _cells(step: TimelineStep, starts: list[int]) -> list[Cell]:
     ends = [*starts[1:], math.inf]
     reported = cast("int", step.reported[0]) if step.reported else math.inf
     before = cast("int", step.before[0]) if step.before else math.inf
     stated = _stretches(step.stated)
-    marks: list[list[Mark]] = [[] for _ in starts]
+    marks: list[list[StepMark]] = [[] for _ in starts]
     for mark in step.marks:
         marks[bisect_right(starts, cast("int", mark.time)) - 1].append(mark)
     released = [0] * len(starts)
@@ -142,14 +142,14 @@ def _cells(step: Step, starts: list[int]) -> list[Cell]:
         here = start <= reported < end and reported != math.inf
         if end <= reported:
             text = f"{released[i]}/{released[i]}" if released[i] and end > before else ""
-            cells.append(Cell(State.DONE, text))
+            cells.append(Cell(TimelineState.DONE, text))
         else:
             covered = _covered(stated, max(start, int(reported)), end)
             cells.append(_known(marks[i], covered, here))
     return cells
 
 
-def _stretches(statements: Sequence[Statement]) -> tuple[list[int], list[float]]:
+def _stretches(statements: Sequence[StatedSpan]) -> tuple[list[int], list[float]]:
     """What statements cover together, as stretches in order that do not touch."""
     starts: list[int] = []
     ends: list[float] = []
@@ -169,21 +169,27 @@ def _covered(stretches: tuple[list[int], list[float]], start: int, end: float) -
     return at >= 0 and stretches[1][at] >= end
 
 
-def _known(marks: list[Mark], covered: bool, frontier: bool) -> Cell:
+def _known(marks: list[StepMark], covered: bool, frontier: bool) -> Cell:
     if not marks:
-        return Cell(State.EMPTY if covered else State.GAP, "", frontier)
+        return Cell(TimelineState.EMPTY if covered else TimelineState.GAP, "", frontier)
     mark = together(marks)
     if mark.wrong:
-        return Cell(State.WRONG, "✗", frontier)
+        return Cell(TimelineState.WRONG, "✗", frontier)
     if mark.want is None:
-        return Cell(State.UNSTATED, f"{mark.have}/?", frontier)
-    state = State.MISSING if mark.have < mark.want else State.READY if covered else State.GAP
+        return Cell(TimelineState.UNSTATED, f"{mark.have}/?", frontier)
+    state = (
+        TimelineState.MISSING
+        if mark.have < mark.want
+        else TimelineState.READY
+        if covered
+        else TimelineState.GAP
+    )
     if mark.want == 0:
-        state = State.EMPTY if covered else State.GAP
+        state = TimelineState.EMPTY if covered else TimelineState.GAP
     return Cell(state, f"{mark.have}/{mark.want}" if mark.want else "", frontier)
 
 
-def _note(step: Step) -> str:
+def _note(step: TimelineStep) -> str:
     parts: list[str] = []
     if step.before != step.reported:
         where = f"complete before {step.reported[0]}" if step.reported else "complete for ever"
@@ -201,7 +207,7 @@ def _number(number: int, what: str) -> str:
 # -- pairs
 
 
-def _plane(step: Step) -> Picture:
+def _plane(step: TimelineStep) -> Picture:
     axes: list[list[int]] = []
     for axis in (0, 1):
         points = {0}
@@ -211,23 +217,25 @@ def _plane(step: Step) -> Picture:
             points.add(cast("tuple[int, int]", time)[axis] + 1)
         axes.append(_columns(sorted(points), MAX_COLUMNS if axis == 0 else MAX_LINES))
     across, up = axes
-    marks: dict[tuple[int, int], list[Mark]] = {}
+    marks: dict[tuple[int, int], list[StepMark]] = {}
     for mark in step.marks:
         x, y = cast("tuple[int, int]", mark.time)
         marks.setdefault((bisect_right(across, x), bisect_right(up, y)), []).append(mark)
-    lines: list[Line] = []
+    lines: list[TimelineLine] = []
     for j in reversed(range(len(up))):
         cells = [
             _corner(step.reported, step.stated, (x, up[j]), marks.get((i + 1, j + 1), []))
             for i, x in enumerate(across)
         ]
-        lines.append(Line(str(up[j]), cells))
+        lines.append(TimelineLine(str(up[j]), cells))
     return Picture("second / first", [str(x) for x in across], lines)
 
 
-def _corner(reported: Frontier, stated: Sequence[Statement], at: tuple[int, int], marks: list[Mark]) -> Cell:
+def _corner(
+    reported: Frontier, stated: Sequence[StatedSpan], at: tuple[int, int], marks: list[StepMark]
+) -> Cell:
     """A cell of the plane, by its least time."""
     if not beyond(reported, at):
-        return Cell(State.DONE)
+        return Cell(TimelineState.DONE)
     covered = any(within(s.lower, s.upper, at) for s in stated)
     return _known(marks, covered, at in cast("Sequence[Any]", reported))

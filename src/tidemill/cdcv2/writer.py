@@ -21,7 +21,7 @@ import pyarrow as pa
 from tidemill.cdcv2.column_recovery import keys_of
 from tidemill.cdcv2.column_stash import ColumnStash, hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, check_columns, distinct_times
-from tidemill.cdcv2.coverage import MAX_FRONTIER, Statement, empty_coverage
+from tidemill.cdcv2.coverage import MAX_FRONTIER, StatedSpan, empty_coverage
 from tidemill.cdcv2.digest import sealed, signed
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.times import Frontier, Time, beyond, checked, items_of, kind_of, minimal, within
@@ -132,7 +132,7 @@ def resume_from(statements: Iterable[Progress], start: Sequence[Time]) -> list[T
     reached = _frontier(start, "start")
     coverage = None
     for said in statements:
-        statement = Statement(minimal(said.lower), minimal(said.upper), said.origin or "the stream")
+        statement = StatedSpan(minimal(said.lower), minimal(said.upper), said.origin or "the stream")
         if not statement.lower:
             continue
         if coverage is None:

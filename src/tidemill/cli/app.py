@@ -163,7 +163,7 @@ def watch(
     """
     from tidemill.cli import watch as command
 
-    wish = command.Wish(query, _listed(key), _listed(order_by), limit, interval)
+    wish = command.WatchOptions(query, _listed(key), _listed(order_by), limit, interval)
     raise typer.Exit(command.run(wish, url, {"host": host, "port": port, "user": user, "dbname": dbname}))
 
 

@@ -59,7 +59,7 @@ def inspect(
     """
     from tidemill.cli import cdcv2_inspect as command
 
-    wish = command.Wish(
+    wish = command.InspectOptions(
         tuple(names), brokers, registry, schema, tuple(resume_from or ()), svg, timeline, as_json
     )
     raise typer.Exit(command.run(wish))

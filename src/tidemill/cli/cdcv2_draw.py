@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from tidemill.cdcv2.timeline import MEANINGS, Cell, Picture, State
+from tidemill.cdcv2.timeline import MEANINGS, Cell, Picture, TimelineState
 
 _STYLES = {
-    State.DONE: "green",
-    State.READY: "cyan",
-    State.EMPTY: "dim",
-    State.MISSING: "yellow",
-    State.UNSTATED: "magenta",
-    State.GAP: "dim",
-    State.WRONG: "bold red",
+    TimelineState.DONE: "green",
+    TimelineState.READY: "cyan",
+    TimelineState.EMPTY: "dim",
+    TimelineState.MISSING: "yellow",
+    TimelineState.UNSTATED: "magenta",
+    TimelineState.GAP: "dim",
+    TimelineState.WRONG: "bold red",
 }
 # Where there is room, these are numbers.
-_COUNTED = (State.READY, State.MISSING, State.UNSTATED)
+_COUNTED = (TimelineState.READY, TimelineState.MISSING, TimelineState.UNSTATED)
 FRONTIER = "R"
 # A column with numbers, at least.
 _WIDTH = 4
@@ -66,7 +66,9 @@ def _heads(picture: Picture, width: int) -> str:
 def _sign(cell: Cell, width: int) -> str:
     if width == 1:
         return FRONTIER if cell.frontier else cell.state.value
-    shown = cell.text or cell.state.value * (3 if cell.state in (State.DONE, State.GAP) else 1)
+    shown = cell.text or cell.state.value * (
+        3 if cell.state in (TimelineState.DONE, TimelineState.GAP) else 1
+    )
     if cell.frontier:
         return f"{FRONTIER}{shown}".ljust(width)
     return shown.ljust(width)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from tidemill.cdcv2.loose import AVRO_FILE, MAX_MESSAGE_BYTES, avro_file, avro_reader, from_json
 from tidemill.cdcv2.messages import Message
 from tidemill.cdcv2.problems import InvalidMessage
-from tidemill.cdcv2.survey import Heard
+from tidemill.cdcv2.survey import StreamReport
+from tidemill.cdcv2.untyped import AVRO_FILE, MAX_MESSAGE_BYTES, avro_file, avro_reader, from_json
 from tidemill.cdcv2.wording import sentence
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
 
@@ -35,32 +35,32 @@ Reader = Callable[[bytes, str], Message]
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class MessageInput:
     """`total` of `unit`s to read (None: nobody knows), and the messages. `read` calls its argument with how
     many more were read."""
 
     name: str
     unit: str
     total: int | None
-    read: Callable[[Callable[[int], None]], Iterator[Heard]]
+    read: Callable[[Callable[[int], None]], Iterator[StreamReport]]
 
 
 # -- files
 
 
-def files(names: Sequence[str]) -> Input:
+def files(names: Sequence[str]) -> MessageInput:
     """Files, all files of folders (but those whose names begin with . or _), and - for the standard input.
     Raises UndefinedObject."""
     paths = [path for name in names for path in _files(name)]
     sizes = [0 if p == STDIN else os.path.getsize(p) for p in paths]
 
-    def read(advance: Callable[[int], None]) -> Iterator[Heard]:
+    def read(advance: Callable[[int], None]) -> Iterator[StreamReport]:
         for path in paths:
             yield from _file(path, advance)
 
     known = None if STDIN in paths else sum(sizes)
     shown = paths[0] if len(paths) == 1 else f"{len(paths)} files"
-    return Input("the standard input" if shown == STDIN else shown, "bytes", known, read)
+    return MessageInput("the standard input" if shown == STDIN else shown, "bytes", known, read)
 
 
 def _files(name: str) -> list[str]:
@@ -77,7 +77,7 @@ def _files(name: str) -> list[str]:
     return [name]
 
 
-def _file(path: str, advance: Callable[[int], None]) -> Iterator[Heard]:
+def _file(path: str, advance: Callable[[int], None]) -> Iterator[StreamReport]:
     if path == STDIN:
         yield from _messages(sys.stdin.buffer, "the standard input", advance)
         return
@@ -89,12 +89,12 @@ def _file(path: str, advance: Callable[[int], None]) -> Iterator[Heard]:
         yield from _messages(file, path, advance)
 
 
-def _messages(source: Any, name: str, advance: Callable[[int], None]) -> Iterator[Heard]:
+def _messages(source: Any, name: str, advance: Callable[[int], None]) -> Iterator[StreamReport]:
     """`source` can peek."""
     if bytes(source.peek(len(AVRO_FILE))[: len(AVRO_FILE)]) == AVRO_FILE:
         counted = cast("BinaryIO", _Counted(source, advance))
         for said in avro_file(counted, name):
-            yield Heard(said)
+            yield StreamReport(said)
         return
     number = 0
     # A line that is longer than any message is read in pieces, each of which is none.
@@ -118,17 +118,17 @@ class _Counted:
         return data
 
 
-def _heard(reader: Reader, raw: bytes, origin: str, at: int | None = None) -> Heard:
+def _heard(reader: Reader, raw: bytes, origin: str, at: int | None = None) -> StreamReport:
     try:
-        return Heard(reader(raw, origin), at)
+        return StreamReport(reader(raw, origin), at)
     except InvalidMessage as e:
-        return Heard(e, at)
+        return StreamReport(e, at)
 
 
 # -- Kafka
 
 
-def topic(name: str, brokers: str, registry: str | None, schema: str | None) -> Input:
+def topic(name: str, brokers: str, registry: str | None, schema: str | None) -> MessageInput:
     """A topic from its beginning to where it ends now. Raises SourceError, UndefinedObject and what the
     registry raises."""
     from tidemill.sources.kafka.consume import Range, settings_of
@@ -140,17 +140,19 @@ def topic(name: str, brokers: str, registry: str | None, schema: str | None) -> 
     settings = settings_of(connection, None)
     ranges = [Range(name, p, low, high, True) for p, (low, high) in sorted(found.partitions.items())]
 
-    def read(advance: Callable[[int], None]) -> Iterator[Heard]:
+    def read(advance: Callable[[int], None]) -> Iterator[StreamReport]:
         for first in range(0, len(ranges), PARTITIONS_AT_ONCE):
             together = ranges[first : first + PARTITIONS_AT_ONCE]
             parts = [_partition(settings, one, reader, advance) for one in together]
             yield from heapq.merge(*parts, key=lambda heard: heard.at or 0)
 
     total = sum(r.upper - r.lower for r in ranges)
-    return Input(f"topic {name}", "records", total, read)
+    return MessageInput(f"topic {name}", "records", total, read)
 
 
-def _partition(settings: Any, of: Range, reader: Reader, advance: Callable[[int], None]) -> Iterator[Heard]:
+def _partition(
+    settings: Any, of: Range, reader: Reader, advance: Callable[[int], None]
+) -> Iterator[StreamReport]:
     from tidemill.sources.kafka.consume import Wanted, read_range
 
     for lot in read_range(settings, of, Wanted(timestamps=True)):
@@ -164,7 +166,7 @@ def _partition(settings: Any, of: Range, reader: Reader, advance: Callable[[int]
         ):
             origin = f"topic {of.topic}, partition {of.partition}, offset {offset}"
             if raw is None:
-                yield Heard(InvalidMessage("a record without a value", origin), at)
+                yield StreamReport(InvalidMessage("a record without a value", origin), at)
             else:
                 yield _heard(reader, raw, origin, at if at >= 0 else None)
 

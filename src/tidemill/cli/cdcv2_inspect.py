@@ -22,7 +22,7 @@ from tidemill.cdcv2.timeline import Picture, picture
 from tidemill.cdcv2.times import Time, checked, minimal
 from tidemill.cdcv2.wording import sentence
 from tidemill.cli.cdcv2_draw import drawn
-from tidemill.cli.cdcv2_input import Input, files, topic
+from tidemill.cli.cdcv2_input import MessageInput, files, topic
 from tidemill.errors import InvalidValue
 
 # Wider than any line: a cut line hides what one came for.
@@ -32,7 +32,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class InspectOptions:
     """What the command line asked for."""
 
     names: tuple[str, ...]
@@ -57,7 +57,7 @@ class Wish:
             raise InvalidValue("--brokers names no broker", hint="--brokers localhost:9092")
 
 
-def run(wish: Wish) -> int:
+def run(wish: InspectOptions) -> int:
     """The exit status."""
     start = _frontier(wish.resume_from)
     source = files(wish.names) if wish.brokers is None else _topic(wish, wish.brokers)
@@ -83,7 +83,7 @@ def run(wish: Wish) -> int:
     return 0 if found.sound else 1
 
 
-def _topic(wish: Wish, brokers: str) -> Input:
+def _topic(wish: InspectOptions, brokers: str) -> MessageInput:
     return topic(wish.names[0], brokers, wish.registry, wish.schema)
 
 
@@ -105,7 +105,7 @@ def _frontier(texts: tuple[str, ...]) -> list[Time] | None:
 
 
 @contextmanager
-def _progress(source: Input) -> Generator[Callable[[int], None]]:
+def _progress(source: MessageInput) -> Generator[Callable[[int], None]]:
     """A line on the terminal that says how far it is; none where nobody looks."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.survey import ShardReport, Survey, survey
+from tidemill.cli.survey import DirectorySurvey, ShardReport, survey
 from tidemill.config import Config
 from tidemill.persist.lease import Holder
 
@@ -31,7 +31,7 @@ def run(config: Config, *, as_json: bool) -> int:
     return 0 if found.healthy else 1
 
 
-def _show(found: Survey) -> None:
+def _show(found: DirectorySurvey) -> None:
     # A table cut to a narrow screen hides what one came for: lines are as long as they must be.
     console = Console(width=_WIDTH)
     console.print(Text(f"{found.url}, format {found.format if found.format is not None else 'unknown'}"))

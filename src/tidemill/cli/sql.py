@@ -80,11 +80,11 @@ def sql(
     Ends with status 0; 1 if something of its own failed, or the last -c did; 2 if the connection did; 3 if a
     file was ended by an error (--on-error-stop).
     """
-    from tidemill.cli.shell.connecting import Place, is_conninfo
-    from tidemill.cli.shell.look import Look, set_option
-    from tidemill.cli.shell.start import Options, run
+    from tidemill.cli.shell.connecting import ServerAddress, is_conninfo
+    from tidemill.cli.shell.display_settings import DisplaySettings, set_option
+    from tidemill.cli.shell.start import ShellOptions, run
 
-    look = Look(tuples_only=tuples_only, expanded="on" if expanded else "off")
+    look = DisplaySettings(tuples_only=tuples_only, expanded="on" if expanded else "off")
     chosen = [
         name
         for name, on in (("csv", csv), ("json", json), ("markdown", markdown), ("unaligned", no_align))
@@ -108,11 +108,11 @@ def sql(
         raise InvalidValue("the database is given twice", hint="Give it as an argument or with -d.")
     given = target if target is not None else dbname
     url = given if given is not None and is_conninfo(given) else ""
-    place = Place(url, host, port, user, None if url else given)
+    place = ServerAddress(url, host, port, user, None if url else given)
     actions = in_order(sys.argv, command or [], file or [])
     if databases:
         actions = (("c", "\\l"),)
-    options = Options(
+    options = ShellOptions(
         place,
         actions,
         look,

@@ -23,7 +23,7 @@ from tidemill.persist.formats import format_of
 from tidemill.persist.lease import CLOCK_SHARD, ClockShard, Holder
 from tidemill.persist.log import ShardMissing, check_reached, list_log, load
 from tidemill.persist.shard import Shard
-from tidemill.persist.state import State
+from tidemill.persist.state import ShardState
 from tidemill.persist.txns.record import TXNS_SHARD, marks
 
 _SYSTEM = {
@@ -61,7 +61,7 @@ class ShardReport:
 
 
 @dataclass(slots=True)
-class Survey:
+class DirectorySurvey:
     """The whole directory. `holder` is who opened it last; `problems` are those of no single shard."""
 
     url: str
@@ -75,12 +75,12 @@ class Survey:
         return not self.problems and not any(shard.problems for shard in self.shards)
 
 
-def survey(config: Config) -> Survey:
+def survey(config: Config) -> DirectorySurvey:
     """Raises ConfigError where there is no data directory at all."""
     if not config.on_s3 and not Path(config.data_dir).is_dir():
         raise ConfigError(f'there is no data directory "{config.data_dir}"')
     blobs = open_blobs(config.data_dir, config.s3_options())
-    found = Survey(blobs.url)
+    found = DirectorySurvey(blobs.url)
     ids = sorted({info.path.split("/")[1] for info in blobs.list("shards")})
     if not ids:
         raise ConfigError(f'"{config.data_dir}" holds no shards', hint="Is it a data directory of Tidemill?")
@@ -159,7 +159,7 @@ def _shard(blobs: Blobs, shard_id: str, reached: int | None) -> ShardReport | No
     return report
 
 
-def _files(blobs: Blobs, shard_id: str, state: State, report: ShardReport) -> None:
+def _files(blobs: Blobs, shard_id: str, state: ShardState, report: ShardReport) -> None:
     """Hold the live parts against the files that are there."""
     prefix = f"shards/{shard_id}/"
     there = {info.path.removeprefix(prefix): info.size for info in blobs.list(f"{prefix}parts")}

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 
-from tidemill.cli.watch_screen import Marks, Order, screen
+from tidemill.cli.watch_screen import ChangeMarks, Order, screen
 from tidemill.client import Client, connect
 from tidemill.client.target import conninfo
 from tidemill.errors import InvalidValue, UndefinedObject
@@ -28,7 +28,7 @@ SHORTEST_INTERVAL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WatchOptions:
     """What the command line asked for."""
 
     query: str
@@ -46,7 +46,7 @@ class Wish:
             raise InvalidValue(f"--interval must be at least {SHORTEST_INTERVAL} seconds")
 
 
-def run(wish: Wish, url: str, parameters: dict[str, object]) -> int:
+def run(wish: WatchOptions, url: str, parameters: dict[str, object]) -> int:
     """Until Ctrl-C, SIGTERM, or the end of what is followed; the exit status."""
     notices: deque[str] = deque(maxlen=1)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -70,9 +70,9 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def show(client: Client, wish: Wish, console: Console, notices: deque[str]) -> None:
+def show(client: Client, wish: WatchOptions, console: Console, notices: deque[str]) -> None:
     """The live table on the screen."""
-    marks = Marks(wish.key)
+    marks = ChangeMarks(wish.key)
     order = Order(wish.key, wish.order_by)
 
     def drawn() -> Panel:
@@ -100,7 +100,7 @@ def _check(order: Order, columns: Sequence[str]) -> None:
         )
 
 
-def lines(client: Client, wish: Wish, out: TextIO) -> None:
+def lines(client: Client, wish: WatchOptions, out: TextIO) -> None:
     """Every change as a line of tab-separated values, with the names first."""
     left = wish.limit
     named = False

@@ -30,7 +30,7 @@ _STYLES = {"inserted": "green", "updated": "yellow"}
 Key = tuple[Any, ...]
 
 
-class Marks:
+class ChangeMarks:
     """Which rows changed lately. Written by the thread that follows, read by the one that draws."""
 
     def __init__(self, key: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ def _ordered(t: pa.DataType) -> bool:
 
 
 def rows_table(
-    columns: Sequence[str], rows: Sequence[dict[str, Any]], marks: Marks, now: float, types: pa.Schema
+    columns: Sequence[str], rows: Sequence[dict[str, Any]], marks: ChangeMarks, now: float, types: pa.Schema
 ) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
@@ -127,7 +127,7 @@ def status(live: LiveTable, notice: str = "") -> Text:
 
 
 def screen(
-    title: str, live: LiveTable, order: Order, marks: Marks, *, limit: int, now: float, notice: str = ""
+    title: str, live: LiveTable, order: Order, marks: ChangeMarks, *, limit: int, now: float, notice: str = ""
 ) -> Panel:
     table = live.arrow
     body: list[Table | Text] = []

@@ -26,7 +26,7 @@ MAX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class CompleteTime:
     """All that happened at `time`, without the two columns that told so. `snapshot`: it is not what changed
     but all there was at this time; perhaps nothing."""
 
@@ -76,7 +76,7 @@ class Assembler:
         self._after = None
         self._wants_snapshot = True
 
-    def feed(self, rows: pa.Table) -> list[Complete]:
+    def feed(self, rows: pa.Table) -> list[CompleteTime]:
         """The times that these rows complete."""
         if not rows.num_rows:
             return []
@@ -104,7 +104,7 @@ class Assembler:
                 hint="Ask for fewer columns or rows, or allow more with max_bytes.",
             )
 
-    def finish(self) -> list[Complete]:
+    def finish(self) -> list[CompleteTime]:
         """The stream ended by itself: whatever came is complete."""
         return self._complete(self._last_row + 1) if self._pieces else []
 
@@ -129,13 +129,13 @@ class Assembler:
         if len(rows):
             self._last_row = int(rows[-1])
 
-    def _complete(self, progress: int) -> list[Complete]:
+    def _complete(self, progress: int) -> list[CompleteTime]:
         """Everything before `progress`, one by one."""
         snapshot_at = self._snapshot_at
         if snapshot_at is not None and progress <= snapshot_at:
             return []
         done, self._pieces, self._bytes = self._pieces, [], 0
-        found: list[Complete] = []
+        found: list[CompleteTime] = []
         if done:
             rows = pa.concat_tables(done)
             times = numbers(contiguous(rows.column(0)), np.int64)
@@ -148,7 +148,7 @@ class Assembler:
                 self._limit(complete.rows.nbytes)
         if snapshot_at is not None:
             if not found or found[0].time != snapshot_at:
-                found.insert(0, Complete(snapshot_at, self._empty, snapshot=True))
+                found.insert(0, CompleteTime(snapshot_at, self._empty, snapshot=True))
             self._snapshot_at = None
             self._wants_snapshot = False
         if self._after is None or progress - 1 > self._after:
@@ -156,11 +156,11 @@ class Assembler:
         return found
 
 
-def _by_time(rows: pa.Table, times: np.ndarray, snapshot_at: int | None) -> list[Complete]:
+def _by_time(rows: pa.Table, times: np.ndarray, snapshot_at: int | None) -> list[CompleteTime]:
     starts = np.flatnonzero(np.diff(times, prepend=-1))
     ends = np.append(starts, len(times))[1:]
     payload = rows.drop_columns(rows.column_names[:2])
     return [
-        Complete(int(times[a]), payload.slice(a, b - a), snapshot=int(times[a]) == snapshot_at)
+        CompleteTime(int(times[a]), payload.slice(a, b - a), snapshot=int(times[a]) == snapshot_at)
         for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
     ]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from tidemill.client.errors import ProtocolViolation
-from tidemill.client.forms import Field, held, held_schema
+from tidemill.client.forms import ClientField, held, held_schema
 from tidemill.types.columns import validity_buffer
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind
@@ -39,7 +39,7 @@ Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 
 
-class Rows(Protocol):
+class CopyRows(Protocol):
     """Blocks of rows into tables."""
 
     # What stands in COPY's WITH.
@@ -52,14 +52,14 @@ class Rows(Protocol):
         ...
 
 
-def rows_of(fields: Sequence[Field]) -> Rows:
+def rows_of(fields: Sequence[ClientField]) -> CopyRows:
     return CsvRows(fields) if any(f.opaque for f in fields) else BinaryRows(fields)
 
 
 class BinaryRows:
     options = "FORMAT binary"
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[ClientField]) -> None:
         self._fields = fields
         self._header_seen = False
 
@@ -121,7 +121,7 @@ def _column(data: Bytes, at: Places, ends: Places) -> tuple[pa.Array, Places]:
     return pa.Array.from_buffers(pa.binary(), len(at), buffers), after
 
 
-def _decoded(values: pa.Array, field: Field) -> pa.Array:
+def _decoded(values: pa.Array, field: ClientField) -> pa.Array:
     if field.type.kind is Kind.JSONB:
         # A version byte, then the server's canonical text: nothing to work out again.
         return pc.binary_slice(values, 1, 2**31 - 1).cast(pa.string())
@@ -136,7 +136,7 @@ def _check(right: npt.NDArray[np.bool_], text: str) -> None:
 class CsvRows:
     options = "FORMAT csv"
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[ClientField]) -> None:
         self._fields = fields
         schema = held_schema(fields)
         self._names = schema.names
@@ -173,7 +173,7 @@ class CsvRows:
         return bytes(row[:_CSV_HEAD]).split(b",", 2)[1:2] == [b"t"]
 
 
-def text_rows(values: Sequence[Sequence[bytes | None]], fields: Sequence[Field]) -> pa.Table:
+def text_rows(values: Sequence[Sequence[bytes | None]], fields: Sequence[ClientField]) -> pa.Table:
     """Columns of texts, as a small result holds them."""
     columns: list[pa.Array] = []
     for field, texts in zip(fields, values, strict=True):

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
-from tidemill.client.assemble import MAX_BYTES, Assembler, Complete
+from tidemill.client.assemble import MAX_BYTES, Assembler, CompleteTime
 from tidemill.client.copy_rows import rows_of
 from tidemill.client.errors import ClientError, ColumnsChanged, ConnectionLost, GaveUp, HistoryGone
-from tidemill.client.forms import Field
+from tidemill.client.forms import ClientField
 from tidemill.client.link import Connection, Link, Ready
-from tidemill.client.request import Request
+from tidemill.client.request import SubscriptionRequest
 from tidemill.client.retry import Pauses, Retry
 
 
@@ -39,7 +39,7 @@ class Pause:
 class News:
     """Times that are complete now, in order; and the time up to which all are."""
 
-    complete: list[Complete]
+    complete: list[CompleteTime]
     after: int
 
 
@@ -50,7 +50,7 @@ Steps = Generator[Step | News, Connection | None, None]
 class Course:
     def __init__(
         self,
-        request: Request,
+        request: SubscriptionRequest,
         retry: Retry,
         *,
         renew: bool = False,
@@ -63,7 +63,7 @@ class Course:
         self._pauses = Pauses(retry, clock)
         self._assembler = Assembler(snapshot=request.snapshot, max_bytes=max_bytes)
         # The columns behind time and progress, once known: they must stay the same.
-        self.fields: tuple[Field, ...] | None = None
+        self.fields: tuple[ClientField, ...] | None = None
         # How often the connection was made again.
         self.reconnects = -1
 
@@ -112,7 +112,7 @@ class Course:
             yield from self._news(self._assembler.feed(rows.decode(block)))
         yield from self._news(self._assembler.finish())
 
-    def _news(self, complete: list[Complete]) -> Generator[News, Connection | None, None]:
+    def _news(self, complete: list[CompleteTime]) -> Generator[News, Connection | None, None]:
         after = self._assembler.after
         if after is not None and (complete or after != self._told):
             self._told = after
@@ -137,5 +137,5 @@ class Course:
         self._request = replace(self._request, as_of=None, snapshot=True)
 
 
-def _names(fields: tuple[Field, ...]) -> str:
+def _names(fields: tuple[ClientField, ...]) -> str:
     return ", ".join(f"{f.name} {f.type}" for f in fields)

@@ -38,7 +38,7 @@ _SHOWN: dict[Kind, pa.DataType] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ClientField:
     """One column of a result. `type` is what it is held as; `opaque`: the server's own type is not known
     here, and only its text format can be read."""
 
@@ -47,7 +47,7 @@ class Field:
     opaque: bool = False
 
 
-def described(result: abc.PGresult) -> tuple[Field, ...]:
+def described(result: abc.PGresult) -> tuple[ClientField, ...]:
     """The columns of a statement's description."""
     return tuple(
         _field((result.fname(i) or b"").decode(), result.ftype(i), result.fmod(i))
@@ -55,13 +55,13 @@ def described(result: abc.PGresult) -> tuple[Field, ...]:
     )
 
 
-def _field(name: str, oid: int, modifier: int) -> Field:
+def _field(name: str, oid: int, modifier: int) -> ClientField:
     known = type_of_oid(oid)
     if known is None:
-        return Field(name, model.TEXT, opaque=True)
+        return ClientField(name, model.TEXT, opaque=True)
     if known.kind is Kind.ARRAY:
-        return Field(name, model.array(_with_modifier(element_type(known), modifier)))
-    return Field(name, _with_modifier(known, modifier))
+        return ClientField(name, model.array(_with_modifier(element_type(known), modifier)))
+    return ClientField(name, _with_modifier(known, modifier))
 
 
 def _with_modifier(t: SqlType, modifier: int) -> SqlType:
@@ -88,22 +88,22 @@ def unique(names: Sequence[str]) -> list[str]:
     return result
 
 
-def held(columns: Sequence[pa.Array], fields: Sequence[Field]) -> pa.Table:
+def held(columns: Sequence[pa.Array], fields: Sequence[ClientField]) -> pa.Table:
     """A table in storage form. Its columns go by position: names may repeat in a result."""
     return pa.table(list(columns), schema=held_schema(fields))
 
 
-def held_schema(fields: Sequence[Field]) -> pa.Schema:
+def held_schema(fields: Sequence[ClientField]) -> pa.Schema:
     return pa.schema([pa.field(f"c{i}", arrow_type(f.type)) for i, f in enumerate(fields)])
 
 
-def shown(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
+def shown(table: pa.Table, fields: Sequence[ClientField]) -> pa.Table:
     """A held table as the application sees it."""
     columns = [_shown(contiguous(c), f.type) for c, f in zip(table.columns, fields, strict=True)]
     return pa.table(columns, names=unique([f.name for f in fields]))
 
 
-def python_rows(table: pa.Table, fields: Sequence[Field]) -> list[dict[str, Any]]:
+def python_rows(table: pa.Table, fields: Sequence[ClientField]) -> list[dict[str, Any]]:
     """A table as `shown` gives it as dictionaries."""
     rows: list[dict[str, Any]] = table.to_pylist()
     for name, field in zip(table.column_names, fields, strict=True):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemill.client.course import News
 from tidemill.client.errors import MissingPackage
-from tidemill.client.forms import Field, any_scale, held_schema, own_scale, python_rows, shown
+from tidemill.client.forms import ClientField, any_scale, held_schema, own_scale, python_rows, shown
 from tidemill.types.columns import contiguous, numbers
 from tidemill.types.identity import leaders
 
@@ -25,7 +25,7 @@ class Frame:
     """Rows, converted when they are asked for. `arrow` is a `pyarrow.Table`; what the types of columns
     become is told in docs/client.md."""
 
-    def __init__(self, held: pa.Table, fields: Sequence[Field]) -> None:
+    def __init__(self, held: pa.Table, fields: Sequence[ClientField]) -> None:
         self._held = held
         self._fields = tuple(fields)
 
@@ -53,7 +53,7 @@ class Batch(Frame):
     it was at `time`. With `snapshot` it is not what changed, but all that was there. Columns: `mz_diff`
     (1: a row came, -1: it went) or `mz_state`, then those of the relation."""
 
-    def __init__(self, held: pa.Table, fields: Sequence[Field], time: int, *, snapshot: bool) -> None:
+    def __init__(self, held: pa.Table, fields: Sequence[ClientField], time: int, *, snapshot: bool) -> None:
         super().__init__(held, fields)
         self.time = time
         self.snapshot = snapshot
@@ -62,7 +62,7 @@ class Batch(Frame):
         return f"<Batch time={self.time} rows={len(self)}{' snapshot' if self.snapshot else ''}>"
 
 
-def batches(news: News, fields: Sequence[Field], *, progress: bool) -> list[Batch]:
+def batches(news: News, fields: Sequence[ClientField], *, progress: bool) -> list[Batch]:
     """The times of some news as batches; with `progress`, one without rows where nothing changed."""
     made = [Batch(c.rows, fields, c.time, snapshot=c.snapshot) for c in news.complete]
     if progress and (not made or made[-1].time < news.after):
@@ -81,7 +81,7 @@ class Changes(Frame):
     def __init__(
         self,
         held: pa.Table,
-        fields: Sequence[Field],
+        fields: Sequence[ClientField],
         key: Sequence[int],
         time: int,
         *,
@@ -153,7 +153,7 @@ def to_polars(table: pa.Table) -> pl.DataFrame:
     return frame
 
 
-def to_pandas(table: pa.Table, fields: Sequence[Field]) -> Any:
+def to_pandas(table: pa.Table, fields: Sequence[ClientField]) -> Any:
     try:
         import_module("pandas")
     except ImportError as e:

@@ -16,7 +16,7 @@ from psycopg import pq
 from psycopg.pq import abc
 
 from tidemill.client.errors import ConnectionLost, ProtocolViolation, server_error
-from tidemill.client.forms import Field, described
+from tidemill.client.forms import ClientField, described
 
 # Rows that are decoded together. Measured, for rows of 85 bytes: 0.9 µs each in blocks of one megabyte; 10 in
 # blocks of 20 kB, where the work per block counts, and 1.5 in those of four, which leave the cache.
@@ -67,7 +67,7 @@ class Link:
             self._conn.send_query(sql.encode())
         return (yield from self._results())
 
-    def describe(self, sql: str) -> Waits[tuple[Field, ...]]:
+    def describe(self, sql: str) -> Waits[tuple[ClientField, ...]]:
         """The columns of one statement's rows, without running it; none if it has none."""
         with _lost():
             self._conn.send_prepare(b"", sql.encode())

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.client.assemble import Complete
+from tidemill.client.assemble import CompleteTime
 from tidemill.client.course import News
-from tidemill.client.forms import Field, key_array, python_rows, shown, unique
+from tidemill.client.forms import ClientField, key_array, python_rows, shown, unique
 from tidemill.client.frames import Changes, to_pandas, to_polars
-from tidemill.client.state import Counted, State
+from tidemill.client.state import Counted, RelationState
 from tidemill.errors import InvalidValue, UndefinedObject
 from tidemill.types.columns import contiguous, numbers
 
@@ -33,14 +33,14 @@ class LiveState:
     def __init__(self, key: Sequence[str]) -> None:
         self._names = tuple(key)
         self._lock = threading.Lock()
-        self._state: State | None = None
-        self._fields: tuple[Field, ...] = ()
+        self._state: RelationState | None = None
+        self._fields: tuple[ClientField, ...] = ()
         self._key: tuple[int, ...] = ()
         self._time: int | None = None
         # The table as it was shown last; None after a change.
         self._shown: pa.Table | None = None
         # Complete times that are not taken yet, and what it is complete up to when they are.
-        self._waiting: deque[Complete] = deque()
+        self._waiting: deque[CompleteTime] = deque()
         self._after: int | None = None
 
     @property
@@ -113,7 +113,7 @@ class LiveState:
         self._waiting.extend(news.complete)
         self._after = news.after
 
-    def _take_next(self, fields: Sequence[Field]) -> Changes | None:
+    def _take_next(self, fields: Sequence[ClientField]) -> Changes | None:
         """The next time at which something changed; None when all that was put is taken."""
         while self._waiting:
             changes = self.take(self._waiting.popleft(), fields)
@@ -124,7 +124,7 @@ class LiveState:
             self.advance(self._after)
         return None
 
-    def take(self, complete: Complete, fields: Sequence[Field]) -> Changes:
+    def take(self, complete: CompleteTime, fields: Sequence[ClientField]) -> Changes:
         """One complete time; `fields` begin with mz_diff."""
         diffs = numbers(contiguous(complete.rows.column(0)), np.int64)
         rows = Counted(complete.rows.drop_columns(complete.rows.column_names[:1]), diffs)
@@ -133,7 +133,7 @@ class LiveState:
             if self._state is None:
                 self._fields = tuple(fields[1:])
                 self._key = _places(self._names, self.columns)
-                self._state = State(rows.rows.slice(0, 0), self._key)
+                self._state = RelationState(rows.rows.slice(0, 0), self._key)
             if complete.snapshot:
                 rows = self._state.replace(rows)
             else:

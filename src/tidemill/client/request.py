@@ -1,7 +1,7 @@
 """What a subscription asks for, and its text as SQL: at first, and after a cut.
 
-Pure. A `Request` is made once from the arguments of `subscribe` or `live_table`; the course of the
-subscription asks it for the statement, with the place to go on from once there is one.
+Pure. A `SubscriptionRequest` is made once from the arguments of `subscribe` or `live_table`; the course of
+the subscription asks it for the statement, with the place to go on from once there is one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SubscriptionRequest:
     """See `subscribe` for what the fields mean."""
 
     target: str
@@ -69,7 +69,7 @@ def request(
     as_of: Moment | Literal["earliest"] | None = None,
     at_least: bool = False,
     up_to: Moment | Literal["latest"] | None = None,
-) -> Request:
+) -> SubscriptionRequest:
     """Checked before anything is sent: what contradicts itself here would be a puzzle in the server's
     words."""
     if isinstance(key, str):
@@ -84,7 +84,7 @@ def request(
         raise InvalidValue(f'envelope "{chosen}" has the order of its key', hint="Leave order_by out.")
     if at_least and (as_of is None or as_of == "earliest"):
         raise InvalidValue("at_least needs a time in as_of")
-    return Request(
+    return SubscriptionRequest(
         target(query),
         chosen,
         tuple(key),

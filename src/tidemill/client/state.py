@@ -70,7 +70,7 @@ class _Part:
         return _Part(self.changes + later.changes, hashes)
 
 
-class State:
+class RelationState:
     def __init__(self, empty: pa.Table, key: Sequence[int] = ()) -> None:
         """`empty` has the columns; `key` says which of them one looks rows up by."""
         self._key = tuple(key)

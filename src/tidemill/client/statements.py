@@ -14,7 +14,7 @@ from psycopg.pq import abc
 
 from tidemill.client.copy_rows import rows_of, text_rows
 from tidemill.client.errors import NoRows
-from tidemill.client.forms import Field, described, held_schema
+from tidemill.client.forms import ClientField, described, held_schema
 from tidemill.client.frames import Frame
 from tidemill.client.link import Link, Waits
 
@@ -56,6 +56,6 @@ def _small(link: Link, sql: str) -> Waits[Frame]:
     return Frame(text_rows(_texts(last, fields), fields), fields)
 
 
-def _texts(result: abc.PGresult, fields: tuple[Field, ...]) -> list[list[bytes | None]]:
+def _texts(result: abc.PGresult, fields: tuple[ClientField, ...]) -> list[list[bytes | None]]:
     rows = range(result.ntuples)
     return [[result.get_value(row, column) for row in rows] for column in range(len(fields))]

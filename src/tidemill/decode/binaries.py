@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.cursor import Cursor
+from tidemill.decode.cursor import MessageCursor
 from tidemill.decode.reader import Unreadable
 from tidemill.decode.utf8 import texts, why_no_text
 from tidemill.errors import InvalidValue
@@ -29,7 +29,7 @@ class ByteForm(Protocol):
     def type(self) -> SqlType: ...
 
     def column(
-        self, cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
+        self, cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
     ) -> pa.Array: ...
 
     def value(self, raw: bytes) -> Any: ...
@@ -42,7 +42,7 @@ class Raw:
     type: SqlType = BYTEA
 
     def column(
-        self, cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
+        self, cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
     ) -> pa.Array:
         return cursor.bytes.column(start, stop, live)
 
@@ -55,7 +55,7 @@ class Text:
     type: SqlType = TEXT
 
     def column(
-        self, cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
+        self, cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
     ) -> pa.Array:
         text, wrong = texts(cursor.bytes.column(start, stop, live))
         if wrong is not None:
@@ -86,7 +86,7 @@ class UuidText:
     type: SqlType = UUID
 
     def column(
-        self, cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
+        self, cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
     ) -> pa.Array:
         width = _UUID_BYTES
         odd = stop - start != width
@@ -113,7 +113,7 @@ class DecimalBytes:
     type: SqlType
 
     def column(
-        self, cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
+        self, cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
     ) -> pa.Array:
         low, high, long = unscaled(cursor, start, stop)
         outside = self._outside(low, high, stop - start) | long
@@ -148,7 +148,7 @@ def scaled(number: int, scale: int) -> Decimal:
 
 
 def unscaled(
-    cursor: Cursor, start: np.ndarray, stop: np.ndarray
+    cursor: MessageCursor, start: np.ndarray, stop: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Big-endian numbers of up to 16 bytes as (low uint64, high int64), and where there are more."""
     length = stop - start
@@ -178,7 +178,7 @@ class Duration:
     type: SqlType = INTERVAL
 
     def column(
-        self, cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
+        self, cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
     ) -> pa.Array:
         parts = [cursor.bytes.view("<u4")[start + at].astype(np.int64) for at in (0, 4, 8)]
         outside = (parts[0] > _MOST) | (parts[1] > _MOST)

@@ -24,7 +24,7 @@ PREFIX = "csv deserialization error: "
 _QUOTE = '"'
 
 
-class CsvDecoder:
+class CsvMessageDecoder:
     def __init__(self, names: Sequence[str], delimiter: str = ",") -> None:
         self.columns = tuple(Column(name, TEXT) for name in names)
         self._delimiter = delimiter

@@ -68,7 +68,7 @@ class Bytes:
         return pa.Array.from_buffers(pa.binary(), count, [validity_buffer(live), offsets, data])
 
 
-class Cursor:
+class MessageCursor:
     """A place `pos` in each of some messages, which end at `end`; `pos <= end` always holds. `live`, where a
     method takes it, tells which of them have the value at all: the others stay where they are, and what is
     returned for them means nothing."""
@@ -82,7 +82,7 @@ class Cursor:
         self.doubt = np.zeros(len(pos), dtype=np.bool_)
 
     @staticmethod
-    def over(messages: pa.Array) -> Cursor:
+    def over(messages: pa.Array) -> MessageCursor:
         """At the first byte of each message; a null message is one without bytes."""
         offsets, data = spans(messages)
         first = int(offsets[0])
@@ -90,17 +90,17 @@ class Cursor:
         bytes_ = Bytes(data[first : int(offsets[-1])])
         if messages.null_count:
             ends = np.where(messages.is_valid().to_numpy(zero_copy_only=False), edges[1:], edges[:-1])
-            return Cursor(bytes_, edges[:-1].copy(), ends)
-        return Cursor(bytes_, edges[:-1].copy(), edges[1:])
+            return MessageCursor(bytes_, edges[:-1].copy(), ends)
+        return MessageCursor(bytes_, edges[:-1].copy(), edges[1:])
 
     def __len__(self) -> int:
         return len(self.pos)
 
-    def take(self, rows: np.ndarray) -> Cursor:
+    def take(self, rows: np.ndarray) -> MessageCursor:
         """A cursor on some of the messages, to be given back with `put`."""
-        return Cursor(self.bytes, self.pos[rows], self.end[rows])
+        return MessageCursor(self.bytes, self.pos[rows], self.end[rows])
 
-    def put(self, rows: np.ndarray, part: Cursor) -> None:
+    def put(self, rows: np.ndarray, part: MessageCursor) -> None:
         self.pos[rows] = part.pos
         self.doubt[rows] |= part.doubt
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from tidemill.decode.avro.decoder import AvroDecoder
 from tidemill.decode.contract import Decoder
-from tidemill.decode.csv import CsvDecoder
+from tidemill.decode.csv import CsvMessageDecoder
 from tidemill.decode.json import JsonDecoder
 from tidemill.decode.protobuf import ProtobufDecoder
 from tidemill.decode.regex import RegexDecoder
 from tidemill.decode.registry import Registry
-from tidemill.decode.text import BytesDecoder, TextDecoder
+from tidemill.decode.text import BytesDecoder, TextMessageDecoder
 from tidemill.errors import Internal
 
 
@@ -29,13 +29,13 @@ def open_decoder(format_: Mapping[str, Any]) -> Decoder:
         case {"format": "json"}:
             return JsonDecoder()
         case {"format": "text"}:
-            return TextDecoder()
+            return TextMessageDecoder()
         case {"format": "bytes"}:
             return BytesDecoder()
         case {"format": "regex", "pattern": pattern}:
             return RegexDecoder(pattern)
         case {"format": "csv", "columns": columns, "delimiter": delimiter}:
-            return CsvDecoder(columns, delimiter)
+            return CsvMessageDecoder(columns, delimiter)
         case {"format": "protobuf", "descriptor": descriptor, "message": message, "framed": framed}:
             files = base64.b64decode(descriptor)
             return ProtobufDecoder(files, message, framed=framed, registry=_registry(format_))

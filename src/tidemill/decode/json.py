@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidemill.decode.contract import Decoded
 from tidemill.decode.gather import Gathered
 from tidemill.decode.merge import merge
-from tidemill.decode.shapes import Documents, Shape
+from tidemill.decode.shapes import Documents, JsonShape
 from tidemill.decode.utf8 import texts, why_no_text
 from tidemill.errors import TidemillError
 from tidemill.types.arrow import arrow_type
@@ -64,7 +64,7 @@ class JsonColumns:
     """Makes columns canonical; keeps the shapes that it has learned."""
 
     def __init__(self) -> None:
-        self._shapes: list[Shape] = []
+        self._shapes: list[JsonShape] = []
 
     def canonical(self, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """The canonical texts (null where there is none), and per row why there is none."""
@@ -94,7 +94,7 @@ class JsonColumns:
     def _match(
         self,
         documents: Documents,
-        shape: Shape,
+        shape: JsonShape,
         rows: np.ndarray,
         parts: list[tuple[np.ndarray, pa.Array]],
     ) -> np.ndarray:
@@ -118,7 +118,7 @@ class JsonColumns:
             if len(plain) < FEW:
                 break
             # From the middle: the first and the last may be the odd ones.
-            shape = Shape.of(column[int(plain[len(plain) // 2])].as_py())
+            shape = JsonShape.of(column[int(plain[len(plain) // 2])].as_py())
             if shape is None or shape in self._shapes:
                 break
             before = len(rows)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.cursor import Cursor
+from tidemill.decode.cursor import MessageCursor
 from tidemill.decode.reader import Unreadable
 from tidemill.types.arrow import arrow_type
 from tidemill.types.columns import validity_buffer
@@ -62,7 +62,7 @@ class Whole:
     name: str = "number"
     special: Mapping[int, int] = field(default_factory=dict[int, int])
 
-    def column(self, cursor: Cursor, values: np.ndarray, live: np.ndarray | None = None) -> pa.Array:
+    def column(self, cursor: MessageCursor, values: np.ndarray, live: np.ndarray | None = None) -> pa.Array:
         if (self.low, self.high) != _BITS_64:
             outside = (values < self.low) | (values > self.high)
             if outside.any():
@@ -132,7 +132,7 @@ SINGLE = Real(FLOAT4)
 DOUBLE = Real(FLOAT8)
 
 
-def booleans(cursor: Cursor, octets: np.ndarray, live: np.ndarray | None = None) -> pa.Array:
+def booleans(cursor: MessageCursor, octets: np.ndarray, live: np.ndarray | None = None) -> pa.Array:
     """Of bytes that are 0 or 1."""
     odd = octets > 1
     if odd.any():

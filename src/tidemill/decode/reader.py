@@ -24,7 +24,7 @@ class Unreadable(Exception):
         return f'{self.why} (in field "{".".join(self.path)}")' if self.path else self.why
 
 
-class Reader:
+class MessageReader:
     """A place in one message."""
 
     __slots__ = ("data", "end", "pos")

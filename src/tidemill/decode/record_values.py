@@ -18,7 +18,7 @@ from tidemill.types.columns import valid_mask
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class RecordValues:
     """As many rows as values were given. `missing`: the record brings no row, it deletes. `errors` (text) has
     a value where one could not be read; None when all went well. `truncate`: the record empties the relation.
     `unavailable` marks, per position among `columns`, the rows whose value there was not sent because it did
@@ -33,7 +33,7 @@ class Values:
 
 
 class ValueReader(Protocol):
-    def read(self, values: pa.Array) -> Values:
+    def read(self, values: pa.Array) -> RecordValues:
         """`values`: binary; null where the record has none. Raises only what stalls the source."""
         ...
 
@@ -44,6 +44,6 @@ class PlainValues:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
 
-    def read(self, values: pa.Array) -> Values:
+    def read(self, values: pa.Array) -> RecordValues:
         decoded = self._decoder.decode(values)
-        return Values(decoded.columns, ~valid_mask(values), decoded.errors)
+        return RecordValues(decoded.columns, ~valid_mask(values), decoded.errors)

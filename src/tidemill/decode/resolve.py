@@ -28,7 +28,7 @@ MAX_CSV_COLUMNS = 1600
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class FormatResolution:
     """`format` goes into the catalog. In it `registry` is what the caller gave for it."""
 
     format: dict[str, Any]
@@ -36,7 +36,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class SchemaStrategy:
     """Which schema of a registry the source has: the one with this number, this text, or (neither) the latest
     of the subject."""
 
@@ -44,7 +44,7 @@ class Strategy:
     text: str | None = None
 
 
-LATEST = Strategy()
+LATEST = SchemaStrategy()
 
 
 def subject_of(topic: str, part: str) -> str:
@@ -52,35 +52,35 @@ def subject_of(topic: str, part: str) -> str:
     return f"{topic}-{part}"
 
 
-def avro_inline(schema: str, *, framed: bool = True) -> Resolved:
+def avro_inline(schema: str, *, framed: bool = True) -> FormatResolution:
     """AVRO USING SCHEMA: the schema of reader and writers alike."""
     columns = avro_columns(parse_schema(schema))
-    return Resolved({"format": "avro", "schema": schema, "framed": framed, "registry": None}, columns)
+    return FormatResolution({"format": "avro", "schema": schema, "framed": framed, "registry": None}, columns)
 
 
 def avro_registered(
-    registry: Registry, stored: Mapping[str, Any], subject: str, strategy: Strategy = LATEST
-) -> Resolved:
+    registry: Registry, stored: Mapping[str, Any], subject: str, strategy: SchemaStrategy = LATEST
+) -> FormatResolution:
     """AVRO USING CONFLUENT SCHEMA REGISTRY. `stored` stands for the registry in the catalog."""
     format_ = _avro_format(registry, stored, subject, strategy)
-    return Resolved(format_, avro_columns(parse_schema(format_["schema"])))
+    return FormatResolution(format_, avro_columns(parse_schema(format_["schema"])))
 
 
 def avro_stream_registered(
     registry: Registry,
     stored: Mapping[str, Any],
     subject: str,
-    strategy: Strategy = LATEST,
+    strategy: SchemaStrategy = LATEST,
     *,
     more: Mapping[str, Any],
-) -> Resolved:
+) -> FormatResolution:
     """The same for a CDCv2 stream: the columns are those of its data. `more` is said of the format."""
     format_ = {**_avro_format(registry, stored, subject, strategy), **more}
-    return Resolved(format_, stream_shape(format_).columns)
+    return FormatResolution(format_, stream_shape(format_).columns)
 
 
 def _avro_format(
-    registry: Registry, stored: Mapping[str, Any], subject: str, strategy: Strategy
+    registry: Registry, stored: Mapping[str, Any], subject: str, strategy: SchemaStrategy
 ) -> dict[str, Any]:
     if strategy.text is not None:
         text = strategy.text
@@ -91,20 +91,20 @@ def _avro_format(
     return {"format": "avro", "schema": text, "framed": True, "registry": dict(stored)}
 
 
-def protobuf_inline(message: str, descriptor: bytes) -> Resolved:
+def protobuf_inline(message: str, descriptor: bytes) -> FormatResolution:
     """PROTOBUF MESSAGE '.pkg.M' USING SCHEMA: `descriptor` is a FileDescriptorSet. Messages have no frame."""
     columns = protobuf_columns(find_message(descriptor, message))
-    return Resolved(_protobuf(descriptor, message, None), columns)
+    return FormatResolution(_protobuf(descriptor, message, None), columns)
 
 
-def protobuf_registered(registry: Registry, stored: Mapping[str, Any], subject: str) -> Resolved:
+def protobuf_registered(registry: Registry, stored: Mapping[str, Any], subject: str) -> FormatResolution:
     """PROTOBUF USING CONFLUENT SCHEMA REGISTRY: the first message of the subject's latest schema."""
     found = _find(registry, subject, None)
     _check_kind(found, PROTOBUF, subject)
     descriptor = compiled(found.text, found.references)
     message = first_message(descriptor)
     columns = protobuf_columns(find_message(descriptor, message))
-    return Resolved(_protobuf(descriptor, message, stored), columns)
+    return FormatResolution(_protobuf(descriptor, message, stored), columns)
 
 
 def _protobuf(descriptor: bytes, message: str, stored: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _protobuf(descriptor: bytes, message: str, stored: Mapping[str, Any] | None)
     }
 
 
-def csv_format(columns: int | Sequence[str], delimiter: str = ",") -> Resolved:
+def csv_format(columns: int | Sequence[str], delimiter: str = ",") -> FormatResolution:
     """CSV WITH (n COLUMNS | HEADER (names)) [DELIMITED BY 'c']."""
     names = [f"column{i + 1}" for i in range(columns)] if isinstance(columns, int) else list(columns)
     if not 1 <= len(names) <= MAX_CSV_COLUMNS:
@@ -134,20 +134,20 @@ def csv_format(columns: int | Sequence[str], delimiter: str = ",") -> Resolved:
     return _plain({"format": "csv", "columns": names, "delimiter": delimiter})
 
 
-def regex_format(pattern: str) -> Resolved:
+def regex_format(pattern: str) -> FormatResolution:
     """REGEX '...'."""
     return _plain({"format": "regex", "pattern": pattern})
 
 
-def plain_format(name: str) -> Resolved:
+def plain_format(name: str) -> FormatResolution:
     """`json`, `text` or `bytes`."""
     if name not in ("json", "text", "bytes"):
         raise Unsupported(f"format {name} is not supported")
     return _plain({"format": name})
 
 
-def _plain(format_: dict[str, Any]) -> Resolved:
-    return Resolved(format_, open_decoder(format_).columns)
+def _plain(format_: dict[str, Any]) -> FormatResolution:
+    return FormatResolution(format_, open_decoder(format_).columns)
 
 
 def _find(registry: Registry, subject: str, schema_id: int | None) -> Registered:

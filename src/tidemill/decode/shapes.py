@@ -36,7 +36,7 @@ _Piece = str | int
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class JsonShape:
     """`literals` are one more than there are values: what stands before, between and behind them. `output` is
     the canonical text: constants, and the numbers of values."""
 
@@ -44,7 +44,7 @@ class Shape:
     output: tuple[_Piece, ...]
 
     @staticmethod
-    def of(text: str) -> Shape | None:
+    def of(text: str) -> JsonShape | None:
         """The shape of a message; None if there is none to learn from it."""
         return _Scanner(text).shape()
 
@@ -55,13 +55,13 @@ class _Scanner:
         self.at = 0
         self.values: list[tuple[int, int]] = []
 
-    def shape(self) -> Shape | None:
+    def shape(self) -> JsonShape | None:
         pieces = self._value()
         if pieces is None or self.text[self.at :].strip(" ") or not 0 < len(self.values) <= MAX_VALUES:
             return None
         edges = [0, *(edge for span in self.values for edge in span), len(self.text)]
         literals = [self.text[a:b].encode() for a, b in zip(edges[::2], edges[1::2], strict=True)]
-        return Shape(tuple(literals), _joined(pieces))
+        return JsonShape(tuple(literals), _joined(pieces))
 
     def _next(self) -> re.Match[str] | None:
         found = _TOKEN.match(self.text, self.at)
@@ -175,7 +175,7 @@ class Documents:
             self._places[octet] = np.append(np.flatnonzero(octets == octet), len(octets))
         return self._places[octet]
 
-    def match(self, shape: Shape, rows: np.ndarray) -> tuple[np.ndarray, pa.Array]:
+    def match(self, shape: JsonShape, rows: np.ndarray) -> tuple[np.ndarray, pa.Array]:
         """Which of `rows` have the shape, and their canonical texts."""
         count = len(shape.literals) - 1
         walk = _Walk(self, rows)

@@ -22,7 +22,7 @@ def text_errors(messages: pa.Array, wrong: np.ndarray | None, prefix: str) -> pa
     return pa.array(errors, pa.string())
 
 
-class TextDecoder:
+class TextMessageDecoder:
     columns = (Column("text", TEXT),)
 
     def decode(self, messages: pa.Array) -> Decoded:

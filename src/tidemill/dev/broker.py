@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemill.dev.certificates import Certificates, make_certificates
 from tidemill.dev.jars import BROKER, Progress, fetch
-from tidemill.dev.process import HOST, Program, answers, java_command, must_be_free, pick_ports
+from tidemill.dev.process import HOST, LocalProgram, answers, java_command, must_be_free, pick_ports
 from tidemill.errors import Unavailable
 
 # 4-5 s on a quiet machine of two cores.
@@ -57,7 +57,7 @@ class Secure:
     certificates: Certificates
 
 
-class Broker(Program):
+class Broker(LocalProgram):
     """`folder` is kept between starts. `settings` go into server.properties as they are and win over ours."""
 
     def __init__(

@@ -20,8 +20,8 @@ from typing import Any
 from tidemill.dev.broker import LOG4J
 from tidemill.dev.jars import AVRO_CONVERTER, CONNECT, DEBEZIUM_POSTGRES, Progress, fetch
 from tidemill.dev.postgres import DATABASE, USER, Postgres
-from tidemill.dev.process import HOST, POLL_SECONDS, Program, java_command, must_be_free, pick_ports
-from tidemill.dev.registry import Registry
+from tidemill.dev.process import HOST, POLL_SECONDS, LocalProgram, java_command, must_be_free, pick_ports
+from tidemill.dev.registry import RegistryProcess
 from tidemill.errors import Unavailable
 
 # 3-4 s on a machine of two cores that is not idle.
@@ -34,7 +34,7 @@ HEAP_MB = 384
 _AVRO_CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
 
-class Connect(Program):
+class Connect(LocalProgram):
     """`folder` is kept between starts; what the worker knows is in topics of the broker."""
 
     def __init__(self, folder: Path, bootstrap: str, *, port: int | None = None) -> None:
@@ -154,7 +154,7 @@ def _announce_converter(path: Path) -> None:
 
 
 def debezium(
-    prefix: str, postgres: Postgres, tables: Sequence[str], *, registry: Registry | None = None
+    prefix: str, postgres: Postgres, tables: Sequence[str], *, registry: RegistryProcess | None = None
 ) -> dict[str, str]:
     """The configuration of a connector that carries `tables` (`schema.name`) to topics `prefix.schema.name`:
     in Avro with its schemas in `registry`, or in JSON without schemas."""

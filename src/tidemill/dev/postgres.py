@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidemill.dev.process import HOST, Identity, Program, answers, must_be_free, pick_ports
+from tidemill.dev.process import HOST, LocalProgram, ProcessIdentity, answers, must_be_free, pick_ports
 from tidemill.errors import Unavailable
 
 START_SECONDS = 240.0
@@ -27,7 +27,7 @@ SYSTEM_USER = "embedded_postgres"
 SMALL = {"shared_buffers": "32MB", "max_connections": "50", "max_wal_size": "256MB"}
 
 
-class Postgres(Program):
+class Postgres(LocalProgram):
     """`folder` is kept between starts. Anybody on this machine may log in as `postgres`. `settings` are more
     of its own, or other values than the small ones here."""
 
@@ -67,7 +67,7 @@ class Postgres(Program):
         self._launch([str(binaries / "postgres"), "-D", str(data), *options], identity=identity)
         self._wait_ready(self._serves, START_SECONDS)
 
-    def _initialize(self, data: Path, identity: Identity | None) -> None:
+    def _initialize(self, data: Path, identity: ProcessIdentity | None) -> None:
         command = [str(self._binaries / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8"]
         run = subprocess.run(
             [*command, "--locale=C", "--no-sync"],
@@ -96,7 +96,7 @@ def _find_binaries() -> Path:
     return Path(found.origin).parent / "pginstall" / "bin"
 
 
-def _step_down(data: Path, binaries: Path) -> Identity:
+def _step_down(data: Path, binaries: Path) -> ProcessIdentity:
     """PostgreSQL refuses to run as root: a user of its own, who may pass through the folders above its data
     and its programs, but sees no more of them than before."""
     try:
@@ -115,4 +115,4 @@ def _step_down(data: Path, binaries: Path) -> Identity:
         if not mode & stat.S_IXOTH:
             folder.chmod(mode | stat.S_IXOTH)
     os.chown(data, found.pw_uid, found.pw_gid)
-    return Identity(found.pw_uid, found.pw_gid)
+    return ProcessIdentity(found.pw_uid, found.pw_gid)

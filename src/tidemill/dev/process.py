@@ -35,14 +35,14 @@ SHOWN_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """Whom a program runs as, where that is not us. It keeps none of our groups."""
 
     user: int
     group: int
 
 
-class Program(ABC):
+class LocalProgram(ABC):
     """A program that can be started again after it ended, on the same folder and ports. `name` is for
     people."""
 
@@ -72,7 +72,7 @@ class Program(ABC):
     def start(self) -> None:
         """Start it, or start it again; returns when it serves."""
 
-    def _launch(self, command: Sequence[str], *, identity: Identity | None = None) -> None:
+    def _launch(self, command: Sequence[str], *, identity: ProcessIdentity | None = None) -> None:
         assert not self.running, f"{self.name} runs already"
         # Of a life that ended by itself.
         self.kill()

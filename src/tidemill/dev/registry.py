@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from tidemill.dev.jars import REGISTRY, Progress, fetch
-from tidemill.dev.process import HOST, Program, java_command, must_be_free, pick_ports
+from tidemill.dev.process import HOST, LocalProgram, java_command, must_be_free, pick_ports
 
 # 3-5 s on a machine of two cores that is not idle.
 START_SECONDS = 240.0
@@ -20,7 +20,7 @@ REQUEST_SECONDS = 5.0
 HEAP_MB = 512
 
 
-class Registry(Program):
+class RegistryProcess(LocalProgram):
     """`folder` is kept between starts."""
 
     def __init__(self, folder: Path, *, port: int | None = None) -> None:

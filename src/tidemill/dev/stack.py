@@ -13,8 +13,8 @@ from tidemill.dev.broker import Broker
 from tidemill.dev.connect import Connect, debezium
 from tidemill.dev.jars import AVRO_CONVERTER, BROKER, CONNECT, DEBEZIUM_POSTGRES, REGISTRY, Progress, fetch
 from tidemill.dev.postgres import Postgres
-from tidemill.dev.process import Program, must_be_free
-from tidemill.dev.registry import Registry
+from tidemill.dev.process import LocalProgram, must_be_free
+from tidemill.dev.registry import RegistryProcess
 
 # The connector's name, and what its topics begin with.
 PREFIX = "dev"
@@ -39,11 +39,11 @@ class Stack:
     def __init__(self, folder: Path, ports: Ports, *, with_registry: bool, with_debezium: bool) -> None:
         self.broker = Broker(folder / "kafka", port=ports.kafka, settings=BROKER_SETTINGS)
         self._ports = [ports.kafka]
-        self.registry: Registry | None = None
+        self.registry: RegistryProcess | None = None
         self.postgres: Postgres | None = None
         self.connect: Connect | None = None
         if with_registry or with_debezium:
-            self.registry = Registry(folder / "registry", port=ports.registry)
+            self.registry = RegistryProcess(folder / "registry", port=ports.registry)
             self._ports.append(ports.registry)
         if with_debezium:
             self.postgres = Postgres(folder / "postgres", port=ports.postgres)
@@ -51,7 +51,7 @@ class Stack:
             self._ports += [ports.postgres, ports.connect]
 
     @property
-    def programs(self) -> list[Program]:
+    def programs(self) -> list[LocalProgram]:
         """In the order in which they start."""
         every = (self.broker, self.registry, self.postgres, self.connect)
         return [program for program in every if program is not None]

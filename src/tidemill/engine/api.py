@@ -56,7 +56,7 @@ class SubscribeRequest:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedStatement:
     """A statement that was parsed and described. `columns` is None where it returns no rows. `verb` is for
     logs and metrics. `statement` is the engine's own; nobody else looks inside. `text` is the statement's
     SQL."""
@@ -210,28 +210,28 @@ class Session(Protocol):
         """What was prepared under a name, by PREPARE or by whoever speaks for the client."""
         ...
 
-    async def parse(self, sql: str) -> list[Prepared]:
+    async def parse(self, sql: str) -> list[PreparedStatement]:
         """Split a simple query into its statements. Describes nothing yet: `columns` may be None and
         `param_types` empty until `describe`. Raises a syntax error with a position in `sql` and then runs
         none of them."""
         ...
 
-    async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+    async def prepare(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
         """Parse and describe exactly one statement (42601 for more) with parameter types as far as the
         client gave them (0 = find out)."""
         ...
 
-    async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
+    async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
         """As `prepare`, of the SUBSCRIBE that the request describes. Executing it raises HistoryGone where
         AS OF lies before what is still known."""
         ...
 
-    async def describe(self, prepared: Prepared) -> None:
+    async def describe(self, prepared: PreparedStatement) -> None:
         """Before `columns` of a prepared statement are told: brings them up to date. Raises what is wrong
         with the statement now, and 0A000 where its result is not what it was when it was prepared."""
         ...
 
-    async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
+    async def bind(self, prepared: PreparedStatement) -> tuple[Column, ...] | None:
         """What the statement will return. As in PostgreSQL a query is analysed here, and raises as in
         `describe`; of EXECUTE and FETCH it is what is behind their name now, None if that is missing."""
         ...
@@ -241,14 +241,14 @@ class Session(Protocol):
         """The session's open portals and cursors. The end of the transaction closes them."""
         ...
 
-    async def read_params(self, prepared: Prepared, params: Sequence[Param]) -> Bound:
+    async def read_params(self, prepared: PreparedStatement, params: Sequence[Param]) -> Bound:
         """The parameters' values, in the time zone that is now. Raises what is wrong with one (22P02, 22021
         for a NUL byte)."""
         ...
 
     async def execute(
         self,
-        prepared: Prepared,
+        prepared: PreparedStatement,
         params: Sequence[Param] | Bound = (),
         *,
         alone: bool = False,

@@ -31,7 +31,7 @@ HASH_COLUMN = "mz_key_hash"
 
 
 @dataclass(frozen=True)
-class Shape:
+class KeyShape:
     """The rows of an upsert collection: the columns of its shard without time and diff, and the positions of
     its key among them. What stands behind the relation's own is there if it has hidden columns: the error,
     and those, which may be part of the key. `order`: positions of the hidden columns by which a record must
@@ -42,7 +42,7 @@ class Shape:
     order: tuple[int, ...] = ()
 
     @staticmethod
-    def of(desc: RelationDesc, key: Sequence[str], order: Sequence[str] = ()) -> Shape:
+    def of(desc: RelationDesc, key: Sequence[str], order: Sequence[str] = ()) -> KeyShape:
         """`key` and `order` are names: physical ones, or of hidden columns."""
         fields = [f.with_nullable(True) for f in storage_schema(desc)]
         if desc.hidden:
@@ -52,7 +52,7 @@ class Shape:
         if unknown or not key:
             raise Internal(f"key {tuple(key)}, order {tuple(order)} of a relation of {names}")
         at = names.index
-        return Shape(pa.schema(fields), tuple(map(at, key)), tuple(map(at, order)))
+        return KeyShape(pa.schema(fields), tuple(map(at, key)), tuple(map(at, order)))
 
     @cached_property
     def names(self) -> list[str]:

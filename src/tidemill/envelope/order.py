@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemill.envelope.keys import Shape, first_of_each_key
+from tidemill.envelope.keys import KeyShape, first_of_each_key
 from tidemill.sources.contract import KEY_SLOT_COLUMN
 from tidemill.types.arrow import HIDDEN_ROW
 from tidemill.types.columns import numbers, valid_mask
@@ -30,7 +30,9 @@ class Winners:
     forced: np.ndarray
 
 
-def remembered(rows: pa.RecordBatch, deleted: np.ndarray, shape: Shape) -> tuple[pa.RecordBatch, np.ndarray]:
+def remembered(
+    rows: pa.RecordBatch, deleted: np.ndarray, shape: KeyShape
+) -> tuple[pa.RecordBatch, np.ndarray]:
     """Deletions of keys as rows that nobody sees, and which deletions are left."""
     if shape.error is None or not deleted.any():
         return rows, deleted
@@ -42,7 +44,7 @@ def remembered(rows: pa.RecordBatch, deleted: np.ndarray, shape: Shape) -> tuple
     return pa.RecordBatch.from_arrays(columns, schema=shape.schema), deleted & ~hidden
 
 
-def winners(rows: pa.RecordBatch, hashes: np.ndarray, shape: Shape) -> Winners:
+def winners(rows: pa.RecordBatch, hashes: np.ndarray, shape: KeyShape) -> Winners:
     """Of each key the record that the fold ends with, if nothing was there before."""
     keys = [rows.column(i) for i in shape.key]
     count = len(hashes)
@@ -65,7 +67,7 @@ def winners(rows: pa.RecordBatch, hashes: np.ndarray, shape: Shape) -> Winners:
     return Winners(at, forced[at])
 
 
-def lost(new: pa.RecordBatch, old: pa.RecordBatch, shape: Shape, forced: np.ndarray) -> np.ndarray:
+def lost(new: pa.RecordBatch, old: pa.RecordBatch, shape: KeyShape, forced: np.ndarray) -> np.ndarray:
     """Per pair of a new row and the one that its key has, whether the old one stays."""
     decided = forced | failures(new, shape) | failures(old, shape)
     greater = np.zeros(new.num_rows, dtype=np.bool_)
@@ -77,7 +79,7 @@ def lost(new: pa.RecordBatch, old: pa.RecordBatch, shape: Shape, forced: np.ndar
     return ~decided & ~greater
 
 
-def failures(rows: pa.RecordBatch, shape: Shape) -> np.ndarray:
+def failures(rows: pa.RecordBatch, shape: KeyShape) -> np.ndarray:
     """Which rows are errors."""
     if shape.error is None:
         return np.zeros(rows.num_rows, dtype=np.bool_)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.debezium.placeholders import filled
-from tidemill.envelope.keys import Shape
+from tidemill.envelope.keys import KeyShape
 from tidemill.envelope.order import failures
 from tidemill.types.identity import leaders
 from tidemill.types.kernels import pc
@@ -44,7 +44,7 @@ class Lacking:
 
 
 def fill_here(
-    rows: pa.RecordBatch, unavailable: pa.Array, deleted: np.ndarray, shape: Shape
+    rows: pa.RecordBatch, unavailable: pa.Array, deleted: np.ndarray, shape: KeyShape
 ) -> tuple[pa.RecordBatch, Lacking]:
     """The records with values of earlier ones of the same key and time, and what is still lacking."""
     masks, parts = _masks(unavailable)
@@ -81,7 +81,7 @@ def fill_here(
 
 
 def fill_from_state(
-    rows: pa.RecordBatch, lacking: Lacking, old: pa.RecordBatch, where: np.ndarray, shape: Shape
+    rows: pa.RecordBatch, lacking: Lacking, old: pa.RecordBatch, where: np.ndarray, shape: KeyShape
 ) -> pa.RecordBatch:
     """The rows with values of those that their keys have (`old`, for the rows at `where`), or as errors."""
     if shape.error is None or not (lacking.alone | lacking.lost).any():

@@ -6,8 +6,8 @@ which updates follow, and what the state must remember. Called by `ingest.state`
 The steps:
 1. Of several records of a key only one counts. Records come in the order of (partition, offset) and the last
    wins, unless ORDER BY says otherwise (`order`).
-2. `State.lookup` finds the rows that the keys have now. A record may turn out to have lost against its key's
-   row (`order`), and what it leaves out is taken from there (`unavailable`).
+2. `KeyState.lookup` finds the rows that the keys have now. A record may turn out to have lost against its
+   key's row (`order`), and what it leaves out is taken from there (`unavailable`).
 3. Equal rows cancel; the rest are retractions of old rows and insertions of new ones.
 Errors are rows like any others, with `mz_error` among the columns. One of a key that cannot be read stands in
 a slot of its own, by `mz_key`, which is part of the key.
@@ -22,24 +22,24 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.envelope import order
-from tidemill.envelope.keys import HASH_COLUMN, Shape, key_hash, last_of_each_key, one_batch, rows_equal
+from tidemill.envelope.keys import HASH_COLUMN, KeyShape, key_hash, last_of_each_key, one_batch, rows_equal
 from tidemill.envelope.unavailable import Lacking, fill_from_state, fill_here
 from tidemill.sources.contract import TOMBSTONE_COLUMN, UNAVAILABLE_COLUMN
 from tidemill.types.columns import contiguous
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """Rows of the state, and `where` their keys stand among those that were asked for."""
 
     rows: pa.RecordBatch
     where: np.ndarray
 
 
-class State(Protocol):
+class KeyState(Protocol):
     """What the collection holds, by key."""
 
-    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Found:
+    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> FoundRows:
         """The rows that the keys of `rows` have now, in any order; keys without a row are left out. The keys
         are distinct and in the order of their hashes."""
         ...
@@ -56,7 +56,7 @@ class Changed:
     deleted: np.ndarray
 
 
-def upsert(records: pa.Table, shape: Shape, time: int, state: State) -> Changed:
+def upsert(records: pa.Table, shape: KeyShape, time: int, state: KeyState) -> Changed:
     """What the records of one time change. They have the columns of `shape`, `mz_tombstone` and, if it is
     known already, `mz_key_hash`; in the order in which they count."""
     every = one_batch(records, shape.names, shape.schema)
@@ -92,13 +92,13 @@ def upsert(records: pa.Table, shape: Shape, time: int, state: State) -> Changed:
     return Changed(updates, _where(rows, changes), hashes[changes], deleted[changes])
 
 
-def _hashes(records: pa.Table, rows: pa.RecordBatch, shape: Shape) -> np.ndarray:
+def _hashes(records: pa.Table, rows: pa.RecordBatch, shape: KeyShape) -> np.ndarray:
     if HASH_COLUMN in records.schema.names:
         return contiguous(records.column(HASH_COLUMN)).to_numpy()
     return key_hash(rows, shape.key)
 
 
-def _unchanged(rows: pa.RecordBatch, deleted: np.ndarray, found: Found) -> np.ndarray:
+def _unchanged(rows: pa.RecordBatch, deleted: np.ndarray, found: FoundRows) -> np.ndarray:
     """Per found row whether the key's new row equals it."""
     count = len(found.where)
     if not count:
@@ -111,7 +111,7 @@ def _where(rows: pa.RecordBatch, mask: np.ndarray) -> pa.RecordBatch:
     return rows if mask.all() else rows.take(pa.array(mask.nonzero()[0]))
 
 
-def as_updates(rows: pa.RecordBatch, shape: Shape, time: int, diff: int) -> pa.RecordBatch:
+def as_updates(rows: pa.RecordBatch, shape: KeyShape, time: int, diff: int) -> pa.RecordBatch:
     """The rows as the shard keeps them."""
     columns = rows.columns
     columns[shape.visible : shape.visible] = [pa.array(np.full(rows.num_rows, n)) for n in (time, diff)]

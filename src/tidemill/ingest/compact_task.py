@@ -35,7 +35,7 @@ PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CompactionWork:
     """What every task of one compaction knows: whose parts, the time to which earlier updates move, the job
     that names what is written, how many updates make a part, and whether rows that nobody sees may go
     (`persist.compact.Plan`)."""
@@ -50,7 +50,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CompactionPiece:
     """The `index`-th of `of` pieces of one part, by row groups."""
 
     part: Part
@@ -64,10 +64,10 @@ def ranges(parts: Sequence[Part], target: int) -> int:
     return max(1, -(-sum(part.weight for part in parts) // target))
 
 
-def shares(parts: Sequence[Part]) -> list[list[Piece]]:
+def shares(parts: Sequence[Part]) -> list[list[CompactionPiece]]:
     """What each task of the first stage reads: about PIECE_BYTES, of a large part or of several small
     ones."""
-    shares: list[list[Piece]] = []
+    shares: list[list[CompactionPiece]] = []
     room = 0
     for part in parts:
         of = min(-(-part.weight // PIECE_BYTES), -(-part.rows // group_rows(part.rows, part.weight)))
@@ -76,18 +76,18 @@ def shares(parts: Sequence[Part]) -> list[list[Piece]]:
             if room < size:
                 shares.append([])
                 room = PIECE_BYTES
-            shares[-1].append(Piece(part, index, of))
+            shares[-1].append(CompactionPiece(part, index, of))
             room -= size
     return shares
 
 
-def merge_group(work: Work, parts: Sequence[Part]) -> tuple[Part, ...]:
+def merge_group(work: CompactionWork, parts: Sequence[Part]) -> tuple[Part, ...]:
     """Parts that fit a task's memory, as one or few."""
     tables = (read_part(work.blobs, work.shard, part, work.desc) for part in parts)
     return _write(work, _merged(work, tables, forget=work.forget))
 
 
-def cut(work: Work, pieces: Sequence[Piece], of: int) -> Iterator[tuple[int, bytes]]:
+def cut(work: CompactionWork, pieces: Sequence[CompactionPiece], of: int) -> Iterator[tuple[int, bytes]]:
     """The pieces' updates as (one of `of` ranges, slice). Consolidated already: what cancels out here needs
     no shuffle, and a row that comes a million times makes no range larger than the others."""
     names = part_schema(work.desc).names
@@ -107,17 +107,17 @@ def cut(work: Work, pieces: Sequence[Piece], of: int) -> Iterator[tuple[int, byt
         yield number, encode(rows, (0, 0))
 
 
-def merge_range(work: Work, slices: Iterable[bytes]) -> tuple[Part, ...]:
+def merge_range(work: CompactionWork, slices: Iterable[bytes]) -> tuple[Part, ...]:
     """All updates of one range."""
     return _write(work, _merged(work, (decode(data)[1] for data in slices), forget=work.forget))
 
 
-def _merged(work: Work, tables: Iterator[pa.Table], *, forget: bool = False) -> pa.Table | None:
+def _merged(work: CompactionWork, tables: Iterator[pa.Table], *, forget: bool = False) -> pa.Table | None:
     first = next(tables, None)
     return None if first is None else merge(chain((first,), tables), work.desc, work.since, forget=forget)
 
 
-def _write(work: Work, table: pa.Table | None) -> tuple[Part, ...]:
+def _write(work: CompactionWork, table: pa.Table | None) -> tuple[Part, ...]:
     if table is None:
         return ()
     parts = write_parts(work.blobs, work.shard, work.desc, table, work.job, work.part_rows)

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 from tidemill.errors import QueryCanceled, TidemillError
 from tidemill.ingest import compact_task
-from tidemill.ingest.compact_task import Piece, Work
+from tidemill.ingest.compact_task import CompactionPiece, CompactionWork
 from tidemill.persist.compact import Compacted, part_rows
-from tidemill.persist.large import LargePlan
+from tidemill.persist.large_compaction import LargePlan
 from tidemill.persist.maintain import POSTPONED_PARTS
 from tidemill.persist.outcome import InputsReplaced
 from tidemill.persist.part import Part, part_path
@@ -47,7 +47,7 @@ LAST_REST_SECONDS = 3600.0
 STOP_SECONDS = 5.0
 
 
-class Home(Protocol):
+class CompactionHome(Protocol):
     """What the compactor needs of the environment."""
 
     def begin_job(self) -> str: ...
@@ -81,7 +81,7 @@ class _Rest:
 class SparkCompactor:
     """Thread-safe: `look` and `stop` come from the maintenance thread, the work is done on one of its own."""
 
-    def __init__(self, home: Home, host: SparkHost) -> None:
+    def __init__(self, home: CompactionHome, host: SparkHost) -> None:
         self._home = home
         self._host = host
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compact-spark")
@@ -212,7 +212,7 @@ class SparkCompactor:
 
     def _carry(self, shard: Shard, plan: LargePlan, name: str) -> tuple[Part, ...]:
         inputs, settings = plan.plan.inputs, shard.settings
-        work = Work(
+        work = CompactionWork(
             shard.blobs,
             shard.id,
             plan.plan.desc,
@@ -251,7 +251,7 @@ class SparkCompactor:
         return tuple(parts)
 
 
-def _shuffled(context: Any, work: Work, parts: Sequence[Part], ranges: int) -> Any:
+def _shuffled(context: Any, work: CompactionWork, parts: Sequence[Part], ranges: int) -> Any:
     """Tasks that give the parts of one range each. The first stage runs with the first of them; its output
     stays for the others as long as this lives."""
     packed = pickle.dumps(work)
@@ -260,7 +260,7 @@ def _shuffled(context: Any, work: Work, parts: Sequence[Part], ranges: int) -> A
     return cut.partitionBy(ranges, _itself).mapPartitions(partial(_merge_range, packed))
 
 
-def _grouped(context: Any, work: Work, groups: Sequence[Sequence[Part]]) -> Any:
+def _grouped(context: Any, work: CompactionWork, groups: Sequence[Sequence[Part]]) -> Any:
     """Tasks that give the parts of one group each."""
     payloads = [pickle.dumps(tuple(group)) for group in groups]
     return context.parallelize(payloads, len(payloads)).mapPartitions(
@@ -273,9 +273,9 @@ def _waves(count: int, at_once: int) -> list[list[int]]:
 
 
 def _cut(packed: bytes, ranges: int, payloads: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    work: Work = pickle.loads(packed)
+    work: CompactionWork = pickle.loads(packed)
     for payload in payloads:
-        pieces: list[Piece] = pickle.loads(payload)
+        pieces: list[CompactionPiece] = pickle.loads(payload)
         yield from compact_task.cut(work, pieces, ranges)
 
 
@@ -284,7 +284,7 @@ def _merge_range(packed: bytes, slices: Iterator[tuple[int, bytes]]) -> Iterator
 
 
 def _merge_group(packed: bytes, payloads: Iterator[bytes]) -> Iterator[Part]:
-    work: Work = pickle.loads(packed)
+    work: CompactionWork = pickle.loads(packed)
     for payload in payloads:
         yield from compact_task.merge_group(work, pickle.loads(payload))
 

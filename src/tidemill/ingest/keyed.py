@@ -15,16 +15,16 @@ from functools import partial
 import pyarrow as pa
 
 from tidemill import failpoints
-from tidemill.envelope.keys import Shape
+from tidemill.envelope.keys import KeyShape
 from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
 from tidemill.ingest.history import CollectionHistory
+from tidemill.ingest.recovery.partition import Spread
 from tidemill.ingest.recovery.shares import recover_here
-from tidemill.ingest.recovery.spread import Spread
-from tidemill.ingest.recovery.values import Found
+from tidemill.ingest.recovery.values import FoundUpdates
 from tidemill.ingest.state import prepare, shared
 from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, named, read, stamped
-from tidemill.ingest.unit import Facts, Failure, Target, Unit, Upsert
-from tidemill.sources.contract import OFFSET_COLUMN, Batch, Piece
+from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget, UpsertWork
+from tidemill.sources.contract import OFFSET_COLUMN, SourceBatch, SourcePiece
 from tidemill.types.names import physical_names
 
 # Records of one target that are parted at once: fewer and larger slices through the shuffle.
@@ -40,9 +40,9 @@ Slice = tuple[int, int, bytes]
 Slices = Mapping[tuple[int, int], Sequence[bytes]]
 
 
-def part_by_key(unit: Unit, pieces: Sequence[Piece], send: Callable[[Slice], None]) -> Facts:
+def part_by_key(unit: Unit, pieces: Sequence[SourcePiece], send: Callable[[Slice], None]) -> UnitFacts:
     """Read the pieces, `send` the slices of keyed targets, and write the parts of the others."""
-    facts = Facts()
+    facts = UnitFacts()
     try:
         writers = {
             index: PartWriter(unit, index, target, facts)
@@ -50,7 +50,7 @@ def part_by_key(unit: Unit, pieces: Sequence[Piece], send: Callable[[Slice], Non
             if target is not None and not target.keyed
         }
         for index, _ in unit.recovers:
-            facts.found[index] = Found()
+            facts.found[index] = FoundUpdates()
         for piece in pieces:
             gathered: dict[int, list[pa.RecordBatch]] = {}
             spreads = {
@@ -78,7 +78,7 @@ def part_by_key(unit: Unit, pieces: Sequence[Piece], send: Callable[[Slice], Non
         for writer in writers.values():
             writer.flush()
     except Exception as e:
-        facts.failure = Failure.of(e)
+        facts.failure = UnitFailure.of(e)
     return facts
 
 
@@ -87,10 +87,10 @@ def _send_slice(send: Callable[[Slice], None], output: int, bucket: int, data: b
 
 
 def _gather(
-    batch: Batch,
+    batch: SourceBatch,
     gathered: dict[int, list[pa.RecordBatch]],
-    target: Target,
-    piece: Piece,
+    target: UnitTarget,
+    piece: SourcePiece,
     send: Callable[[Slice], None],
 ) -> None:
     batches = gathered.setdefault(batch.output, [])
@@ -102,7 +102,11 @@ def _gather(
 
 
 def _send(
-    output: int, batches: list[pa.RecordBatch], target: Target, piece: Piece, send: Callable[[Slice], None]
+    output: int,
+    batches: list[pa.RecordBatch],
+    target: UnitTarget,
+    piece: SourcePiece,
+    send: Callable[[Slice], None],
 ) -> None:
     if not batches or target.upsert is None:
         return
@@ -121,8 +125,8 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _shape(target: Target, upsert: Upsert) -> Shape:
-    return Shape.of(target.desc, upsert.key, upsert.order)
+def _shape(target: UnitTarget, upsert: UpsertWork) -> KeyShape:
+    return KeyShape.of(target.desc, upsert.key, upsert.order)
 
 
 def buckets_of(share: int, shares: int) -> list[int]:
@@ -131,28 +135,28 @@ def buckets_of(share: int, shares: int) -> list[int]:
     return [bucket for bucket in range(BUCKETS) if bucket % shares == share]
 
 
-def apply_buckets(unit: Unit, share: int, shares: int, slices: Slices, folder: str) -> Facts:
+def apply_buckets(unit: Unit, share: int, shares: int, slices: Slices, folder: str) -> UnitFacts:
     """The changes that the records of some buckets make, written as parts; `folder` holds the worker's
     states."""
-    facts = Facts()
+    facts = UnitFacts()
     try:
         for index, target in enumerate(unit.targets):
             if target is not None and target.upsert is not None:
                 _apply(unit, index, target, buckets_of(share, shares), slices, folder, facts)
         failpoints.hit(FP_WRITTEN)
     except Exception as e:
-        facts.failure = Failure.of(e)
+        facts.failure = UnitFailure.of(e)
     return facts
 
 
 def _apply(
     unit: Unit,
     index: int,
-    target: Target,
+    target: UnitTarget,
     buckets: Sequence[int],
     slices: Slices,
     folder: str,
-    facts: Facts,
+    facts: UnitFacts,
 ) -> None:
     if target.upsert is None:
         return
@@ -176,7 +180,7 @@ def _apply(
     writer.flush()
 
 
-def run_here(unit: Unit, folder: str) -> Facts:
+def run_here(unit: Unit, folder: str) -> UnitFacts:
     """Both halves in this process."""
     slices: dict[tuple[int, int], list[bytes]] = {}
 
@@ -199,10 +203,10 @@ def grouped(items: Iterable[tuple[int, Slice]]) -> dict[int, dict[tuple[int, int
     return found
 
 
-def sent(unit: Unit, pieces: Sequence[Piece]) -> Iterator[Slice | Facts]:
+def sent(unit: Unit, pieces: Sequence[SourcePiece]) -> Iterator[Slice | UnitFacts]:
     """`part_by_key` as a stream: slices as they come, and the facts at the end."""
     waiting: list[Slice] = []
-    facts = Facts()
+    facts = UnitFacts()
     for piece in pieces:
         facts.add(part_by_key(unit, [piece], waiting.append))
         yield from waiting

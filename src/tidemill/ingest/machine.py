@@ -19,18 +19,18 @@ from typing import Any, Protocol
 
 from tidemill import failpoints
 from tidemill.errors import Internal, TidemillError
-from tidemill.ingest.forsaken import error_of
-from tidemill.ingest.pace import Pace
-from tidemill.ingest.recovery.meet import stash_index
+from tidemill.ingest.expired_records import error_of
+from tidemill.ingest.pace import CatchUpPace
+from tidemill.ingest.recovery.deduplicate import stash_index
 from tidemill.ingest.recovery.stream import StreamState, error_rows
-from tidemill.ingest.unit import Facts, Failure, Target, Unit, Upsert
+from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget, UpsertWork
 from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.reclock.boundaries import boundary
 from tidemill.reclock.remap import Binding, Remap
-from tidemill.sources.contract import Limits, Output, Source, UpstreamLost
+from tidemill.sources.contract import OutputDefinition, ReadLimits, UpstreamLost, UpstreamSource
 from tidemill.sources.offsets import Offsets
 from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
@@ -49,7 +49,7 @@ FIRST_WEIGHT = 1000.0
 IDLE_APPEND_MS = 10_000
 
 
-class Home(Protocol):
+class SourceHome(Protocol):
     """What a machine needs of the environment."""
 
     def begin_job(self) -> str: ...
@@ -57,7 +57,7 @@ class Home(Protocol):
     def end_job(self, job: str) -> None: ...
 
 
-class Clock(Protocol):
+class MachineClock(Protocol):
     """What a machine needs of the oracle."""
 
     @property
@@ -65,7 +65,7 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TickTiming:
     """When the source was made, and how often it binds; milliseconds."""
 
     created: int
@@ -73,7 +73,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SourceWork:
     """A binding that is to be read, and for which shards."""
 
     binding: Binding
@@ -81,7 +81,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class TableFeed:
     """One output of the source that somebody wants: its position among the outputs, where its rows go, and
     the time at which the shard begins, which is later than the source's for a table that was made later."""
 
@@ -102,20 +102,20 @@ class Feed:
         return self.line or self.shard
 
 
-class Machine:
+class SourceMachine:
     """See the module. Every field is what the next step needs; all of it comes back from the shards."""
 
     def __init__(
         self,
         source_id: str,
-        source: Source,
+        source: UpstreamSource,
         remap: Remap,
-        feeds: Sequence[Feed],
-        timing: Timing,
+        feeds: Sequence[TableFeed],
+        timing: TickTiming,
         *,
-        home: Home,
-        clock: Clock,
-        limits: Limits | None = None,
+        home: SourceHome,
+        clock: MachineClock,
+        limits: ReadLimits | None = None,
         keep: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         """The shards are fenced by us. `keep` makes durable what the source has learned of its upstream."""
@@ -129,16 +129,18 @@ class Machine:
         # The upstream was looked at since it was opened: it is the one that was read before.
         self._looked = False
         # What a binding may cover.
-        self.pace = Pace(limits or Limits(), keyed=any(o.key is not None or o.stream for o in source.outputs))
+        self.pace = CatchUpPace(
+            limits or ReadLimits(), keyed=any(o.key is not None or o.stream for o in source.outputs)
+        )
         # How many rows a record gives, about: one, but for CDCv2, where it is learned.
         self.weight = FIRST_WEIGHT if any(o.stream for o in source.outputs) else 1.0
-        self.feeds: tuple[Feed, ...] = ()
+        self.feeds: tuple[TableFeed, ...] = ()
         # Per shard: complete before this time, by the log or because a binding gave it nothing.
         self._complete: dict[str, int] = {}
         # What the first of `pending` is known again by (`sources.contract`); None until it is marked.
         self._marks: Mapping[str, str] | None = None
         # Bound, and not yet in every shard; in order. More than one only after a crash.
-        self.pending: list[Work] = []
+        self.pending: list[SourceWork] = []
         # No binding will be made below it. The first comes after the moment of creation: since moves to it.
         self.promised = max(remap.upper, timing.created + 1)
         # Where the upstream stood when it was last asked, and what must be reached before the source is
@@ -149,7 +151,7 @@ class Machine:
         # A source is readable from the time at which it had first caught up: since moves there.
         self.hydrated = all(f.shard.since > timing.created for f in self._original())
 
-    def set_feeds(self, feeds: Sequence[Feed], source: Source | None = None) -> None:
+    def set_feeds(self, feeds: Sequence[TableFeed], source: UpstreamSource | None = None) -> None:
         """What is wanted of the source from now on. One that is new gets all that was bound before. `source`:
         the same upstream, opened anew, because its outputs or the way to it have changed; the one before is
         closed."""
@@ -168,15 +170,15 @@ class Machine:
             self.source.recall(self.remap.frontier, kept)
         self.feeds = tuple(feeds)
 
-    def _original(self) -> list[Feed]:
+    def _original(self) -> list[TableFeed]:
         return [f for f in self.feeds if f.created == self.timing.created]
 
-    def _not_done(self, feeds: Sequence[Feed]) -> list[Work]:
+    def _not_done(self, feeds: Sequence[TableFeed]) -> list[SourceWork]:
         """What the bindings say and the shards lack."""
         if not feeds:
             return []
         bindings = self.remap.bindings(0)
-        work: list[Work] = []
+        work: list[SourceWork] = []
         for feed in feeds:
             if feed.created == self.timing.created or self._complete[feed.shard.id] > feed.created:
                 continue
@@ -184,14 +186,14 @@ class Machine:
             earlier = [b.upper for b in bindings if b.time <= feed.created]
             if earlier:
                 first = Binding(feed.created, self.source.start, earlier[-1])
-                work.append(Work(first, frozenset({feed.shard.id})))
+                work.append(SourceWork(first, frozenset({feed.shard.id})))
         least = min(self._complete.values())
         every = frozenset(f.shard.id for f in feeds)
         for binding in bindings:
             late = {f.shard.id for f in feeds if f.created >= binding.time > self.timing.created}
             shards = every - late
             if binding.time >= least and shards:
-                work.append(Work(binding, shards))
+                work.append(SourceWork(binding, shards))
         return sorted(work, key=lambda w: w.binding.time)
 
     # -- what others ask
@@ -255,7 +257,7 @@ class Machine:
 
     # -- bind
 
-    def bind(self, now: int) -> Work | None:
+    def bind(self, now: int) -> SourceWork | None:
         """Ask the upstream, and bind what is new; None when there is nothing, or it is not time yet. What was
         bound before is to be done first; but an upstream that was just opened is asked all the same, for it
         may have been made anew meanwhile. Raises SourceError and the outcomes of a commit."""
@@ -298,12 +300,12 @@ class Machine:
             binding = self.remap.bind(time, upper, job)
         finally:
             self._home.end_job(job)
-        work = Work(binding, frozenset(f.shard.id for f in self.feeds))
+        work = SourceWork(binding, frozenset(f.shard.id for f in self.feeds))
         self.pending.append(work)
         self._promise(max(time + 1, at + self.timing.interval if caught_up else 0))
         return self._marked(work)
 
-    def _marked(self, work: Work) -> Work:
+    def _marked(self, work: SourceWork) -> SourceWork:
         """Before it is read: what changes from now on is found out."""
         if self._marks is None:
             self._marks = self.source.mark(work.binding.lower, work.binding.upper)
@@ -340,20 +342,20 @@ class Machine:
             shares=shares,
         )
 
-    def _target(self, index: int, work: Work) -> Target | None:
+    def _target(self, index: int, work: SourceWork) -> UnitTarget | None:
         feed = next((f for f in self.feeds if f.output == index), None)
         if feed is None or not self._wants(feed, work):
             return None
         output = self.source.outputs[index]
         upsert = None
         if output.key is not None:
-            upsert = Upsert(_physical_key(output, feed.shard.desc), upper_of(feed.shard), output.order)
+            upsert = UpsertWork(_physical_key(output, feed.shard.desc), upper_of(feed.shard), output.order)
         recover = None
         if feed.stream is not None and output.stream is not None:
             recover = feed.stream.recover(output.stream)
-        return Target(feed.rows.id, feed.rows.desc, upsert, recover)
+        return UnitTarget(feed.rows.id, feed.rows.desc, upsert, recover)
 
-    def _wants(self, feed: Feed, work: Work) -> bool:
+    def _wants(self, feed: TableFeed, work: SourceWork) -> bool:
         """Whether the work is for the feed, and its shard lacks it: a crash may have come between two."""
         return feed.shard.id in work.shards and self._complete[feed.shard.id] <= work.binding.time
 
@@ -361,7 +363,7 @@ class Machine:
         """The unit's parts will never be appended."""
         self._home.end_job(unit.job)
 
-    def instead(self, unit: Unit, failure: Failure) -> Facts | None:
+    def instead(self, unit: Unit, failure: UnitFailure) -> UnitFacts | None:
         """The upstream no longer has what the unit should read. If that is what a table that was made later
         should begin with, it is the table's error for good, and everybody else goes on: the facts to commit
         are that error. None where it is the source's own trouble."""
@@ -370,11 +372,11 @@ class Machine:
         if feed is None or feed.created == self.timing.created or feed.created != work.binding.time:
             return None
         part = feed.shard.write_part(error_of(feed.shard.desc, failure, unit.time), job=unit.job)
-        return Facts(parts={feed.output: [part]}, updates=1)
+        return UnitFacts(parts={feed.output: [part]}, updates=1)
 
     # -- commit
 
-    def commit(self, unit: Unit, facts: Facts) -> None:
+    def commit(self, unit: Unit, facts: UnitFacts) -> None:
         """Append what the unit wrote to each shard. Raises the outcomes of a commit, and then the unit is to
         be done again; what one shard has already taken is left out then."""
         if facts.failure is not None:
@@ -421,7 +423,7 @@ class Machine:
             self.weight = max(1.0, facts.rows / facts.records)
         self._hydrate()
 
-    def _append(self, feed: Feed, parts: Sequence[Part], time: int) -> None:
+    def _append(self, feed: TableFeed, parts: Sequence[Part], time: int) -> None:
         shard = feed.shard
         lower = upper_of(shard)
         # (What a stream remembers is as of its data's upper, which must move with it.)
@@ -486,11 +488,11 @@ class Machine:
             self.remap.allow_compaction(needed)
 
 
-def _ended(feed: Feed) -> bool:
+def _ended(feed: TableFeed) -> bool:
     return feed.stream is not None and feed.stream.frontier == []
 
 
-def _physical_key(output: Output, stored: RelationDesc) -> tuple[str, ...]:
+def _physical_key(output: OutputDefinition, stored: RelationDesc) -> tuple[str, ...]:
     """The key's columns by their physical names: the relation may have been created with other names for its
     columns. A hidden one stands last; by its name alone it could be a column of the user's."""
     key = output.key or ()

@@ -7,8 +7,8 @@ Spark does not interrupt one for another, so that is what a shared job may wait 
 
 from __future__ import annotations
 
-from tidemill.ingest.unit import Facts
-from tidemill.sources.contract import Limits
+from tidemill.ingest.unit import UnitFacts
+from tidemill.sources.contract import ReadLimits
 
 # What a task should take, and the bounds of what it reads: below, starting it costs more than its work.
 TASK_SECONDS = 0.2
@@ -24,10 +24,10 @@ MOST_RECORDS, MOST_KEYED_RECORDS = 16_000_000, 2_000_000
 MOST_BYTES = 512 << 20
 
 
-class Pace:
+class CatchUpPace:
     """One source's; only the holder of its slot calls it."""
 
-    def __init__(self, limits: Limits, *, keyed: bool) -> None:
+    def __init__(self, limits: ReadLimits, *, keyed: bool) -> None:
         # What one binding may cover, and what one task of a unit of its own should read.
         self.limits = limits
         self.task_records = FIRST_TASK_RECORDS
@@ -37,7 +37,7 @@ class Pace:
         """Into how many pieces a unit of its own is cut, of so many records or what they give."""
         return max(cores, -(-records // self.task_records))
 
-    def learn(self, facts: Facts, seconds: float, weight: float = 1.0) -> None:
+    def learn(self, facts: UnitFacts, seconds: float, weight: float = 1.0) -> None:
         """After a unit of its own that went well; a record gave about `weight` rows, which `ways` counts."""
         if not facts.records:
             return
@@ -53,4 +53,4 @@ class Pace:
             records = max(records // 2, min(records, LEAST_RECORDS))
         if facts.bytes:
             records = min(records, max(1, MOST_BYTES * facts.records // facts.bytes))
-        self.limits = Limits(records)
+        self.limits = ReadLimits(records)

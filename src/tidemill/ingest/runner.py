@@ -1,8 +1,8 @@
 """Carries units to where they run, and brings back what became of them.
 
 `Runner` is what `ticker` needs; `SparkRunner` does it with one Spark job for all the units it is given,
-`LocalRunner` in this process, for tests of everything around it. Promises: one `Facts` per unit, in order;
-`JobFailed` only when the job itself failed, so that nobody knows which unit was to blame.
+`LocalRunner` in this process, for tests of everything around it. Promises: one `UnitFacts` per unit, in
+order; `JobFailed` only when the job itself failed, so that nobody knows which unit was to blame.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tidemill.errors import TidemillError
 from tidemill.ingest import keyed, task
-from tidemill.ingest.unit import Facts, Unit
+from tidemill.ingest.unit import Unit, UnitFacts
 
 
 class JobFailed(TidemillError):
@@ -34,7 +34,7 @@ class Runner(Protocol):
         """How many tasks run at once."""
         ...
 
-    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[UnitFacts]:
         """Do the units in one job of the lane (a scheduling pool); it is cancelled after `seconds`. Raises
         JobFailed. Blocks."""
         ...
@@ -49,7 +49,7 @@ class LocalRunner:
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[UnitFacts]:
         return [
             keyed.run_here(unit, self._folder) if unit.keyed else task.ingest(unit, unit.pieces)
             for unit in units

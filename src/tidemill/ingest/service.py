@@ -24,16 +24,16 @@ from tidemill.catalog.source_ops import LearnSource
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import Internal, TidemillError, UndefinedObject
-from tidemill.ingest.machine import Feed, Machine, Timing
+from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.recovery.stream import StreamState
 from tidemill.ingest.runner import Runner
-from tidemill.ingest.slot import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, Slot
-from tidemill.ingest.status import Report, State, Status, wall_ms
+from tidemill.ingest.slot import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, SourceSlot
+from tidemill.ingest.status import Report, RunState, RunStatus, wall_ms
 from tidemill.ingest.ticker import Ticker
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import Remap
-from tidemill.sources.contract import Source as Upstream
+from tidemill.sources.contract import UpstreamSource as Upstream
 from tidemill.sources.definition import open_source
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class _Source:
 
     wanted: _Wanted
     report: Report
-    slot: Slot | None = None
+    slot: SourceSlot | None = None
     # What the slot's machine was last told of, and whether somebody is about to tell it of something else.
     told: _Wanted | None = None
     following: bool = False
@@ -134,7 +134,9 @@ class Ingestion:
                 now = _Wanted.of(new, item)
                 known = self._sources.get(source_id)
                 if known is None:
-                    known = self._sources[source_id] = _Source(now, Report(Status(State.CREATED, wall_ms())))
+                    known = self._sources[source_id] = _Source(
+                        now, Report(RunStatus(RunState.CREATED, wall_ms()))
+                    )
                 known.wanted = now
                 if known.told != now and not known.following:
                     known.following = True
@@ -174,10 +176,10 @@ class Ingestion:
             step()
         except TidemillError as e:
             log.warning("source %s cannot be opened, it is tried again: %s", wanted.item.name, e)
-            source.report.become(State.STALLED, e)
+            source.report.become(RunState.STALLED, e)
         except Exception as e:
             log.exception("source %s cannot be opened for an unforeseen reason", wanted.item.name)
-            source.report.become(State.STALLED, TidemillError(f"{type(e).__name__}: {e}"))
+            source.report.become(RunState.STALLED, TidemillError(f"{type(e).__name__}: {e}"))
         else:
             source.told, source.wait = wanted, FIRST_RETRY_SECONDS
             self._submit(source)
@@ -189,9 +191,9 @@ class Ingestion:
 
     def _open(self, source: _Source, wanted: _Wanted) -> None:
         item = wanted.item
-        if source.report.status.state is State.CREATED:
-            source.report.become(State.STARTING)
-        source.slot = Slot(item.id, item.name, self._machine(wanted), source.report)
+        if source.report.status.state is RunState.CREATED:
+            source.report.become(RunState.STARTING)
+        source.slot = SourceSlot(item.id, item.name, self._machine(wanted), source.report)
         self.ticker.add(source.slot)
         if source.gone:
             self._remove(item.id)
@@ -204,17 +206,17 @@ class Ingestion:
     def _upstream(self, wanted: _Wanted) -> Upstream:
         return open_source(opened(wanted.state, wanted.item, self._secrets), self.files_root)
 
-    def _machine(self, wanted: _Wanted) -> Machine:
+    def _machine(self, wanted: _Wanted) -> SourceMachine:
         item, upstream = wanted.item, self._upstream(wanted)
         try:
             # The bindings first: fencing them says which there are, and that no other server adds any.
             remap = Remap(self._environment.open_shard(item.remap_shard), upstream.gauge, upstream.start)
-            return Machine(
+            return SourceMachine(
                 item.id,
                 upstream,
                 remap,
                 self._feeds(wanted, upstream),
-                Timing(item.created, item.interval_ms),
+                TickTiming(item.created, item.interval_ms),
                 home=self._environment,
                 clock=self._environment.oracle,
                 keep=partial(self._learned, item.id),
@@ -227,9 +229,9 @@ class Ingestion:
         """The catalog tells everybody, us too: nobody opens the source without it from here on."""
         self._catalog.transact([LearnSource(source_id, learned)])
 
-    def _feeds(self, wanted: _Wanted, upstream: Upstream) -> list[Feed]:
+    def _feeds(self, wanted: _Wanted, upstream: Upstream) -> list[TableFeed]:
         item, names = wanted.item, [output.name for output in upstream.outputs]
-        feeds: list[Feed] = []
+        feeds: list[TableFeed] = []
         if item.shard is not None:
             feeds.append(self._feed(0, item.shard, item.created, upstream, item.timeline is not None))
         # Outputs that tables brought with them stand last, in their order (`catalog.connections.opened`).
@@ -246,18 +248,18 @@ class Ingestion:
 
     def _feed(
         self, output: int, shard_id: str, created: int, upstream: Upstream, own_times: bool = False
-    ) -> Feed:
+    ) -> TableFeed:
         opened_ = self._environment.open_ingested
         rows = opened_(shard_id)
         if upstream.outputs[output].stream is None:
-            return Feed(output, rows, created)
+            return TableFeed(output, rows, created)
         stash, tally = opened_(stash_id(shard_id)), opened_(tally_id(shard_id))
         if own_times:
             clock = opened_(clock_id(shard_id))
-            return Feed(output, clock, created, StreamState(clock, stash, tally, rows))
-        return Feed(output, rows, created, StreamState(rows, stash, tally))
+            return TableFeed(output, clock, created, StreamState(clock, stash, tally, rows))
+        return TableFeed(output, rows, created, StreamState(rows, stash, tally))
 
-    def _alter(self, slot: Slot, told: _Wanted | None, wanted: _Wanted) -> None:
+    def _alter(self, slot: SourceSlot, told: _Wanted | None, wanted: _Wanted) -> None:
         """The interval, the name, the tables or a connection have changed; the machine is ours meanwhile."""
         machine = slot.machine
         slot.name = wanted.item.name
@@ -271,7 +273,7 @@ class Ingestion:
             raise
         machine.set_feeds(feeds, anew)
 
-    def _moved(self, slot: Slot) -> None:
+    def _moved(self, slot: SourceSlot) -> None:
         if self._on_moved is not None:
             machine = slot.machine
             self._on_moved([machine.remap.shard.id, *(feed.rows.id for feed in machine.feeds)])
@@ -311,7 +313,7 @@ class Ingestion:
     def report(self, item: Source | SourceTable | SourceProgress) -> Report:
         return self._source(item).report
 
-    def machine(self, item: Source | SourceTable | SourceProgress) -> Machine | None:
+    def machine(self, item: Source | SourceTable | SourceProgress) -> SourceMachine | None:
         """None while it is being opened."""
         slot = self._source(item).slot
         return None if slot is None else slot.machine
@@ -322,7 +324,7 @@ class Ingestion:
             raise Internal(f"source {item.name} has no rows of its own")
         return self._environment.open_ingested(item.shard)
 
-    def all(self) -> list[tuple[Source, Report, Machine | None]]:
+    def all(self) -> list[tuple[Source, Report, SourceMachine | None]]:
         return [(s.item, s.report, None if s.slot is None else s.slot.machine) for s in self._all()]
 
     def retain(self, default_ms: int, kept: Container[ItemId] = frozenset()) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidemill.errors import TidemillError
-from tidemill.ingest.machine import Machine
-from tidemill.ingest.status import Report, State
+from tidemill.ingest.machine import SourceMachine
+from tidemill.ingest.status import Report, RunState
 from tidemill.reclock.boundaries import boundary
 
 # After a failure a source waits this long, twice as long after the next, and so on: an upstream that is down
@@ -22,10 +22,10 @@ LAST_RETRY_SECONDS = 30.0
 
 
 @dataclass(slots=True)
-class Slot:
+class SourceSlot:
     id: str
     name: str
-    machine: Machine
+    machine: SourceMachine
     report: Report = field(default_factory=Report)
     # Somebody steps the machine.
     busy: bool = False
@@ -60,9 +60,9 @@ class Slot:
         self.failures = 0
         self.retry_at = 0.0
         if not self.machine.hydrated:
-            self.report.become(State.HYDRATING)
+            self.report.become(RunState.HYDRATING)
         else:
-            self.report.become(State.CEASED if self.machine.ceased else State.RUNNING)
+            self.report.become(RunState.CEASED if self.machine.ceased else RunState.RUNNING)
         statistics = self.report.statistics
         if statistics.rehydration_ms is None and self.machine.hydrated:
             statistics.rehydration_ms = int((time.monotonic() - self.report.began) * 1000)
@@ -72,7 +72,7 @@ class Slot:
         wait = min(FIRST_RETRY_SECONDS * 2**self.failures, LAST_RETRY_SECONDS)
         self.failures += 1
         self.retry_at = time.monotonic() + wait
-        self.report.become(State.STALLED, error)
+        self.report.become(RunState.STALLED, error)
 
     def next_due(self, now: int) -> None:
         """The boundary after the one it was due at; or, when it comes late, the latest."""

@@ -21,15 +21,15 @@ from typing import Any
 from tidemill.errors import QueryCanceled, TidemillError
 from tidemill.ingest import keyed, task
 from tidemill.ingest.exchange import BUCKETS
-from tidemill.ingest.lanes import Share, are_whole, shares
 from tidemill.ingest.recovery.shares import Carried as Carry
 from tidemill.ingest.recovery.shares import look_at, release_from, settle_unit
 from tidemill.ingest.recovery.values import Tallied
 from tidemill.ingest.runner import JobFailed
-from tidemill.ingest.unit import Facts, Unit
+from tidemill.ingest.task_packing import Share, are_whole, shares
+from tidemill.ingest.unit import Unit, UnitFacts
 from tidemill.ingest.worker_folder import worker_folder
 from tidemill.query.job import Job
-from tidemill.query.settings import Place
+from tidemill.query.settings import SettingPlace
 from tidemill.query.spark import SparkHost
 
 # A job waits so long for executors when all are gone: those that died are replaced within some seconds, and
@@ -44,7 +44,7 @@ class SparkRunner:
         """`state_folder` is where workers on this machine keep upsert states. On others it means nothing:
         their workers choose a folder of their own, for the life of this runner."""
         self._host = host
-        self._folder = state_folder if host.place is not Place.REMOTE else None
+        self._folder = state_folder if host.place is not SettingPlace.REMOTE else None
         self._life = uuid.uuid4().hex
 
     @property
@@ -55,7 +55,7 @@ class SparkRunner:
     def cores(self) -> int:
         return self._host.cores
 
-    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[Facts]:
+    def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[UnitFacts]:
         job = Job(self._host, f"tick: {len(units)} sources", pool=lane)
         ended = threading.Event()
         late = threading.Thread(target=self._watch, args=(job, ended, seconds), daemon=True)
@@ -84,8 +84,8 @@ class SparkRunner:
                 return
         job.cancel()
 
-    def _run(self, units: Sequence[Unit], job: Job) -> list[Facts]:
-        facts = [Facts() for _ in units]
+    def _run(self, units: Sequence[Unit], job: Job) -> list[UnitFacts]:
+        facts = [UnitFacts() for _ in units]
         cores = self.cores
         # Who does all of a unit needs all that is known of it.
         packed = units if are_whole(units) else [_light(unit) for unit in units]
@@ -106,13 +106,13 @@ class SparkRunner:
         return facts
 
 
-def in_two_steps(unit: Unit, parted: Any, ways: int, folder: str | None, life: str) -> Facts:
+def in_two_steps(unit: Unit, parted: Any, ways: int, folder: str | None, life: str) -> UnitFacts:
     """A unit with a CDCv2 stream, from its slices by the task that gets them (`Carried`): what the tasks find
     is weighed here, and then they release. Spark keeps what they have in hand meanwhile, and makes it again
     from the shuffle where it was lost."""
     step = partial(_apply, _without_pieces([unit]), ways, folder, life)
     looked = parted.mapPartitionsWithIndex(step).persist(_kept())
-    facts = Facts()
+    facts = UnitFacts()
     try:
         for _, share in looked.filter(_is_facts).collect():
             facts.add(share)
@@ -156,7 +156,7 @@ def _kept() -> Any:
     return StorageLevel.DISK_ONLY
 
 
-def _ingest(folder: str | None, life: str, payloads: Iterator[bytes]) -> Iterator[tuple[int, Facts]]:
+def _ingest(folder: str | None, life: str, payloads: Iterator[bytes]) -> Iterator[tuple[int, UnitFacts]]:
     """One stage is enough: records need not meet by key, or all of a unit's are here."""
     for payload in payloads:
         units: list[tuple[int, Unit]] = pickle.loads(payload)
@@ -172,7 +172,7 @@ def _state_folder(unit: Unit, folder: str | None, life: str) -> str:
 
 
 # What goes through the shuffle: (the task that gets it, (unit, slice or facts)).
-Carried = tuple[int, tuple[int, keyed.Slice | Facts]]
+Carried = tuple[int, tuple[int, keyed.Slice | UnitFacts]]
 
 
 def _part(ways: int, payloads: Iterator[bytes]) -> Iterator[Carried]:
@@ -180,24 +180,24 @@ def _part(ways: int, payloads: Iterator[bytes]) -> Iterator[Carried]:
         units: list[tuple[int, Unit]] = pickle.loads(payload)
         for index, unit in units:
             for item in keyed.sent(unit, unit.pieces):
-                if not isinstance(item, Facts):
+                if not isinstance(item, UnitFacts):
                     yield item[1] % ways, (index, item)
                     continue
                 yield 0, (index, item)
                 if item.failure is not None:
                     # Everybody must know: nothing of the unit is to be applied.
                     for way in range(1, ways):
-                        yield way, (index, Facts(failure=item.failure))
+                        yield way, (index, UnitFacts(failure=item.failure))
 
 
 def _apply(
     packed: bytes, ways: int, folder: str | None, life: str, way: int, items: Iterator[Carried]
-) -> Iterator[tuple[int, Facts | Carry]]:
+) -> Iterator[tuple[int, UnitFacts | Carry]]:
     units: list[Unit] = pickle.loads(packed)
     slices: list[tuple[int, keyed.Slice]] = []
     failed: set[int] = set()
     for _, (index, item) in items:
-        if isinstance(item, Facts):
+        if isinstance(item, UnitFacts):
             yield index, item
             if item.failure is not None:
                 failed.add(index)
@@ -217,17 +217,17 @@ def _apply(
             yield index, carried
 
 
-def _is_facts(item: tuple[int, Facts | Carry]) -> bool:
-    return isinstance(item[1], Facts)
+def _is_facts(item: tuple[int, UnitFacts | Carry]) -> bool:
+    return isinstance(item[1], UnitFacts)
 
 
 def _release(
     packed: bytes, ways: int, folder: str | None, life: str, way: int, items: Iterator[tuple[int, Any]]
-) -> Iterator[Facts]:
+) -> Iterator[UnitFacts]:
     unit, settled = pickle.loads(packed)
     carried: Carry = {}
     for _, item in items:
-        if not isinstance(item, Facts):
+        if not isinstance(item, UnitFacts):
             carried.update(item)
     own = _state_folder(unit, folder, life)
     yield release_from(unit, keyed.buckets_of(way, ways), settled, carried, own)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidemill.errors import TidemillError
-from tidemill.sources.contract import SourceError
+from tidemill.sources.contract import RowError
 
 
-class State(Enum):
+class RunState(Enum):
     """As `mz_source_statuses` and `mz_sink_statuses` show it."""
 
     CREATED = "created"  # nobody has begun to open it
@@ -29,8 +29,8 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    state: State
+class RunStatus:
+    state: RunState
     # When it became so; milliseconds of the wall clock.
     since: int
     error: str | None = None
@@ -40,15 +40,15 @@ class Status:
     # The error passes only if somebody acts: nobody waits for it.
     permanent: bool = False
 
-    def become(self, state: State, error: TidemillError | None = None) -> Status:
+    def become(self, state: RunState, error: TidemillError | None = None) -> RunStatus:
         """The status from now on. The same trouble is since when it was; what is found of it may be something
         else each time."""
         primary = None if error is None else error.primary
         since = self.since if (state, primary) == (self.state, self.error) else wall_ms()
         if error is None:
-            return Status(state, since)
-        permanent = isinstance(error, SourceError) and error.permanent
-        return Status(
+            return RunStatus(state, since)
+        permanent = isinstance(error, RowError) and error.permanent
+        return RunStatus(
             state, since, error.primary, error.detail, error.hint, error.sqlstate, permanent=permanent
         )
 
@@ -118,7 +118,7 @@ class Histogram:
 class Report:
     """All that is told of one source."""
 
-    status: Status = field(default_factory=lambda: Status(State.STARTING, wall_ms()))
+    status: RunStatus = field(default_factory=lambda: RunStatus(RunState.STARTING, wall_ms()))
     statistics: Statistics = field(default_factory=Statistics)
     last: TickTimes | None = None
     # Seconds of the last tick, if it took longer than the source's interval.
@@ -126,7 +126,7 @@ class Report:
     histogram: Histogram = field(default_factory=Histogram)
     began: float = field(default_factory=time.monotonic)
 
-    def become(self, state: State, error: TidemillError | None = None) -> None:
+    def become(self, state: RunState, error: TidemillError | None = None) -> None:
         self.status = self.status.become(state, error)
 
 

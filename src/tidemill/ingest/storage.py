@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemill.catalog import ops
 from tidemill.catalog.items import ItemId, Source, SourceTable, Table
 from tidemill.catalog.sidecars import MATERIALIZE
-from tidemill.catalog.source_ops import CreateSource, NewSubsource
+from tidemill.catalog.source_ops import CreateSourceOp, NewSubsource
 from tidemill.catalog.store import Catalog
 from tidemill.errors import UndefinedObject, WrongObjectType
 from tidemill.ingest.service import Ingestion
@@ -25,7 +25,7 @@ from tidemill.persist.environment import Environment
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import Snapshot
 from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
-from tidemill.sources.contract import Output
+from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.definition import Definition, open_source
 from tidemill.types.model import RelationDesc
 
@@ -157,7 +157,7 @@ def _creation(source: SourceDescription, files_root: str) -> ops.Op:
     upstream = open_source(source.definition, files_root)
     upstream.close()
     only = upstream.outputs[0] if len(upstream.outputs) == 1 else None
-    return CreateSource(
+    return CreateSourceOp(
         schema=source.schema,
         name=source.name,
         type=str(source.definition["kind"]).replace(" ", "-"),
@@ -175,7 +175,7 @@ def _creation(source: SourceDescription, files_root: str) -> ops.Op:
     )
 
 
-def _envelope(output: Output) -> str:
+def _envelope(output: OutputDefinition) -> str:
     if output.stream is not None:
         return MATERIALIZE
     return "none" if output.key is None else "upsert"

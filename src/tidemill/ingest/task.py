@@ -1,7 +1,7 @@
 """What a task does for a unit: read its pieces, make updates, write parts.
 
 Runs inside Spark's Python workers, and in this process for tests without Spark. Nothing here raises for a
-reason that belongs to one source: what happened is in the `Facts`. What is written is invisible until the
+reason that belongs to one source: what happened is in the `UnitFacts`. What is written is invisible until the
 driver appends it, so a task may be killed, retried or run twice at once.
 """
 
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from tidemill import failpoints
 from tidemill.errors import TidemillError
-from tidemill.ingest.unit import Facts, Failure, Target, Unit
+from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget
 from tidemill.persist.part import write_part
-from tidemill.sources.contract import Batch, Piece
+from tidemill.sources.contract import SourceBatch, SourcePiece
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
 from tidemill.types.names import physical_names
 
@@ -51,9 +51,9 @@ class Deadline:
             )
 
 
-def ingest(unit: Unit, pieces: Sequence[Piece]) -> Facts:
+def ingest(unit: Unit, pieces: Sequence[SourcePiece]) -> UnitFacts:
     """Read the pieces of a unit without keys and write their updates."""
-    facts = Facts()
+    facts = UnitFacts()
     try:
         writers = [
             None if target is None else PartWriter(unit, index, target, facts)
@@ -69,11 +69,11 @@ def ingest(unit: Unit, pieces: Sequence[Piece]) -> Facts:
                 writer.flush()
         failpoints.hit(FP_WRITTEN)
     except Exception as e:
-        facts.failure = Failure.of(e)
+        facts.failure = UnitFailure.of(e)
     return facts
 
 
-def read(unit: Unit, pieces: Sequence[Piece], facts: Facts) -> Iterator[Batch]:
+def read(unit: Unit, pieces: Sequence[SourcePiece], facts: UnitFacts) -> Iterator[SourceBatch]:
     """The batches of the pieces, counted and timed, until the deadline."""
     deadline = Deadline(unit.seconds)
     began = time.monotonic()
@@ -114,7 +114,7 @@ def stamped(rows: pa.RecordBatch, names: Sequence[str], at: int) -> pa.RecordBat
 class PartWriter:
     """Gathers one target's updates and writes them as parts of bounded size."""
 
-    def __init__(self, unit: Unit, index: int, target: Target, facts: Facts) -> None:
+    def __init__(self, unit: Unit, index: int, target: UnitTarget, facts: UnitFacts) -> None:
         self._unit = unit
         self._index = index
         self._target = target

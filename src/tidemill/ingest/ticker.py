@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from tidemill.errors import TidemillError
-from tidemill.ingest.lanes import key_shares
 from tidemill.ingest.runner import JobFailed, Runner
-from tidemill.ingest.slot import Slot
-from tidemill.ingest.status import State, TickTimes
+from tidemill.ingest.slot import SourceSlot
+from tidemill.ingest.status import RunState, TickTimes
 from tidemill.ingest.task import TooSlow
-from tidemill.ingest.unit import Facts, Failure, Unit
+from tidemill.ingest.task_packing import key_shares
+from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure
 from tidemill.persist.outcome import Fenced
 from tidemill.sources.contract import Forgotten
 from tidemill.time.oracle import Oracle
@@ -70,7 +70,7 @@ class Ticker:
         runner: Runner,
         *,
         on_lost: Callable[[TidemillError], None] | None = None,
-        on_moved: Callable[[Slot], None] | None = None,
+        on_moved: Callable[[SourceSlot], None] | None = None,
     ) -> None:
         self._oracle = oracle
         self._runner = runner
@@ -79,7 +79,7 @@ class Ticker:
         self._on_moved = on_moved
         # Guards `_slots` and `busy` of each; notified when a slot is released.
         self._changed = threading.Condition()
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, SourceSlot] = {}
         # How many of `SHARED_JOBS` are under way, and whether anything has changed since the clock's thread
         # last looked; guarded as well.
         self._sharing = 0
@@ -107,12 +107,12 @@ class Ticker:
         for pool in (self._jobs, self._alones, self._binds, self._commits):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def add(self, slot: Slot) -> None:
+    def add(self, slot: SourceSlot) -> None:
         with self._changed:
             self._slots[slot.id] = slot
             self._tell()
 
-    def remove(self, source_id: str) -> Slot | None:
+    def remove(self, source_id: str) -> SourceSlot | None:
         """It is not stepped any more; what is at work for it is not committed. The caller may drop its
         shards."""
         with self._changed:
@@ -121,15 +121,15 @@ class Ticker:
                 slot.removed = True
             return slot
 
-    def slot(self, source_id: str) -> Slot | None:
+    def slot(self, source_id: str) -> SourceSlot | None:
         with self._changed:
             return self._slots.get(source_id)
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[SourceSlot]:
         with self._changed:
             return list(self._slots.values())
 
-    def when_free(self, slot: Slot, step: Callable[[], None]) -> None:
+    def when_free(self, slot: SourceSlot, step: Callable[[], None]) -> None:
         """Have `step` done while nobody else steps the slot's machine: at once, or as soon as the step at
         work has ended. Returns before that."""
         with self._changed:
@@ -139,7 +139,7 @@ class Ticker:
             slot.busy = True
         self._free(slot)
 
-    def _free(self, slot: Slot) -> None:
+    def _free(self, slot: SourceSlot) -> None:
         """The slot is busy with us, and we are done with it."""
         with self._changed:
             if not slot.waiting or self._stopping.is_set():
@@ -151,7 +151,7 @@ class Ticker:
             slot.due = 0
         self._commits.submit(self._take_steps, slot, steps)
 
-    def _take_steps(self, slot: Slot, steps: Sequence[Callable[[], None]]) -> None:
+    def _take_steps(self, slot: SourceSlot, steps: Sequence[Callable[[], None]]) -> None:
         for step in steps:
             try:
                 step()
@@ -209,7 +209,9 @@ class Ticker:
             self._jobs.submit(self._guarded, due, self._round, now)
         return min([LOOK_SECONDS, *(max(0.0, at - now) / 1000 for at in waiting if at > now)])
 
-    def _guarded(self, slots: Sequence[Slot], step: Callable[[Sequence[Slot], int], None], now: int) -> None:
+    def _guarded(
+        self, slots: Sequence[SourceSlot], step: Callable[[Sequence[SourceSlot], int], None], now: int
+    ) -> None:
         """A bug in a step must not leave slots busy for ever."""
         try:
             step(slots, now)
@@ -220,24 +222,24 @@ class Ticker:
                     slot.failed(e if isinstance(e, TidemillError) else TidemillError(str(e)))
                     self._release(slot)
 
-    def _release(self, slot: Slot) -> None:
+    def _release(self, slot: SourceSlot) -> None:
         slot.next_due(self._oracle.now())
         self._free(slot)
 
     # -- a round: all that is due at one boundary
 
-    def _round(self, slots: Sequence[Slot], now: int) -> None:
+    def _round(self, slots: Sequence[SourceSlot], now: int) -> None:
         try:
             self._bind_all(slots, now)
         finally:
             self._share(-1)
 
-    def _bind_all(self, slots: Sequence[Slot], now: int) -> None:
+    def _bind_all(self, slots: Sequence[SourceSlot], now: int) -> None:
         binding = {self._binds.submit(self._bind, slot, now): slot for slot in slots}
         done, late = wait(binding, GATHER_SECONDS)
         for future in late:
             future.add_done_callback(lambda f, s=binding[future]: self._came_late(f, s))
-        together: list[Slot] = []
+        together: list[SourceSlot] = []
         seconds: dict[str, float] = {}
         for future in done:
             slot = binding[future]
@@ -252,7 +254,7 @@ class Ticker:
         if together:
             self._shared(together, seconds)
 
-    def _bind(self, slot: Slot, now: int) -> float | None:
+    def _bind(self, slot: SourceSlot, now: int) -> float | None:
         """Seconds that it took; None when there is nothing to read, now or because it failed."""
         began = time.monotonic()
         try:
@@ -266,15 +268,15 @@ class Ticker:
             return None
         return time.monotonic() - began
 
-    def _came_late(self, future: Future[float | None], slot: Slot) -> None:
+    def _came_late(self, future: Future[float | None], slot: SourceSlot) -> None:
         """It is bound by now, if there was anything: whichever round is next takes it along at once."""
         if future.cancelled() or future.exception() is not None or future.result() is None:
             self._release(slot)
         else:
             self._release_now(slot)
 
-    def _shared(self, slots: Sequence[Slot], bind_seconds: dict[str, float]) -> None:
-        work: list[tuple[Slot, Unit]] = []
+    def _shared(self, slots: Sequence[SourceSlot], bind_seconds: dict[str, float]) -> None:
+        work: list[tuple[SourceSlot, Unit]] = []
         for slot in slots:
             try:
                 work.append((slot, slot.machine.unit(1, SHARED_UNIT_SECONDS)))
@@ -288,8 +290,8 @@ class Ticker:
                 self._share(1)
                 self._jobs.submit(self._shared_job, group, bind_seconds)
 
-    def _shared_job(self, group: Sequence[tuple[Slot, Unit]], bind_seconds: dict[str, float]) -> None:
-        def work(slots: Sequence[Slot], _: int) -> None:
+    def _shared_job(self, group: Sequence[tuple[SourceSlot, Unit]], bind_seconds: dict[str, float]) -> None:
+        def work(slots: Sequence[SourceSlot], _: int) -> None:
             began = time.monotonic()
             try:
                 units = [unit for _, unit in group]
@@ -318,7 +320,7 @@ class Ticker:
         finally:
             self._share(-1)
 
-    def _blame(self, group: Sequence[tuple[Slot, Unit]], error: JobFailed) -> None:
+    def _blame(self, group: Sequence[tuple[SourceSlot, Unit]], error: JobFailed) -> None:
         """A job failed as a whole. When Spark itself is there, one of its units may be to blame: each is
         tried alone, at once."""
         for slot, unit in group:
@@ -331,18 +333,18 @@ class Ticker:
                 slot.alone = True
             self._release_now(slot)
 
-    def _release_now(self, slot: Slot) -> None:
+    def _release_now(self, slot: SourceSlot) -> None:
         """It is due at once, but for what a failure makes it wait."""
         slot.due = 0
         self._free(slot)
 
     # -- a source that goes alone
 
-    def _go_alone(self, slot: Slot) -> None:
+    def _go_alone(self, slot: SourceSlot) -> None:
         slot.alone = True
         self._alones.submit(self._guarded, [slot], self._alone, 0)
 
-    def _alone(self, slots: Sequence[Slot], _: int) -> None:
+    def _alone(self, slots: Sequence[SourceSlot], _: int) -> None:
         """Bind, read and commit until it has caught up, or somebody waits for the slot. The first binding is
         there already."""
         (slot,) = slots
@@ -372,7 +374,7 @@ class Ticker:
 
     # -- the end of a tick
 
-    def _finish(self, slot: Slot, unit: Unit, facts: Facts, bind: float, job: float) -> bool:
+    def _finish(self, slot: SourceSlot, unit: Unit, facts: UnitFacts, bind: float, job: float) -> bool:
         """Commit, or take note of why not; True when it is committed."""
         if slot.removed:
             slot.machine.abandon(unit)
@@ -412,7 +414,7 @@ class Ticker:
         slot.report.histogram.add(times)
         slot.report.slow = times.all if times.all * 1000 > slot.machine.timing.interval else None
         self._succeeded(slot)
-        if times.all > SLOW_SECONDS and slot.report.status.state is State.RUNNING and not slot.alone:
+        if times.all > SLOW_SECONDS and slot.report.status.state is RunState.RUNNING and not slot.alone:
             log.warning(
                 "slow tick of source %s: %.0f ms, most of it in %s (bind %.0f, job %.0f, commit %.0f)",
                 slot.name,
@@ -424,7 +426,7 @@ class Ticker:
             )
         return True
 
-    def _instead(self, slot: Slot, unit: Unit, failure: Failure) -> Facts | None:
+    def _instead(self, slot: SourceSlot, unit: Unit, failure: UnitFailure) -> UnitFacts | None:
         """What is committed all the same: the error of a table that cannot begin where its source does."""
         if failure.sqlstate != Forgotten.sqlstate:
             return None
@@ -437,12 +439,12 @@ class Ticker:
             log.warning("a table of source %s cannot begin where it does: %s", slot.name, failure.primary)
         return facts
 
-    def _succeeded(self, slot: Slot) -> None:
+    def _succeeded(self, slot: SourceSlot) -> None:
         slot.succeeded()
         if self._on_moved is not None:
             self._on_moved(slot)
 
-    def _fail(self, slot: Slot, error: Exception) -> None:
+    def _fail(self, slot: SourceSlot, error: Exception) -> None:
         if isinstance(error, Fenced) and self._on_lost is not None:
             self._on_lost(error)
         if not isinstance(error, TidemillError):

@@ -1,7 +1,7 @@
 """A unit of work: what one source has to do for one time. Plain values that travel to Spark tasks and back.
 
-Made by `machine`, carried by `runner`, done by `task`. What becomes of a unit is a `Facts` value, also when
-it fails: an exception of one source must not end a job that carries others.
+Made by `machine`, carried by `runner`, done by `task`. What becomes of a unit is a `UnitFacts` value, also
+when it fails: an exception of one source must not end a job that carries others.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import traceback
 from dataclasses import dataclass, field
 
 from tidemill.errors import TidemillError
-from tidemill.ingest.recovery.values import Found, Recover, Settled
+from tidemill.ingest.recovery.values import FoundUpdates, Recover, Settled
 from tidemill.persist.blob import Blobs
 from tidemill.persist.part import Part
-from tidemill.sources.contract import Piece, Reader, SourceError
+from tidemill.sources.contract import RowError, SourcePiece, SourceReader
 from tidemill.types.model import RelationDesc
 
 # Calls that are told of an unforeseen error: the place itself, and who brought it there.
@@ -22,7 +22,7 @@ SHOWN_FRAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Upsert:
+class UpsertWork:
     """The target's records are upserts: `key` and `order` are columns of its shard (`envelope.keys.Shape`).
     Its state before the unit is the collection at `upper - 1`, complete before `upper`."""
 
@@ -32,13 +32,13 @@ class Upsert:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class UnitTarget:
     """The shard that one output of the source goes to; `upsert` or `recover` where its records must meet by
     key."""
 
     shard: str
     desc: RelationDesc
-    upsert: Upsert | None = None
+    upsert: UpsertWork | None = None
     recover: Recover | None = None
 
     @property
@@ -51,13 +51,14 @@ class Unit:
     """Read `pieces`, and write their updates at `time` as parts of the targets, one per output of the
     source: None where nobody wants it, or has it already (a crash came between two commits). `job` names the
     parts for the sweeper; `seconds` is how long the unit may take before it gives up, so that it delays what
-    shares its job by no more. `shares` is how many tasks share its keys (`lanes`), 1 when one does it all."""
+    shares its job by no more. `shares` is how many tasks share its keys (`task_packing`), 1 when one does it
+    all."""
 
     source: str
-    reader: Reader
-    pieces: tuple[Piece, ...]
+    reader: SourceReader
+    pieces: tuple[SourcePiece, ...]
     time: int
-    targets: tuple[Target | None, ...]
+    targets: tuple[UnitTarget | None, ...]
     blobs: Blobs
     job: str
     seconds: float
@@ -83,9 +84,9 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class UnitFailure:
     """Why a unit failed, as plain text that can be pickled whatever raised it. `transient`: the same may
-    work later, without anybody doing anything; `permanent` as of `SourceError`."""
+    work later, without anybody doing anything; `permanent` as of `RowError`."""
 
     primary: str
     detail: str | None = None
@@ -95,17 +96,17 @@ class Failure:
     permanent: bool = False
 
     @staticmethod
-    def of(error: BaseException) -> Failure:
+    def of(error: BaseException) -> UnitFailure:
         if isinstance(error, TidemillError):
-            permanent = isinstance(error, SourceError) and error.permanent
+            permanent = isinstance(error, RowError) and error.permanent
             told = (error.primary, error.detail, error.hint, error.sqlstate)
-            return Failure(*told, error.transient, permanent)
+            return UnitFailure(*told, error.transient, permanent)
         if isinstance(error, MemoryError):
-            return Failure("out of memory", sqlstate="53200")
-        return Failure(f"{type(error).__name__}: {error}", detail=_where(error))
+            return UnitFailure("out of memory", sqlstate="53200")
+        return UnitFailure(f"{type(error).__name__}: {error}", detail=_where(error))
 
     def error(self) -> TidemillError:
-        error = SourceError(self.primary, detail=self.detail, hint=self.hint, sqlstate=self.sqlstate)
+        error = RowError(self.primary, detail=self.detail, hint=self.hint, sqlstate=self.sqlstate)
         error.transient, error.permanent = self.transient, self.permanent
         return error
 
@@ -120,7 +121,7 @@ def _where(error: BaseException) -> str | None:
 
 
 @dataclass(slots=True)
-class Facts:
+class UnitFacts:
     """What became of a unit, or of one task's share of it; shares are added up."""
 
     # Per target, by its position: what was written. Invisible until it is appended. (A stash has a position
@@ -132,7 +133,7 @@ class Facts:
     # Rows that the records gave.
     rows: int = 0
     # Of CDCv2 streams, by position: what the tasks found, and what followed from all of it.
-    found: dict[int, Found] = field(default_factory=dict[int, Found])
+    found: dict[int, FoundUpdates] = field(default_factory=dict[int, FoundUpdates])
     settled: dict[int, Settled] = field(default_factory=dict[int, Settled])
     # Buckets of the upsert state that were there, and that had to be read from the collection.
     hits: int = 0
@@ -144,9 +145,9 @@ class Facts:
     state_seconds: float = 0.0
     write_seconds: float = 0.0
     # Set when any share failed: then the parts are of no use.
-    failure: Failure | None = None
+    failure: UnitFailure | None = None
 
-    def add(self, other: Facts) -> None:
+    def add(self, other: UnitFacts) -> None:
         for target, parts in other.parts.items():
             self.parts.setdefault(target, []).extend(parts)
         self.records += other.records
@@ -154,7 +155,7 @@ class Facts:
         self.updates += other.updates
         self.rows += other.rows
         for target, found in other.found.items():
-            self.found.setdefault(target, Found()).add(found)
+            self.found.setdefault(target, FoundUpdates()).add(found)
         self.settled.update(other.settled)
         self.hits += other.hits
         self.misses += other.misses

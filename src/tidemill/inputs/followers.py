@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemill.persist.holds import Hold
 from tidemill.query.multiset import add_up
-from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
@@ -48,7 +48,7 @@ class QueryFollower:
         # Times at which an input changed, to come; a heap.
         self._times: list[int] = []
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         for follower in self._inputs:
             while (changes := follower.advance()) is not None and not changes.idle:
                 self._note(changes)
@@ -61,7 +61,7 @@ class QueryFollower:
         if until <= self.frontier:
             return None
         lower = self._advanced(until)
-        return Changes(stamped(self._before.slice(0, 0), lower), lower, until)
+        return CollectionChanges(stamped(self._before.slice(0, 0), lower), lower, until)
 
     def _advanced(self, to: int) -> int:
         """The frontier before. Just before the new one is held, as a follower that goes on from there needs
@@ -71,7 +71,7 @@ class QueryFollower:
             hold.advance(max(hold.at, to - 1))
         return lower
 
-    def _note(self, changes: Changes) -> None:
+    def _note(self, changes: CollectionChanges) -> None:
         known = set(self._times)
         times = np.unique(changes.updates.column(TIME_COLUMN).to_numpy()).tolist()
         if changes.error is not None:
@@ -80,11 +80,11 @@ class QueryFollower:
             if at not in known:
                 heapq.heappush(self._times, at)
 
-    def _at(self, at: int) -> Changes:
+    def _at(self, at: int) -> CollectionChanges:
         answer = self._evaluate(at)
         updates = add_up([answer, negated(self._before)])
         self._before = answer
-        return Changes(stamped(updates, at), self._advanced(at + 1), at + 1)
+        return CollectionChanges(stamped(updates, at), self._advanced(at + 1), at + 1)
 
     def close(self) -> None:
         for follower in self._inputs:
@@ -106,7 +106,7 @@ class PolledFollower:
         self._before = before
         self._every = every
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         at = self._now()
         if at < self.frontier + self._every:
             return None
@@ -114,7 +114,7 @@ class PolledFollower:
         updates = add_up([answer, negated(self._before)])
         self._before = answer
         lower, self.frontier = self.frontier, at + 1
-        return Changes(stamped(updates, at), lower, at + 1)
+        return CollectionChanges(stamped(updates, at), lower, at + 1)
 
     def close(self) -> None:
         pass

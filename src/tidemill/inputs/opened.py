@@ -17,7 +17,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.errors import Internal
 from tidemill.inputs.collections import Collection, Collections
 from tidemill.persist.snapshot import Snapshot
-from tidemill.query.read import Constant, Input
+from tidemill.query.read import ConstantInput, Input
 from tidemill.sql.bind import BoundQuery
 from tidemill.types.names import physical_names
 
@@ -56,7 +56,7 @@ class OpenedInputs:
     """The inputs of one query, open at one time. Close it when the rows are read, or they hold `since` for
     ever."""
 
-    inputs: dict[str, Input | Constant] = field(default_factory=dict)
+    inputs: dict[str, Input | ConstantInput] = field(default_factory=dict)
     snapshots: list[Snapshot] = field(default_factory=list)
 
     def close(self) -> None:
@@ -82,11 +82,11 @@ def open_inputs(
             if is_system(relation_id):
                 if system is None:
                     raise Internal(f"system relation {relation_id} is read outside of a session")
-                opened.inputs[placeholder] = Constant(system(relation_id))
+                opened.inputs[placeholder] = ConstantInput(system(relation_id))
                 continue
             item = catalog.relation(relation_id)
             if isinstance(item, SourceProgress):
-                opened.inputs[placeholder] = Constant(collections.progress(item, ts))
+                opened.inputs[placeholder] = ConstantInput(collections.progress(item, ts))
                 continue
             if not isinstance(item, Table | Source | SourceTable | MaterializedView):
                 raise Internal(f"{item.name} is no collection")

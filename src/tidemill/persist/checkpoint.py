@@ -17,7 +17,7 @@ from tidemill.errors import DataCorrupted
 from tidemill.persist.blob import Blobs
 from tidemill.persist.entry import EPOCH_APP, SINCE_APP, UPPER_APP
 from tidemill.persist.log import checkpoint_path, hint_path
-from tidemill.persist.state import State
+from tidemill.persist.state import ShardState
 
 FP_WRITTEN = failpoints.register("persist.checkpoint.written", "delta-rs wrote a checkpoint, not synced")
 FP_SYNCED = failpoints.register("persist.checkpoint.synced", "a checkpoint is durable, nothing cleaned")
@@ -32,7 +32,7 @@ class Expected:
     txns: dict[str, int]
 
 
-def expect(state: State) -> Expected:
+def expect(state: ShardState) -> Expected:
     """Call under the state's lock."""
     txns = {UPPER_APP: state.upper, SINCE_APP: state.since, EPOCH_APP: state.epoch}
     return Expected(state.version, frozenset(state.parts), txns)

@@ -27,7 +27,7 @@ from tidemill.persist.entry import Entry, Metadata, Operation, encode
 from tidemill.persist.log import cleaned_past, entry_path, load, read_entry
 from tidemill.persist.outcome import CommitFailed, CommitUnknown, Fenced, LostRace
 from tidemill.persist.part import Part
-from tidemill.persist.state import State
+from tidemill.persist.state import ShardState
 
 # Waits between tries to find out what became of a put without an answer: together 3.1 s, which outlasts a
 # dropped connection or a leader's change in the store.
@@ -38,7 +38,7 @@ RESOLVE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class EntryDraft:
     """An entry without what the committer adds."""
 
     operation: Operation
@@ -50,7 +50,7 @@ class Draft:
     metadata: Metadata | None = None
 
 
-def check_epoch(shard_id: str, state: State, epoch: int | None) -> int:
+def check_epoch(shard_id: str, state: ShardState, epoch: int | None) -> int:
     """The epoch under which a handle may commit to this state; raises where it may not."""
     if epoch is None:
         raise Internal(f"shard {shard_id} was opened for reading only")
@@ -73,7 +73,7 @@ def _since_boot() -> float:
 class Committer:
     """Owns the state of one open shard."""
 
-    def __init__(self, blobs: Blobs, shard_id: str, state: State, log_keep_seconds: float) -> None:
+    def __init__(self, blobs: Blobs, shard_id: str, state: ShardState, log_keep_seconds: float) -> None:
         self.blobs = blobs
         self.shard_id = shard_id
         self.writer = uuid.uuid4().hex
@@ -86,7 +86,7 @@ class Committer:
         # When `state.version` was last known to be the newest, by two clocks: see the hazard above.
         self._known = (_since_boot(), time.time())
 
-    def commit(self, propose: Callable[[State], Draft | None]) -> Entry | None:
+    def commit(self, propose: Callable[[ShardState], EntryDraft | None]) -> Entry | None:
         """Put the proposed entry as the next version and apply it. `propose` runs under the state's lock
         and does no I/O; it returns None when there is nothing to do (any more), and raises to give up."""
         with self._order:
@@ -121,7 +121,7 @@ class Committer:
         with self._order:
             return self._catch_up()
 
-    def _entry(self, draft: Draft) -> Entry:
+    def _entry(self, draft: EntryDraft) -> Entry:
         return Entry(
             operation=draft.operation,
             writer=self.writer,

@@ -18,13 +18,13 @@ import pyarrow as pa
 from tidemill import failpoints
 from tidemill.errors import DataCorrupted
 from tidemill.persist.blob import Blobs
-from tidemill.persist.committer import Committer, Draft, check_epoch
+from tidemill.persist.committer import Committer, EntryDraft, check_epoch
 from tidemill.persist.entry import CLOSED, Operation
 from tidemill.persist.outcome import CommitUnknown, InputsReplaced
 from tidemill.persist.part import Part, part_path, write_part
 from tidemill.persist.reading import PartReader
 from tidemill.persist.settings import Settings
-from tidemill.persist.state import FANOUT, State
+from tidemill.persist.state import FANOUT, ShardState
 from tidemill.types.arrow import ERROR_COLUMN, HIDDEN_ROW, TIME_COLUMN
 from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
@@ -43,7 +43,7 @@ MAX_INPUTS = 16 * FANOUT
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompactionPlan:
     """What to merge, at which version it was live, as which relation, and the time to which earlier updates
     move; the log must know since to be there before the plan is carried out. `forget`: the inputs have every
     update up to that time, so that rows which nobody sees may go (`types.arrow.HIDDEN_ROW`)."""
@@ -66,8 +66,8 @@ class Compacted:
 
 
 def plan_tier(
-    state: State, since: int, settings: Settings, busy: Collection[str] = frozenset()
-) -> Plan | None:
+    state: ShardState, since: int, settings: Settings, busy: Collection[str] = frozenset()
+) -> CompactionPlan | None:
     """The lowest full rank, oldest parts first, but for those whose paths are `busy`. Looks at ranks, not at
     parts, unless there is work."""
     for rank in sorted(state.ranks):
@@ -88,7 +88,7 @@ def tier_inputs(
     return _within(small, settings.compact_max_bytes)
 
 
-def plan_full(state: State, since: int, settings: Settings) -> Plan | None:
+def plan_full(state: ShardState, since: int, settings: Settings) -> CompactionPlan | None:
     """Everything that is settled, when enough would go and it fits in memory."""
     settled = settled_parts(state, since, settings)
     if not settled or sum(part.weight for part in settled) > settings.compact_max_bytes:
@@ -96,7 +96,7 @@ def plan_full(state: State, since: int, settings: Settings) -> Plan | None:
     return make_plan(state, settled, since)
 
 
-def settled_parts(state: State, since: int, settings: Settings) -> tuple[Part, ...]:
+def settled_parts(state: ShardState, since: int, settings: Settings) -> tuple[Part, ...]:
     """Everything wholly at or before since, if enough of it would go: each retraction there takes an
     insertion with it. Else nothing."""
     target = target_time(state, since)
@@ -109,23 +109,23 @@ def settled_parts(state: State, since: int, settings: Settings) -> tuple[Part, .
     return settled
 
 
-def plan_all(state: State, since: int, settings: Settings) -> Plan | None:
+def plan_all(state: ShardState, since: int, settings: Settings) -> CompactionPlan | None:
     """Every part that fits, whatever it gains."""
     inputs = _within(list(state.parts.values()), settings.compact_max_bytes)
     alone = len(inputs) == 1 and inputs[0].min_time >= target_time(state, since)
     return make_plan(state, inputs, since) if inputs and not alone else None
 
 
-def make_plan(state: State, inputs: tuple[Part, ...], since: int) -> Plan:
+def make_plan(state: ShardState, inputs: tuple[Part, ...], since: int) -> CompactionPlan:
     target, desc = target_time(state, since), state.metadata.desc
     forget = False
     if desc.hidden:
         paths = {part.path for part in inputs}
         forget = all(part.path in paths or part.min_time > target for part in state.parts.values())
-    return Plan(state.version, desc, inputs, target, forget)
+    return CompactionPlan(state.version, desc, inputs, target, forget)
 
 
-def target_time(state: State, since: int) -> int:
+def target_time(state: ShardState, since: int) -> int:
     """Where updates before since move: to since, but never out of the times that the shard already covers."""
     if state.upper == CLOSED:
         return since
@@ -144,8 +144,9 @@ def _within(parts: list[Part], max_bytes: int) -> tuple[Part, ...]:
 
 
 def merge(tables: Iterable[pa.Table], desc: RelationDesc, since: int, *, forget: bool = False) -> pa.Table:
-    """One table with the same contents at every time >= since, sorted by time. `forget` as in `Plan`.
-    `tables` that nobody else holds are let go of early: of the rows there are never more than two copies."""
+    """One table with the same contents at every time >= since, sorted by time. `forget` as in
+    `CompactionPlan`. `tables` that nobody else holds are let go of early: of the rows there are never more
+    than two copies."""
     table = pa.concat_tables(tables).combine_chunks()
     del tables
     times = table.column(TIME_COLUMN)
@@ -167,7 +168,13 @@ def compaction_job(epoch: int, writer: str) -> str:
 
 
 def compact(
-    plan: Plan, committer: Committer, reader: PartReader, *, epoch: int, job: str, settings: Settings
+    plan: CompactionPlan,
+    committer: Committer,
+    reader: PartReader,
+    *,
+    epoch: int,
+    job: str,
+    settings: Settings,
 ) -> Compacted:
     """Carry the plan out. Raises `InputsReplaced` (another compaction came first) or another outcome of a
     commit; what it wrote is deleted unless it may have become visible."""
@@ -178,16 +185,16 @@ def compact(
 
 
 def replace_inputs(
-    plan: Plan, outputs: tuple[Part, ...], committer: Committer, reader: PartReader, *, epoch: int
+    plan: CompactionPlan, outputs: tuple[Part, ...], committer: Committer, reader: PartReader, *, epoch: int
 ) -> Compacted:
     """Put the outputs in the inputs' place; raises as `compact`."""
     failpoints.hit(FP_PART_WRITTEN)
     paths = tuple(part.path for part in plan.inputs)
 
-    def propose(state: State) -> Draft:
+    def propose(state: ShardState) -> EntryDraft:
         check_epoch(reader.shard_id, state, epoch)
         check_live(reader.shard_id, state, paths)
-        return Draft(Operation.COMPACT, adds=outputs, removes=paths, epoch=epoch)
+        return EntryDraft(Operation.COMPACT, adds=outputs, removes=paths, epoch=epoch)
 
     try:
         committer.commit(propose)
@@ -204,7 +211,7 @@ def replace_inputs(
     return Compacted(len(paths), len(outputs), before, after)
 
 
-def _read(plan: Plan, committer: Committer, reader: PartReader) -> list[pa.Table]:
+def _read(plan: CompactionPlan, committer: Committer, reader: PartReader) -> list[pa.Table]:
     try:
         return reader.read_all(plan.inputs, plan.desc)
     except DataCorrupted:
@@ -215,7 +222,7 @@ def _read(plan: Plan, committer: Committer, reader: PartReader) -> list[pa.Table
         raise
 
 
-def check_live(shard_id: str, state: State, paths: Sequence[str]) -> None:
+def check_live(shard_id: str, state: ShardState, paths: Sequence[str]) -> None:
     """The inputs are live at the very version that is replaced: else rows would come back or double."""
     for path in paths:
         if path not in state.parts:

@@ -6,7 +6,7 @@ and its writes are refused at once; no time that an earlier holder may have used
 
 Order of opening, and why:
 1. The LOCK file (a folder) or the lease's heartbeat (s3) tells whether a holder lives. The clock's and the
-   txns shard's logs are checked against each other (`tails`), before anything is written to them.
+   txns shard's logs are checked against each other (`log_ends`), before anything is written to them.
 2. The clock shard is fenced: from here on nobody before us can lease more time. Its upper is now the end of
    all time that was ever leased (`start`). Its rows name us as the holder.
 3. A holder that was taken over is given a moment to notice and to let the LOCK go.
@@ -34,11 +34,11 @@ from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.lease import CLOCK_DESC, CLOCK_SHARD, ClockShard, Holder
 from tidemill.persist.lock import DirectoryLock
 from tidemill.persist.log import ShardMissing, check_reached
+from tidemill.persist.log_ends import check_clock_gone, check_system
 from tidemill.persist.outcome import CommitUnknown, Fenced
 from tidemill.persist.settings import DEFAULT_SETTINGS, Ages, Settings
 from tidemill.persist.shard import Shard, ShardExists
 from tidemill.persist.sweep import drop_shard
-from tidemill.persist.tails import check_clock_gone, check_system
 from tidemill.persist.txns import Txns
 from tidemill.persist.txns.record import TXNS_DESC, TXNS_SHARD
 from tidemill.time.clock import Clock, SystemClock

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tidemill.errors import DataCorrupted, TidemillError, UndefinedObject
 from tidemill.persist.blob import BlobInfo, BlobMissing, Blobs
 from tidemill.persist.entry import Actions, Entry, decode, read_action
-from tidemill.persist.state import State, state_of
+from tidemill.persist.state import ShardState, state_of
 
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -57,7 +57,7 @@ def hint_path(shard_id: str) -> str:
 
 
 @dataclass(slots=True)
-class Listing:
+class LogListing:
     """The log's files by version."""
 
     entries: dict[int, BlobInfo] = field(default_factory=dict[int, BlobInfo])
@@ -68,8 +68,8 @@ class Listing:
         return not self.entries and not self.checkpoints
 
 
-def list_log(blobs: Blobs, shard_id: str) -> Listing:
-    listing = Listing()
+def list_log(blobs: Blobs, shard_id: str) -> LogListing:
+    listing = LogListing()
     for info in blobs.list(log_folder(shard_id)):
         name = info.path.rpartition("/")[2]
         if match := _ENTRY.fullmatch(name):
@@ -84,7 +84,7 @@ class Loaded:
     """A log read whole. `checkpoint` is the version it started from (None: entry 0); `broken` are
     checkpoints that could not be read and are not needed."""
 
-    state: State
+    state: ShardState
     checkpoint: int | None
     broken: tuple[int, ...]
 
@@ -100,7 +100,7 @@ def load(blobs: Blobs, shard_id: str) -> Loaded:
     raise AssertionError("unreachable")
 
 
-def _load(blobs: Blobs, shard_id: str, listing: Listing) -> Loaded:
+def _load(blobs: Blobs, shard_id: str, listing: LogListing) -> Loaded:
     if listing.empty:
         raise ShardMissing(f'shard "{shard_id}" does not exist')
     last = max([*listing.entries, *listing.checkpoints])
@@ -124,14 +124,14 @@ def _load(blobs: Blobs, shard_id: str, listing: Listing) -> Loaded:
     return Loaded(state, None, tuple(broken))
 
 
-def _first(blobs: Blobs, shard_id: str) -> State:
+def _first(blobs: Blobs, shard_id: str) -> ShardState:
     path = entry_path(shard_id, 0)
     entry = decode(blobs.get(path), 0, path)
     actions = Actions(upper=entry.upper, since=entry.since, epoch=entry.epoch, metadata=entry.metadata)
     return state_of(0, actions, path)
 
 
-def _follow(blobs: Blobs, shard_id: str, state: State, versions: range, listing: Listing) -> None:
+def _follow(blobs: Blobs, shard_id: str, state: ShardState, versions: range, listing: LogListing) -> None:
     for version in versions:
         if version not in listing.entries:
             raise _missing(entry_path(shard_id, version))
@@ -170,7 +170,7 @@ def cleaned_past(blobs: Blobs, shard_id: str, version: int) -> bool:
         return any(v >= version for v in list_log(blobs, shard_id).checkpoints)
 
 
-def read_checkpoint(blobs: Blobs, shard_id: str, version: int) -> State:
+def read_checkpoint(blobs: Blobs, shard_id: str, version: int) -> ShardState:
     """The state at a checkpoint."""
     path = checkpoint_path(shard_id, version)
     try:

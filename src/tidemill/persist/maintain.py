@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from tidemill.persist import checkpoint as checkpoints
 from tidemill.persist import compact as compaction
-from tidemill.persist import large
+from tidemill.persist import large_compaction
 from tidemill.persist.clean import Cleaner
 from tidemill.persist.committer import Committer
-from tidemill.persist.compact import Compacted, Plan
+from tidemill.persist.compact import Compacted, CompactionPlan
 from tidemill.persist.holds import NO_TIME, Holds
-from tidemill.persist.large import LargePlan
+from tidemill.persist.large_compaction import LargePlan
 from tidemill.persist.outcome import InputsReplaced
 from tidemill.persist.part import Part
 from tidemill.persist.sweep import sweep_orphans, sweep_removed
@@ -129,7 +129,7 @@ class Maintenance:
     def compact_large(self, epoch: int, carry: Carry) -> Compacted | None:
         """What is too large for memory, merged by `carry` while everything else goes on."""
         with self._one, self._committer.changed:
-            plan = large.plan_large(self._committer.state, self._shard.since, self._shard.settings)
+            plan = large_compaction.plan_large(self._committer.state, self._shard.since, self._shard.settings)
             if plan is None or self._busy:
                 return None
             self._busy = frozenset(part.path for part in plan.plan.inputs)
@@ -145,7 +145,7 @@ class Maintenance:
         finally:
             self._busy = frozenset()
 
-    def _plan(self, everything: bool) -> Plan | None:
+    def _plan(self, everything: bool) -> CompactionPlan | None:
         settings = self._shard.settings
         with self._committer.changed:
             state, since = self._committer.state, self._shard.since

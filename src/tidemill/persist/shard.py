@@ -19,7 +19,7 @@ from tidemill import failpoints
 from tidemill.errors import DuplicateObject, Internal
 from tidemill.persist.blob import Blobs
 from tidemill.persist.cache import SHARED_CACHE, PartCache
-from tidemill.persist.committer import Committer, Draft, check_epoch, wall_ms
+from tidemill.persist.committer import Committer, EntryDraft, check_epoch, wall_ms
 from tidemill.persist.compact import Compacted
 from tidemill.persist.entry import CLOSED, Metadata, Operation
 from tidemill.persist.holds import Hold, Holds
@@ -29,10 +29,10 @@ from tidemill.persist.maintain import Carry, Maintained, Maintenance
 from tidemill.persist.outcome import Fenced, UpperMismatch
 from tidemill.persist.part import Part, part_path, write_part
 from tidemill.persist.reading import PartReader
-from tidemill.persist.recent import Recent
+from tidemill.persist.recent_updates import Recent
 from tidemill.persist.settings import DEFAULT_AGES, DEFAULT_SETTINGS, Ages, Settings, ages_of
 from tidemill.persist.snapshot import InvalidAsOf, NotYetReadable, Snapshot
-from tidemill.persist.state import State, upper_reaches
+from tidemill.persist.state import ShardState, upper_reaches
 from tidemill.persist.sweep import drop_shard
 from tidemill.types.arrow import shard_schema
 from tidemill.types.model import RelationDesc
@@ -103,8 +103,8 @@ class Shard:
         configuration.update({_PROPERTY + key: value for key, value in (properties or {}).items()})
         metadata = Metadata(str(uuid.uuid4()), desc, wall_ms(), configuration)
         # Before the first entry: everything at its least.
-        committer = Committer(blobs, shard_id, State(-1, metadata, 0, 0, 0), ages.log_keep_seconds)
-        first = Draft(
+        committer = Committer(blobs, shard_id, ShardState(-1, metadata, 0, 0, 0), ages.log_keep_seconds)
+        first = EntryDraft(
             Operation.CREATE,
             upper=CLOSED if upper is None else upper,
             since=since,
@@ -112,7 +112,7 @@ class Shard:
             metadata=metadata,
         )
 
-        def propose(state: State) -> Draft:
+        def propose(state: ShardState) -> EntryDraft:
             if state.version >= 0:
                 raise ShardExists(f'shard "{shard_id}" exists already')
             return first
@@ -158,7 +158,7 @@ class Shard:
         return self._committer.changed
 
     @property
-    def state(self) -> State:
+    def state(self) -> ShardState:
         return self._committer.state
 
     @property
@@ -241,11 +241,13 @@ class Shard:
                 )
         moved = CLOSED if upper is None else upper
 
-        def propose(state: State) -> Draft:
+        def propose(state: ShardState) -> EntryDraft:
             epoch = check_epoch(self.id, state, self._ours)
             if state.upper != lower:
                 raise UpperMismatch(self.id, lower, None if state.upper == CLOSED else state.upper)
-            return Draft(Operation.APPEND, adds=adds, upper=moved, since=self._pending(state), epoch=epoch)
+            return EntryDraft(
+                Operation.APPEND, adds=adds, upper=moved, since=self._pending(state), epoch=epoch
+            )
 
         self._committer.commit(propose)
 
@@ -255,13 +257,13 @@ class Shard:
         and, where the epoch must be `new`, when this very one has it: somebody else was faster.
         Nothing is written when nothing changes."""
 
-        def propose(state: State) -> Draft | None:
+        def propose(state: ShardState) -> EntryDraft | None:
             if state.epoch > epoch or (new and state.epoch == epoch):
                 raise Fenced(self.id, epoch, state.epoch)
             raised = None if upper_reaches(state.upper, upper) else upper
             if state.epoch == epoch and raised is None:
                 return None
-            return Draft(Operation.FENCE, upper=raised, since=self._pending(state), epoch=epoch)
+            return EntryDraft(Operation.FENCE, upper=raised, since=self._pending(state), epoch=epoch)
 
         self._committer.commit(propose)
         self._ours = epoch
@@ -277,7 +279,7 @@ class Shard:
             raise Internal(f"shard {self.id} can only get new columns behind the others")
         adds = tuple(parts)
 
-        def propose(state: State) -> Draft | None:
+        def propose(state: ShardState) -> EntryDraft | None:
             epoch = check_epoch(self.id, state, self._ours)
             if state.metadata.desc == desc:
                 return None
@@ -285,19 +287,19 @@ class Shard:
                 raise Internal(f"shard {self.id} was evolved by another writer")
             metadata = replace(state.metadata, desc=desc)
             if not adds:
-                return Draft(Operation.EVOLVE, epoch=epoch, metadata=metadata)
-            return Draft(Operation.APPEND, adds=adds, upper=upper, epoch=epoch, metadata=metadata)
+                return EntryDraft(Operation.EVOLVE, epoch=epoch, metadata=metadata)
+            return EntryDraft(Operation.APPEND, adds=adds, upper=upper, epoch=epoch, metadata=metadata)
 
         self._committer.commit(propose)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set some of what `create` was given; the others stay."""
 
-        def propose(state: State) -> Draft:
+        def propose(state: ShardState) -> EntryDraft:
             epoch = check_epoch(self.id, state, self._ours)
             named = {_PROPERTY + key: value for key, value in properties.items()}
             metadata = replace(state.metadata, configuration={**state.metadata.configuration, **named})
-            return Draft(Operation.EVOLVE, epoch=epoch, metadata=metadata)
+            return EntryDraft(Operation.EVOLVE, epoch=epoch, metadata=metadata)
 
         self._committer.commit(propose)
 
@@ -357,11 +359,11 @@ class Shard:
     def record_since(self) -> None:
         """Write the since in force to the log, unless it is there."""
 
-        def propose(state: State) -> Draft | None:
+        def propose(state: ShardState) -> EntryDraft | None:
             since = self._pending(state)
             if since is None:
                 return None
-            return Draft(Operation.DOWNGRADE, since=since, epoch=check_epoch(self.id, state, self._ours))
+            return EntryDraft(Operation.DOWNGRADE, since=since, epoch=check_epoch(self.id, state, self._ours))
 
         self._committer.commit(propose)
 
@@ -371,7 +373,7 @@ class Shard:
         allowed = self._wanted if earliest is None else min(self._wanted, earliest)
         self._granted = max(self._granted, self.state.since, allowed)
 
-    def _pending(self, state: State) -> int | None:
+    def _pending(self, state: ShardState) -> int | None:
         """The since that a commit should record. Under the lock; once granted it never goes back, so a
         reader that comes during the put is refused rather than surprised."""
         self._grant()

@@ -45,7 +45,7 @@ class Tombstone:
 
 
 @dataclass(slots=True)
-class State:
+class ShardState:
     """Mutable; whoever owns it guards it."""
 
     version: int
@@ -132,7 +132,7 @@ class State:
         self.weight += part.weight
 
 
-def state_of(version: int, actions: Actions, name: str) -> State:
+def state_of(version: int, actions: Actions, name: str) -> ShardState:
     """The state that a checkpoint (or entry 0) describes whole."""
     metadata, upper, since, epoch = actions.metadata, actions.upper, actions.since, actions.epoch
     if metadata is None or upper is None or since is None or epoch is None:
@@ -141,7 +141,7 @@ def state_of(version: int, actions: Actions, name: str) -> State:
             detail="It lacks metadata, upper, since or epoch.",
             hint="The table is no shard of this program, or the data directory is damaged.",
         )
-    state = State(version, metadata, since, upper, epoch)
+    state = ShardState(version, metadata, since, upper, epoch)
     for part in actions.adds:
         state.take(part)
     for removed in sorted(actions.removes, key=lambda r: r.at):

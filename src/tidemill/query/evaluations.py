@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.errors import TidemillError
-from tidemill.query.changed import Piece, evaluate
+from tidemill.query.linear_changes import ChangePiece, evaluate
 
 if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
@@ -37,7 +37,7 @@ class Member:
 
 
 class _Task:
-    def __init__(self, member: Member, pieces: Sequence[Piece]) -> None:
+    def __init__(self, member: Member, pieces: Sequence[ChangePiece]) -> None:
         self.member = member
         self.pieces = pieces
         self.error: TidemillError | None = None
@@ -71,7 +71,7 @@ class Evaluations:
         with self._came:
             self._members.discard(member)
 
-    def evaluate(self, member: Member, pieces: Sequence[Piece]) -> None:
+    def evaluate(self, member: Member, pieces: Sequence[ChangePiece]) -> None:
         """Fill in the pieces; raises the first one's error. Blocks."""
         if not pieces:
             return

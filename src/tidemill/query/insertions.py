@@ -1,7 +1,7 @@
 """The insertions among a part's updates: how they are told from the rest, with as few columns as that takes.
 
-Used by whoever reads parts with Arrow, row group by row group (`find`, `repeats`, `part_rows`): what the log
-says of a part tells which of time, diff and error must be looked at at all.
+Used by whoever reads parts with Arrow, row group by row group (`retraction_matches`, `duplicate_rows`,
+`part_rows`): what the log says of a part tells which of time, diff and error must be looked at at all.
 """
 
 from __future__ import annotations

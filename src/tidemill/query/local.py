@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill.caches import cached
-from tidemill.query.slots import Slot
+from tidemill.query.session_slots import SessionSlot
 
 # Up to here the bytes go with the call (Base64 inside); above, through a file.
 INLINE_BYTES = 256 << 10
@@ -24,7 +24,7 @@ INLINE_BYTES = 256 << 10
 _BATCH_ROWS = 65_536
 
 
-def to_jdf(slot: Slot, table: pa.Table, scratch: Path, *, folded: bool = False) -> Any:
+def to_jdf(slot: SessionSlot, table: pa.Table, scratch: Path, *, folded: bool = False) -> Any:
     """The table as a Dataset of the slot's session, under the table's column names, in one partition when the
     slot is small. `folded`: Spark may work out a projection of it while it plans, without generating code."""
     schema = _spark_schema(table.schema)

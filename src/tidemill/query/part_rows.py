@@ -3,8 +3,8 @@
 For whoever sends a collection as it stands, without an order: Spark would read the same parts, hand every row
 through a socket, and give nothing more. Called with what `read.prepare` found out, so that it gives exactly
 the rows of the relation that Spark would be given; only where Spark has to sum the updates there is no way
-around it (`Prepared.sum_all`). Promises: no more than some row groups are in memory, whatever the relation
-holds and however slowly they are taken.
+around it (`PreparedRelation.sum_all`). Promises: no more than some row groups are in memory, whatever the
+relation holds and however slowly they are taken.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import Internal
-from tidemill.query.hide import Hidden
 from tidemill.query.insertions import Insertions
-from tidemill.query.slots import pieces
+from tidemill.query.row_filter import Hidden
+from tidemill.query.session_slots import pieces
 from tidemill.types.arrow import DIFF_COLUMN
 
 if TYPE_CHECKING:
     from tidemill.persist.part import Part
     from tidemill.persist.snapshot import Snapshot
-    from tidemill.query.relation import Prepared
+    from tidemill.query.relation import PreparedRelation
 
 # Row groups (`part.ROW_GROUP_BYTES` each) that are read ahead, each by a thread of its own: whoever takes the
 # rows is busy encoding them, and a store may be far away.
@@ -37,7 +37,7 @@ class PartRows:
     """Iterate for batches of the relation's columns and `mz_diff`, which is positive; equal rows may come
     several times. From several threads, one at a time; close it."""
 
-    def __init__(self, prepared: Prepared, check: Callable[[], None]) -> None:
+    def __init__(self, prepared: PreparedRelation, check: Callable[[], None]) -> None:
         """`check` is called for each row group, and may raise. Reading raises `DataCorrupted`."""
         if prepared.sum_all or prepared.count is not None:
             raise Internal("a relation that only Spark can put together")
@@ -84,7 +84,7 @@ class PartRows:
         return list(_read(self._snapshot, part, (i, n), self._columns, self._hidden))
 
     @staticmethod
-    def _driver_rows(prepared: Prepared) -> list[pa.RecordBatch]:
+    def _driver_rows(prepared: PreparedRelation) -> list[pa.RecordBatch]:
         """Those that were summed on the driver."""
         table = prepared.table
         if table is None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidemill.query.growth import Growth
 from tidemill.query.job import Job
-from tidemill.query.read import Constant, Input, prepare
+from tidemill.query.read import ConstantInput, Input, prepare
 from tidemill.query.relation import frame_of, jdf_of
+from tidemill.query.result_size import Growth
 from tidemill.query.run import ResultStream, planned
 from tidemill.types.arrow import DIFF_COLUMN, arrow_schema
 from tidemill.types.model import Column, RelationDesc
@@ -68,7 +68,7 @@ def ranged(
 def ranged_query(
     host: SparkHost,
     sql_text: str,
-    inputs: Mapping[str, Input | Constant],
+    inputs: Mapping[str, Input | ConstantInput],
     columns: Sequence[Column],
     keys: Sequence[RangeKey],
     *,

@@ -9,11 +9,11 @@ twelve times the scan, so it is done only where it must be:
    others are few and small in practice (compaction sees to it): their updates are read and summed on the
    driver. What stays positive is just more rows. What stays negative, the retractions, must meet its rows in
    the clean parts:
-3. `find` looks through the clean parts for rows that may be retracted ones, and says where they lie; they
-   are summed with the retractions. The relation is then the clean parts without the rows at those places, and
-   what the sum left. A row that only looks like a retracted one goes through the sum and comes out unharmed:
-   time depends on the `probe`, correctness does not (a retraction that it failed to bring together with its
-   row would be an error, never a wrong answer).
+3. `retraction_matches` looks through the clean parts for rows that may be retracted ones, and says where they
+   lie; they are summed with the retractions. The relation is then the clean parts without the rows at those
+   places, and what the sum left. A row that only looks like a retracted one goes through the sum and comes
+   out unharmed: time depends on the `probe`, correctness does not (a retraction that it failed to bring
+   together with its row would be an error, never a wrong answer).
 4. Where the retractions, or what looks like them, are too many for the driver, Spark sums everything.
 
 All this is done on the columns that the query needs: projecting a multiset and summing commute. Where these
@@ -33,10 +33,10 @@ import pyarrow as pa
 
 from tidemill.errors import Internal, LimitExceeded
 from tidemill.query import multiset
-from tidemill.query.find import find
-from tidemill.query.hide import MAX_BITMAP_BYTES, Hidden
 from tidemill.query.probe import Probe
-from tidemill.query.relation import NO_COLUMN, Prepared, jdf_of
+from tidemill.query.relation import NO_COLUMN, PreparedRelation, jdf_of
+from tidemill.query.retraction_matches import find
+from tidemill.query.row_filter import MAX_BITMAP_BYTES, Hidden
 from tidemill.query.scan import scan
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW, TIME_COLUMN, shard_schema
 from tidemill.types.kernels import pc
@@ -68,13 +68,13 @@ class Limits:
     # fifty times the room that they have in Parquet.) What is left of them is one task's result for Spark,
     # which loses those of a gigabyte.
     driver_memory: int = 128 << 20
-    # Retractions that `find` looks for; with more, summing everything on Spark costs no more.
+    # Retractions that `retraction_matches` looks for; with more, summing everything on Spark costs no more.
     retractions: int = 1_000_000
     # Rows that may be retracted, held and summed by the driver.
     found_bytes: int = 64 << 20
     # What a job may bring to the driver for the sum.
     sum_bytes: int = 512 << 20
-    # See `hide`.
+    # See `row_filter`.
     bitmap_bytes: int = MAX_BITMAP_BYTES
     # Rows of the driver's sum that are repeated there; above, Spark does it.
     expand_rows: int = 2_000_000
@@ -103,18 +103,18 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantInput:
     """A relation that is at hand already, such as a system relation: its rows in storage forms (at least one
     column)."""
 
     table: pa.Table
 
 
-def prepare(host: SparkHost, given: Input | Constant, job: Job) -> Prepared:
+def prepare(host: SparkHost, given: Input | ConstantInput, job: Job) -> PreparedRelation:
     """Read what the driver reads; may run Spark jobs under `job`. Raises `SourceError`,
     `NegativeMultiplicity`, `DataCorrupted`."""
-    if isinstance(given, Constant):
-        return Prepared(given.table.schema.names, host.scratch, table=given.table)
+    if isinstance(given, ConstantInput):
+        return PreparedRelation(given.table.schema.names, host.scratch, table=given.table)
     return _Preparation(host, given, job).prepare()
 
 
@@ -132,7 +132,7 @@ class _Preparation:
         # The transaction's own, if there are any.
         self.extra = given.extra if given.extra is not None and given.extra.num_rows else None
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> PreparedRelation:
         self.job.check()
         snapshot, limits = self.snapshot, self.limits
         if snapshot.rows <= limits.small_rows and snapshot.weight <= limits.small_memory:
@@ -143,7 +143,7 @@ class _Preparation:
 
     # -- on the driver ---------------------------------------------------------------------------------
 
-    def _small(self) -> Prepared:
+    def _small(self) -> PreparedRelation:
         table = self.snapshot.read(self.columns)
         if self.extra is not None:
             table = multiset.add_up([self._updates(table), self._updates(self.extra)])
@@ -153,15 +153,15 @@ class _Preparation:
         if not self.columns:
             return self._only(multiset.total(table))
         if self._many(table):
-            return Prepared(self.columns, self.host.scratch, table=self._rows(table), counted=True)
-        return Prepared(self.columns, self.host.scratch, table=multiset.expand(table, self.columns))
+            return PreparedRelation(self.columns, self.host.scratch, table=self._rows(table), counted=True)
+        return PreparedRelation(self.columns, self.host.scratch, table=multiset.expand(table, self.columns))
 
-    def _only(self, count: int) -> Prepared:
+    def _only(self, count: int) -> PreparedRelation:
         """A number of rows, of which nobody asks for a column."""
         if count > self.limits.small_rows:
-            return Prepared([NO_COLUMN], self.host.scratch, count=count)
+            return PreparedRelation([NO_COLUMN], self.host.scratch, count=count)
         rows = pa.table({NO_COLUMN: pa.array(np.zeros(count, np.int8))})
-        return Prepared([NO_COLUMN], self.host.scratch, table=rows)
+        return PreparedRelation([NO_COLUMN], self.host.scratch, table=rows)
 
     def _many(self, table: pa.Table) -> bool:
         """Whether repeating the rows on the driver would make too many of them."""
@@ -172,7 +172,7 @@ class _Preparation:
 
     # -- large -----------------------------------------------------------------------------------------
 
-    def _large(self) -> Prepared:
+    def _large(self) -> PreparedRelation:
         clean, light, heavy = self._sort_parts()
         scanned = [*clean, *heavy]
         if sum(part.retractions for part in heavy) > self.limits.retractions:
@@ -256,11 +256,11 @@ class _Preparation:
         """Bytes that a row takes in memory, by the example of a part."""
         return max(1.0, self.snapshot.read_part(part, self.columns).nbytes / max(1, part.rows))
 
-    def _relation(self, table: pa.Table | None, parts: list[Part]) -> Prepared:
+    def _relation(self, table: pa.Table | None, parts: list[Part]) -> PreparedRelation:
         counted = table is not None and self._many(table)
         if table is not None:
             table = self._rows(table) if counted else multiset.expand(table, self.columns)
-        return Prepared(
+        return PreparedRelation(
             self.columns,
             self.host.scratch,
             table=table,
@@ -328,7 +328,7 @@ class _Preparation:
                 batches.append(batch)
         return pa.Table.from_batches(batches, schema=schema)
 
-    def _sum_all(self) -> Prepared:
+    def _sum_all(self) -> PreparedRelation:
         """Everything summed by Spark, after a look at the errors."""
         tables: list[pa.Table] = []
         self._add_heavy_errors(tables, self.snapshot.parts)
@@ -336,7 +336,7 @@ class _Preparation:
             tables.append(self._updates(self.extra))
         if tables:
             multiset.check_errors(multiset.add_up(tables))
-        return Prepared(
+        return PreparedRelation(
             self.columns,
             self.host.scratch,
             table=None if self.extra is None else self._rows(self.extra),
@@ -345,7 +345,7 @@ class _Preparation:
             sum_all=True,
         )
 
-    def _count_only(self) -> Prepared:
+    def _count_only(self) -> PreparedRelation:
         """No column is needed: the number of rows, from what the log says of the parts as far as it tells."""
         tables: list[pa.Table] = []
         self._add_heavy_errors(tables, self.snapshot.parts)

@@ -1,7 +1,7 @@
 """What `read` found out about a collection at a time, put together as a Spark DataFrame.
 
-`read.prepare` fills a `Prepared` (rows that the driver holds, parts that Spark reads, rows that are hidden
-in them) before a session is chosen; `run` calls `dataframe` once it has one. Building is lazy: no job
+`read.prepare` fills a `PreparedRelation` (rows that the driver holds, parts that Spark reads, rows that are
+hidden in them) before a session is chosen; `run` calls `dataframe` once it has one. Building is lazy: no job
 runs here.
 """
 
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidemill.errors import Internal
-from tidemill.query.hide import Hidden
 from tidemill.query.local import to_jdf
 from tidemill.query.multiset import NEGATIVE_TEXT
+from tidemill.query.row_filter import Hidden
 from tidemill.query.scan import scan
-from tidemill.query.slots import MAX_PARTITIONS, Slot, pieces
+from tidemill.query.session_slots import MAX_PARTITIONS, SessionSlot, pieces
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
 from tidemill.types.spark import quote_identifier
 
@@ -37,7 +37,7 @@ _REPEAT_STEP = 65_536
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedRelation:
     """One relation, read as far as the driver reads it; bound to no session."""
 
     columns: list[str]
@@ -78,7 +78,7 @@ class Prepared:
         """(rows, bytes of them in memory) of the parts."""
         return sum(part.rows for part in self.parts), sum(part.weight for part in self.parts)
 
-    def dataframe(self, slot: Slot) -> Any:
+    def dataframe(self, slot: SessionSlot) -> Any:
         """The relation as a Dataset of the JVM (`jdf`) in the slot's session."""
         if self.count is not None:
             return jdf_of(slot.session.range(self.count).withColumnRenamed("id", NO_COLUMN))
@@ -99,7 +99,7 @@ class Prepared:
                 frames.append(repeat(rows, self.columns) if copies else rows)
         return jdf_of(reduce(lambda a, b: a.union(b), frames))
 
-    def _summed(self, slot: Slot, held: Any) -> DataFrame:
+    def _summed(self, slot: SessionSlot, held: Any) -> DataFrame:
         from pyspark.sql import functions as F
 
         if self.snapshot is None:
@@ -170,7 +170,7 @@ def jdf_of(frame: Any) -> Any:
     return frame._jdf
 
 
-def frame_of(slot: Slot, jdf: Any) -> DataFrame:
+def frame_of(slot: SessionSlot, jdf: Any) -> DataFrame:
     """A Dataset of the JVM in the slot's session."""
     from pyspark.sql.classic.dataframe import DataFrame
 

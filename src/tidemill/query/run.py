@@ -26,24 +26,25 @@ import pyarrow as pa
 
 from tidemill.errors import Internal, LimitExceeded, Unavailable
 from tidemill.persist.part import ROW_GROUP_BYTES
-from tidemill.query.growth import Growth, growth
 from tidemill.query.job import Job
+from tidemill.query.result_size import Growth, growth
 from tidemill.query.spool import Spool
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import Column, RelationDesc
 
 if TYPE_CHECKING:
-    from tidemill.query.read import Constant, Input
-    from tidemill.query.relation import Prepared
-    from tidemill.query.slots import Slot
+    from tidemill.query.read import ConstantInput, Input
+    from tidemill.query.relation import PreparedRelation
+    from tidemill.query.session_slots import SessionSlot
     from tidemill.query.spark import SparkHost
 
 # A wave starts with as many partitions as there are cores, and doubles while one brings less than this:
 # results of a few rows out of many partitions then take few jobs, large ones stay at two waves of some tens
 # of megabytes.
 SMALL_WAVE_BYTES = 4 << 20
-# What the partitions of a wave may bring in all, if each brings as much as it can (`slots.pieces`), by the
-# driver's heap: two waves are there at once, and Spark holds some copies of a task's result on its way.
+# What the partitions of a wave may bring in all, if each brings as much as it can (`session_slots.pieces`),
+# by the driver's heap: two waves are there at once, and Spark holds some copies of a task's result on its
+# way.
 WAVE_SHARE = 1 / 8
 
 # What UPDATE, DELETE and INSERT ... SELECT may read into the server's memory before they write it out as
@@ -54,7 +55,7 @@ COLLECT_LIMIT_BYTES = 1 << 30
 def run(
     host: SparkHost,
     sql_text: str,
-    inputs: Mapping[str, Input | Constant | Prepared],
+    inputs: Mapping[str, Input | ConstantInput | PreparedRelation],
     columns: Sequence[Column],
     *,
     job: Job | None = None,
@@ -70,16 +71,16 @@ def run(
 
 @contextmanager
 def planned(
-    host: SparkHost, sql_text: str, inputs: Mapping[str, Input | Constant | Prepared], job: Job
-) -> Generator[tuple[Slot, Any]]:
+    host: SparkHost, sql_text: str, inputs: Mapping[str, Input | ConstantInput | PreparedRelation], job: Job
+) -> Generator[tuple[SessionSlot, Any]]:
     """The query as a Dataset of the JVM, which computes nothing before somebody asks for rows, and the slot
     that it is of. Raises as `run` does."""
     from tidemill.query.read import prepare
-    from tidemill.query.relation import Prepared
+    from tidemill.query.relation import PreparedRelation
 
     host.metrics.add(queries=1)
     prepared = {
-        name: given if isinstance(given, Prepared) else prepare(host, given, job)
+        name: given if isinstance(given, PreparedRelation) else prepare(host, given, job)
         for name, given in inputs.items()
     }
     small = all(p.small for p in prepared.values())
@@ -104,7 +105,7 @@ def planned(
 def collect(
     host: SparkHost,
     sql_text: str,
-    inputs: Mapping[str, Input | Constant],
+    inputs: Mapping[str, Input | ConstantInput],
     columns: Sequence[Column],
     *,
     job: Job | None = None,

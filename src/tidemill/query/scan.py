@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import DataCorrupted, Internal
-from tidemill.query.hide import Hidden, alike, hide
+from tidemill.query.row_filter import Hidden, alike, hide
 from tidemill.query.tasks import map_in_arrow
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.names import physical_names

@@ -62,7 +62,7 @@ def driver_memory_mb() -> int:
     return max(MIN_DRIVER_MB, min(MAX_DRIVER_MB, total // 4))
 
 
-class Place(Enum):
+class SettingPlace(Enum):
     """Where Spark's tasks run."""
 
     ONE_JVM = "in the driver's process"
@@ -70,10 +70,10 @@ class Place(Enum):
     REMOTE = "on whatever machines the master names"
 
 
-def place(master: str) -> Place:
+def place(master: str) -> SettingPlace:
     if LOCAL_MASTER.fullmatch(master):
-        return Place.ONE_JVM
-    return Place.THIS_MACHINE if LOCAL_CLUSTER.fullmatch(master) else Place.REMOTE
+        return SettingPlace.ONE_JVM
+    return SettingPlace.THIS_MACHINE if LOCAL_CLUSTER.fullmatch(master) else SettingPlace.REMOTE
 
 
 def cores(master: str) -> int:
@@ -125,8 +125,8 @@ def spark_conf(
                 "-XX:+UseParallelGC",
                 # The thread that runs out of memory may be the one that all wait for: they would wait for
                 # ever. A JVM that is gone is noticed, told of, and made anew. Where tasks run in it, it is
-                # nearly always a task: those may fail alone (`exhausted`).
-                *([] if where is Place.ONE_JVM else ["-XX:+ExitOnOutOfMemoryError"]),
+                # nearly always a task: those may fail alone (`out_of_memory`).
+                *([] if where is SettingPlace.ONE_JVM else ["-XX:+ExitOnOutOfMemoryError"]),
                 *LATE_COMPILATION,
             )
         ),
@@ -139,7 +139,7 @@ def spark_conf(
         "spark.scheduler.mode": "FAIR",
         # Many and small to begin with; adaptive planning joins them to pieces of this size, so that no
         # partition of a sorted result is half of it.
-        "spark.sql.shuffle.partitions": "200" if where is Place.REMOTE else str(8 * cores(master)),
+        "spark.sql.shuffle.partitions": "200" if where is SettingPlace.REMOTE else str(8 * cores(master)),
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(MAX_PARTITION_BYTES),
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
         # The list of parts is ours: beyond 32 files Spark would look for them with a job.
@@ -159,7 +159,7 @@ def spark_conf(
         "spark.sql.ui.retainedExecutions": "10",
         "spark.sql.debug.maxToStringFields": "25",
     }
-    if where is not Place.REMOTE:
+    if where is not SettingPlace.REMOTE:
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -168,7 +168,7 @@ def spark_conf(
             # Without it Spark counts the cores that it has, which is right where executors come and go.
             "spark.default.parallelism": str(max(2, cores(master))),
         }
-    if where is Place.ONE_JVM:
+    if where is SettingPlace.ONE_JVM:
         conf["spark.task.maxDirectResultSize"] = str(DIRECT_RESULT_BYTES)
         conf["spark.rpc.message.maxSize"] = str(2 * DIRECT_RESULT_BYTES >> 20)
         # A task that finds no memory fails by itself; Spark would end the process.
@@ -197,10 +197,10 @@ LATE_COMPILATION = (
 )
 
 
-def _java_options(where: Place, scratch: Path, socket_dir: Path) -> str:
+def _java_options(where: SettingPlace, scratch: Path, socket_dir: Path) -> str:
     """Of the driver. Where no folder is named for Unix sockets, because executors on other machines have no
     such folder, they lie in each process's temporary one: the driver's must have a short path then."""
-    temporary = socket_dir if where is Place.REMOTE else scratch / "tmp"
+    temporary = socket_dir if where is SettingPlace.REMOTE else scratch / "tmp"
     return f"-Djava.io.tmpdir={temporary} -Duser.timezone=UTC"
 
 

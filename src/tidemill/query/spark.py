@@ -28,22 +28,22 @@ from typing import Any, ParamSpec, TypeVar
 
 from tidemill.errors import Internal, TidemillError, Unavailable
 from tidemill.query.executors import Executors
-from tidemill.query.exhausted import Exhausted
 from tidemill.query.java import Java, find_java
 from tidemill.query.metrics import QueryMetrics
+from tidemill.query.out_of_memory import Exhausted
 from tidemill.query.scratch import Scratch
+from tidemill.query.session_slots import SessionSlot, Slots
 from tidemill.query.settings import (
     EXECUTOR_LOG4J,
     EXECUTOR_LOG4J_FILE,
     LOG4J,
-    Place,
+    SettingPlace,
     cores,
     driver_memory_mb,
     place,
     refuse_fixed,
     spark_conf,
 )
-from tidemill.query.slots import Slot, Slots
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -221,7 +221,7 @@ class SparkHost:
     @property
     def cores(self) -> int:
         """How many tasks run at once, as far as it is known now; at least 1."""
-        if self.place is not Place.REMOTE:
+        if self.place is not SettingPlace.REMOTE:
             return cores(self.master)
         with self._lock:
             executors = self._executors
@@ -298,8 +298,8 @@ class SparkHost:
             self._settled.clear()
         self._begin()
 
-    def lease(self, *, small: bool) -> AbstractContextManager[Slot]:
-        """A session that is this caller's alone inside the `with`; see `slots`."""
+    def lease(self, *, small: bool) -> AbstractContextManager[SessionSlot]:
+        """A session that is this caller's alone inside the `with`; see `session_slots`."""
         with self._lock:
             slots = self._slots
         if slots is None:
@@ -341,7 +341,7 @@ class SparkHost:
             log.info("starting Spark with Java %d from %s", java.version, java.source)
             session = self._launch(java)
             executors = None
-            if self.place is not Place.ONE_JVM:
+            if self.place is not SettingPlace.ONE_JVM:
                 executors = Executors(session.sparkContext, self.master)
             with self._lock:
                 self._session = session
@@ -349,7 +349,7 @@ class SparkHost:
                 self._executors = executors
                 self._given_up = ""
                 self.started_seconds = time.monotonic() - began
-            if self.place is Place.ONE_JVM:
+            if self.place is SettingPlace.ONE_JVM:
                 self._watch_memory()
             if executors is not None:
                 executors.wait(lambda: self._stopping or self._failure is not None)
@@ -379,7 +379,7 @@ class SparkHost:
                 self._failure = self._failure or failure
             if not self._stopping:
                 log.error("Spark did not start: %s", self._failure)
-                if self.place is Place.REMOTE:
+                if self.place is SettingPlace.REMOTE:
                     # The cluster may come later: the JVM's end is what starts another one.
                     self._give_up(str(failure.detail or failure.primary))
         finally:
@@ -423,11 +423,11 @@ class SparkHost:
         # Workers must be the interpreter that has our packages; on other machines it may lie elsewhere.
         os.environ["PYSPARK_PYTHON"] = self._conf.get("spark.pyspark.python", sys.executable)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        if self.place is Place.THIS_MACHINE:
+        if self.place is SettingPlace.THIS_MACHINE:
             os.environ["SPARK_HOME"] = str(_spark_home(folder / "home"))
             # Else the pages of Spark's own master and workers would be open to other machines.
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        if self.place is Place.REMOTE:
+        if self.place is SettingPlace.REMOTE:
             # As a setting it would be the executors' too, on whose machines there is no such folder.
             os.environ["SPARK_LOCAL_DIRS"] = str(folder / "local")
 
@@ -460,7 +460,7 @@ class SparkHost:
         lines = str(e).strip().split("\n")
         # What py4j says first is which call of its own failed; why is in the next line.
         why = lines[1].removeprefix(": ") if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
-        logs = self.scratch / ("jvm.log" if self.place is Place.ONE_JVM else "spark.log")
+        logs = self.scratch / ("jvm.log" if self.place is SettingPlace.ONE_JVM else "spark.log")
         return Unavailable(
             "Spark could not be started",
             detail=self._last_words() or why,

@@ -1,10 +1,10 @@
 """Results that are put aside on disk: partitions whose size nobody knows before they are made.
 
-Made by `run.ResultStream` for queries that may grow (`growth`). What a task returns to the driver must fit
-the heap, and with it whatever else runs there. So the task writes its batches to disk one by one, as a block
-of Spark's that is kept on disk alone, and returns nothing; the driver then reads the block batch by batch. A
-result of any size passes through the memory of some batches. What it takes of the disk is limited, and goes
-when it was read.
+Made by `run.ResultStream` for queries that may grow (`result_size`). What a task returns to the driver must
+fit the heap, and with it whatever else runs there. So the task writes its batches to disk one by one, as a
+block of Spark's that is kept on disk alone, and returns nothing; the driver then reads the block batch by
+batch. A result of any size passes through the memory of some batches. What it takes of the disk is limited,
+and goes when it was read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import LimitExceeded, TidemillError, Unavailable
-from tidemill.query.settings import Place
+from tidemill.query.settings import SettingPlace
 
 if TYPE_CHECKING:
     from tidemill.query.job import Job
@@ -101,7 +101,7 @@ class Spool:
 
     @contextmanager
     def _watched(self) -> Generator[None]:
-        if self._host.place is Place.REMOTE:  # the blocks are on disks of other machines
+        if self._host.place is SettingPlace.REMOTE:  # the blocks are on disks of other machines
             yield
             return
         done = threading.Event()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.query.read import Constant
+from tidemill.query.read import ConstantInput
 from tidemill.query.run import run
 from tidemill.types.model import INT8, TEXT, Column
 
@@ -38,6 +38,6 @@ def warm_up(host: SparkHost) -> None:
         for text, columns in _SHAPES:
             if host.busy:
                 continue
-            with run(host, text, {"warm": Constant(_TABLE)}, columns) as stream:
+            with run(host, text, {"warm": ConstantInput(_TABLE)}, columns) as stream:
                 for _ in stream:
                     pass

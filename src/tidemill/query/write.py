@@ -28,7 +28,7 @@ from tidemill.types.model import Column, RelationDesc
 
 if TYPE_CHECKING:
     from tidemill.query.job import Job
-    from tidemill.query.read import Constant, Input
+    from tidemill.query.read import ConstantInput, Input
     from tidemill.query.spark import SparkHost
 
 # A part is written when so much has gathered: it bounds a task's memory, and parts of this size need little
@@ -53,7 +53,7 @@ class Destination:
 def write_rows(
     host: SparkHost,
     sql_text: str,
-    inputs: Mapping[str, Input | Constant],
+    inputs: Mapping[str, Input | ConstantInput],
     columns: Sequence[Column],
     to: Destination,
     *,

@@ -13,12 +13,12 @@ import pyarrow as pa
 from tidemill.errors import Internal
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import cumulated, increments_by_time, retained
-from tidemill.sources.contract import Gauge, Source
+from tidemill.sources.contract import Gauge, UpstreamSource
 from tidemill.types.arrow import TIME_COLUMN, storage_schema
 from tidemill.types.model import Kind
 
 
-def progress_at(shard: Shard, source: Source, as_of: int, readable: int) -> pa.Table:
+def progress_at(shard: Shard, source: UpstreamSource, as_of: int, readable: int) -> pa.Table:
     """One row per partition with the number of its next record at `as_of`, and that time as the hidden
     column `mz_timestamp`: of the partitions that the source was made with, and of those that were bound
     since. `readable` is up to where the bindings are known to be complete."""

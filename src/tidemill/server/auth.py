@@ -29,7 +29,7 @@ class Method(Enum):
     CERTIFICATE = "certificate"
 
 
-class Refused(TidemillError):
+class LoginRefused(TidemillError):
     """The login failed. 28P01 a wrong password, 28000 anything else."""
 
     sqlstate = "28P01"
@@ -100,12 +100,12 @@ class Gate:
             self._known().login_refused(role, peer.address, "too many failures")
             raise
 
-    def failed(self, role: str, peer: Peer) -> Refused:
+    def failed(self, role: str, peer: Peer) -> LoginRefused:
         """The password was wrong: what to raise."""
         LOGINS.labels("wrong").inc()
         self.attempts.failed(peer.address, role)
         self._known().login_refused(role, peer.address, "wrong password")
-        return Refused(f'password authentication failed for user "{role}"')
+        return LoginRefused(f'password authentication failed for user "{role}"')
 
     def succeeded(self, role: str, peer: Peer) -> None:
         LOGINS.labels("ok").inc()
@@ -125,7 +125,7 @@ class Gate:
         """The client's certificate stands for the role, or it is refused."""
         if peer.certificate_name is None or peer.certificate_name != role:
             self._known().login_refused(role, peer.address, "certificate of another name")
-            raise Refused(f'certificate authentication failed for user "{role}"', sqlstate="28000")
+            raise LoginRefused(f'certificate authentication failed for user "{role}"', sqlstate="28000")
 
 
 TRUSTING = Gate(Method.TRUST)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from tidemill.server.tallies import Tally, Timings
+from tidemill.server.counters import StatementCounter, Timings
 
 CONNECTIONS = Gauge("tidemill_pgwire_connections", "Open PostgreSQL connections, logged in or not.")
 CONNECTIONS_TOTAL = Counter("tidemill_pgwire_connections_accepted", "PostgreSQL connections accepted.")
@@ -26,8 +26,8 @@ STATEMENTS = Timings(
     (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
 )
 ERRORS = Counter("tidemill_pgwire_errors", "Errors sent to PostgreSQL clients, by SQLSTATE.", ["sqlstate"])
-BYTES_SENT = Tally("tidemill_pgwire_sent_bytes", "Bytes sent to PostgreSQL clients.")
-BYTES_RECEIVED = Tally("tidemill_pgwire_received_bytes", "Bytes received from PostgreSQL clients.")
+BYTES_SENT = StatementCounter("tidemill_pgwire_sent_bytes", "Bytes sent to PostgreSQL clients.")
+BYTES_RECEIVED = StatementCounter("tidemill_pgwire_received_bytes", "Bytes received from PostgreSQL clients.")
 CANCEL_REQUESTS = Counter("tidemill_pgwire_cancel_requests", "Cancel requests that named a live session.")
 LOOP_LAG = Histogram(
     "tidemill_event_loop_lag_seconds",

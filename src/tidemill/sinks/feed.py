@@ -43,7 +43,7 @@ def sink_shard(catalog: CatalogState, sink: Sink) -> str:
     return shard
 
 
-class Feed(Protocol):
+class SinkFeed(Protocol):
     @property
     def shard(self) -> Shard:
         """Raises Unavailable while it is not open."""
@@ -73,7 +73,7 @@ class Feed(Protocol):
 
 
 class RelationFeed:
-    """`Feed` of a stored relation."""
+    """`SinkFeed` of a stored relation."""
 
     def __init__(
         self, collections: Collections, spark: SparkHost, item: Sinkable, desc: RelationDesc

@@ -29,7 +29,7 @@ from tidemill.files_root import below_root
 from tidemill.sinks.definition import AVRO, WHOLE
 from tidemill.sinks.files_form import avro_block, avro_header
 from tidemill.sinks.files_lives import Lives
-from tidemill.sinks.target import Opening, Pace, SinkError, Written
+from tidemill.sinks.target import Opening, SinkError, SinkPace, Written
 
 FP_WRITTEN = failpoints.register(
     "sink.file_written", "a sink's file is durable under a name that nobody reads"
@@ -60,7 +60,7 @@ class FilesTarget:
     """`target.Target`."""
 
     # Each statement is a file.
-    pace = Pace(round_seconds=1.0, idle_seconds=30.0)
+    pace = SinkPace(round_seconds=1.0, idle_seconds=30.0)
 
     def __init__(
         self,

@@ -22,8 +22,8 @@ from tidemill.sinks.kafka_topic import (
     place_of,
     statement_key,
 )
-from tidemill.sinks.target import Check, Opening, Pace, SinkError, Written
-from tidemill.sources.contract import SourceError
+from tidemill.sinks.target import Check, Opening, SinkError, SinkPace, Written
+from tidemill.sources.contract import RowError
 from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain, refused
 from tidemill.sources.kafka.metadata import NoTopic
 
@@ -68,7 +68,7 @@ def open_kafka_target(opening: Opening) -> KafkaTarget:
 class KafkaTarget:
     """`target.Target`."""
 
-    pace = Pace(round_seconds=0.0, idle_seconds=1.0)
+    pace = SinkPace(round_seconds=0.0, idle_seconds=1.0)
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class KafkaTarget:
         try:
             self._producer = Producer({**settings, "error_cb": self._complaints})
         except KafkaException as e:
-            raise SourceError("the connection to Kafka cannot be made", detail=str(e)) from e
+            raise RowError("the connection to Kafka cannot be made", detail=str(e)) from e
         return self._producer
 
     def _produce(self, message: bytes, partition: int, key: bytes | None) -> None:
@@ -185,7 +185,7 @@ class KafkaTarget:
         if self._failed is not None:
             raise self._explained(self._failed)
 
-    def _explained(self, error: KafkaError) -> SourceError | SinkError:
+    def _explained(self, error: KafkaError) -> RowError | SinkError:
         code, said = error.code(), error.str()
         if code in _TOO_LARGE:
             return SinkError(

@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from tidemill.errors import InvalidValue
 from tidemill.sinks.definition import WHOLE
 from tidemill.sinks.target import Check
-from tidemill.sources.contract import SourceError
+from tidemill.sources.contract import RowError
 from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain
 from tidemill.sources.kafka.consume import Range, Wanted, read_range, settings_of
 from tidemill.sources.kafka.metadata import CREATE_SECONDS, Admin, NoTopic
@@ -38,7 +38,7 @@ _FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZ
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopicPlace:
     """The first offset of the partition with the statements, and its end; the number of partitions; whether
     no partition has a record."""
 
@@ -62,19 +62,19 @@ def read_key(key: bytes) -> tuple[tuple[int, int], int] | None:
         return None
 
 
-def place_of(connection: Mapping[str, Any], topic: str, seconds: float = LOOK_SECONDS) -> Place:
+def place_of(connection: Mapping[str, Any], topic: str, seconds: float = LOOK_SECONDS) -> TopicPlace:
     """Raises NoTopic, Unreachable."""
     admin = Admin(connection)
     partitions = admin.identity(topic, seconds).partitions
     low = admin.starts(topic, partitions, seconds)
     high = admin.ends(topic, partitions, seconds)
     empty = all(low[p] == high[p] for p in partitions)
-    return Place(low[STATEMENTS], high[STATEMENTS], len(partitions), empty)
+    return TopicPlace(low[STATEMENTS], high[STATEMENTS], len(partitions), empty)
 
 
 def make_topic(
     connection: Mapping[str, Any], topic: str, partitions: int | None, replicas: int | None
-) -> Place:
+) -> TopicPlace:
     """The topic, which is made where there is none. Raises SourceError, and InvalidValue where it is there
     with another number of partitions."""
     try:
@@ -109,7 +109,7 @@ def _create(connection: Mapping[str, Any], topic: str, partitions: int | None, r
         raise _refusal(topic, error, complaints, str(settings["bootstrap.servers"])) from e
 
 
-def _refusal(topic: str, error: KafkaError | None, complaints: Complaints, brokers: str) -> SourceError:
+def _refusal(topic: str, error: KafkaError | None, complaints: Complaints, brokers: str) -> RowError:
     said = "They did not answer in time." if error is None else error.str()
     code = None if error is None else error.code()
     if code in _FORBIDDEN:
@@ -126,7 +126,7 @@ def _refusal(topic: str, error: KafkaError | None, complaints: Complaints, broke
         KafkaError.POLICY_VIOLATION,
         KafkaError.INVALID_CONFIG,
     ):
-        return SourceError(
+        return RowError(
             f'topic "{topic}" cannot be made',
             detail=said,
             hint="Give PARTITION COUNT and REPLICATION FACTOR that the brokers allow, or make the topic "
@@ -137,7 +137,7 @@ def _refusal(topic: str, error: KafkaError | None, complaints: Complaints, broke
 
 
 def last_upper(
-    connection: Mapping[str, Any], topic: str, share: tuple[int, int], place: Place, check: Check
+    connection: Mapping[str, Any], topic: str, share: tuple[int, int], place: TopicPlace, check: Check
 ) -> int | None:
     """Up to where the topic speaks for all updates of the share: the greatest upper among the last statements
     of that share, or of writers that write everything. None where there is no statement."""

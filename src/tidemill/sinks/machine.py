@@ -26,9 +26,9 @@ from tidemill.persist.holds import Hold
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sinks.definition import Definition, codec_of
 from tidemill.sinks.encoding import encoded, update_columns
-from tidemill.sinks.feed import Feed
-from tidemill.sinks.target import SinkError, Target, Written
-from tidemill.subscribe.changes import Changes
+from tidemill.sinks.feed import SinkFeed
+from tidemill.sinks.target import SinkError, TargetWriter, Written
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.time.shown import show_time
 from tidemill.types.arrow import TIME_COLUMN, error_parts
@@ -49,9 +49,9 @@ GATHER_BYTES = 32 << 20
 MAX_COUNTS = 10_000
 
 
-class Machine:
+class SinkMachine:
     def __init__(
-        self, item: Sink, definition: Definition, feed: Feed, target: Target, written: Written
+        self, item: Sink, definition: Definition, feed: SinkFeed, target: TargetWriter, written: Written
     ) -> None:
         self.item = item
         self._feed = feed
@@ -173,7 +173,7 @@ class Machine:
             self._state(self._told)
         return more
 
-    def _take(self, changes: Changes) -> None:
+    def _take(self, changes: CollectionChanges) -> None:
         """Send the changes; where they have more times than one statement should count, count in between."""
         for piece, upper in _by_times(changes.updates, changes.upper):
             if piece.num_rows:
@@ -232,7 +232,7 @@ class Machine:
         self._writer = None
         self._target.close()
 
-    def take_over(self, other: Machine) -> None:
+    def take_over(self, other: SinkMachine) -> None:
         """Hold what the other held, which is then closed. Before the first step."""
         self._hold, other._hold = other._hold, None
         self.frontier = other.frontier

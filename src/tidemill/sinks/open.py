@@ -17,11 +17,11 @@ from tidemill.sinks.definition import FILES, KAFKA, Definition, codec_of
 from tidemill.sinks.feed import RelationFeed, relation_of
 from tidemill.sinks.files_target import open_files_target
 from tidemill.sinks.kafka_target import open_kafka_target
-from tidemill.sinks.machine import Machine
-from tidemill.sinks.target import Opening, Target, Written
+from tidemill.sinks.machine import SinkMachine
+from tidemill.sinks.target import Opening, TargetWriter, Written
 
 # By the `kind` of a definition.
-SINKS: dict[str, Callable[[Opening], Target]] = {KAFKA: open_kafka_target, FILES: open_files_target}
+SINKS: dict[str, Callable[[Opening], TargetWriter]] = {KAFKA: open_kafka_target, FILES: open_files_target}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class SinkOpener:
     # The folder below which sinks may write files.
     files_root: str
 
-    def open(self, catalog: CatalogState, sink: Sink, written: Written) -> Machine:
+    def open(self, catalog: CatalogState, sink: Sink, written: Written) -> SinkMachine:
         """Raises what is wrong with its connections."""
         definition = Definition.of(sink)
-        holder: list[Machine] = []
+        holder: list[SinkMachine] = []
         through = definition.connection
         opening = Opening(
             definition,
@@ -53,5 +53,5 @@ class SinkOpener:
         )
         target = SINKS[definition.kind](opening)
         feed = RelationFeed(self.collections, self.spark, relation_of(catalog, sink), sink.desc)
-        holder.append(Machine(sink, definition, feed, target, written))
+        holder.append(SinkMachine(sink, definition, feed, target, written))
         return holder[0]

@@ -16,8 +16,8 @@ from tidemill.catalog.items import Item, ItemId, Sink, SourceTable
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import TidemillError
-from tidemill.ingest.status import State, Status, wall_ms
-from tidemill.sinks.machine import Machine
+from tidemill.ingest.status import RunState, RunStatus, wall_ms
+from tidemill.sinks.machine import SinkMachine
 from tidemill.sinks.target import Written
 from tidemill.stepping import Stepped, Stepper
 
@@ -38,9 +38,9 @@ class _Sink(Stepped):
     catalog: CatalogState
     # The connections and secrets that it is opened with: when one changes, it is opened anew.
     through: tuple[Item, ...]
-    status: Status = field(default_factory=lambda: Status(State.CREATED, wall_ms()))
+    status: RunStatus = field(default_factory=lambda: RunStatus(RunState.CREATED, wall_ms()))
     written: Written = field(default_factory=Written)
-    machine: Machine | None = None
+    machine: SinkMachine | None = None
     # What the machine was opened with; another one in the catalog means that it is stale.
     opened: tuple[Item, ...] = ()
 
@@ -51,7 +51,7 @@ class Sinks(Stepper[_Sink]):
     def __init__(
         self,
         catalog: Catalog,
-        opened: Callable[[CatalogState, Sink, Written], Machine],
+        opened: Callable[[CatalogState, Sink, Written], SinkMachine],
         shard_of: Callable[[CatalogState, Sink], str],
     ) -> None:
         """`opened` makes a sink's machine as the catalog has it, `shard_of` names the shard whose moves wake
@@ -91,7 +91,7 @@ class Sinks(Stepper[_Sink]):
         machine = self._machine(each)
         more = machine.step()
         if machine.begun:
-            each.status = each.status.become(State.RUNNING)
+            each.status = each.status.become(RunState.RUNNING)
         return more
 
     def _failed(self, each: _Sink, error: Exception) -> None:
@@ -103,7 +103,7 @@ class Sinks(Stepper[_Sink]):
         elif told:
             level = logging.INFO if error.transient else logging.WARNING
             log.log(level, "sink %s is stalled, it is tried again: %s", each.item.name, error)
-        each.status = each.status.become(State.STALLED, error)
+        each.status = each.status.become(RunState.STALLED, error)
 
     def _cancel(self, each: _Sink) -> None:
         if each.machine is not None:
@@ -113,14 +113,14 @@ class Sinks(Stepper[_Sink]):
         if each.machine is not None:
             each.machine.close()
 
-    def _machine(self, sink: _Sink) -> Machine:
+    def _machine(self, sink: _Sink) -> SinkMachine:
         """Another one when a connection has changed, which holds what the old one held."""
         with self._changed:
             catalog, through = sink.catalog, sink.through
         if sink.machine is not None and sink.opened == through:
             return sink.machine
-        if sink.status.state is not State.STALLED:
-            sink.status = sink.status.become(State.STARTING)
+        if sink.status.state is not RunState.STALLED:
+            sink.status = sink.status.become(RunState.STARTING)
         machine, before = self._opened(catalog, sink.item, sink.written), sink.machine
         if before is not None:
             machine.take_over(before)
@@ -139,7 +139,7 @@ class Sinks(Stepper[_Sink]):
 
     # -- what the engine asks
 
-    def all(self) -> list[tuple[Sink, Status, Written, int]]:
+    def all(self) -> list[tuple[Sink, RunStatus, Written, int]]:
         """With how far each has come: everything before is written; 0 where nobody knows."""
         with self._changed:
             return [

@@ -39,7 +39,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SinkPace:
     """How often statements are made: at most every `round_seconds` where there are changes, and every
     `idle_seconds` where only time has passed."""
 
@@ -65,9 +65,9 @@ class Opening:
     check: Check
 
 
-class Target(Protocol):
+class TargetWriter(Protocol):
     @property
-    def pace(self) -> Pace: ...
+    def pace(self) -> SinkPace: ...
 
     def resume(self) -> int | None:
         """The upper of the last durable statement that speaks for this writer's updates; None where there is

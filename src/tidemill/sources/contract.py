@@ -1,8 +1,8 @@
 """What a source owes to the tick, and what the tick gives it.
 
-A source has two halves. `Source` lives on the driver: it says where the upstream stands and cuts ranges. Its
-`Reader` is pickled into Spark tasks and turns a piece of a range into columns. `tests/sources/conformance.py`
-holds every source to this page.
+A source has two halves. `UpstreamSource` lives on the driver: it says where the upstream stands and cuts
+ranges. Its `SourceReader` is pickled into Spark tasks and turns a piece of a range into columns.
+`tests/sources/conformance.py` holds every source to this page.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STREAM_TIME_COLUMN = "mz_stream_time"
 Definition: TypeAlias = dict[str, Any]
 
 
-class SourceError(TidemillError):
+class RowError(TidemillError):
     """The upstream is not what it should be, or cannot be reached. It stalls this source alone, which is
     tried again. `permanent`: no attempt can succeed unless somebody acts; queries do not wait for it."""
 
@@ -48,21 +48,21 @@ class SourceError(TidemillError):
     permanent: bool = False
 
 
-class UpstreamLost(SourceError):
+class UpstreamLost(RowError):
     """The upstream is no longer the one that was read, or has lost what was read of it."""
 
     permanent = True
 
 
-class Forgotten(SourceError):
+class Forgotten(RowError):
     """The upstream no longer has records that were bound: retention removed them."""
 
     sqlstate = "72000"
     permanent = True
 
 
-def unreadable_definition(detail: str) -> SourceError:
-    return SourceError(
+def unreadable_definition(detail: str) -> RowError:
+    return RowError(
         "the source's definition cannot be read",
         detail=detail,
         hint="It was made by another version of Tidemill, or the catalog is damaged.",
@@ -92,7 +92,7 @@ EVENTS = Gauge(Column("offset", UINT8, nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamSpec:
     """What is known of a CDCv2 stream before it is read: the kind of its times (`cdcv2.times`), whether its
     statements have digests of the columns that the output has, and the words that tell where a record is,
     before its partition and before its offset."""
@@ -115,7 +115,7 @@ class Stated:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputDefinition:
     """One relation that the source feeds. With `key` (names of columns of `desc`, the last one perhaps of a
     hidden one) its records are upserts: the last one of a key is its row; or with `order` (names of hidden
     columns of whole numbers) the one that is greatest by them. With `stream` its records are statements of a
@@ -125,11 +125,11 @@ class Output:
     desc: RelationDesc
     key: tuple[str, ...] | None = None
     order: tuple[str, ...] = ()
-    stream: Stream | None = None
+    stream: StreamSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SourcePiece:
     """The records [lower, upper) of one partition: what one task reads in one go."""
 
     partition: PartitionKey
@@ -142,7 +142,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SourceBatch:
     """Rows of one output, in the order of their records. The columns are those of the output's `desc` under
     their physical names in the storage types. An output without key may add `mz_diff` (int64; 1 where it is
     missing) and `mz_error` (text; the row is an error then, and has no values). One with a key adds, if its
@@ -158,11 +158,11 @@ class Batch:
     stated: tuple[Stated, ...] = ()
 
 
-class Reader(Protocol):
+class SourceReader(Protocol):
     """The half that travels: picklable, small, without open connections (they are made in the task and may
     be kept in the worker's module for the next tick)."""
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         """Exactly the piece's records, in order. A batch has at most `MAX_BATCH_ROWS` rows, so that a
         deadline is noticed in time; one of no rows, while the upstream is silent, serves that too. Raises
         SourceError."""
@@ -175,13 +175,13 @@ MAX_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """What one binding may cover: what a tick can read, hold and write without missing the next."""
 
     records: int = 1_000_000
 
 
-class Source(ABC):
+class UpstreamSource(ABC):
     """One upstream. Obligations:
 
     - `frontier` is cheap (no data is read), is there within seconds or raises, and never goes back. (The
@@ -195,7 +195,7 @@ class Source(ABC):
     """
 
     gauge: Gauge
-    outputs: tuple[Output, ...]
+    outputs: tuple[OutputDefinition, ...]
     # Where reading begins; fixed when the source is made.
     start: Offsets = Offsets()
     # Those that it had when it was made, as far as is known: each has its row in the progress relation before
@@ -214,7 +214,7 @@ class Source(ABC):
         by the clock look at it. Raises SourceError."""
 
     @abstractmethod
-    def reader(self) -> Reader: ...
+    def reader(self) -> SourceReader: ...
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go
         """Let connections go. Nothing is called afterwards."""
@@ -234,7 +234,7 @@ class Source(ABC):
     def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:  # noqa: B027 - as above
         """Once, before the first look: what was bound before, and the marks that were kept of it."""
 
-    def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
+    def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
         """The frontier, at most `upper`, that one binding after `lower` should cover: all of it within the
         limits, else a fair share of every partition. Greater than `lower` when `upper` is. Sources whose
         upstream has transactions override it: they never cut inside one."""
@@ -247,13 +247,13 @@ class Source(ABC):
         }
         return lower.plus(share)
 
-    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
         """The range as pieces for about `ways` tasks of equal work; together exactly the range."""
         increments = upper.increments(lower)
         total = sum(increments.values())
-        pieces: list[Piece] = []
+        pieces: list[SourcePiece] = []
         for partition, increment in increments.items():
             share = max(1, min(increment, round(ways * increment / total)))
             edges = [lower[partition] + increment * n // share for n in range(share + 1)]
-            pieces += [Piece(partition, a, b) for a, b in itertools.pairwise(edges)]
+            pieces += [SourcePiece(partition, a, b) for a, b in itertools.pairwise(edges)]
         return pieces

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemill.errors import TidemillError
-from tidemill.sources.contract import Definition, Source, SourceError, unreadable_definition
+from tidemill.sources.contract import Definition, RowError, UpstreamSource, unreadable_definition
 from tidemill.sources.generators.definition import LOAD_GENERATOR, open_generator
 
 __all__ = ["FILES", "KAFKA", "LOAD_GENERATOR", "SOURCES", "Definition", "open_source"]
@@ -23,31 +23,31 @@ FILES = "files"
 # Imports are in the functions: a process without such a source need not load its client and all decoders.
 
 
-def _open_kafka(definition: Mapping[str, Any], files_root: str) -> Source:
+def _open_kafka(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
     from tidemill.sources.kafka.source import KafkaSource
 
     return KafkaSource(definition)
 
 
-def _open_files(definition: Mapping[str, Any], files_root: str) -> Source:
+def _open_files(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
     from tidemill.sources.files.source import FilesSource
 
     try:
         return FilesSource(definition, files_root)
     except TidemillError as error:
         # The setting may be another one than it was.
-        raise SourceError(error.primary, detail=error.detail, hint=error.hint) from error
+        raise RowError(error.primary, detail=error.detail, hint=error.hint) from error
 
 
 # By the `kind` of a definition, and with `files_root`, the folder below which files may be read.
-SOURCES: dict[str, Callable[[Mapping[str, Any], str], Source]] = {
+SOURCES: dict[str, Callable[[Mapping[str, Any], str], UpstreamSource]] = {
     LOAD_GENERATOR: open_generator,
     KAFKA: _open_kafka,
     FILES: _open_files,
 }
 
 
-def open_source(definition: Mapping[str, Any], files_root: str = "") -> Source:
+def open_source(definition: Mapping[str, Any], files_root: str = "") -> UpstreamSource:
     """The source. Raises SourceError for a definition that this version cannot read: it stalls that source
     and no other."""
     kind = definition.get("kind")
@@ -55,7 +55,7 @@ def open_source(definition: Mapping[str, Any], files_root: str = "") -> Source:
         raise unreadable_definition(f"There is no kind of source {kind!r}.")
     try:
         return SOURCES[kind](definition, files_root)
-    except SourceError:
+    except RowError:
         raise
     except TidemillError as error:
         raise unreadable_definition(f"It says what cannot be: {error.primary}.") from error

@@ -19,10 +19,10 @@ from tidemill.sources.contract import (
     MAX_BATCH_ROWS,
     OFFSET_COLUMN,
     STREAM_TIME_COLUMN,
-    Batch,
-    Output,
+    OutputDefinition,
+    SourceBatch,
     Stated,
-    Stream,
+    StreamSpec,
 )
 from tidemill.sources.offsets import PartitionKey
 from tidemill.types.arrow import DIFF_COLUMN
@@ -32,12 +32,12 @@ from tidemill.types.model import RelationDesc
 DECODE_ERROR = "Decode error: "
 
 
-def stream_output(spec: Mapping[str, Any], words: tuple[str, str]) -> Output:
+def stream_output(spec: Mapping[str, Any], words: tuple[str, str]) -> OutputDefinition:
     """The output of a definition with ENVELOPE MATERIALIZE (`name`, `value`); `words` tell where a record is
-    (`Stream`). Raises what is wrong with it."""
+    (`StreamSpec`). Raises what is wrong with it."""
     shape = stream_shape(spec["value"])
-    stream = Stream(shape.kind, shape.digests, words)
-    return Output(spec["name"], RelationDesc(shape.columns), stream=stream)
+    stream = StreamSpec(shape.kind, shape.digests, words)
+    return OutputDefinition(spec["name"], RelationDesc(shape.columns), stream=stream)
 
 
 class StreamRows:
@@ -48,15 +48,15 @@ class StreamRows:
         self, output: int, spec: Mapping[str, Any], words: tuple[str, str], writer: str | None = None
     ) -> None:
         self._output = output
-        self._stream = Stream(words=words)
+        self._stream = StreamSpec(words=words)
         self._decoder: StreamDecoder = open_stream_decoder(spec["value"], writer)
 
-    def none(self) -> Batch:
-        return Batch(self._output, self._rows([], []), 0, 0)
+    def none(self) -> SourceBatch:
+        return SourceBatch(self._output, self._rows([], []), 0, 0)
 
     def make(
         self, partition: PartitionKey, offsets: Sequence[int], messages: Sequence[bytes | None], size: int
-    ) -> Iterator[Batch]:
+    ) -> Iterator[SourceBatch]:
         """What the records say, of which the messages are the values. They and their `size` are counted with
         the first batch."""
         origins = _told_apart([self._stream.place(partition, offset) for offset in offsets])
@@ -81,7 +81,7 @@ class StreamRows:
         rows = self._rows(updates, from_)
         records = len(offsets)
         for first in range(0, max(rows.num_rows, 1), MAX_BATCH_ROWS):
-            yield Batch(self._output, rows.slice(first, MAX_BATCH_ROWS), records, size, tuple(stated))
+            yield SourceBatch(self._output, rows.slice(first, MAX_BATCH_ROWS), records, size, tuple(stated))
             records, size, stated = 0, 0, []
 
     def _rows(self, updates: Sequence[UpdateColumns], offsets: Sequence[int]) -> pa.RecordBatch:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from tidemill.errors import LimitExceeded, SyntaxError_
 from tidemill.sql.ast import Statement
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.depth import check_nesting
 from tidemill.sql.parser.dispatch import statement
-from tidemill.sql.tokens import Kind, scan
+from tidemill.sql.tokens import TokenKind, scan
 
 # What one Query or Parse message may hold. Parsing 2 MB takes some seconds of one core; bulk data belongs
 # into COPY.
@@ -72,7 +72,7 @@ def _parse(text: str) -> list[ParsedStatement]:
     found: list[ParsedStatement] = []
     start = 0
     for at, token in enumerate(tokens):
-        if token.kind is not Kind.END and not (token.kind is Kind.SYMBOL and token.value == ";"):
+        if token.kind is not TokenKind.END and not (token.kind is TokenKind.SYMBOL and token.value == ";"):
             continue
         if at > start:
             if len(found) == MAX_STATEMENTS:
@@ -82,7 +82,7 @@ def _parse(text: str) -> list[ParsedStatement]:
                     position=tokens[start].start + 1,
                 )
             check_nesting(tokens[start:at])
-            parsed = statement(Cursor(text, tokens, start, at))
+            parsed = statement(TokenCursor(text, tokens, start, at))
             begin = tokens[start].start
             found.append(ParsedStatement(parsed, text[begin : tokens[at - 1].end], begin))
         start = at + 1

@@ -10,10 +10,10 @@ from __future__ import annotations
 from tidemill.errors import SyntaxError_, Unsupported
 from tidemill.sql.ast import Name, Query
 from tidemill.sql.parse import check_size, hushed
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.depth import check_nesting
 from tidemill.sql.parser.query import at_query, query_alone
-from tidemill.sql.tokens import Kind, scan
+from tidemill.sql.tokens import TokenKind, scan
 
 
 def parse_relation(text: str) -> Name | Query:
@@ -28,10 +28,10 @@ def parse_relation(text: str) -> Name | Query:
 def _relation(text: str) -> Name | Query:
     tokens = scan(text)
     stop = len(tokens) - 1
-    if stop and tokens[stop - 1].kind is Kind.SYMBOL and tokens[stop - 1].value == ";":
+    if stop and tokens[stop - 1].kind is TokenKind.SYMBOL and tokens[stop - 1].value == ";":
         stop -= 1
     check_nesting(tokens[:stop])
-    cursor = Cursor(text, tokens, 0, stop)
+    cursor = TokenCursor(text, tokens, 0, stop)
     if not at_query(cursor):
         return _name(cursor)
     query = query_alone(cursor)
@@ -44,13 +44,13 @@ def _relation(text: str) -> Name | Query:
     return query
 
 
-def _name(cursor: Cursor) -> Name:
+def _name(cursor: TokenCursor) -> Name:
     first = cursor.token
     try:
         name = cursor.name()
         cursor.expect_end()
     except SyntaxError_ as e:
-        if first.kind is Kind.WORD:
+        if first.kind is TokenKind.WORD:
             e.hint = e.hint or "Give the name of a relation or a query: SELECT, VALUES, TABLE or WITH."
         raise
     return name

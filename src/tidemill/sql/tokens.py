@@ -22,7 +22,7 @@ from tidemill.sql.names import check_length, fold
 from tidemill.sql.parser.escapes import decode_backslash, decode_unicode
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is."""
 
     WORD = "word"  # key word or unquoted identifier; the value is folded
@@ -38,7 +38,7 @@ class Kind(Enum):
 class Token(NamedTuple):
     """One token; `start` and `end` are character offsets in the whole text (end exclusive)."""
 
-    kind: Kind
+    kind: TokenKind
     value: str
     start: int
     end: int
@@ -47,7 +47,7 @@ class Token(NamedTuple):
     def key(self) -> str:
         """The word or symbol, for comparison with the grammar's own; empty for literals and quoted names,
         which may hold any text."""
-        return self.value if self.kind is Kind.WORD or self.kind is Kind.SYMBOL else ""
+        return self.value if self.kind is TokenKind.WORD or self.kind is TokenKind.SYMBOL else ""
 
 
 def closes_distinct_on(tokens: Sequence[Token], at: int) -> bool:
@@ -135,33 +135,33 @@ def scan(text: str) -> list[Token]:
         group = found.lastgroup
         end = found.end()
         if group == "word":
-            add(Token(Kind.WORD, check_length(fold(text[at:end]), at), at, end))
+            add(Token(TokenKind.WORD, check_length(fold(text[at:end]), at), at, end))
         elif group == "punct":
-            add(Token(Kind.SYMBOL, text[at:end], at, end))
+            add(Token(TokenKind.SYMBOL, text[at:end], at, end))
         elif group == "number":
-            add(Token(Kind.NUMBER, _number(text, at, end), at, end))
+            add(Token(TokenKind.NUMBER, _number(text, at, end), at, end))
         elif group == "string":
             value, end = _string(text, at, end)
-            add(Token(Kind.STRING, value, at, end))
+            add(Token(TokenKind.STRING, value, at, end))
         elif group == "op":
             end = _operator_end(text, at, end)
-            add(Token(Kind.SYMBOL, text[at:end], at, end))
+            add(Token(TokenKind.SYMBOL, text[at:end], at, end))
         elif group == "quoted":
             value, end = _quoted(text, at, end)
-            add(Token(Kind.QUOTED, check_length(value, at), at, end))
+            add(Token(TokenKind.QUOTED, check_length(value, at), at, end))
         elif group == "comment":
             end = _comment_end(text, at)
         elif group == "param":
             _refuse_junk(text, at, end, "trailing junk after parameter")
-            add(Token(Kind.PARAM, text[at + 1 : end], at, end))
+            add(Token(TokenKind.PARAM, text[at + 1 : end], at, end))
         elif group == "dollar":
             value, end = _dollar(text, at, end)
-            add(Token(Kind.STRING, value, at, end))
+            add(Token(TokenKind.STRING, value, at, end))
         elif group == "bits":
             value, end = _bits(text, at)
-            add(Token(Kind.BITS, value, at, end))
+            add(Token(TokenKind.BITS, value, at, end))
         at = end
-    add(Token(Kind.END, "", size, size))
+    add(Token(TokenKind.END, "", size, size))
     return tokens
 
 

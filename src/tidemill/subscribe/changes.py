@@ -23,7 +23,7 @@ from tidemill.types.model import RelationDesc
 
 
 @dataclass(slots=True)
-class Changes:
+class CollectionChanges:
     """`updates`: the relation's columns, then time and diff; consolidated per time and row, sorted by time.
     Together they are all of [lower, upper). With `error` the relation has one from its time on, and `updates`
     end before it."""
@@ -95,7 +95,9 @@ async def _run(
     return await asyncio.get_running_loop().run_in_executor(pool, fn, spec, lower, upper, done)
 
 
-def changes_of(table: pa.Table, columns: Sequence[str], lower: int, upper: int, *, hidden: bool) -> Changes:
+def changes_of(
+    table: pa.Table, columns: Sequence[str], lower: int, upper: int, *, hidden: bool
+) -> CollectionChanges:
     """From a shard's updates. `hidden`: it has columns that nobody sees, in which alone rows may differ."""
     updates, error = table, None
     errors = table.column(ERROR_COLUMN)
@@ -104,7 +106,7 @@ def changes_of(table: pa.Table, columns: Sequence[str], lower: int, upper: int, 
     updates = updates.select([*columns, TIME_COLUMN, DIFF_COLUMN])
     if hidden:
         updates = consolidate(updates, RelationDesc(())).sort_by(TIME_COLUMN)
-    return Changes(updates, lower, upper, error)
+    return CollectionChanges(updates, lower, upper, error)
 
 
 def _errors(table: pa.Table) -> tuple[pa.Table, tuple[int, str] | None]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidemill.persist.holds import Hold
 from tidemill.persist.listen import Listen
 from tidemill.persist.shard import Shard
-from tidemill.subscribe.changes import Changes, changes_of
+from tidemill.subscribe.changes import CollectionChanges, changes_of
 from tidemill.types.arrow import shard_schema
 
 
@@ -24,7 +24,7 @@ class Follower(Protocol):
         """Everything before it was told."""
         ...
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         """The next changes, perhaps none at all over some span; None when nothing more is complete. Blocks
         for the store. Raises what is wrong with the relation."""
         ...
@@ -62,7 +62,7 @@ class CollectionFollower:
         """Keeps what has not been told yet readable, also once it has been: our own hold goes on with us."""
         return self._shard.hold(max(self.frontier - 1, self._shard.since))
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         complete = self._complete()
         got = self._listen.next(timeout=0)
         if got is not None:
@@ -72,7 +72,7 @@ class CollectionFollower:
             return self._told(shard_schema(self._shard.desc).empty_table(), complete)
         return None
 
-    def _told(self, table: pa.Table, upper: int) -> Changes:
+    def _told(self, table: pa.Table, upper: int) -> CollectionChanges:
         partial = self._partial or table.num_columns > len(self._columns) + 3
         changes = changes_of(table, self._columns, self.frontier, upper, hidden=partial)
         self.frontier = upper

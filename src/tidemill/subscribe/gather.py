@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemill.query.multiset import add_up
 from tidemill.subscribe.shape import shaped
-from tidemill.subscribe.spec import Output, Spec
+from tidemill.subscribe.spec import OutputShape, Spec
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous
 from tidemill.types.identity import leaders
@@ -56,7 +56,7 @@ class Gathering:
 
     def _reduced(self) -> pa.Table:
         table = pa.Table.from_batches(self._batches)
-        if self._spec.output not in (Output.UPSERT, Output.DEBEZIUM):
+        if self._spec.output not in (OutputShape.UPSERT, OutputShape.DEBEZIUM):
             return add_up([table])
         # Two rows of a key are a violation, and so are more.
         key = [contiguous(table.column(i)) for i in self._spec.keys]

@@ -17,7 +17,7 @@ from tidemill.subscribe.tail import Tail
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedKey:
     """What a tail follows: equal keys share one. It is woken when one of the `shards` moves, and ends when
     one of the `items` of the catalog is dropped."""
 
@@ -31,10 +31,10 @@ class Hub:
         self._pool = pool
         # Guards both maps.
         self._lock = threading.Lock()
-        self._tails: dict[Followed, Tail] = {}
+        self._tails: dict[FollowedKey, Tail] = {}
         self._by_shard: dict[str, set[Tail]] = {}
 
-    def tail(self, followed: Followed, open_: Callable[[], Follower]) -> Tail:
+    def tail(self, followed: FollowedKey, open_: Callable[[], Follower]) -> Tail:
         """The tail of what is followed; `open_` makes its follower where there is none yet."""
         with self._lock:
             tail = self._tails.get(followed)
@@ -45,7 +45,7 @@ class Hub:
                     self._by_shard.setdefault(shard, set()).add(tail)
             return tail
 
-    def _drop(self, followed: Followed, tail: Tail) -> None:
+    def _drop(self, followed: FollowedKey, tail: Tail) -> None:
         with self._lock:
             if self._tails.get(followed) is tail:
                 del self._tails[followed]

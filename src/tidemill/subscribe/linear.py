@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import TidemillError, Unavailable
-from tidemill.query.changed import Formula, Piece
 from tidemill.query.evaluations import Evaluations
+from tidemill.query.linear_changes import ChangePiece, Formula
 from tidemill.sql.bind import ROW, Branch
-from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import RelationFollower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.identity import consolidate
@@ -70,7 +70,7 @@ class LinearFollower:
         self._failure: TidemillError | None = None
         self._member = evaluations.join(f.relation for f in inputs.values())
 
-    def advance(self) -> Changes | None:
+    def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
             raise self._failure
         until = self._read()
@@ -87,7 +87,7 @@ class LinearFollower:
         except TidemillError as e:
             return self._until_failure(tables, e)
         lower, self.frontier = self.frontier, until
-        return Changes(updates, lower, until, error)
+        return CollectionChanges(updates, lower, until, error)
 
     def _read(self) -> int:
         """Reads on where an input holds the others back; gives the time before which all are complete."""
@@ -121,7 +121,9 @@ class LinearFollower:
     def _evaluate(self, tables: Mapping[str, pa.Table]) -> pa.Table:
         """The query's updates, each row of a time once, in the order of time."""
         pieces = [
-            Piece(formula, table) for name, table in tables.items() for formula in self._inputs[name].formulas
+            ChangePiece(formula, table)
+            for name, table in tables.items()
+            for formula in self._inputs[name].formulas
         ]
         self._evaluations.evaluate(self._member, pieces)
         rows = [self._stamped(piece) for piece in pieces]
@@ -130,14 +132,14 @@ class LinearFollower:
             updates = consolidate(updates, RelationDesc()).sort_by(TIME_COLUMN)
         return updates.rename_columns(self._names)
 
-    def _stamped(self, piece: Piece) -> pa.Table:
+    def _stamped(self, piece: ChangePiece) -> pa.Table:
         rows = piece.result
         numbers = rows.column(ROW)
         of = piece.table.select([TIME_COLUMN, DIFF_COLUMN]).take(numbers)
         columns = [*rows.columns[:-1], of.column(0), of.column(1)]
         return pa.table(columns, schema=self._schema)
 
-    def _until_failure(self, tables: Mapping[str, pa.Table], error: TidemillError) -> Changes:
+    def _until_failure(self, tables: Mapping[str, pa.Table], error: TidemillError) -> CollectionChanges:
         """A change cannot be evaluated: tell what comes before its time, and then the error."""
         stamps = [t.column(TIME_COLUMN).to_numpy() for t in tables.values()]
         times: list[int] = np.unique(np.concatenate(stamps)).tolist()
@@ -160,7 +162,7 @@ class LinearFollower:
         lower, self.frontier = self.frontier, times[good]
         if times[good] == lower:
             raise error
-        return Changes(updates, lower, self.frontier)
+        return CollectionChanges(updates, lower, self.frontier)
 
     def close(self) -> None:
         self._evaluations.leave(self._member)

@@ -1,7 +1,7 @@
 """Rows in order within each time, and where groups of equal rows start.
 
-Called by `shape`. Rows are sorted lane by lane (`lanes`), and by each lane only those that are still tied: a
-unique first column costs one sort of numbers, whatever comes behind it.
+Called by `shape`. Rows are sorted lane by lane (`sort_keys`), and by each lane only those that are still
+tied: a unique first column costs one sort of numbers, whatever comes behind it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tidemill.subscribe.lanes import Lane
+from tidemill.subscribe.sort_keys import Lane
 
 _BITS = 64
 

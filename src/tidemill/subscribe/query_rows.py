@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemill.query.job import Job
 from tidemill.query.ranged import query_names, ranged_query, ranges_for
-from tidemill.query.read import Constant, Input
+from tidemill.query.read import ConstantInput, Input
 from tidemill.query.run import ResultStream, run
 from tidemill.query.spark import SparkHost
 from tidemill.subscribe.gather import Gathering, by_range, once
@@ -32,7 +32,7 @@ class Asked:
     most, as far as is known."""
 
     text: str
-    inputs: Mapping[str, Input | Constant]
+    inputs: Mapping[str, Input | ConstantInput]
     rows: int
     close: Callable[[], None]
 

@@ -1,8 +1,8 @@
 """By what the rows of a large snapshot are dealt out into ranges, so that each can be shaped by itself.
 
-The ranges must come in the order that the output promises (`lanes`), and what one output row is made of must
-be in one range: equal rows, and for the envelopes all rows of a key. They may be coarser than the order; the
-rows within one are sorted by `shape`.
+The ranges must come in the order that the output promises (`sort_keys`), and what one output row is made of
+must be in one range: equal rows, and for the envelopes all rows of a key. They may be coarser than the order;
+the rows within one are sorted by `shape`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tidemill.query.ranged import RangeKey
-from tidemill.subscribe.spec import Output, SortItem, Spec
+from tidemill.subscribe.spec import OutputShape, SortItem, Spec
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import Kind, RelationDesc, SqlType
 from tidemill.types.spark import quote_identifier
@@ -23,11 +23,11 @@ _MICROS_PER_DAY = "86400000000L"
 def range_keys(spec: Spec, names: Sequence[str]) -> list[RangeKey]:
     """`names`: the physical ones of the spec's columns. At least one key."""
     match spec.output:
-        case Output.PLAIN:  # no order
+        case OutputShape.PLAIN:  # no order
             return [RangeKey(row_hash_sql(RelationDesc(spec.columns), names))]
-        case Output.UPSERT | Output.DEBEZIUM:
+        case OutputShape.UPSERT | OutputShape.DEBEZIUM:
             return _keys((), spec.keys, spec, names)
-        case Output.WITHIN_TIMESTAMP:
+        case OutputShape.WITHIN_TIMESTAMP:
             # Ties by row.
             return _keys(spec.order, range(len(spec.columns)), spec, names)
 
@@ -54,7 +54,7 @@ def _keys(order: Iterable[SortItem], rows: Iterable[int], spec: Spec, names: Seq
 
 
 def _expressions(column: str, t: SqlType, by_row: bool) -> list[str]:
-    """What orders as `lanes.order_lanes` does; with `by_row` as `lanes.row_lanes`."""
+    """What orders as `sort_keys.order_lanes` does; with `by_row` as `sort_keys.row_lanes`."""
     if t.kind is Kind.CHAR:
         return [f"rtrim({column})", *([column] if by_row else [])]
     if t.kind is Kind.INTERVAL:

@@ -21,7 +21,7 @@ from tidemill.sql.bind.errors import (
 )
 from tidemill.sql.bind.suggest import column_hint
 from tidemill.sql.functions.comparison import check_ordered
-from tidemill.subscribe.spec import Output, SortItem, Spec
+from tidemill.subscribe.spec import OutputShape, SortItem, Spec
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import Column
 
@@ -48,12 +48,12 @@ def spec_for(
         case ast.WithinTimestampOrderBy(items):
             order = tuple(_sort_item(item, chosen, relation) for item in items)
             return Spec(
-                chosen, Output.WITHIN_TIMESTAMP, order=order, progress=progress, underscore=underscore
+                chosen, OutputShape.WITHIN_TIMESTAMP, order=order, progress=progress, underscore=underscore
             )
         case ast.EnvelopeUpsert(keys):
-            kind = Output.UPSERT
+            kind = OutputShape.UPSERT
         case ast.EnvelopeDebezium(keys):
-            kind = Output.DEBEZIUM
+            kind = OutputShape.DEBEZIUM
     return Spec(chosen, kind, _keys(keys, chosen), progress=progress, underscore=underscore)
 
 

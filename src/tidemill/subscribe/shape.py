@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import Internal, LimitExceeded
-from tidemill.subscribe.lanes import Lane, number_lane, order_lanes, row_lanes
 from tidemill.subscribe.order import sort_rows
-from tidemill.subscribe.spec import Output, Spec
+from tidemill.subscribe.sort_keys import Lane, number_lane, order_lanes, row_lanes
+from tidemill.subscribe.spec import OutputShape, Spec
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.columns import contiguous, numbers
 from tidemill.types.model import RelationDesc
@@ -43,13 +43,13 @@ def shaped(updates: pa.Table, spec: Spec) -> pa.RecordBatch:
     times, diffs = (numbers(column, np.int64) for column in columns[-2:])
     del columns[-2:]
     match spec.output:
-        case Output.PLAIN:
+        case OutputShape.PLAIN:
             return _batch(spec, times, [pa.array(diffs), *columns])
-        case Output.WITHIN_TIMESTAMP:
+        case OutputShape.WITHIN_TIMESTAMP:
             order, _ = sort_rows(times, _within_lanes(columns, diffs, spec))
             rows = pa.array(order)
             return _batch(spec, times[order], [pa.array(diffs[order]), *(c.take(rows) for c in columns)])
-        case Output.UPSERT | Output.DEBEZIUM:
+        case OutputShape.UPSERT | OutputShape.DEBEZIUM:
             return _enveloped(columns, times, diffs, spec)
 
 
@@ -109,7 +109,7 @@ def _enveloped(columns: list[pa.Array], times: np.ndarray, diffs: np.ndarray, sp
     shown = np.where(after >= 0, after, before)  # the row that the key is taken from
     violated = shown < 0
     shown[violated] = order[first][violated]
-    debezium = spec.output is Output.DEBEZIUM
+    debezium = spec.output is OutputShape.DEBEZIUM
     result = [_states(spec).take(pa.array(case))]
     result += [columns[i].take(pa.array(shown)) for i in spec.keys]
     if debezium:
@@ -151,6 +151,6 @@ def _values(columns: list[pa.Array], spec: Spec, rows: np.ndarray) -> list[pa.Ar
 def _states(spec: Spec) -> pa.Array:
     """The text of each case, by its number."""
     violation = KEY_VIOLATION_UNDERSCORE if spec.underscore else KEY_VIOLATION
-    inserted = INSERT if spec.output is Output.DEBEZIUM else UPSERT
+    inserted = INSERT if spec.output is OutputShape.DEBEZIUM else UPSERT
     texts = {_VIOLATED: violation, _INSERTED: inserted, _DELETED: DELETE, _UPDATED: UPSERT}
     return pa.array([texts[case] for case in range(len(texts))])

@@ -4,7 +4,7 @@ Called by the engine on worker threads. A small one is read and shaped by the se
 large one no more than some ranges are in memory at a time:
 
 - without an order, the rows come as they lie in the parts (`query.part_rows`). Those that may be there more
-  than once (`query.repeats`) are kept back, and told last, each with its count;
+  than once (`query.duplicate_rows`) are kept back, and told last, each with its count;
 - in an order, or by key, Spark deals them out into ranges (`query.ranged`), and each is shaped by itself. So
   are those without an order when too many of them are repeated.
 """
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidemill.persist.snapshot import Snapshot
+from tidemill.query.duplicate_rows import Repeats, find_repeats
 from tidemill.query.job import Job
 from tidemill.query.multiset import add_up, check_counts, check_errors
 from tidemill.query.part_rows import PartRows
 from tidemill.query.ranged import ranged
 from tidemill.query.read import LIMITS as READ_LIMITS
 from tidemill.query.read import Input, Limits, prepare
-from tidemill.query.repeats import Repeats, find_repeats
 from tidemill.query.run import ResultStream, run
 from tidemill.query.spark import SparkHost
 from tidemill.subscribe.gather import Gathering, by_range, once, stamp
 from tidemill.subscribe.ranges import needs_counts, range_keys
-from tidemill.subscribe.spec import Output, Spec
+from tidemill.subscribe.spec import OutputShape, Spec
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.spark import quote_identifier
 
@@ -114,7 +114,7 @@ class SnapshotRows:
     def _large(self, host: SparkHost) -> Iterator[pa.RecordBatch]:
         snapshot, limits, columns = self._snapshot, self._limits, self._spec.columns
         given = Input(snapshot, self._names, limits=limits.read)
-        if self._spec.output is Output.PLAIN:
+        if self._spec.output is OutputShape.PLAIN:
             per_row = max(1, snapshot.weight // snapshot.rows)
             repeats = find_repeats(
                 snapshot,

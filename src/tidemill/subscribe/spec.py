@@ -19,7 +19,7 @@ BEFORE = "before_"
 AFTER = "after_"
 
 
-class Output(Enum):
+class OutputShape(Enum):
     """How updates become rows. The value is the name in counters and in the switch that allows it."""
 
     PLAIN = "plain"
@@ -30,7 +30,7 @@ class Output(Enum):
     @property
     def switch(self) -> str | None:
         """The system parameter that allows this output; None = always allowed."""
-        return None if self is Output.PLAIN else f"enable_{self.value}_in_subscribe"
+        return None if self is OutputShape.PLAIN else f"enable_{self.value}_in_subscribe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SortItem:
 @dataclass(frozen=True, slots=True)
 class Spec:
     columns: tuple[Column, ...]  # of the relation or query
-    output: Output = Output.PLAIN
+    output: OutputShape = OutputShape.PLAIN
     keys: tuple[int, ...] = ()  # positions of the key's columns, in KEY order; of the envelopes
     order: tuple[SortItem, ...] = ()  # of WITHIN TIMESTAMP
     progress: bool = False  # whether there are progress rows, and the column that tells them apart
@@ -68,13 +68,13 @@ class Spec:
         return (*head, *body)
 
     def _body(self) -> list[Column]:
-        if self.output in (Output.PLAIN, Output.WITHIN_TIMESTAMP):
+        if self.output in (OutputShape.PLAIN, OutputShape.WITHIN_TIMESTAMP):
             return [Column(DIFF_COLUMN, INT8, nullable=False), *self.columns]
         state = Column(STATE_COLUMN, TEXT, nullable=False)
         keys = [self.columns[i] for i in self.keys]
         # A deleted key and a violated one have no values, whatever the relation says of NOT NULL.
         values = [replace(self.columns[i], nullable=True) for i in self.values]
-        if self.output is Output.UPSERT:
+        if self.output is OutputShape.UPSERT:
             return [state, *keys, *values]
         before = [replace(c, name=BEFORE + c.name) for c in values]
         after = [replace(c, name=AFTER + c.name) for c in values]

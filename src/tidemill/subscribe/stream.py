@@ -17,11 +17,11 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
-from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.shape import progress_row
 from tidemill.subscribe.spec import Spec
-from tidemill.subscribe.tail import BUFFER_BYTES, Reader, Tail
+from tidemill.subscribe.tail import BUFFER_BYTES, Tail, TailReader
 from tidemill.types.arrow import error_parts
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Figures:
     bytes: int = 0
 
 
-class Subscription:
+class SubscriptionStream:
     def __init__(
         self,
         spec: Spec,
@@ -80,13 +80,13 @@ class Subscription:
         self._on_behind = on_behind
         self._on_close = on_close
         self._why = why
-        self._joined: tuple[Tail, Reader] | None = None
+        self._joined: tuple[Tail, TailReader] | None = None
         self._rows = self._generate()
         self._closed = False
         # Nothing is to be told before the relation moves.
         self._idle = False
 
-    def __aiter__(self) -> Subscription:
+    def __aiter__(self) -> SubscriptionStream:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
@@ -167,7 +167,7 @@ class Subscription:
     def _ended(self, frontier: int) -> bool:
         return self.bounds.up_to is not None and frontier >= self.bounds.up_to
 
-    async def _changes(self) -> AsyncGenerator[Changes]:
+    async def _changes(self) -> AsyncGenerator[CollectionChanges]:
         """From `as_of + 1` on: by itself until there is nothing more, then from the tail."""
         own, open_tail, self._tail = self._own, self._tail, None
         if own is None or open_tail is None:
@@ -176,7 +176,7 @@ class Subscription:
             yield changes
         if changes is not None:
             yield changes
-        tail, reader = open_tail(), Reader(self._buffer, self._on_behind)
+        tail, reader = open_tail(), TailReader(self._buffer, self._on_behind)
         self._joined = (tail, reader)
         joined = await tail.join(reader)
         # The tail may have begun later than we have come.

@@ -2,8 +2,8 @@
 
 Lives on the event loop; what blocks runs on the pool. A tail has a follower, which it drives whenever
 somebody says that the relation may have moved (`wake`) and otherwise about once a second, and hands each span
-of changes to its readers. A reader that does not keep up loses its place (`Reader.fell_behind`), and nobody
-waits for it.
+of changes to its readers. A reader that does not keep up loses its place (`TailReader.fell_behind`), and
+nobody waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from tidemill.errors import Internal, LimitExceeded, TidemillError
-from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class FellBehind(LimitExceeded):
     sqlstate = "53000"
 
 
-class Reader:
+class TailReader:
     """One subscription's place at a tail: what waits for it."""
 
     def __init__(self, limit: int = BUFFER_BYTES, on_behind: Callable[[], None] | None = None) -> None:
@@ -48,19 +48,19 @@ class Reader:
         much later or never, for it does not read."""
         self._limit = limit
         self._on_behind = on_behind
-        self._waiting: deque[Changes] = deque()
+        self._waiting: deque[CollectionChanges] = deque()
         self._bytes = 0
         self._news = asyncio.Event()
         # Why there will be no more.
         self._error: TidemillError | None = None
 
-    def put(self, changes: Changes) -> None:
+    def put(self, changes: CollectionChanges) -> None:
         if self._error is not None:
             return
         last = self._waiting[-1] if self._waiting else None
         if last is not None and last.idle and changes.idle:
             # Time that passes is told once.
-            self._waiting[-1] = Changes(changes.updates, last.lower, changes.upper)
+            self._waiting[-1] = CollectionChanges(changes.updates, last.lower, changes.upper)
             return
         self._waiting.append(changes)
         self._bytes += changes.bytes
@@ -90,7 +90,7 @@ class Reader:
     def ready(self) -> bool:
         return bool(self._waiting) or self._error is not None
 
-    async def next(self) -> Changes:
+    async def next(self) -> CollectionChanges:
         """The next changes. Raises when there will be no more."""
         while not self._waiting:
             if self._error is not None:
@@ -110,7 +110,7 @@ class Tail:
         self._open: Callable[[], Follower] | None = open_
         self._pool = pool
         self._gone = gone
-        self._readers: set[Reader] = set()
+        self._readers: set[TailReader] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class Tail:
         self._told = 0.0
         self._opened = asyncio.Event()
 
-    async def join(self, reader: Reader) -> int:
+    async def join(self, reader: TailReader) -> int:
         """From now on the reader gets all changes at or after the time that is returned."""
         self._readers.add(reader)
         if self._task is None:
@@ -137,7 +137,7 @@ class Tail:
             raise await _error_of(reader)
         return self._frontier
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, reader: TailReader) -> None:
         self._readers.discard(reader)
         if not self._readers and self._task is not None:
             # At once: whoever comes next needs another tail.
@@ -195,7 +195,7 @@ class Tail:
             if follower is not None:
                 self._pool.submit(follower.close)
 
-    def _hand_out(self, changes: Changes) -> None:
+    def _hand_out(self, changes: CollectionChanges) -> None:
         """To all readers; but time that passes only now and then: it would be told after each change."""
         if self._passed is not None:
             changes.lower, self._passed = self._passed, None
@@ -212,7 +212,7 @@ class Tail:
         return await self._loop.run_in_executor(self._pool, fn)
 
 
-async def _error_of(reader: Reader) -> TidemillError:
+async def _error_of(reader: TailReader) -> TidemillError:
     try:
         await reader.next()
     except TidemillError as e:

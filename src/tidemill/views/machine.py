@@ -29,14 +29,14 @@ from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.multiset import add_up, check_counts
-from tidemill.subscribe.changes import Changes
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.identity import canonical_table, consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
-from tidemill.views.careful import CarefulFollower, Span, answered, is_of_data, stamped
-from tidemill.views.program import Program
+from tidemill.views.error_follower import CarefulFollower, Span, answered, is_of_data, stamped
+from tidemill.views.program import ViewQuery
 
 FP_BEFORE_APPEND = failpoints.register("view.before_append", "a view's changes are known, none is durable")
 FP_PART = failpoints.register("view.part_written", "a view's changes are in a part that nobody names")
@@ -48,7 +48,7 @@ GATHER_SECONDS = 0.1
 GATHER_BYTES = 32 << 20
 
 
-class Home(Protocol):
+class ViewHome(Protocol):
     """What a machine needs of the environment."""
 
     def begin_job(self) -> str: ...
@@ -56,8 +56,8 @@ class Home(Protocol):
     def end_job(self, job: str) -> None: ...
 
 
-class Machine:
-    def __init__(self, item: MaterializedView, shard: Shard, program: Program, home: Home) -> None:
+class ViewMachine:
+    def __init__(self, item: MaterializedView, shard: Shard, program: ViewQuery, home: ViewHome) -> None:
         """The shard is fenced by us, its upper where the last process left it. Takes holds on the inputs of a
         view that is under way: raises where one is not open yet."""
         self.item = item
@@ -314,7 +314,7 @@ class Machine:
         _release(holds)
 
 
-def _span(changes: Changes) -> tuple[Span, int | None]:
+def _span(changes: CollectionChanges) -> tuple[Span, int | None]:
     """The changes, up to the error where there is one, and the time of that."""
     if changes.error is None:
         return Span(changes.updates, changes.upper), None

@@ -34,7 +34,7 @@ from tidemill.types.names import physical_names
 VIEW_SESSION = SessionInfo()
 
 
-class Input(Protocol):
+class ProgramInput(Protocol):
     """A collection that the query reads."""
 
     @property
@@ -47,11 +47,11 @@ class Input(Protocol):
         ...
 
 
-class Program(Protocol):
+class ViewQuery(Protocol):
     """A view's query. Its rows have the columns of the view under their physical names, and `mz_diff`."""
 
     @property
-    def inputs(self) -> Sequence[Input]: ...
+    def inputs(self) -> Sequence[ProgramInput]: ...
 
     @property
     def views(self) -> Sequence[ItemId]:
@@ -69,7 +69,7 @@ class Program(Protocol):
 
     def answer(self, at: int) -> pa.Table:
         """The rows at a time at which all inputs are complete, each once. Raises what is wrong with the
-        data there, as an error of SQL (`careful.is_of_data`)."""
+        data there, as an error of SQL (`error_follower.is_of_data`)."""
         ...
 
     def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
@@ -98,7 +98,7 @@ def bind_view(catalog: CatalogState, item: MaterializedView) -> BoundQuery:
 
 @dataclass(frozen=True, slots=True)
 class ViewInput:
-    """`Input` of a collection."""
+    """`ProgramInput` of a collection."""
 
     collections: Collections
     item: Collection
@@ -112,7 +112,7 @@ class ViewInput:
 
 
 class ViewProgram:
-    """`Program` of a view of the catalog, run by Spark."""
+    """`ViewQuery` of a view of the catalog, run by Spark."""
 
     def __init__(self, runtime: QueryRuntime, catalog: CatalogState, item: MaterializedView) -> None:
         self._runtime = runtime

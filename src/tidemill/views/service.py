@@ -15,13 +15,13 @@ from tidemill.catalog.items import ItemId, MaterializedView, SourceProgress, Sou
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import TidemillError, UndefinedObject
-from tidemill.ingest.status import Report, State
+from tidemill.ingest.status import Report, RunState
 from tidemill.persist.environment import Environment
 from tidemill.persist.outcome import Fenced
 from tidemill.persist.shard import Shard
 from tidemill.stepping import Stepped, Stepper
-from tidemill.views.machine import Machine
-from tidemill.views.program import Program
+from tidemill.views.machine import ViewMachine
+from tidemill.views.program import ViewQuery
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class _View(Stepped):
     # As much of the catalog as its query needs.
     catalog: CatalogState
     report: Report = field(default_factory=Report)
-    machine: Machine | None = None
+    machine: ViewMachine | None = None
     # The shards whose moves wake it; empty, for all, before it has rows.
     inputs: frozenset[str] = frozenset()
     # Others were told that it is complete before this time.
@@ -55,7 +55,7 @@ class Views(Stepper[_View]):
         self,
         environment: Environment,
         catalog: Catalog,
-        bind: Callable[[CatalogState, MaterializedView], Program],
+        bind: Callable[[CatalogState, MaterializedView], ViewQuery],
         *,
         on_moved: Callable[[Collection[str]], None],
         on_lost: Callable[[TidemillError], None],
@@ -125,7 +125,7 @@ class Views(Stepper[_View]):
         elif not isinstance(error, Fenced):
             level = logging.INFO if error.transient or self._stopping else logging.WARNING
             log.log(level, "materialized view %s is stalled, it is tried again: %s", name, error)
-        each.report.become(State.STALLED, error)
+        each.report.become(RunState.STALLED, error)
         if isinstance(error, Fenced):
             self._on_lost(error)
 
@@ -140,10 +140,10 @@ class Views(Stepper[_View]):
             self._on_moved([each.item.shard])
             self.moved([each.item.shard])
 
-    def _open(self, view: _View) -> Machine:
+    def _open(self, view: _View) -> ViewMachine:
         program = self._bind(view.catalog, view.item)
         shard = self._environment.open_ingested(view.item.shard)
-        view.machine = Machine(view.item, shard, program, self._environment)
+        view.machine = ViewMachine(view.item, shard, program, self._environment)
         return view.machine
 
     # -- being told
@@ -192,7 +192,7 @@ class Views(Stepper[_View]):
         """Where its rows are. Blocks."""
         return self._environment.open_ingested(item.shard)
 
-    def all(self) -> list[tuple[MaterializedView, Report, Machine | None]]:
+    def all(self) -> list[tuple[MaterializedView, Report, ViewMachine | None]]:
         with self._changed:
             return [(v.item, v.report, v.machine) for v in self._all.values()]
 
@@ -218,10 +218,10 @@ class Views(Stepper[_View]):
         return frozenset(found)
 
 
-def _state(machine: Machine) -> State:
+def _state(machine: ViewMachine) -> RunState:
     if not machine.program.ready:
-        return State.STARTING
-    return State.RUNNING if machine.hydrated else State.HYDRATING
+        return RunState.STARTING
+    return RunState.RUNNING if machine.hydrated else RunState.HYDRATING
 
 
 def _read_by(catalog: CatalogState, item: MaterializedView) -> set[ItemId]:

@@ -1,6 +1,7 @@
 """What the demo does all the while: reads and their proof, a subscription, and how the source is.
 
-Started by `run` as threads over one `State`. A loop ends when `stop` is set; what it raises ends the demo.
+Started by `run` as threads over one `DemoState`. A loop ends when `stop` is set; what it raises ends the
+demo.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tidemill.cli.demo.proof import (
     must_hold,
     must_match,
 )
-from tidemill.cli.demo.screen import Health, State
+from tidemill.cli.demo.screen import DemoState, Health
 from tidemill.cli.demo.server import Server
 from tidemill.client import Changes, LiveTable, connect
 
@@ -44,7 +45,7 @@ class Pin(NamedTuple):
     answer: Cut | Lots | None
 
 
-def read_loop(server: Server, state: State, stop: threading.Event, limit: int) -> None:
+def read_loop(server: Server, state: DemoState, stop: threading.Event, limit: int) -> None:
     """Ask for everything at one time, and for the past, and hold the answers against what must be true."""
     connection = server.connect(state)
     # The latest time at which the source is complete, instead of now: such a read never waits for the tick at
@@ -87,7 +88,7 @@ def read_loop(server: Server, state: State, stop: threading.Event, limit: int) -
     connection.close()
 
 
-def live_loop(server: Server, state: State, stop: threading.Event) -> None:
+def live_loop(server: Server, state: DemoState, stop: threading.Event) -> None:
     """Subscribe to the bids, and keep what is there at each complete time."""
 
     def seen(table: LiveTable) -> None:
@@ -107,7 +108,7 @@ def live_loop(server: Server, state: State, stop: threading.Event) -> None:
             state.live.run()
 
 
-def health_loop(server: Server, state: State, stop: threading.Event) -> None:
+def health_loop(server: Server, state: DemoState, stop: threading.Event) -> None:
     """Ask how the source is, as SQL tells it and as /metrics does."""
     connection = server.connect()
     before: dict[str, float] = {}
@@ -137,7 +138,7 @@ def _grown(before: dict[str, float], now: dict[str, float], name: str) -> float:
     return now.get(name, 0.0) - before.get(name, 0.0)
 
 
-def guarded(work: Callable[[], None], state: State, stop: threading.Event) -> threading.Thread:
+def guarded(work: Callable[[], None], state: DemoState, stop: threading.Event) -> threading.Thread:
     """Run a loop in a thread; what it raises ends the demo."""
 
     def run() -> None:

@@ -67,7 +67,7 @@ class Violation(Exception):
     """Something was seen that must never be."""
 
 
-class Facts(NamedTuple):
+class DemoFacts(NamedTuple):
     """One relation at one time; what the numbers are, `CUT` says."""
 
     rows: int
@@ -77,7 +77,7 @@ class Facts(NamedTuple):
     checksum: int
 
 
-NOTHING = Facts(0, 0, 0, 0, 0)
+NOTHING = DemoFacts(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,18 @@ class Cut:
     """All relations at one time, by their names. One without rows is not there."""
 
     time: int
-    facts: dict[str, Facts]
+    facts: dict[str, DemoFacts]
 
     @property
     def events(self) -> int:
         """How many events the source includes, as its progress relation says."""
         return self.of("progress").last
 
-    def of(self, name: str) -> Facts:
+    def of(self, name: str) -> DemoFacts:
         return self.facts.get(name, NOTHING)
 
 
-class Lot(NamedTuple):
+class AuctionLot(NamedTuple):
     """One auction; `ends` in seconds since 1970."""
 
     item: str
@@ -112,7 +112,7 @@ class Lots:
     """The view at one time: its first rows, and how many auctions, bids and how much money it has in all."""
 
     time: int
-    shown: tuple[Lot, ...]
+    shown: tuple[AuctionLot, ...]
     rows: int
     bids: int
     amount: int
@@ -120,7 +120,7 @@ class Lots:
 
 def cut_of(rows: Sequence[Sequence[Any]]) -> Cut:
     """The answer to `CUT`."""
-    facts = {str(name): Facts(*(int(value or 0) for value in values)) for _, name, *values in rows}
+    facts = {str(name): DemoFacts(*(int(value or 0) for value in values)) for _, name, *values in rows}
     return Cut(_time(rows), facts)
 
 
@@ -128,36 +128,38 @@ def lots_of(rows: Sequence[Sequence[Any]]) -> Lots | None:
     """The answer to `LOTS`; None when there is no auction yet."""
     if not rows:
         return None
-    shown: list[Lot] = []
+    shown: list[AuctionLot] = []
     for _, item, seller, bids, highest, ends, lot, *_ in rows:
         until = datetime.fromisoformat(str(ends)).timestamp()
-        shown.append(Lot(str(item), str(seller), int(bids or 0), _maybe(highest), until, int(lot or 0)))
+        shown.append(
+            AuctionLot(str(item), str(seller), int(bids or 0), _maybe(highest), until, int(lot or 0))
+        )
     return Lots(_time(rows), tuple(shown), *(int(value or 0) for value in rows[0][7:]))
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowedBids:
     """The bids as the subscription holds them at a time; and of each auction how many and the highest."""
 
     time: int
-    bids: Facts
+    bids: DemoFacts
     by_auction: dict[int, tuple[int, int]]
 
-    def now(self, lot: Lot) -> Lot:
+    def now(self, lot: AuctionLot) -> AuctionLot:
         """A lot as of this time: the view was read a little earlier, and bids only become more."""
         bids, highest = self.by_auction.get(lot.id, (0, None))
         return lot if bids <= lot.bids else lot._replace(bids=bids, highest=highest)
 
 
-def followed_of(rows: pl.DataFrame, time: int) -> Followed:
+def followed_of(rows: pl.DataFrame, time: int) -> FollowedBids:
     """From the rows of a live table over `FOLLOWED`."""
     ids, auctions, amounts = (rows[name].cast(pl.Int64).to_numpy() for name in ("id", "auction_id", "amount"))
     # As `CUT` has it.
     checks = (ids * 7919 + auctions * 104729 + amounts) % 1000003
     sums = (int(column.sum()) for column in (ids * ids, amounts, checks))
-    facts = Facts(len(rows), int(ids.max(initial=0)), *sums)
+    facts = DemoFacts(len(rows), int(ids.max(initial=0)), *sums)
     groups = rows.group_by("auction_id").agg(pl.len(), pl.col("amount").max())
-    return Followed(time, facts, {lot: (bids, highest) for lot, bids, highest in groups.iter_rows()})
+    return FollowedBids(time, facts, {lot: (bids, highest) for lot, bids, highest in groups.iter_rows()})
 
 
 def _time(rows: Sequence[Sequence[Any]]) -> int:
@@ -215,7 +217,7 @@ def must_be_same(then: Cut | Lots | None, again: Cut | Lots | None) -> None:
         raise Violation(f"the past changed: it was {then}, and is {again}")
 
 
-def must_match(followed: Followed, cut: Cut) -> None:
+def must_match(followed: FollowedBids, cut: Cut) -> None:
     """Raises Violation unless what the subscription held at a time is what SELECT says of that time."""
     if (followed.time, followed.bids) != (cut.time, cut.of("bids")):
         raise Violation(

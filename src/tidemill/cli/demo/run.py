@@ -22,7 +22,7 @@ from rich.panel import Panel
 
 from tidemill.cli.demo.loops import guarded, health_loop, live_loop, read_loop
 from tidemill.cli.demo.proof import SCHEMA
-from tidemill.cli.demo.screen import State, lots_that_fit, plain, screen, verdict
+from tidemill.cli.demo.screen import DemoState, lots_that_fit, plain, screen, verdict
 from tidemill.cli.demo.server import Server
 
 # With a time to end: the demo goes on beyond it, for so long at most, until the past was read so often.
@@ -31,7 +31,7 @@ SPARK_SECONDS = 180
 
 
 def show(
-    state: State, server: Server, stop: threading.Event, console: Console, seconds: float | None
+    state: DemoState, server: Server, stop: threading.Event, console: Console, seconds: float | None
 ) -> None:
     """Until the time is over, the loops failed, or Ctrl-C."""
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -70,7 +70,7 @@ def run(seconds: float | None) -> int:
     """Until Ctrl-C, or for so many seconds; the exit status."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
-    state = State()
+    state = DemoState()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -1,6 +1,6 @@
 """What the demo shows: a live table in a terminal, or a line now and then where there is none.
 
-Used by `run`. Everything here is made from a `State`, which the loops fill and this reads.
+Used by `run`. Everything here is made from a `DemoState`, which the loops fill and this reads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.demo.proof import SOURCE, TABLES, Cut, Followed, Lot
-from tidemill.cli.watch_screen import Marks
+from tidemill.cli.demo.proof import SOURCE, TABLES, AuctionLot, Cut, FollowedBids
+from tidemill.cli.watch_screen import ChangeMarks
 from tidemill.client import LiveTable
 
 # Narrower terminals do without these columns, first the one and then the other.
@@ -43,12 +43,12 @@ class Health:
 
 
 @dataclass
-class State:
+class DemoState:
     """What the loops know. Whole values are replaced, so that readers need no lock."""
 
     begun: float = field(default_factory=time.monotonic)
     cut: Cut | None = None
-    lots: tuple[Lot, ...] = ()
+    lots: tuple[AuctionLot, ...] = ()
     health: Health = field(default_factory=Health)
     reads: int = 0
     reads_ms: deque[float] = field(default_factory=lambda: deque(maxlen=200))
@@ -56,8 +56,8 @@ class State:
     # The bids as the subscription holds them, which auctions got one lately, and how often SELECT said the
     # same.
     live: LiveTable | None = None
-    followed: Followed | None = None
-    marks: Marks = field(default_factory=lambda: Marks(["auction_id"]))
+    followed: FollowedBids | None = None
+    marks: ChangeMarks = field(default_factory=lambda: ChangeMarks(["auction_id"]))
     updates: int = 0
     live_checks: int = 0
     # The age of the oldest past time that was read again; seconds.
@@ -76,13 +76,13 @@ def lots_that_fit(height: int) -> int:
     return min(max(height - OTHER_LINES, FEWEST_LOTS), MOST_LOTS)
 
 
-def screen(state: State, sql_port: int, width: int) -> Panel:
+def screen(state: DemoState, sql_port: int, width: int) -> Panel:
     parts = [lots_table(state, width), Text(), Text("\n".join(lines(state, sql_port)))]
     title = f"tidemill, {time.monotonic() - state.begun:.0f} s"
     return Panel(Group(*parts), title=title, expand=False)
 
 
-def lots_table(state: State, width: int) -> Table:
+def lots_table(state: DemoState, width: int) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("open auction", no_wrap=True, min_width=16)
     if width >= SELLER_WIDTH:
@@ -108,7 +108,7 @@ def lots_table(state: State, width: int) -> Table:
     return table
 
 
-def lines(state: State, sql_port: int) -> list[str]:
+def lines(state: DemoState, sql_port: int) -> list[str]:
     """What stands below the auctions."""
     found: list[str] = []
     cut, health = state.cut, state.health
@@ -148,7 +148,7 @@ def lines(state: State, sql_port: int) -> list[str]:
     return found
 
 
-def plain(state: State) -> str:
+def plain(state: DemoState) -> str:
     """One line, for where there is no terminal."""
     cut, health = state.cut, state.health
     shown = [f"{time.monotonic() - state.begun:5.1f} s", health.status]
@@ -172,7 +172,7 @@ def plain(state: State) -> str:
     return "  ".join(shown)
 
 
-def verdict(state: State) -> str:
+def verdict(state: DemoState) -> str:
     """What the demo has shown; a read that did not hold would have ended it before."""
     cut = state.cut
     if cut is None:

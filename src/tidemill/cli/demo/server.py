@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from tidemill.cli.demo.proof import SOURCE
-from tidemill.cli.demo.screen import State
+from tidemill.cli.demo.screen import DemoState
 from tidemill.dev.process import HOST, pick_ports
 
 # Seconds until the SQL port must answer; the promise is three on an idle machine.
@@ -24,7 +24,7 @@ START_SECONDS = 180
 _METRIC = re.compile(r"^(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 
-class Connection:
+class DemoConnection:
     """One connection, for one thread at a time. `on_notice` gets the text of notices."""
 
     def __init__(self, port: int, on_notice: Callable[[str], None]) -> None:
@@ -63,16 +63,16 @@ class Server:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, stderr=log, stdout=log, start_new_session=True)
 
-    def connect(self, state: State | None = None) -> Connection:
+    def connect(self, state: DemoState | None = None) -> DemoConnection:
         """With a state, what the server waits for is told there."""
 
         def notice(text: str) -> None:
             if state is not None:
                 state.waiting = text
 
-        return Connection(self.sql_port, notice)
+        return DemoConnection(self.sql_port, notice)
 
-    def wait(self, state: State, stop: threading.Event) -> Connection | None:
+    def wait(self, state: DemoState, stop: threading.Event) -> DemoConnection | None:
         """The first connection, or None when the person ended it meanwhile."""
         deadline = time.monotonic() + START_SECONDS
         while not stop.is_set():

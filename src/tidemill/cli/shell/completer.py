@@ -11,8 +11,8 @@ from prompt_toolkit.document import Document
 
 from tidemill.cli.shell.commands import REGISTRY
 from tidemill.cli.shell.context import MOST_OFFERED, candidates
+from tidemill.cli.shell.display_settings import FORMATS, DisplaySettings
 from tidemill.cli.shell.help import statements
-from tidemill.cli.shell.look import FORMATS, Look
 from tidemill.cli.shell.names import CatalogNames, Names
 from tidemill.cli.shell.variables import identifier
 
@@ -80,7 +80,11 @@ def offers(name: str, before: list[str], names: Names) -> list[str]:
         return [*_SWITCH, "auto"] if name == "x" else [*_SWITCH]
     if name == "pset":
         choices = {"format": FORMATS, "linestyle": ("ascii", "unicode"), "expanded": (*_SWITCH, "auto")}
-        return list(choices.get(before[0], _SWITCH)) if before else sorted(f.name for f in fields(Look))
+        return (
+            list(choices.get(before[0], _SWITCH))
+            if before
+            else sorted(f.name for f in fields(DisplaySettings))
+        )
     if name == "set":
         return ["ECHO", "ON_ERROR_STOP"] if not before else []
     return []

@@ -17,7 +17,7 @@ from tidemill.errors import InvalidValue
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """A server, a database, a user. `password` is what was typed, kept for the next connection."""
 
     url: str = ""
@@ -39,10 +39,10 @@ class Place:
         }
         return conninfo(self.url, given)
 
-    def moved(self, words: list[str]) -> Place:
+    def moved(self, words: list[str]) -> ServerAddress:
         """`\\c [database [user [host [port]]]]` with - for "as it is", or a URL or connection string."""
         if words and is_conninfo(words[0]):
-            return Place(url=words[0])
+            return ServerAddress(url=words[0])
         now = conninfo_to_dict(self.conninfo())
         names = ("dbname", "user", "host", "port")
         changed = {name: word for name, word in zip(names, words, strict=False) if word != "-"}
@@ -61,8 +61,12 @@ def is_conninfo(text: str) -> bool:
 
 
 def connected(
-    place: Place, *, ask: bool = False, may_ask: bool = True, question: Callable[[str], str] | None = None
-) -> tuple[psycopg.Connection[Any], Place]:
+    place: ServerAddress,
+    *,
+    ask: bool = False,
+    may_ask: bool = True,
+    question: Callable[[str], str] | None = None,
+) -> tuple[psycopg.Connection[Any], ServerAddress]:
     """A connection, and the place with the password that it took. `ask` before anything is tried; `may_ask`
     when the server wants one and none is known."""
     question = question or asked
@@ -91,6 +95,6 @@ def asked(prompt: str) -> str:
             ) from None
 
 
-def _prompt(place: Place) -> str:
+def _prompt(place: ServerAddress) -> str:
     user = conninfo_to_dict(place.conninfo()).get("user") or ""
     return f"Password for user {user}: " if user else "Password: "

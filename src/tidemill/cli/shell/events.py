@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tidemill.cli.shell.look import Column, Rows
+from tidemill.cli.shell.display_settings import ColumnLook, Rows
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
     """A result with columns begins."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnLook, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class RowsEvent:
     """Rows of it. `last` says that no more come; else they are drawn before the next are taken."""
 
     rows: Rows
@@ -42,17 +42,17 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOut:
+class CopyOutEvent:
     """COPY ... TO STDOUT: take all of it."""
 
     data: Iterator[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class CopyIn:
+class CopyInEvent:
     """COPY ... FROM STDIN: call `send` once, with the data. What fails while they are made fails the COPY."""
 
     send: Callable[[Iterable[bytes]], None]
 
 
-Event = Head | Some | Done | Failed | CopyOut | CopyIn
+Event = Head | RowsEvent | Done | Failed | CopyOutEvent | CopyInEvent

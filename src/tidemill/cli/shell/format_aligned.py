@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemill.cli.shell.cells import is_plain, lines, width
-from tidemill.cli.shell.look import Column, Look, Rows
+from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ STROKES = {
 
 
 class Aligned:
-    def __init__(self, columns: Sequence[Column], look: Look) -> None:
+    def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._names = [lines(c.name) for c in columns]
         self._right = [c.right for c in columns]
         self._widths = [max(map(width, name)) for name in self._names]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from tidemill.cli.shell.look import Column, Look, Rows
+from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Rows
 
 _MUST_QUOTE = re.compile(r'[",\r\n]|^$|^\\\.$|^ | $')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -18,7 +18,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 class Unaligned:
     """Values as they are, with a separator between them."""
 
-    def __init__(self, columns: Sequence[Column], look: Look) -> None:
+    def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._columns = columns
         self._look = look
         self._begun = False
@@ -38,10 +38,10 @@ class Unaligned:
             yield footer + "\n"
 
 
-class Csv:
+class CsvFormat:
     """RFC 4180, with a line end of one character. NULL is nothing, an empty text is "", as in COPY."""
 
-    def __init__(self, columns: Sequence[Column], look: Look) -> None:
+    def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._columns = columns
         self._look = look
         self._begun = False
@@ -66,7 +66,7 @@ def _quoted(text: str) -> str:
 class Json:
     """One object a line. Numbers keep every digit; what JSON has no literal for is PostgreSQL's text."""
 
-    def __init__(self, columns: Sequence[Column], look: Look) -> None:
+    def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         del look
         self._columns = columns
         self._keys = [json.dumps(name, ensure_ascii=False) for name in unique([c.name for c in columns])]
@@ -83,7 +83,7 @@ class Json:
         return iter(())
 
 
-def _literal(column: Column, value: str | None) -> str:
+def _literal(column: ColumnLook, value: str | None) -> str:
     if value is None:
         return "null"
     if column.is_bool:
@@ -114,7 +114,7 @@ def unique(names: Sequence[str]) -> list[str]:
 class Markdown:
     """A table of GitHub's Markdown."""
 
-    def __init__(self, columns: Sequence[Column], look: Look) -> None:
+    def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._columns = columns
         self._look = look
         self._begun = False

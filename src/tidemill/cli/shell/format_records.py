@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tidemill.cli.shell.cells import lines, width
+from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Row, Rows
 from tidemill.cli.shell.format_aligned import STROKES
-from tidemill.cli.shell.look import Column, Look, Row, Rows
 
 
 class Records:
-    def __init__(self, columns: Sequence[Column], look: Look) -> None:
+    def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._names = [lines(c.name) for c in columns]
         self._name_width = max((width(line) for name in self._names for line in name), default=0)
         self._look = look
@@ -69,7 +69,7 @@ class Records:
 class PlainRecords:
     """Unaligned and expanded: `name|value`, an empty line between the rows."""
 
-    def __init__(self, columns: Sequence[Column], look: Look) -> None:
+    def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._names = [c.name for c in columns]
         self._look = look
         self._count = 0

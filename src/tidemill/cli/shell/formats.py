@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Rows
 from tidemill.cli.shell.format_aligned import Aligned
-from tidemill.cli.shell.format_data import Csv, Json, Markdown, Unaligned
+from tidemill.cli.shell.format_data import CsvFormat, Json, Markdown, Unaligned
 from tidemill.cli.shell.format_records import PlainRecords, Records
-from tidemill.cli.shell.look import Column, Look, Rows
 
 
 class Format(Protocol):
@@ -20,10 +20,12 @@ class Format(Protocol):
     def end(self, footer: str) -> Iterator[str]: ...
 
 
-_DATA = {"csv": Csv, "json": Json, "markdown": Markdown}
+_DATA = {"csv": CsvFormat, "json": Json, "markdown": Markdown}
 
 
-def chosen(columns: Sequence[Column], look: Look, first: Rows, screen_width: int | None) -> Format:
+def chosen(
+    columns: Sequence[ColumnLook], look: DisplaySettings, first: Rows, screen_width: int | None
+) -> Format:
     """The one that draws these columns. The first rows decide whether a table fits the screen (`\\x auto`);
     without a screen everything fits."""
     if look.format in _DATA:

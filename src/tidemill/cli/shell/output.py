@@ -16,7 +16,7 @@ from typing import IO
 _PAGERS = ("less", "more")
 
 
-class Target:
+class OutputTarget:
     """A stream for text and, for COPY, bytes."""
 
     def __init__(self, stream: IO[str], process: subprocess.Popen[str] | None = None) -> None:
@@ -57,11 +57,11 @@ class Target:
             self._process.wait()
 
 
-def standard_output() -> Target:
+def standard_output() -> OutputTarget:
     if hasattr(sys.stdout, "reconfigure"):
         # A character that the terminal's encoding has not is no reason to stop.
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
-    return Target(sys.stdout)
+    return OutputTarget(sys.stdout)
 
 
 def file_trouble(error: OSError) -> str:
@@ -71,20 +71,20 @@ def file_trouble(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
-def opened(name: str) -> Target:
+def opened(name: str) -> OutputTarget:
     """A file to write, or with `|` in front a command to write to."""
     if name.startswith("|"):
         return _command(name[1:])
     path = os.path.expanduser(name)
-    return Target(open(path, "w", encoding="utf-8", errors="replace", newline=""))
+    return OutputTarget(open(path, "w", encoding="utf-8", errors="replace", newline=""))
 
 
-def _command(command: str) -> Target:
+def _command(command: str) -> OutputTarget:
     process = subprocess.Popen(
         ["/bin/sh", "-c", command], stdin=subprocess.PIPE, text=True, encoding="utf-8", errors="replace"
     )
     assert process.stdin is not None
-    return Target(process.stdin, process)
+    return OutputTarget(process.stdin, process)
 
 
 def pager_command() -> str | None:
@@ -96,7 +96,7 @@ def pager_command() -> str | None:
 
 
 @contextlib.contextmanager
-def paged(command: str) -> Generator[Target]:
+def paged(command: str) -> Generator[OutputTarget]:
     """The pager, for one result. Ctrl-C is its own meanwhile."""
     # Wide tables are better cut than folded; -X leaves the last screen to be seen.
     process = subprocess.Popen(
@@ -108,7 +108,7 @@ def paged(command: str) -> Generator[Target]:
         env={"LESS": "-SX", **os.environ},
     )
     assert process.stdin is not None
-    target = Target(process.stdin, process)
+    target = OutputTarget(process.stdin, process)
     # Only now: the pager would inherit that Ctrl-C is ignored.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

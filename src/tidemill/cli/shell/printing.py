@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tidemill.cli.shell.events import CopyIn, CopyOut, Done, Event, Failed, Head, Some
+from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Rows
+from tidemill.cli.shell.events import CopyInEvent, CopyOutEvent, Done, Event, Failed, Head, RowsEvent
 from tidemill.cli.shell.formats import Format, chosen
 from tidemill.cli.shell.interrupts import Interrupts
-from tidemill.cli.shell.look import Column, Look, Rows
-from tidemill.cli.shell.output import Target, paged, pager_command, screen_size, standard_output
+from tidemill.cli.shell.output import OutputTarget, paged, pager_command, screen_size, standard_output
 
 _QUERY_CANCELED = "57014"
 _FOR_PROGRAMS = ("csv", "json", "markdown")
@@ -33,9 +33,10 @@ class Outcome:
 
 
 class Printer:
-    """Draws results by a `Look`. `where` is put before an error (`file.sql:3: `) and follows the input."""
+    """Draws results by a `DisplaySettings`. `where` is put before an error (`file.sql:3: `) and follows the
+    input."""
 
-    def __init__(self, look: Look, interrupts: Interrupts, *, quiet: bool = False) -> None:
+    def __init__(self, look: DisplaySettings, interrupts: Interrupts, *, quiet: bool = False) -> None:
         self.look = look
         self.quiet = quiet
         self.target = standard_output()
@@ -55,8 +56,8 @@ class Printer:
         self,
         events: Iterator[Event],
         *,
-        look: Look | None = None,
-        target: Target | None = None,
+        look: DisplaySettings | None = None,
+        target: OutputTarget | None = None,
         stream: bool = False,
         copy_data: Callable[[], Iterable[bytes]] = tuple,
     ) -> Outcome:
@@ -70,7 +71,7 @@ class Printer:
             for event in events:
                 if isinstance(event, Head):
                     drawing = _Drawing(event.columns, look or self.look, out, self._interrupts, stream, pager)
-                elif isinstance(event, Some):
+                elif isinstance(event, RowsEvent):
                     assert drawing is not None, "rows have a head"
                     drawing.rows(event.rows, last=event.last)
                     outcome.count = drawing.count
@@ -81,10 +82,10 @@ class Printer:
                     copied = False
                     outcome.count = outcome.count if drawing is not None else _counted(event.tag)
                     drawing = None
-                elif isinstance(event, CopyOut):
+                elif isinstance(event, CopyOutEvent):
                     self._copy_out(event, out)
                     copied = True
-                elif isinstance(event, CopyIn):
+                elif isinstance(event, CopyInEvent):
                     event.send(copy_data())
                 elif stream and drawing is not None and event.sqlstate == _QUERY_CANCELED:
                     drawing = None
@@ -96,10 +97,10 @@ class Printer:
         return outcome
 
     def table(
-        self, columns: Iterable[Column], rows: Rows, *, title: str = "", footer: str | None = None
+        self, columns: Iterable[ColumnLook], rows: Rows, *, title: str = "", footer: str | None = None
     ) -> None:
         """Rows that the shell has already, as a result of their own."""
-        look = Look(**{name: getattr(self.look, name) for name in Look.__slots__})
+        look = DisplaySettings(**{name: getattr(self.look, name) for name in DisplaySettings.__slots__})
         look.title = title
         look.null = look.null_text("")
         with contextlib.ExitStack() as pager:
@@ -107,14 +108,14 @@ class Printer:
             drawing.rows(rows, last=True, footer=footer)
         self.target.flush()
 
-    def _tag(self, tag: str, out: Target, *, had_rows: bool) -> None:
+    def _tag(self, tag: str, out: OutputTarget, *, had_rows: bool) -> None:
         """As psql: not for what was only read; and not among data that a program reads."""
         if self.quiet or not tag or self.look.format in _FOR_PROGRAMS:
             return
         if not had_rows or tag.startswith(_CHANGES):
             out.write(tag + "\n")
 
-    def _copy_out(self, event: CopyOut, out: Target) -> None:
+    def _copy_out(self, event: CopyOutEvent, out: OutputTarget) -> None:
         for data in event.data:
             if not self._interrupts.wanted:
                 out.write_bytes(data)
@@ -127,9 +128,9 @@ class _Drawing:
 
     def __init__(
         self,
-        columns: tuple[Column, ...],
-        look: Look,
-        target: Target,
+        columns: tuple[ColumnLook, ...],
+        look: DisplaySettings,
+        target: OutputTarget,
         interrupts: Interrupts,
         stream: bool,
         pager: contextlib.ExitStack,

@@ -14,7 +14,7 @@ from tidemill.cli.shell.commands.connection import database_of
 from tidemill.cli.shell.completer import ShellCompleter
 from tidemill.cli.shell.names import CatalogNames
 from tidemill.cli.shell.shell import Shell
-from tidemill.cli.shell.splitter import Command, Splitter, State
+from tidemill.cli.shell.splitter import Command, Splitter, SplitterState
 
 # Beyond this the lines of a pasted text are no longer looked at for their prompts: typing must stay quick.
 MOST_MARKED = 50_000
@@ -31,7 +31,7 @@ class Terminal:
         self._shell = shell
         # Lines that were accepted together and are not yet taken.
         self._lines: deque[str] = deque()
-        self._marks: tuple[str, list[State]] = ("", [])
+        self._marks: tuple[str, list[SplitterState]] = ("", [])
         self.number = 0
         self._session: PromptSession[str] = PromptSession(
             history=history,
@@ -47,14 +47,14 @@ class Terminal:
         )
         self._data: PromptSession[str] = PromptSession()
 
-    def line(self, state: State) -> str | None:
+    def line(self, state: SplitterState) -> str | None:
         while not self._lines:
             draft, self._shell.draft = self._shell.draft, ""
             try:
                 text = self._session.prompt(self.prompt(state), default=draft)
             except KeyboardInterrupt:
                 self._shell.frame.splitter.replace("")
-                state = State.START
+                state = SplitterState.START
                 continue
             except EOFError:
                 return None
@@ -74,12 +74,12 @@ class Terminal:
         """What was pasted behind the statement."""
         self._lines.clear()
 
-    def prompt(self, state: State) -> str:
+    def prompt(self, state: SplitterState) -> str:
         """`materialize=> `: the database, what is waited for, the transaction, the power."""
         session = self._shell.session
         sign = state.value
         if session is None or session.conn.status != 0:
-            sign = "!" if state is State.START else sign
+            sign = "!" if state is SplitterState.START else sign
             return f"{database_of(self._shell)}{sign}> "
         power = "#" if session.parameter("is_superuser") == "on" else ">"
         return f"{database_of(self._shell)}{sign}{session.transaction}{power} "
@@ -114,10 +114,10 @@ class Terminal:
         """The prompt of a later line, as if it had been asked for alone."""
         text = self._session.default_buffer.text
         if wrap_count or len(text) > MOST_MARKED:
-            return self.prompt(State.MORE)
+            return self.prompt(SplitterState.MORE)
         if self._marks[0] != text:
             splitter = self._splitter()
-            marks: list[State] = []
+            marks: list[SplitterState] = []
             for line in text.split("\n"):
                 for _ in splitter.feed(line + "\n"):
                     pass
@@ -135,4 +135,4 @@ def is_complete(splitter: Splitter, text: str) -> bool:
     events = list(splitter.feed(text + "\n"))
     if not text.strip():
         return True
-    return splitter.state is State.START or any(isinstance(event, Command) for event in events)
+    return splitter.state is SplitterState.START or any(isinstance(event, Command) for event in events)

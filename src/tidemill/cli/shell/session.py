@@ -16,9 +16,9 @@ from psycopg import pq
 from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.pq import abc
 
-from tidemill.cli.shell.events import CopyIn, CopyOut, Done, Event, Failed, Head, Some
+from tidemill.cli.shell.display_settings import ColumnLook, Row
+from tidemill.cli.shell.events import CopyInEvent, CopyOutEvent, Done, Event, Failed, Head, RowsEvent
 from tidemill.cli.shell.interrupts import Interrupts
-from tidemill.cli.shell.look import Column, Row
 from tidemill.client.errors import ConnectionLost
 
 # Rows that libpq holds at once, and rows and bytes that are drawn together: a table's columns are as wide as
@@ -53,7 +53,7 @@ def _bytes(sql: str) -> bytes:
         return sql.encode(errors="surrogatepass")
 
 
-class Session:
+class ShellSession:
     """One connection, for one thread. Every method raises `ConnectionLost` when it is gone."""
 
     def __init__(
@@ -132,12 +132,12 @@ class Session:
                     pass
 
     def _events(self, cancels: _Cancels, stream: bool) -> Iterator[Event]:
-        columns: tuple[Column, ...] | None = None
+        columns: tuple[ColumnLook, ...] | None = None
         rows: list[Row] = []
         size, tag = 0, ""
         while True:
             if stream and rows and self._conn.is_busy() and not self._readable():
-                yield Some(rows, last=False)
+                yield RowsEvent(rows, last=False)
                 rows, size = [], 0
             result = self._result(cancels)
             if result is None:
@@ -153,27 +153,27 @@ class Session:
                 rows += taken
                 size += sum(map(len, filter(None, chain.from_iterable(taken))))
                 if status == pq.ExecStatus.TUPLES_OK:
-                    yield Some(rows, last=True)
+                    yield RowsEvent(rows, last=True)
                     yield Done(tag)
                     columns, rows, size, tag = None, [], 0, ""
                 elif len(rows) >= BLOCK_ROWS or size >= BLOCK_BYTES:
-                    yield Some(rows, last=False)
+                    yield RowsEvent(rows, last=False)
                     rows, size = [], 0
             elif status == pq.ExecStatus.FATAL_ERROR:
                 if columns is not None:
-                    yield Some(rows, last=True)
+                    yield RowsEvent(rows, last=True)
                     columns, rows, size, tag = None, [], 0, ""
                 yield _failed(result)
                 if self._conn.status != pq.ConnStatus.OK:
                     raise ConnectionLost("the connection to the server was lost")
             elif status == pq.ExecStatus.COPY_OUT:
                 data = self._copied_out(cancels)
-                yield CopyOut(data)
+                yield CopyOutEvent(data)
                 for _ in data:  # what was not wanted
                     pass
             elif status == pq.ExecStatus.COPY_IN:
                 sent = _Once(self._send, cancels)
-                yield CopyIn(sent)
+                yield CopyInEvent(sent)
                 if not sent.called:
                     sent(())
             elif status == pq.ExecStatus.COMMAND_OK:
@@ -287,8 +287,8 @@ class _Once:
         self._send(data, self._cancels)
 
 
-def _columns(result: abc.PGresult) -> tuple[Column, ...]:
-    return tuple(Column(_text(result.fname(i) or b""), result.ftype(i)) for i in range(result.nfields))
+def _columns(result: abc.PGresult) -> tuple[ColumnLook, ...]:
+    return tuple(ColumnLook(_text(result.fname(i) or b""), result.ftype(i)) for i in range(result.nfields))
 
 
 def _failed(result: abc.PGresult) -> Failed:

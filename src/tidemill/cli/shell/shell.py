@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tidemill.cli.shell.connecting import Place, connected
-from tidemill.cli.shell.events import Done, Failed, Head, Some
+from tidemill.cli.shell.connecting import ServerAddress, connected
+from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Row
+from tidemill.cli.shell.events import Done, Failed, Head, RowsEvent
 from tidemill.cli.shell.interrupts import Interrupts
-from tidemill.cli.shell.look import Column, Look, Row
-from tidemill.cli.shell.output import Target, file_trouble
+from tidemill.cli.shell.output import OutputTarget, file_trouble
 from tidemill.cli.shell.printing import Outcome, Printer
-from tidemill.cli.shell.session import Session
-from tidemill.cli.shell.sources import Source
-from tidemill.cli.shell.splitter import Command, Event, Splitter, Statement
-from tidemill.cli.shell.variables import Variables
+from tidemill.cli.shell.session import ShellSession
+from tidemill.cli.shell.sources import LineSource
+from tidemill.cli.shell.splitter import Command, Event, ShellStatement, Splitter
+from tidemill.cli.shell.variables import ShellVariables
 from tidemill.client.errors import ConnectionLost
 from tidemill.errors import InvalidValue, LimitExceeded, TidemillError
 
@@ -42,33 +42,33 @@ class Next(Enum):
     QUIT = "quit"
 
 
-class Status:
+class ExitStatus:
     """Exit statuses, as psql's."""
 
     OK, FAILED, NO_CONNECTION, SCRIPT = 0, 1, 2, 3
 
 
 @dataclass(slots=True)
-class Frame:
+class InputFrame:
     """An input that is being worked through, and what of it is not yet complete."""
 
-    source: Source
+    source: LineSource
     splitter: Splitter
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ShownTable:
     """A result in memory."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnLook, ...]
     rows: list[Row]
 
 
 @dataclass(slots=True)
 class Shell:
-    place: Place
-    look: Look = field(default_factory=Look)
-    variables: Variables = field(default_factory=Variables)
+    place: ServerAddress
+    look: DisplaySettings = field(default_factory=DisplaySettings)
+    variables: ShellVariables = field(default_factory=ShellVariables)
     interrupts: Interrupts = field(default_factory=Interrupts)
     quiet: bool = False
     timing: bool = False
@@ -81,8 +81,8 @@ class Shell:
     # Told after statements that may have changed what names there are.
     on_change: Callable[[], None] = lambda: None
     printer: Printer = field(init=False)
-    session: Session | None = field(init=False, default=None)
-    frames: list[Frame] = field(init=False, default_factory=list)
+    session: ShellSession | None = field(init=False, default=None)
+    frames: list[InputFrame] = field(init=False, default_factory=list)
     # Ctrl-C ended a script: nothing of it is run after that.
     interrupted: bool = field(init=False, default=False)
 
@@ -92,17 +92,17 @@ class Shell:
 
     # -- the connection
 
-    def connect(self, place: Place | None = None, *, ask: bool = False) -> Session:
+    def connect(self, place: ServerAddress | None = None, *, ask: bool = False) -> ShellSession:
         """To the place, or to another; the one that was stays until the other is there."""
         connection, found = connected(place or self.place, ask=ask, may_ask=self.may_ask)
-        before, self.session = self.session, Session(connection, self.interrupts, self.printer.say)
+        before, self.session = self.session, ShellSession(connection, self.interrupts, self.printer.say)
         self.place = found
         if before is not None:
             before.close()
         self.on_change()
         return self.session
 
-    def ready(self) -> Session:
+    def ready(self) -> ShellSession:
         """The connection, made again if it was lost. In a script a lost one is the end."""
         if self.session is not None and self.session.alive:
             return self.session
@@ -117,7 +117,7 @@ class Shell:
         return bool(self.frames) and self.frames[0].source.interactive
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> InputFrame:
         return self.frames[-1]
 
     def close(self) -> None:
@@ -129,18 +129,18 @@ class Shell:
 
     # -- input
 
-    def run(self, source: Source) -> int:
+    def run(self, source: LineSource) -> int:
         """All lines of the source; an exit status. The query buffer is its own."""
         if len(self.frames) >= MOST_NESTED:
             raise LimitExceeded(f"\\i is nested more than {MOST_NESTED} deep")
-        frame = Frame(source, Splitter(self.variables.lookup))
+        frame = InputFrame(source, Splitter(self.variables.lookup))
         self.frames.append(frame)
         try:
             return self._run(frame)
         finally:
             self.frames.pop()
 
-    def _run(self, frame: Frame) -> int:
+    def _run(self, frame: InputFrame) -> int:
         source, splitter = frame.source, frame.splitter
         while (line := source.line(splitter.state)) is not None:
             for event in splitter.feed(line if line.endswith("\n") else line + "\n"):
@@ -149,16 +149,16 @@ class Shell:
                     return status
         rest = None if source.interactive else splitter.finish()
         status = None if rest is None else self._after(self.handle(rest), source)
-        return Status.OK if status is None else status
+        return ExitStatus.OK if status is None else status
 
-    def run_text(self, text: str, source: Source) -> Next:
+    def run_text(self, text: str, source: LineSource) -> Next:
         """What `-c` gives: commands, or statements that go to the server as they are, in one message.
         `source` is where the data of a COPY come from."""
-        frame = Frame(source, Splitter(self.variables.lookup))
+        frame = InputFrame(source, Splitter(self.variables.lookup))
         self.frames.append(frame)
         try:
             if not text.lstrip().startswith("\\"):
-                return self.handle(Statement(text))
+                return self.handle(ShellStatement(text))
             outcome = Next.GO_ON
             for event in frame.splitter.feed(text + "\n"):
                 outcome = self.handle(event)
@@ -167,21 +167,21 @@ class Shell:
         finally:
             self.frames.pop()
 
-    def _after(self, outcome: Next, source: Source) -> int | None:
+    def _after(self, outcome: Next, source: LineSource) -> int | None:
         """Whether the source ends here, and with which status."""
         if outcome is Next.QUIT:
-            return Status.OK
+            return ExitStatus.OK
         if source.interactive:
             return None
         if outcome is Next.FAILED and (self.interrupted or self.variables.is_on("ON_ERROR_STOP")):
-            return Status.SCRIPT
+            return ExitStatus.SCRIPT
         # A SUBSCRIBE has no other end than Ctrl-C; nothing is run after it all the same.
-        return Status.OK if self.interrupted else None
+        return ExitStatus.OK if self.interrupted else None
 
     def handle(self, event: Event) -> Next:
         """One statement or command; errors are told, not raised, unless there is nothing left to do."""
         try:
-            if isinstance(event, Statement):
+            if isinstance(event, ShellStatement):
                 return Next.GO_ON if self.execute(event.text).ok else Next.FAILED
             return self.command(event)
         except ConnectionLost as e:
@@ -210,8 +210,8 @@ class Shell:
         self,
         sql: str,
         *,
-        look: Look | None = None,
-        target: Target | None = None,
+        look: DisplaySettings | None = None,
+        target: OutputTarget | None = None,
         copy_data: Callable[[], Iterator[bytes]] | None = None,
     ) -> Outcome:
         """Run it and show what comes."""
@@ -239,17 +239,17 @@ class Shell:
         self.printer.target.flush()
         return outcome
 
-    def query(self, sql: str) -> Table:
+    def query(self, sql: str) -> ShownTable:
         """A command's own question: its rows, shown to nobody. Raises what the server says."""
         session = self.ready()
-        table = Table((), [])
+        table = ShownTable((), [])
         failed: Failed | None = None
         with self.interrupts.caught():
             try:
                 for event in session.run(sql):
                     if isinstance(event, Head):
-                        table = Table(event.columns, [])
-                    elif isinstance(event, Some):
+                        table = ShownTable(event.columns, [])
+                    elif isinstance(event, RowsEvent):
                         table.rows.extend(event.rows)
                         if len(table.rows) > MOST_KEPT_ROWS:
                             raise LimitExceeded(f"more than {MOST_KEPT_ROWS:,} rows for one command")
@@ -264,7 +264,7 @@ class Shell:
             raise TidemillError(failed.primary or failed.message.strip(), sqlstate=failed.sqlstate)
         return table
 
-    def _pressed(self, session: Session) -> bool:
+    def _pressed(self, session: ShellSession) -> bool:
         """Whether Ctrl-C was, during the statement that ends here. It ends a script."""
         pressed = self.interrupts.take() or session.was_cancelled
         if pressed:
@@ -296,7 +296,7 @@ class Shell:
                 return
             yield (line if line.endswith("\n") else line + "\n").encode(errors="surrogateescape")
 
-    def with_look(self, **changes: object) -> Look:
+    def with_look(self, **changes: object) -> DisplaySettings:
         return replace(self.look, **changes)  # pyright: ignore[reportArgumentType]
 
 

@@ -8,17 +8,17 @@ import sys
 from collections.abc import Generator, Iterable, Iterator
 from typing import Protocol
 
-from tidemill.cli.shell.splitter import State
+from tidemill.cli.shell.splitter import SplitterState
 
 
-class Source(Protocol):
+class LineSource(Protocol):
     """Lines, each with its line end. `name` and `number` tell where an error was."""
 
     name: str
     number: int
     interactive: bool
 
-    def line(self, state: State) -> str | None:
+    def line(self, state: SplitterState) -> str | None:
         """The next line; None at the end. `state` is what the prompt tells."""
         ...
 
@@ -42,14 +42,14 @@ class Lines:
         self.folder = folder
         self.number = 0
 
-    def line(self, state: State) -> str | None:
+    def line(self, state: SplitterState) -> str | None:
         del state
         self.number += 1
         line = next(self._lines, None)
         return line.lstrip("\ufeff") if line is not None and self.number == 1 else line
 
     def data_line(self) -> str | None:
-        return self.line(State.START)
+        return self.line(SplitterState.START)
 
     def forget(self) -> None:
         self._lines = iter(())

@@ -18,7 +18,7 @@ from enum import Enum
 Lookup = Callable[[str, str], str | None]
 
 
-class State(Enum):
+class SplitterState(Enum):
     """What the input waits for; the value is the sign in the prompt."""
 
     START = "="
@@ -31,7 +31,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ShellStatement:
     """A whole statement, without its semicolon."""
 
     text: str
@@ -45,7 +45,7 @@ class Command:
     rest: str
 
 
-Event = Statement | Command
+Event = ShellStatement | Command
 
 # Commands that take everything to the end of the line, backslashes and quotes included.
 WHOLE_LINE = frozenset({"!", "copy", "h", "help"})
@@ -80,7 +80,7 @@ _ENDS = {
     '"': re.compile(r'(?:[^"]++|"")*+"'),
 }
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
-_WAITS = {"'": State.STRING, "e": State.STRING, '"': State.IDENTIFIER}
+_WAITS = {"'": SplitterState.STRING, "e": SplitterState.STRING, '"': SplitterState.IDENTIFIER}
 # A function's body may be a block of statements; only there BEGIN and END hold semicolons.
 _ROUTINES = ("function", "procedure")
 
@@ -110,16 +110,16 @@ class Splitter:
         return "".join(self._parts)
 
     @property
-    def state(self) -> State:
+    def state(self) -> SplitterState:
         if self._comments:
-            return State.COMMENT
+            return SplitterState.COMMENT
         if self._quote:
             return _WAITS[self._quote]
         if self._tag:
-            return State.DOLLAR
+            return SplitterState.DOLLAR
         if self._parentheses:
-            return State.PARENTHESIS
-        return State.MORE if self._parts else State.START
+            return SplitterState.PARENTHESIS
+        return SplitterState.MORE if self._parts else SplitterState.START
 
     def copy(self) -> Splitter:
         """To try what a text would do."""
@@ -133,12 +133,12 @@ class Splitter:
         self._parts = [text.strip()] if text.strip() else []
         self._start()
 
-    def finish(self) -> Statement | None:
+    def finish(self) -> ShellStatement | None:
         """At the end of the input: what is left is a statement too, if it is anything."""
         text = self.buffer.strip()
         self._parts.clear()
         self._start()
-        return Statement(text) if text else None
+        return ShellStatement(text) if text else None
 
     def feed(self, text: str) -> Iterator[Event]:
         """What `text` completes. The caller ends a line with its line end."""

@@ -11,25 +11,25 @@ from importlib.metadata import version
 from tidemill.cli.shell.commands.connection import described
 from tidemill.cli.shell.commands.describe import is_tidemill
 from tidemill.cli.shell.commands.files import run_file
-from tidemill.cli.shell.connecting import Place
-from tidemill.cli.shell.look import Look, set_option
+from tidemill.cli.shell.connecting import ServerAddress
+from tidemill.cli.shell.display_settings import DisplaySettings, set_option
 from tidemill.cli.shell.output import file_trouble, opened
 from tidemill.cli.shell.printing import Outcome
-from tidemill.cli.shell.shell import Next, Shell, Status
+from tidemill.cli.shell.shell import ExitStatus, Next, Shell
 from tidemill.cli.shell.sources import of_file, of_stdin
-from tidemill.cli.shell.variables import Variables
+from tidemill.cli.shell.variables import ShellVariables
 from tidemill.client.errors import ConnectionLost
 from tidemill.errors import InvalidValue, TidemillError
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ShellOptions:
     """What the command line asked for."""
 
-    place: Place
+    place: ServerAddress
     # Texts of -c and files of -f, in their order: ("c", text), ("f", name).
     actions: tuple[tuple[str, str], ...] = ()
-    look: Look = field(default_factory=Look)
+    look: DisplaySettings = field(default_factory=DisplaySettings)
     variables: tuple[str, ...] = ()
     output: str | None = None
     quiet: bool = False
@@ -41,9 +41,9 @@ class Options:
     plain_start: bool = False
 
 
-def run(options: Options) -> int:
+def run(options: ShellOptions) -> int:
     """Everything; the exit status."""
-    variables = Variables()
+    variables = ShellVariables()
     for text in options.variables:
         name, _, value = text.partition("=")
         variables.set(name, value)
@@ -57,20 +57,20 @@ def run(options: Options) -> int:
         return _run(shell, options)
     except ConnectionLost as e:
         shell.printer.complain(str(e))
-        return Status.NO_CONNECTION
+        return ExitStatus.NO_CONNECTION
     except BrokenPipeError:
         # Who read has enough. Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Status.OK
+        return ExitStatus.OK
     except OSError as e:
         print(f"tidemill: {file_trouble(e)}", file=sys.stderr)
-        return Status.FAILED
+        return ExitStatus.FAILED
     finally:
         with contextlib.suppress(BrokenPipeError):
             shell.close()
 
 
-def _run(shell: Shell, options: Options) -> int:
+def _run(shell: Shell, options: ShellOptions) -> int:
     if options.actions:
         return _actions(shell, options)
     if sys.stdin.isatty() and sys.stdout.isatty():
@@ -78,27 +78,27 @@ def _run(shell: Shell, options: Options) -> int:
     return shell.run(of_stdin())
 
 
-def _actions(shell: Shell, options: Options) -> int:
-    status = Status.OK
+def _actions(shell: Shell, options: ShellOptions) -> int:
+    status = ExitStatus.OK
     if options.single_transaction and not _silently(shell, "BEGIN").ok:
-        return Status.FAILED
+        return ExitStatus.FAILED
     for kind, text in options.actions:
         if kind == "c":
             outcome = shell.run_text(text, of_stdin())
-            status = Status.FAILED if outcome is Next.FAILED else Status.OK
+            status = ExitStatus.FAILED if outcome is Next.FAILED else ExitStatus.OK
         else:
             outcome = Next.GO_ON
             with of_file(text) as source:
                 status = shell.run(source)
-        stop = status != Status.OK and shell.variables.is_on("ON_ERROR_STOP")
+        stop = status != ExitStatus.OK and shell.variables.is_on("ON_ERROR_STOP")
         if stop or shell.interrupted or outcome is Next.QUIT:
             break
     if options.single_transaction:
-        ended = _silently(shell, "COMMIT" if status == Status.OK else "ROLLBACK")
+        ended = _silently(shell, "COMMIT" if status == ExitStatus.OK else "ROLLBACK")
         if ended.tags == ["ROLLBACK"]:
             shell.printer.say("tidemill: something failed, and the transaction was rolled back")
-        if not ended.ok and status == Status.OK:
-            status = Status.FAILED
+        if not ended.ok and status == ExitStatus.OK:
+            status = ExitStatus.FAILED
     return status
 
 
@@ -112,7 +112,7 @@ def _silently(shell: Shell, sql: str) -> Outcome:
         printer.quiet = before
 
 
-def _interactive(shell: Shell, options: Options) -> int:
+def _interactive(shell: Shell, options: ShellOptions) -> int:
     # Only here: the editor's libraries are slow to load for a script.
     from tidemill.cli.shell.history import SafeHistory, history_path
     from tidemill.cli.shell.names import CatalogNames
@@ -134,7 +134,7 @@ def _interactive(shell: Shell, options: Options) -> int:
     return shell.run(Terminal(shell, names, history))
 
 
-def _begin(shell: Shell, options: Options) -> None:
+def _begin(shell: Shell, options: ShellOptions) -> None:
     """The user's own file of commands, if there is one."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     path = os.path.join(folder, "tidemill", "sqlrc")

@@ -22,7 +22,7 @@ def truth(text: str, name: str) -> bool:
     raise InvalidValue(f'unrecognized value "{text}" for "{name}": Boolean expected', hint="Write on or off.")
 
 
-class Variables:
+class ShellVariables:
     """By name. ON_ERROR_STOP and ECHO steer the shell and take only what they understand."""
 
     def __init__(self) -> None:

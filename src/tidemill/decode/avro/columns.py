@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from tidemill.decode.avro.schema import (
     Array,
+    AvroFixed,
     Enumeration,
-    Fixed,
     Map,
     Primitive,
     Record,
@@ -102,7 +102,7 @@ def values_of(schema: Union) -> list[Schema]:
 
 def sql_type(schema: Schema, path: Sequence[str] = ()) -> SqlType:
     match schema:
-        case Primitive() | Fixed():
+        case Primitive() | AvroFixed():
             return _scalar(schema, path)
         case Enumeration():
             return TEXT
@@ -124,9 +124,9 @@ def sql_type(schema: Schema, path: Sequence[str] = ()) -> SqlType:
             )
 
 
-def _scalar(schema: Primitive | Fixed, path: Sequence[str]) -> SqlType:
+def _scalar(schema: Primitive | AvroFixed, path: Sequence[str]) -> SqlType:
     if schema.semantic is None:
-        return BYTEA if isinstance(schema, Fixed) else _PRIMITIVES[schema.kind]
+        return BYTEA if isinstance(schema, AvroFixed) else _PRIMITIVES[schema.kind]
     if schema.semantic.name == "decimal":
         return _decimal(schema.semantic, path)
     return _SEMANTICS[schema.semantic.name]

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from tidemill.decode.avro.columns import columns_of
 from tidemill.decode.avro.nested import RecordNode
-from tidemill.decode.avro.plan import Node
+from tidemill.decode.avro.plan import ReadNode
 from tidemill.decode.avro.resolve import Incompatible, resolve
 from tidemill.decode.avro.schema import Schema, SchemaError, parse_schema
 from tidemill.decode.contract import Decoded
-from tidemill.decode.cursor import Cursor
+from tidemill.decode.cursor import MessageCursor
 from tidemill.decode.gather import Gathered
-from tidemill.decode.reader import Reader, Unreadable
+from tidemill.decode.reader import MessageReader, Unreadable
 from tidemill.types.arrow import arrow_type
 from tidemill.types.columns import valid_mask
 from tidemill.types.model import Column
@@ -49,11 +49,11 @@ class AvroDecoder:
         self._framed = framed
         self._writers = writers
         # By the writer's number (None: the reader's own): a plan, or why there is none.
-        self._plans: dict[int | None, Node | str] = {}
+        self._plans: dict[int | None, ReadNode | str] = {}
 
     def decode(self, messages: pa.Array) -> Decoded:
         gathered = Gathered(len(messages), self._types)
-        cursor = Cursor.over(messages)
+        cursor = MessageCursor.over(messages)
         rows = gathered.admit(np.flatnonzero(valid_mask(messages)), cursor.end - cursor.pos, PREFIX)
         if not self._framed:
             self._read(messages, cursor, rows, None, gathered)
@@ -67,7 +67,7 @@ class AvroDecoder:
             self._read(messages, cursor, rows[ids == schema_id], schema_id, gathered)
         return gathered.decoded()
 
-    def _unframed(self, cursor: Cursor, rows: np.ndarray, gathered: Gathered) -> np.ndarray:
+    def _unframed(self, cursor: MessageCursor, rows: np.ndarray, gathered: Gathered) -> np.ndarray:
         """The messages with a sound frame; the cursor stands behind it."""
         length = (cursor.end - cursor.pos)[rows]
         magic = cursor.bytes.octets[cursor.pos[rows]]
@@ -82,7 +82,12 @@ class AvroDecoder:
         return rows
 
     def _read(
-        self, messages: pa.Array, cursor: Cursor, rows: np.ndarray, writer: int | None, gathered: Gathered
+        self,
+        messages: pa.Array,
+        cursor: MessageCursor,
+        rows: np.ndarray,
+        writer: int | None,
+        gathered: Gathered,
     ) -> None:
         if not len(rows):
             return
@@ -97,10 +102,10 @@ class AvroDecoder:
         if doubtful.any():
             self._read_again(messages, rows[doubtful], plan, gathered)
 
-    def _read_again(self, messages: pa.Array, rows: np.ndarray, plan: Node, gathered: Gathered) -> None:
+    def _read_again(self, messages: pa.Array, rows: np.ndarray, plan: ReadNode, gathered: Gathered) -> None:
         behind = FRAME_BYTES if self._framed else 0
         for row, message in zip(rows.tolist(), messages.take(pa.array(rows)).to_pylist(), strict=True):
-            reader = Reader(message, behind)
+            reader = MessageReader(message, behind)
             try:
                 values = plan.values(reader) if isinstance(plan, RecordNode) else [plan.one(reader)]
                 if reader.left:
@@ -110,12 +115,12 @@ class AvroDecoder:
             else:
                 gathered.replace(row, values)
 
-    def _plan(self, writer: int | None) -> Node | str:
+    def _plan(self, writer: int | None) -> ReadNode | str:
         if writer not in self._plans:
             self._plans[writer] = self._make_plan(writer)
         return self._plans[writer]
 
-    def _make_plan(self, writer: int | None) -> Node | str:
+    def _make_plan(self, writer: int | None) -> ReadNode | str:
         try:
             return resolve(self._schema(writer), self._reader)
         except Incompatible as error:

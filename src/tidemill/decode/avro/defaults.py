@@ -9,8 +9,8 @@ from tidemill.decode.avro.forms import bytes_form, whole_form
 from tidemill.decode.avro.schema import (
     MISSING,
     Array,
+    AvroFixed,
     Enumeration,
-    Fixed,
     Map,
     Primitive,
     Record,
@@ -26,7 +26,7 @@ def default_value(schema: Schema, default: Any) -> Any:
     match schema:
         case Primitive():
             return _primitive(schema, default)
-        case Fixed() if isinstance(default, str):
+        case AvroFixed() if isinstance(default, str):
             return bytes_form(schema).value(_sized(_bytes(default), schema.size))
         case Enumeration() if default in schema.symbols:
             return default

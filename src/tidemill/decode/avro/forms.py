@@ -4,7 +4,7 @@ names."""
 from __future__ import annotations
 
 from tidemill.decode.avro.columns import sql_type
-from tidemill.decode.avro.schema import Fixed, Primitive
+from tidemill.decode.avro.schema import AvroFixed, Primitive
 from tidemill.decode.binaries import ByteForm, DecimalBytes, Duration, Raw, Text, UuidText
 from tidemill.decode.debezium.avro_types import TEXT_FORMS, infinities
 from tidemill.decode.debezium.logical_types import LOGICAL_TYPES
@@ -56,7 +56,7 @@ def whole_form(writer: Primitive, reader: Primitive) -> Whole:
     return timestamp_form(millis=unit == "millis", zoned=not name.startswith("local"))
 
 
-def bytes_form(reader: Primitive | Fixed) -> ByteForm:
+def bytes_form(reader: Primitive | AvroFixed) -> ByteForm:
     """Of a string, bytes or fixed."""
     semantic = reader.semantic
     if semantic is None:
@@ -66,5 +66,5 @@ def bytes_form(reader: Primitive | Fixed) -> ByteForm:
     if semantic.name == "duration":
         return Duration()
     if semantic.name == "uuid":
-        return Raw(UUID) if isinstance(reader, Fixed) else UuidText()
+        return Raw(UUID) if isinstance(reader, AvroFixed) else UuidText()
     return TEXT_FORMS[semantic.name]()

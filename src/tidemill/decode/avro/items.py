@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.avro.plan import Node
-from tidemill.decode.cursor import Cursor, zigzag
+from tidemill.decode.avro.plan import ReadNode
+from tidemill.decode.cursor import MessageCursor, zigzag
 
 # Items that may take no bytes (nulls, empty records) are not bounded by the message's length. Nobody has
 # many.
@@ -26,7 +26,7 @@ _MAX_VARINT_BYTES = 10
 _Parts = list[tuple[np.ndarray, pa.Array]]
 
 
-def read_items(cursor: Cursor, item: Node, *, keep: bool = True) -> tuple[np.ndarray, _Parts]:
+def read_items(cursor: MessageCursor, item: ReadNode, *, keep: bool = True) -> tuple[np.ndarray, _Parts]:
     """How many items each message has, and the items in parts: (rows of the cursor, their next items)."""
     counts = np.zeros(len(cursor), dtype=np.int64)
     parts: _Parts = []
@@ -52,7 +52,7 @@ def read_items(cursor: Cursor, item: Node, *, keep: bool = True) -> tuple[np.nda
     return counts, parts
 
 
-def _block(part: Cursor, item: Node, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _block(part: MessageCursor, item: ReadNode, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The number of items of the next block, 0 behind the last; and where it says that it ends, or -1."""
     count = zigzag(part.small_varints())
     ends = np.full(len(part), -1, dtype=np.int64)
@@ -71,7 +71,7 @@ def _block(part: Cursor, item: Node, seen: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _equal_items(
-    cursor: Cursor, item: Node, active: np.ndarray, count: np.ndarray, parts: _Parts, *, keep: bool
+    cursor: MessageCursor, item: ReadNode, active: np.ndarray, count: np.ndarray, parts: _Parts, *, keep: bool
 ) -> None:
     size = item.size or 0
     start = cursor.pos[active]
@@ -81,14 +81,14 @@ def _equal_items(
     rows = np.repeat(active, count)
     before = np.cumsum(count) - count
     pos = np.repeat(start - before * size, count) + np.arange(len(rows)) * size
-    items = Cursor(cursor.bytes, pos, np.repeat(cursor.end[active], count))
+    items = MessageCursor(cursor.bytes, pos, np.repeat(cursor.end[active], count))
     parts.append((rows, item.read(items)))
     cursor.doubt[rows[items.doubt]] = True
 
 
 def _waves(
-    cursor: Cursor,
-    item: Node,
+    cursor: MessageCursor,
+    item: ReadNode,
     active: np.ndarray,
     count: np.ndarray,
     counts: np.ndarray,
@@ -120,7 +120,7 @@ def _waves(
     return waves
 
 
-def _run(cursor: Cursor, item: Node, row: int, count: int, parts: _Parts) -> int:
+def _run(cursor: MessageCursor, item: ReadNode, row: int, count: int, parts: _Parts) -> int:
     """The next `count` numbers of one message: they end where bytes are below 128. How many there were."""
     pos, end = int(cursor.pos[row]), int(cursor.end[row])
     done = 0
@@ -131,7 +131,7 @@ def _run(cursor: Cursor, item: Node, row: int, count: int, parts: _Parts) -> int
         if not len(stops):
             break
         starts = pos + np.concatenate([[0], stops[:-1] + 1])
-        numbers = Cursor(cursor.bytes, starts, np.full(len(starts), end))
+        numbers = MessageCursor(cursor.bytes, starts, np.full(len(starts), end))
         values = item.read(numbers)
         if numbers.doubt.any():
             break

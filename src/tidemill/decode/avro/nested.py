@@ -9,24 +9,24 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.avro.items import MAX_EMPTY_ITEMS, in_order, read_items
-from tidemill.decode.avro.plan import Delimited, Leaf, Node, Nothing
+from tidemill.decode.avro.plan import Delimited, Leaf, Nothing, ReadNode
 from tidemill.decode.binaries import Text
-from tidemill.decode.cursor import Cursor, zigzag
+from tidemill.decode.cursor import MessageCursor, zigzag
 from tidemill.decode.maps import repeated_keys
 from tidemill.decode.merge import merge
-from tidemill.decode.reader import Reader, Unreadable
+from tidemill.decode.reader import MessageReader, Unreadable
 from tidemill.types.nested import map_array
 
 
-class RecordNode(Node):
+class RecordNode(ReadNode):
     """Fields in the writer's order. A step is (node, place among the reader's fields, name); without a place
     the reader has no such field. `absent` are the reader's fields that the writer has not."""
 
     def __init__(
         self,
         type_: pa.DataType,
-        steps: Sequence[tuple[Node, int | None, str]],
-        absent: Sequence[tuple[Node, int]],
+        steps: Sequence[tuple[ReadNode, int | None, str]],
+        absent: Sequence[tuple[ReadNode, int]],
     ) -> None:
         self.type = type_
         self._steps = steps
@@ -35,7 +35,7 @@ class RecordNode(Node):
         sizes = [node.size for node, _, _ in steps]
         self.size = None if None in sizes else sum(size or 0 for size in sizes)
 
-    def fields(self, cursor: Cursor) -> list[pa.Array]:
+    def fields(self, cursor: MessageCursor) -> list[pa.Array]:
         """The reader's fields, in their order."""
         columns: dict[int, pa.Array] = {}
         for node, place, _ in self._steps:
@@ -47,14 +47,14 @@ class RecordNode(Node):
             columns[place] = node.read(cursor)
         return [columns[i] for i in range(len(columns))]
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         return pa.Array.from_buffers(self.type, len(cursor), [None], children=self.fields(cursor))
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         for node, _, _ in self._steps:
             node.skip(cursor)
 
-    def values(self, reader: Reader) -> list[Any]:
+    def values(self, reader: MessageReader) -> list[Any]:
         """As `fields`, of one message."""
         found: dict[int, Any] = {}
         for node, place, name in self._steps:
@@ -68,15 +68,15 @@ class RecordNode(Node):
             found[place] = node.one(reader)
         return [found[i] for i in range(len(found))]
 
-    def one(self, reader: Reader) -> dict[str, Any]:
+    def one(self, reader: MessageReader) -> dict[str, Any]:
         values = self.values(reader)
         return {self.type.field(i).name: value for i, value in enumerate(values)}
 
 
-class UnionNode(Node):
+class UnionNode(ReadNode):
     """The number of a branch, then its value; all branches give the same type."""
 
-    def __init__(self, type_: pa.DataType, branches: Sequence[Node]) -> None:
+    def __init__(self, type_: pa.DataType, branches: Sequence[ReadNode]) -> None:
         self.type = type_
         self._branches = branches
         self.least = 1 + min(node.least for node in branches)
@@ -86,7 +86,7 @@ class UnionNode(Node):
             value = 1 if isinstance(branches[0], Nothing) else 0
             self._value = value if isinstance(branches[value], Leaf) else None
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         which = zigzag(cursor.small_varints())
         if self._value is not None:
             return self._read_nullable(cursor, which, self._value)
@@ -105,7 +105,7 @@ class UnionNode(Node):
             cursor.suspect((which < 0) | (which >= len(self._branches)))
         return merge(len(cursor), parts, self.type)
 
-    def _read_nullable(self, cursor: Cursor, which: np.ndarray, value: int) -> pa.Array:
+    def _read_nullable(self, cursor: MessageCursor, which: np.ndarray, value: int) -> pa.Array:
         live = which == value
         node = self._branches[value]
         assert isinstance(node, Leaf)
@@ -116,7 +116,7 @@ class UnionNode(Node):
             cursor.doubt |= wrong
         return node.read_live(cursor, live)
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         which = zigzag(cursor.small_varints())
         cursor.suspect((which < 0) | (which >= len(self._branches)))
         for number, node in enumerate(self._branches):
@@ -126,24 +126,24 @@ class UnionNode(Node):
                 node.skip(part)
                 cursor.put(rows, part)
 
-    def one(self, reader: Reader) -> Any:
+    def one(self, reader: MessageReader) -> Any:
         number = reader.zigzag()
         if not 0 <= number < len(self._branches):
             raise Unreadable(f"a union has no branch {number}")
         return self._branches[number].one(reader)
 
 
-class BranchNode(Node):
+class BranchNode(ReadNode):
     """A value of one branch of a union that is a record: the other fields are null."""
 
-    def __init__(self, type_: pa.DataType, place: int, node: Node) -> None:
+    def __init__(self, type_: pa.DataType, place: int, node: ReadNode) -> None:
         self.type = type_
         self._place = place
         self._node = node
         self.least = node.least
         self.size = node.size
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         value = self._node.read(cursor)
         fields = [
             value if i == self._place else pa.nulls(len(cursor), self.type.field(i).type)
@@ -151,51 +151,51 @@ class BranchNode(Node):
         ]
         return pa.Array.from_buffers(self.type, len(cursor), [None], children=fields)
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         self._node.skip(cursor)
 
-    def one(self, reader: Reader) -> dict[str, Any]:
+    def one(self, reader: MessageReader) -> dict[str, Any]:
         return {self.type.field(self._place).name: self._node.one(reader)}
 
 
-class ArrayNode(Node):
+class ArrayNode(ReadNode):
     least = 1
 
-    def __init__(self, type_: pa.DataType, item: Node) -> None:
+    def __init__(self, type_: pa.DataType, item: ReadNode) -> None:
         self.type = type_
         self._item = item
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         counts, parts = read_items(cursor, self._item)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         items = in_order(parts, self._item.type)
         return pa.Array.from_buffers(self.type, len(cursor), [None, pa.py_buffer(offsets)], children=[items])
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         read_items(cursor, self._item, keep=False)
 
-    def one(self, reader: Reader) -> list[Any]:
+    def one(self, reader: MessageReader) -> list[Any]:
         return one_by_one(reader, self._item)
 
 
-class _Entry(Node):
+class _Entry(ReadNode):
     """A key and a value of a map."""
 
-    def __init__(self, value: Node) -> None:
+    def __init__(self, value: ReadNode) -> None:
         self._key = Delimited(Text())
         self._value = value
         self.type = pa.struct([pa.field("key", pa.string()), pa.field("value", value.type)])
         self.least = 1 + value.least
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         fields = [self._key.read(cursor), self._value.read(cursor)]
         return pa.Array.from_buffers(self.type, len(cursor), [None], children=fields)
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         self._key.skip(cursor)
         self._value.skip(cursor)
 
-    def one(self, reader: Reader) -> tuple[str, Any]:
+    def one(self, reader: MessageReader) -> tuple[str, Any]:
         key = self._key.one(reader)
         try:
             return key, self._value.one(reader)
@@ -203,16 +203,16 @@ class _Entry(Node):
             raise error.within(key) from None
 
 
-class MapNode(Node):
+class MapNode(ReadNode):
     """Of several equal keys the last counts; a message that has them is left to the reader."""
 
     least = 1
 
-    def __init__(self, type_: pa.DataType, value: Node) -> None:
+    def __init__(self, type_: pa.DataType, value: ReadNode) -> None:
         self.type = type_
         self._entry = _Entry(value)
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         counts, parts = read_items(cursor, self._entry)
         entries = in_order(parts, self._entry.type)
         keys, values = entries.field(0), entries.field(1)
@@ -222,14 +222,14 @@ class MapNode(Node):
             keys = keys.fill_null("")
         return map_array(keys, values, offsets, np.ones(len(cursor), dtype=np.bool_), self.type)
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         read_items(cursor, self._entry, keep=False)
 
-    def one(self, reader: Reader) -> list[tuple[str, Any]]:
+    def one(self, reader: MessageReader) -> list[tuple[str, Any]]:
         return list(dict(one_by_one(reader, self._entry)).items())
 
 
-def one_by_one(reader: Reader, item: Node) -> list[Any]:
+def one_by_one(reader: MessageReader, item: ReadNode) -> list[Any]:
     """The items of all blocks."""
     found: list[Any] = []
     while True:

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.binaries import ByteForm
-from tidemill.decode.cursor import Cursor, zigzag
+from tidemill.decode.cursor import MessageCursor, zigzag
 from tidemill.decode.numbers import Real, Whole, booleans
-from tidemill.decode.reader import Reader, Unreadable
+from tidemill.decode.reader import MessageReader, Unreadable
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import BOOL
 
 
-class Node(ABC):
+class ReadNode(ABC):
     # The storage type of what is read.
     type: pa.DataType
     # The fewest bytes that a value takes: bounds the number of items that a message can have.
@@ -34,24 +34,24 @@ class Node(ABC):
     is_varint: bool = False
 
     @abstractmethod
-    def read(self, cursor: Cursor) -> pa.Array: ...
+    def read(self, cursor: MessageCursor) -> pa.Array: ...
 
     @abstractmethod
-    def one(self, reader: Reader) -> Any: ...
+    def one(self, reader: MessageReader) -> Any: ...
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         """Go over the values of a field that the reader has not. Plans for that (`resolve.skipping`) check
         nothing but the structure, in both ways of reading."""
         self.read(cursor)
 
 
-class Leaf(Node):
+class Leaf(ReadNode):
     """A node that can also leave out messages that have no value: `live` tells which have one."""
 
     @abstractmethod
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array: ...
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array: ...
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         return self.read_live(cursor, None)
 
 
@@ -63,13 +63,13 @@ class Integer(Leaf):
         self.type = arrow_type(form.type)
         self._form = form
 
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array:
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array:
         return self._form.column(cursor, zigzag(cursor.varints(live)), live)
 
-    def one(self, reader: Reader) -> Any:
+    def one(self, reader: MessageReader) -> Any:
         return self._form.value(reader.zigzag())
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         cursor.varints()
 
 
@@ -82,16 +82,16 @@ class Floating(Leaf):
         self._width = width
         self._form = form
 
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array:
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array:
         numbers = (cursor.bytes.floats if self._width == 4 else cursor.bytes.doubles)[cursor.pos]
         cursor.skip(self._width, live)
         return self._form.column(numbers, live)
 
-    def one(self, reader: Reader) -> float:
+    def one(self, reader: MessageReader) -> float:
         raw = reader.take(self._width)
         return self._form.value(float(np.frombuffer(raw, dtype=f"<f{self._width}")[0]))
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         cursor.skip(self._width)
 
 
@@ -100,12 +100,12 @@ class Boolean(Leaf):
     least = 1
     size = 1
 
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array:
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array:
         octets = cursor.bytes.octets[cursor.pos]
         cursor.skip(1, live)
         return booleans(cursor, octets, live)
 
-    def one(self, reader: Reader) -> bool:
+    def one(self, reader: MessageReader) -> bool:
         octet = reader.take(1)[0]
         if octet > 1:
             raise Unreadable(f"a boolean is {octet}")
@@ -121,14 +121,14 @@ class Delimited(Leaf):
         self.type = arrow_type(form.type)
         self._form = form
 
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array:
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array:
         start, stop = cursor.spans(zigzag(cursor.small_varints(live)), live)
         return self._form.column(cursor, start, stop, live)
 
-    def one(self, reader: Reader) -> Any:
+    def one(self, reader: MessageReader) -> Any:
         return self._form.value(reader.take(reader.zigzag()))
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         cursor.spans(zigzag(cursor.small_varints()))
 
 
@@ -141,14 +141,14 @@ class FixedBytes(Leaf):
         self._size = size
         self._form = form
 
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array:
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array:
         start, stop = cursor.spans(np.full(len(cursor), self._size, dtype=np.int64), live)
         return self._form.column(cursor, start, stop, live)
 
-    def one(self, reader: Reader) -> Any:
+    def one(self, reader: MessageReader) -> Any:
         return self._form.value(reader.take(self._size))
 
-    def skip(self, cursor: Cursor) -> None:
+    def skip(self, cursor: MessageCursor) -> None:
         cursor.spans(np.full(len(cursor), self._size, dtype=np.int64))
 
 
@@ -165,7 +165,7 @@ class Symbol(Leaf):
         self._texts = pa.array([*symbols, None], pa.string())
         self._unknown = np.array([s is None for s in (*symbols, None)])
 
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array:
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array:
         index = zigzag(cursor.small_varints(live))
         last = len(self._symbols)
         none = (index < 0) | (index >= last)
@@ -175,7 +175,7 @@ class Symbol(Leaf):
             cursor.suspect(wrong, live)
         return self._texts.take(pa.array(index))
 
-    def one(self, reader: Reader) -> str:
+    def one(self, reader: MessageReader) -> str:
         index = reader.zigzag()
         if not 0 <= index < len(self._symbols):
             raise Unreadable(f'enum "{self._name}" has no symbol number {index}')
@@ -196,14 +196,14 @@ class Nothing(Leaf):
     def __init__(self, type_: pa.DataType) -> None:
         self.type = type_
 
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array:
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array:
         return pa.nulls(len(cursor), self.type)
 
-    def one(self, reader: Reader) -> None:
+    def one(self, reader: MessageReader) -> None:
         return None
 
 
-class Constant(Node):
+class ConstantNode(ReadNode):
     """A default: the same value for all, and no bytes."""
 
     least = 0
@@ -214,14 +214,14 @@ class Constant(Node):
         self._value = value
         self._single = pa.array([value], type_)
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         return self._single.take(pa.array(np.zeros(len(cursor), dtype=np.int32)))
 
-    def one(self, reader: Reader) -> Any:
+    def one(self, reader: MessageReader) -> Any:
         return self._value
 
 
-class Refused(Node):
+class SchemaRefused(ReadNode):
     """What the writer may write and the reader's schema has no room for: an error where it occurs."""
 
     least = 0
@@ -230,9 +230,9 @@ class Refused(Node):
         self.type = type_
         self._why = why
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: MessageCursor) -> pa.Array:
         cursor.doubt[:] = True
         return pa.nulls(len(cursor), self.type)
 
-    def one(self, reader: Reader) -> Any:
+    def one(self, reader: MessageReader) -> Any:
         raise Unreadable(self._why)

@@ -17,22 +17,22 @@ from tidemill.decode.avro.forms import bytes_form, whole_form
 from tidemill.decode.avro.nested import ArrayNode, BranchNode, MapNode, RecordNode, UnionNode
 from tidemill.decode.avro.plan import (
     Boolean,
-    Constant,
+    ConstantNode,
     Delimited,
     FixedBytes,
     Floating,
     Integer,
-    Node,
     Nothing,
-    Refused,
+    ReadNode,
+    SchemaRefused,
     Symbol,
 )
 from tidemill.decode.avro.schema import (
     MISSING,
     Array,
+    AvroFixed,
     Enumeration,
     Field,
-    Fixed,
     Map,
     Named,
     Primitive,
@@ -66,7 +66,7 @@ class Incompatible(Exception):
         return f'{self.why} (in field "{".".join(self.path)}")' if self.path else self.why
 
 
-def resolve(writer: Schema, reader: Schema) -> Node:
+def resolve(writer: Schema, reader: Schema) -> ReadNode:
     """The plan that reads what `writer` wrote as `reader`."""
     if isinstance(writer, Union):
         return _from_union(writer, reader)
@@ -75,22 +75,22 @@ def resolve(writer: Schema, reader: Schema) -> Node:
     return _same(writer, reader)
 
 
-def _from_union(writer: Union, reader: Schema) -> Node:
+def _from_union(writer: Union, reader: Schema) -> ReadNode:
     target = arrow_type(sql_type(reader))
-    branches: list[Node] = []
+    branches: list[ReadNode] = []
     refused: list[Incompatible] = []
     for branch in writer.branches:
         try:
             branches.append(resolve(branch, reader))
         except Incompatible as error:
             refused.append(error)
-            branches.append(Refused(target, str(error)))
+            branches.append(SchemaRefused(target, str(error)))
     if len(refused) == len(branches):
         raise refused[0]
     return UnionNode(target, branches)
 
 
-def _into_union(writer: Schema, reader: Union) -> Node:
+def _into_union(writer: Schema, reader: Union) -> ReadNode:
     """To the reader's branch of the same type if it is there, else to the first that can take it."""
     alike = [branch for branch in reader.branches if _is_alike(writer, branch)]
     for branch in (*alike, *reader.branches):
@@ -119,15 +119,15 @@ def _called(schema: Schema) -> str:
     return f'"{branch_name(schema)}"'
 
 
-def _same(writer: Schema, reader: Schema) -> Node:
+def _same(writer: Schema, reader: Schema) -> ReadNode:
     """Neither is a union."""
-    node: Node | None = None
+    node: ReadNode | None = None
     match writer, reader:
         case Recursive(), _:
             raise Incompatible(f"type {_called(writer)} contains itself")
         case Primitive(), Primitive():
             node = _primitive(writer, reader)
-        case Fixed(), Fixed() if writer.size == reader.size:
+        case AvroFixed(), AvroFixed() if writer.size == reader.size:
             _check_scale(writer.semantic, reader.semantic)
             node = FixedBytes(reader.size, bytes_form(reader))
         case Enumeration(), Enumeration():
@@ -149,9 +149,9 @@ def _same(writer: Schema, reader: Schema) -> Node:
     return node
 
 
-def _record(writer: Record, reader: Record) -> Node:
+def _record(writer: Record, reader: Record) -> ReadNode:
     places = _places(writer, reader)
-    steps: list[tuple[Node, int | None, str]] = []
+    steps: list[tuple[ReadNode, int | None, str]] = []
     for field in writer.fields:
         place = places.get(field.name)
         try:
@@ -182,11 +182,11 @@ def _places(writer: Record, reader: Record) -> dict[str, int]:
     return places
 
 
-def _default(field: Field) -> Node:
+def _default(field: Field) -> ReadNode:
     if field.default is MISSING:
         raise Incompatible("the writer has no such field and it has no default").within(field.name)
     try:
-        return Constant(arrow_type(sql_type(field.type)), default_value(field.type, field.default))
+        return ConstantNode(arrow_type(sql_type(field.type)), default_value(field.type, field.default))
     except Unreadable as error:
         raise Incompatible(str(error)).within(field.name) from None
 
@@ -204,7 +204,7 @@ _PROMOTIONS = {
 }
 
 
-def _primitive(writer: Primitive, reader: Primitive) -> Node | None:
+def _primitive(writer: Primitive, reader: Primitive) -> ReadNode | None:
     if reader.kind not in _PROMOTIONS[writer.kind]:
         return None
     match writer.kind:

@@ -71,7 +71,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed(Named):
+class AvroFixed(Named):
     size: int = 0
     semantic: Semantic | None = None
 
@@ -118,7 +118,7 @@ class Recursive:
     name: str
 
 
-Schema = Primitive | Fixed | Enumeration | Record | Array | Map | Union | Recursive
+Schema = Primitive | AvroFixed | Enumeration | Record | Array | Map | Union | Recursive
 
 
 def parse_schema(text: str) -> Schema:
@@ -233,7 +233,7 @@ class _Parser:
             size = tree.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
                 raise SchemaError(f"Avro schema has a fixed without size at {place(path)}")
-            found: Schema = Fixed(name, aliases, size, _fixed_semantic(tree, size))
+            found: Schema = AvroFixed(name, aliases, size, _fixed_semantic(tree, size))
         elif tree["type"] == "enum":
             found = self._enumeration(tree, name, aliases, path)
         else:

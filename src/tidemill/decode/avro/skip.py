@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tidemill.decode.avro.nested import ArrayNode, RecordNode, UnionNode
-from tidemill.decode.avro.plan import Delimited, FixedBytes, Integer, Node, Nothing
+from tidemill.decode.avro.plan import Delimited, FixedBytes, Integer, Nothing, ReadNode
 from tidemill.decode.avro.schema import (
     Array,
+    AvroFixed,
     Enumeration,
-    Fixed,
     Map,
     Primitive,
     Record,
@@ -31,7 +31,7 @@ _UNSEEN = pa.null()
 _WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 
 
-def skipping(writer: Schema) -> Node | None:
+def skipping(writer: Schema) -> ReadNode | None:
     """None for a type that contains itself: how deep it goes only the message tells."""
     match writer:
         case Primitive("null"):
@@ -42,7 +42,7 @@ def skipping(writer: Schema) -> Node | None:
             return Delimited(Raw())
         case Primitive(kind):
             return FixedBytes(_WIDTHS[kind], Raw())
-        case Fixed():
+        case AvroFixed():
             return FixedBytes(writer.size, Raw())
         case Array(items):
             return _items([items])
@@ -59,7 +59,7 @@ def skipping(writer: Schema) -> Node | None:
             return None
 
 
-def _together(schemas: Sequence[Schema]) -> Node | None:
+def _together(schemas: Sequence[Schema]) -> ReadNode | None:
     nodes = [skipping(schema) for schema in schemas]
     known = [node for node in nodes if node is not None]
     if len(known) < len(nodes):
@@ -67,6 +67,6 @@ def _together(schemas: Sequence[Schema]) -> Node | None:
     return RecordNode(_UNSEEN, [(node, None, "") for node in known], [])
 
 
-def _items(schemas: Sequence[Schema]) -> Node | None:
+def _items(schemas: Sequence[Schema]) -> ReadNode | None:
     item = _together(schemas)
     return None if item is None else ArrayNode(_UNSEEN, item)

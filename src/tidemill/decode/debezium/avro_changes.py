@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemill.decode.contract import Decoder
 from tidemill.decode.debezium.placeholders import MAP_TEXT, NUMBERS, PLACEHOLDER, UUID
-from tidemill.decode.record_values import Values
+from tidemill.decode.record_values import RecordValues
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
@@ -38,7 +38,7 @@ class AvroChanges:
         self._op = names.index("op") if "op" in names else None
         self._types = [field.type for field in decoder.columns[self._after].type.fields]
 
-    def read(self, values: pa.Array) -> Values:
+    def read(self, values: pa.Array) -> RecordValues:
         decoded = self._decoder.decode(values)
         after = decoded.columns[self._after]
         columns = struct_parts(after)
@@ -50,7 +50,7 @@ class AvroChanges:
         if self._op is not None:
             found = pc.equal(decoded.columns[self._op], TRUNCATE)
             truncate = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
-        return Values(columns, missing, decoded.errors, truncate, _placeholders(columns, self._types))
+        return RecordValues(columns, missing, decoded.errors, truncate, _placeholders(columns, self._types))
 
 
 def _placeholders(columns: list[pa.Array], types: list[SqlType]) -> dict[int, np.ndarray] | None:

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from tidemill.decode.avro.plan import Leaf
 from tidemill.decode.binaries import ByteForm, Text, UuidText, scaled, unscaled
-from tidemill.decode.cursor import Cursor, zigzag
+from tidemill.decode.cursor import MessageCursor, zigzag
 from tidemill.decode.debezium.placeholders import PLACEHOLDER
 from tidemill.decode.json import JsonColumns, canonical_value
 from tidemill.decode.merge import merge
 from tidemill.decode.numbers import INT
-from tidemill.decode.reader import Reader, Unreadable
+from tidemill.decode.reader import MessageReader, Unreadable
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.types.arrow import NUMERIC_PRECISION, NUMERIC_SCALE, arrow_type
 from tidemill.types.kernels import pc
@@ -56,7 +56,7 @@ class JsonText:
     columns: JsonColumns = field(default_factory=JsonColumns)
 
     def column(
-        self, cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
+        self, cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
     ) -> pa.Array:
         text = Text().column(cursor, start, stop, live)
         values, errors = self.columns.canonical(text)
@@ -87,7 +87,7 @@ class ZonedText:
     type: SqlType = TIMESTAMPTZ
 
     def column(
-        self, cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
+        self, cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None
     ) -> pa.Array:
         text = Text().column(cursor, start, stop, live)
         regular = pc.and_not(pc.match_substring_regex(text, _REGULAR), pc.starts_with(text, "0000"))
@@ -144,7 +144,7 @@ class VariableDecimalNode(Leaf):
     type = arrow_type(NUMERIC)
     least = 2
 
-    def read_live(self, cursor: Cursor, live: np.ndarray | None) -> pa.Array:
+    def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array:
         scale = zigzag(cursor.small_varints(live))
         start, stop = cursor.spans(zigzag(cursor.small_varints(live)), live)
         low, high, _ = unscaled(cursor, start, stop)
@@ -161,7 +161,7 @@ class VariableDecimalNode(Leaf):
         cursor.suspect(odd, live)
         return merge(len(cursor), parts, self.type)
 
-    def one(self, reader: Reader) -> Decimal:
+    def one(self, reader: MessageReader) -> Decimal:
         scale = INT.value(reader.zigzag())
         number = int.from_bytes(reader.take(reader.zigzag()), "big", signed=True)
         if abs(scale) > MAX_DIGITS or number.bit_length() > 3 * MAX_DIGITS:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.decode.contract import Decoder
 from tidemill.decode.debezium.avro_changes import MISSING_AFTER, TRUNCATE
 from tidemill.decode.debezium.placeholders import TRACES, lacks
-from tidemill.decode.record_values import Values
+from tidemill.decode.record_values import RecordValues
 from tidemill.types.kernels import pc
 
 # Numbers stay as they are spelt: they are compared, and may have more digits than Python converts.
@@ -31,7 +31,7 @@ class JsonChanges:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
 
-    def read(self, values: pa.Array) -> Values:
+    def read(self, values: pa.Array) -> RecordValues:
         count = len(values)
         afters: list[bytes | None] = []
         errors: dict[int, str] = {}
@@ -55,7 +55,9 @@ class JsonChanges:
             wrong = own if wrong is None else pc.coalesce(own, wrong)
         missing = np.fromiter((after is None for after in afters), np.bool_, count)
         missing[list(errors)] = False
-        return Values(decoded.columns, missing, wrong, truncate, partial=partial if partial.any() else None)
+        return RecordValues(
+            decoded.columns, missing, wrong, truncate, partial=partial if partial.any() else None
+        )
 
     def _complaint(self, value: bytes, error: ValueError | RecursionError) -> str:
         """Why a message is no change; of what is no JSON the decoder tells it as in any other source."""

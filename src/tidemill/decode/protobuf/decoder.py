@@ -16,14 +16,14 @@ from google.protobuf.message import DecodeError
 
 from tidemill.decode.avro.schema import SchemaError
 from tidemill.decode.contract import Decoded
-from tidemill.decode.cursor import Cursor
+from tidemill.decode.cursor import MessageCursor
 from tidemill.decode.gather import Gathered
 from tidemill.decode.protobuf.columns import columns_of
 from tidemill.decode.protobuf.compiler import compiled
 from tidemill.decode.protobuf.descriptors import find_message, message_at
 from tidemill.decode.protobuf.plan import MessagePlan
 from tidemill.decode.protobuf.values import getters
-from tidemill.decode.reader import Reader, Unreadable
+from tidemill.decode.reader import MessageReader, Unreadable
 from tidemill.decode.registry import PROTOBUF, Registry
 from tidemill.types.arrow import arrow_type
 from tidemill.types.columns import valid_mask
@@ -57,7 +57,7 @@ class ProtobufDecoder:
 
     def decode(self, messages: pa.Array) -> Decoded:
         gathered = Gathered(len(messages), self._types)
-        cursor = Cursor.over(messages)
+        cursor = MessageCursor.over(messages)
         begin = cursor.pos.copy()
         rows = gathered.admit(np.flatnonzero(valid_mask(messages)), cursor.end - begin, PREFIX)
         if self._framed:
@@ -95,7 +95,7 @@ class ProtobufDecoder:
             raise Unreadable("a string is no UTF-8") from None
 
     def _unframed(
-        self, messages: pa.Array, cursor: Cursor, rows: np.ndarray, gathered: Gathered
+        self, messages: pa.Array, cursor: MessageCursor, rows: np.ndarray, gathered: Gathered
     ) -> np.ndarray:
         """The messages of the source with a sound frame; the cursor stands behind it."""
         octets, pos = cursor.bytes.octets, cursor.pos[rows]
@@ -130,7 +130,7 @@ class ProtobufDecoder:
             )
         if raw[0] != MAGIC:
             raise Unreadable(f"wrong Confluent-style serialization magic: expected {MAGIC}, got {raw[0]}")
-        reader = Reader(raw, HEAD_BYTES)
+        reader = MessageReader(raw, HEAD_BYTES)
         count = reader.zigzag()
         if not 0 <= count <= MAX_PATH:
             raise Unreadable(f"a frame with a path of {count} messages")

@@ -11,7 +11,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor as F
 
 from tidemill.decode.binaries import Raw, Text
-from tidemill.decode.cursor import Cursor, zigzag
+from tidemill.decode.cursor import MessageCursor, zigzag
 from tidemill.decode.maps import repeated_keys
 from tidemill.decode.merge import merge
 from tidemill.decode.numbers import DOUBLE, SINGLE, plain_column
@@ -28,13 +28,13 @@ from tidemill.decode.protobuf.slots import (
     FIXED32,
     FIXED64,
     VARINT,
+    FieldSlot,
     Finish,
     FinishSpans,
     ManyNumbers,
     ManySpans,
     OneNumber,
     OneSpan,
-    Slot,
 )
 from tidemill.types.arrow import arrow_type, element_type
 from tidemill.types.columns import numbers, validity_buffer
@@ -45,22 +45,22 @@ from tidemill.types.wide import decimals
 from tidemill.types.wire.calendar import FIRST_TIMESTAMP, LAST_TIMESTAMP, MICROS_PER_SECOND
 
 
-class Messages(Protocol):
+class MessageField(Protocol):
     """What reads messages within messages."""
 
     type: pa.DataType
 
-    def read(self, cursor: Cursor) -> list[pa.Array]: ...
+    def read(self, cursor: MessageCursor) -> list[pa.Array]: ...
 
 
-MakeMessages = Callable[[Any, Sequence[Column]], Messages]
+MakeMessages = Callable[[Any, Sequence[Column]], MessageField]
 
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
     """Makes the slot of a field for a batch."""
 
-    slot: Callable[[Cursor], Slot]
+    slot: Callable[[MessageCursor], FieldSlot]
 
 
 def field_plan(field: Any, column: Column, messages: MakeMessages) -> FieldPlan:
@@ -143,7 +143,7 @@ def _enumeration(enum: Any) -> Finish:
     names = pa.array([enum.values_by_number[number].name for number in known], pa.string())
     sorted_numbers = np.array(known, dtype=np.int32)
 
-    def finish(cursor: Cursor, words: np.ndarray, live: np.ndarray | None) -> pa.Array:
+    def finish(cursor: MessageCursor, words: np.ndarray, live: np.ndarray | None) -> pa.Array:
         wanted = _signed32(words)
         place = np.minimum(np.searchsorted(sorted_numbers, wanted), len(known) - 1)
         column = names.take(pa.array(place, mask=None if live is None else ~live))
@@ -178,8 +178,8 @@ def _span(field: Any, type_: SqlType, messages: MakeMessages) -> FinishSpans:
     return _record(messages(field.message_type, type_.fields))
 
 
-def _record(inner: Messages) -> FinishSpans:
-    def struct(cursor: Cursor, columns: list[pa.Array]) -> pa.Array:
+def _record(inner: MessageField) -> FinishSpans:
+    def struct(cursor: MessageCursor, columns: list[pa.Array]) -> pa.Array:
         return pa.Array.from_buffers(inner.type, len(cursor), [None], children=columns)
 
     return _within(inner, inner.type, struct)
@@ -188,7 +188,9 @@ def _record(inner: Messages) -> FinishSpans:
 def _doubted(target: pa.DataType) -> FinishSpans:
     """What is not read by columns."""
 
-    def finish(cursor: Cursor, start: np.ndarray, _stop: np.ndarray, live: np.ndarray | None) -> pa.Array:
+    def finish(
+        cursor: MessageCursor, start: np.ndarray, _stop: np.ndarray, live: np.ndarray | None
+    ) -> pa.Array:
         cursor.suspect(np.ones(len(start), dtype=np.bool_), live)
         return pa.nulls(len(start), target)
 
@@ -196,13 +198,15 @@ def _doubted(target: pa.DataType) -> FinishSpans:
 
 
 def _within(
-    inner: Messages, target: pa.DataType, make: Callable[[Cursor, list[pa.Array]], pa.Array]
+    inner: MessageField, target: pa.DataType, make: Callable[[MessageCursor, list[pa.Array]], pa.Array]
 ) -> FinishSpans:
     """Messages within messages: the fields of those that are there, made one column."""
 
-    def finish(cursor: Cursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None) -> pa.Array:
+    def finish(
+        cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None
+    ) -> pa.Array:
         rows = np.arange(len(start)) if live is None else np.flatnonzero(live)
-        part = Cursor(cursor.bytes, start[rows], stop[rows])
+        part = MessageCursor(cursor.bytes, start[rows], stop[rows])
         column = make(part, inner.read(part))
         cursor.doubt[rows[part.doubt]] = True
         return column if live is None else merge(len(start), [(rows, column)], target)
@@ -215,20 +219,20 @@ _NANOS = 10**9
 _MOST_SECONDS = 9 * 10**12
 
 
-def _seconds(cursor: Cursor, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+def _seconds(cursor: MessageCursor, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
     seconds, nanos = numbers(columns[0], np.int64), numbers(columns[1], np.int64)
     cursor.doubt |= np.abs(seconds) > _MOST_SECONDS
     return np.clip(seconds, -_MOST_SECONDS, _MOST_SECONDS), nanos
 
 
-def _timestamps(cursor: Cursor, columns: list[pa.Array]) -> pa.Array:
+def _timestamps(cursor: MessageCursor, columns: list[pa.Array]) -> pa.Array:
     seconds, nanos = _seconds(cursor, columns)
     micros = seconds * MICROS_PER_SECOND + nanos // 1000
     cursor.doubt |= (nanos < 0) | (nanos >= _NANOS) | (micros < FIRST_TIMESTAMP) | (micros > LAST_TIMESTAMP)
     return plain_column(micros, arrow_type(TIMESTAMPTZ), None)
 
 
-def _intervals(cursor: Cursor, columns: list[pa.Array]) -> pa.Array:
+def _intervals(cursor: MessageCursor, columns: list[pa.Array]) -> pa.Array:
     """Whole microseconds, cut towards zero."""
     seconds, nanos = _seconds(cursor, columns)
     cursor.doubt |= (np.abs(nanos) >= _NANOS) | (np.sign(seconds) * np.sign(nanos) < 0)
@@ -238,8 +242,8 @@ def _intervals(cursor: Cursor, columns: list[pa.Array]) -> pa.Array:
     return pa.Array.from_buffers(arrow_type(INTERVAL), len(micros), [None], children=children)
 
 
-def _list_builder(target: pa.DataType) -> Callable[[np.ndarray, pa.Array, Cursor], pa.Array]:
-    def build(offsets: np.ndarray, items: pa.Array, _cursor: Cursor) -> pa.Array:
+def _list_builder(target: pa.DataType) -> Callable[[np.ndarray, pa.Array, MessageCursor], pa.Array]:
+    def build(offsets: np.ndarray, items: pa.Array, _cursor: MessageCursor) -> pa.Array:
         return pa.Array.from_buffers(
             target, len(offsets) - 1, [None, pa.py_buffer(offsets)], children=[items]
         )
@@ -256,7 +260,7 @@ def _map_plan(field: Any, column: Column, messages: MakeMessages) -> FieldPlan:
     # A value that is a message and absent is an empty one.
     doubt_absent = entry.fields_by_name["value"].message_type is not None
 
-    def build(offsets: np.ndarray, entries: pa.Array, cursor: Cursor) -> pa.Array:
+    def build(offsets: np.ndarray, entries: pa.Array, cursor: MessageCursor) -> pa.Array:
         keys, values = entries.field(0).cast(pa.string()), entries.field(1)
         counts = np.diff(offsets)
         cursor.doubt[repeated_keys(keys, counts)] = True

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.cursor import Cursor
+from tidemill.decode.cursor import MessageCursor
 from tidemill.decode.protobuf.fields import FieldPlan, field_plan
 from tidemill.decode.protobuf.slots import (
     DELIMITED,
     FIXED32,
     FIXED64,
     VARINT,
-    Slot,
+    FieldSlot,
     read_spans,
     read_words,
     varint_bytes,
@@ -52,7 +52,7 @@ class MessagePlan:
         # An entry of a map that has fields which no entry has is dropped by Protobuf's parser.
         self._strict = bool(message.GetOptions().map_entry)
 
-    def read(self, cursor: Cursor) -> list[pa.Array]:
+    def read(self, cursor: MessageCursor) -> list[pa.Array]:
         """The fields of the messages at the cursor, which goes to their ends."""
         slots = [field.slot(cursor) for field in self._fields]
         active = np.flatnonzero(cursor.pos < cursor.end)
@@ -70,7 +70,7 @@ class MessagePlan:
         self._check(cursor, slots)
         return [slot.column(cursor) for slot in slots]
 
-    def _step(self, part: Cursor, rows: np.ndarray, slots: Sequence[Slot]) -> None:
+    def _step(self, part: MessageCursor, rows: np.ndarray, slots: Sequence[FieldSlot]) -> None:
         before = part.pos
         tags = part.small_varints()
         odd = (part.pos - before != varint_bytes(tags)) | (tags < 8) | (tags >= 2**32)
@@ -86,7 +86,7 @@ class MessagePlan:
                 self._take(some, rows[chosen], tag, slots)
                 part.put(chosen, some)
 
-    def _take(self, part: Cursor, rows: np.ndarray, tag: int, slots: Sequence[Slot]) -> None:
+    def _take(self, part: MessageCursor, rows: np.ndarray, tag: int, slots: Sequence[FieldSlot]) -> None:
         number, wire = tag >> 3, tag & 7
         place = self._by_number.get(number)
         if place is not None and wire in slots[place].wires:
@@ -100,7 +100,7 @@ class MessagePlan:
         else:  # groups
             part.doubt[:] = True
 
-    def _check(self, cursor: Cursor, slots: Sequence[Slot]) -> None:
+    def _check(self, cursor: MessageCursor, slots: Sequence[FieldSlot]) -> None:
         for choice in self._choices:
             if len(choice) > 1:
                 cursor.doubt |= np.sum([slots[i].seen for i in choice], axis=0) > 1

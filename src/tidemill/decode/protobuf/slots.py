@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.cursor import Bytes, Cursor
+from tidemill.decode.cursor import Bytes, MessageCursor
 
 # Wire types.
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
@@ -23,11 +23,11 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 MAX_PACKED_BYTES = 1 << 20
 
 # Makes a column of values: numbers (raw 64-bit words), or spans (start, stop); null where not live.
-Finish = Callable[[Cursor, np.ndarray, np.ndarray | None], pa.Array]
-FinishSpans = Callable[[Cursor, np.ndarray, np.ndarray, np.ndarray | None], pa.Array]
+Finish = Callable[[MessageCursor, np.ndarray, np.ndarray | None], pa.Array]
+FinishSpans = Callable[[MessageCursor, np.ndarray, np.ndarray, np.ndarray | None], pa.Array]
 
 
-def read_words(cursor: Cursor, wire: int) -> np.ndarray:
+def read_words(cursor: MessageCursor, wire: int) -> np.ndarray:
     """The values of a wire type that is no span, as 64-bit words."""
     if wire == VARINT:
         return cursor.varints()
@@ -40,7 +40,7 @@ def read_words(cursor: Cursor, wire: int) -> np.ndarray:
     return words
 
 
-def read_spans(cursor: Cursor) -> tuple[np.ndarray, np.ndarray]:
+def read_spans(cursor: MessageCursor) -> tuple[np.ndarray, np.ndarray]:
     """Bytes behind their length, which is written as short as it can be: others are doubted."""
     before = cursor.pos
     length = cursor.small_varints()
@@ -56,22 +56,22 @@ def varint_bytes(values: np.ndarray) -> np.ndarray:
     return size
 
 
-class Slot(ABC):
+class FieldSlot(ABC):
     # The wire types in which the field comes.
     wires: tuple[int, ...]
     # Which messages have it, of a field that is there at most once.
     seen: np.ndarray
 
     @abstractmethod
-    def take(self, part: Cursor, rows: np.ndarray, wire: int) -> None:
+    def take(self, part: MessageCursor, rows: np.ndarray, wire: int) -> None:
         """The next value of these rows, at the places of `part`, which goes over it."""
 
     @abstractmethod
-    def column(self, cursor: Cursor) -> pa.Array:
+    def column(self, cursor: MessageCursor) -> pa.Array:
         """`cursor` is the one of the whole batch, for its bytes and its doubts."""
 
 
-class OneNumber(Slot):
+class OneNumber(FieldSlot):
     """A number that is there once or not. Without `presence` an absent one is zero."""
 
     def __init__(self, count: int, wire: int, finish: Finish, *, presence: bool) -> None:
@@ -81,17 +81,17 @@ class OneNumber(Slot):
         self._finish = finish
         self._presence = presence
 
-    def take(self, part: Cursor, rows: np.ndarray, wire: int) -> None:
+    def take(self, part: MessageCursor, rows: np.ndarray, wire: int) -> None:
         part.doubt |= self.seen[rows]
         self.seen[rows] = True
         self._values[rows] = read_words(part, wire)
 
-    def column(self, cursor: Cursor) -> pa.Array:
+    def column(self, cursor: MessageCursor) -> pa.Array:
         whole = not self._presence or bool(self.seen.all())
         return self._finish(cursor, self._values, None if whole else self.seen)
 
 
-class OneSpan(Slot):
+class OneSpan(FieldSlot):
     """As `OneNumber`, of bytes."""
 
     wires = (DELIMITED,)
@@ -104,17 +104,17 @@ class OneSpan(Slot):
         self._finish = finish
         self._presence = presence
 
-    def take(self, part: Cursor, rows: np.ndarray, wire: int) -> None:
+    def take(self, part: MessageCursor, rows: np.ndarray, wire: int) -> None:
         part.doubt |= self.seen[rows]
         self.seen[rows] = True
         self._start[rows], self._stop[rows] = read_spans(part)
 
-    def column(self, cursor: Cursor) -> pa.Array:
+    def column(self, cursor: MessageCursor) -> pa.Array:
         whole = not self._presence or bool(self.seen.all())
         return self._finish(cursor, self._start, self._stop, None if whole else self.seen)
 
 
-class _Many(Slot):
+class _Many(FieldSlot):
     def __init__(self, count: int) -> None:
         self._count = count
         self._rows: list[np.ndarray] = []
@@ -126,7 +126,7 @@ class _Many(Slot):
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return offsets, np.argsort(rows, kind="stable")
 
-    def _spread(self, items: Cursor, owners: np.ndarray, cursor: Cursor) -> None:
+    def _spread(self, items: MessageCursor, owners: np.ndarray, cursor: MessageCursor) -> None:
         """Doubts about items are doubts about their messages."""
         cursor.doubt[owners[items.doubt]] = True
 
@@ -142,7 +142,7 @@ class ManyNumbers(_Many):
         self._finish = finish
         self._type = type_
 
-    def take(self, part: Cursor, rows: np.ndarray, wire: int) -> None:
+    def take(self, part: MessageCursor, rows: np.ndarray, wire: int) -> None:
         if wire != DELIMITED:
             self._rows.append(rows)
             self._values.append(read_words(part, wire))
@@ -153,17 +153,19 @@ class ManyNumbers(_Many):
         else:
             self._packed_words(start, stop, part, rows)
 
-    def _packed_words(self, start: np.ndarray, stop: np.ndarray, part: Cursor, rows: np.ndarray) -> None:
+    def _packed_words(
+        self, start: np.ndarray, stop: np.ndarray, part: MessageCursor, rows: np.ndarray
+    ) -> None:
         size = 8 if self._wire == FIXED64 else 4
         counts, rest = np.divmod(stop - start, size)
         part.doubt |= rest != 0
         before = np.cumsum(counts) - counts
         pos = np.repeat(start - before * size, counts) + np.arange(int(counts.sum())) * size
         self._rows.append(np.repeat(rows, counts))
-        self._values.append(read_words(Cursor(part.bytes, pos, pos + size), self._wire))
+        self._values.append(read_words(MessageCursor(part.bytes, pos, pos + size), self._wire))
 
     def _packed_varints(
-        self, bytes_: Bytes, start: np.ndarray, stop: np.ndarray, part: Cursor, rows: np.ndarray
+        self, bytes_: Bytes, start: np.ndarray, stop: np.ndarray, part: MessageCursor, rows: np.ndarray
     ) -> None:
         """Numbers end with the bytes below 128: they tell where the next begins."""
         lengths = stop - start
@@ -177,16 +179,16 @@ class ManyNumbers(_Many):
         first = np.ones(len(places), dtype=np.bool_)
         first[1:] = last[:-1] | (owner[1:] != owner[:-1])
         owners = owner[first]
-        items = Cursor(bytes_, places[first], stop[owners])
+        items = MessageCursor(bytes_, places[first], stop[owners])
         self._values.append(items.varints())
         part.doubt[owners[items.doubt]] = True
         self._rows.append(rows[owners])
 
-    def column(self, cursor: Cursor) -> pa.Array:
+    def column(self, cursor: MessageCursor) -> pa.Array:
         offsets, order = self._ordered()
         values = np.concatenate([*self._values, np.zeros(0, dtype=np.uint64)])[order]
         owners = np.repeat(np.arange(self._count), np.diff(offsets))
-        items = Cursor(cursor.bytes, np.zeros(len(values), np.int64), np.zeros(len(values), np.int64))
+        items = MessageCursor(cursor.bytes, np.zeros(len(values), np.int64), np.zeros(len(values), np.int64))
         column = self._finish(items, values, None)
         self._spread(items, owners, cursor)
         return pa.Array.from_buffers(
@@ -203,24 +205,24 @@ class ManySpans(_Many):
         self,
         count: int,
         finish: FinishSpans,
-        build: Callable[[np.ndarray, pa.Array, Cursor], pa.Array],
+        build: Callable[[np.ndarray, pa.Array, MessageCursor], pa.Array],
     ) -> None:
         super().__init__(count)
         self._spans: list[tuple[np.ndarray, np.ndarray]] = []
         self._finish = finish
         self._build = build
 
-    def take(self, part: Cursor, rows: np.ndarray, wire: int) -> None:
+    def take(self, part: MessageCursor, rows: np.ndarray, wire: int) -> None:
         self._rows.append(rows)
         self._spans.append(read_spans(part))
 
-    def column(self, cursor: Cursor) -> pa.Array:
+    def column(self, cursor: MessageCursor) -> pa.Array:
         offsets, order = self._ordered()
         none = np.zeros(0, dtype=np.int64)
         start = np.concatenate([*(start for start, _ in self._spans), none])[order]
         stop = np.concatenate([*(stop for _, stop in self._spans), none])[order]
         owners = np.repeat(np.arange(self._count), np.diff(offsets))
-        items = Cursor(cursor.bytes, start, stop)
+        items = MessageCursor(cursor.bytes, start, stop)
         column = self._finish(items, start, stop, None)
         self._spread(items, owners, cursor)
         return self._build(offsets, column, cursor)

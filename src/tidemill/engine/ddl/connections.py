@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from tidemill.catalog.connection_ops import AlterConnection, CreateConnection
+from tidemill.catalog.connection_ops import AlterConnectionOp, CreateConnectionOp
 from tidemill.catalog.connections import completed, with_secrets
 from tidemill.catalog.items import Connection, ItemId, Secret
 from tidemill.catalog.ops import already_exists
@@ -20,7 +20,7 @@ from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.ddl import connection_options
 from tidemill.engine.ddl.catalog_changes import change, find_or_none, item_at, skip, transact
 from tidemill.engine.ddl.connection_options import KINDS, TYPES, given_options, secrets_in, statement_options
-from tidemill.engine.ddl.upstreams.reach import check_reachable
+from tidemill.engine.ddl.upstreams.connection_check import check_reachable
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Internal, WrongObjectType
@@ -37,7 +37,7 @@ def plan_create_connection(s: EngineSession, statement: ast.CreateConnection, ca
     kind = TYPES[statement.kind]
     options = given_options(kind, statement.options, partial(_secret, s, catalog))
     connection_options.check(kind, options)
-    op = CreateConnection(schema.id, name, kind, _kept(options), secrets_in(options))
+    op = CreateConnectionOp(schema.id, name, kind, _kept(options), secrets_in(options))
     return _changing("CREATE CONNECTION", op, kind, options, catalog, validate=statement.validate)
 
 
@@ -53,13 +53,13 @@ def plan_alter_connection(s: EngineSession, statement: ast.AlterConnection, cata
     for field in connection_options.reset_fields(item.type, statement.reset):
         options.pop(field, None)
     connection_options.check(item.type, options)
-    op = AlterConnection(item.id, item.options, _kept(options), secrets_in(options))
+    op = AlterConnectionOp(item.id, item.options, _kept(options), secrets_in(options))
     return _changing("ALTER CONNECTION", op, item.type, options, catalog, validate=statement.validate)
 
 
 def _changing(
     verb: str,
-    op: CreateConnection | AlterConnection,
+    op: CreateConnectionOp | AlterConnectionOp,
     kind: str,
     options: Mapping[str, Any],
     catalog: CatalogState,

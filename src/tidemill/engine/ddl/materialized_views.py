@@ -49,7 +49,7 @@ def plan_create_materialized_view(
     desc = RelationDesc(
         tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
     )
-    op = materialized_ops.CreateMaterializedView(
+    op = materialized_ops.CreateMaterializedViewOp(
         schema.id,
         name,
         kept_text(

@@ -84,7 +84,7 @@ def plan_create_database(s: EngineSession, statement: ast.CreateDatabase, catalo
         raise PermissionDenied("permission denied to create database")
     if statement.if_not_exists and any(d.name == name for d in catalog.databases()):
         return skip("CREATE DATABASE", f'database "{name}" already exists, skipping', "42P04")
-    return change("CREATE DATABASE", [ops.CreateDatabase(name)])
+    return change("CREATE DATABASE", [ops.CreateDatabaseOp(name)])
 
 
 def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: CatalogState) -> Plan:
@@ -95,7 +95,7 @@ def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: C
     s.privileges(catalog).check(database, "CREATE")
     if statement.if_not_exists and catalog.find_schema(database.id, name) is not None:
         return skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
-    return change("CREATE SCHEMA", [ops.CreateSchema(database.id, name)])
+    return change("CREATE SCHEMA", [ops.CreateSchemaOp(database.id, name)])
 
 
 # -- tables and views ------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: Cat
         columns.append(column)
         defaults.append(None if definition.default is None else default_text(s, definition.default, column))
     notices = [Notice("PRIMARY KEY and UNIQUE are recorded, not enforced")] if keys else []
-    op = ops.CreateTable(
+    op = ops.CreateTableOp(
         schema.id,
         name,
         RelationDesc(tuple(columns)),
@@ -174,7 +174,7 @@ def plan_create_table_as(
     desc = RelationDesc(
         tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
     )
-    op = ops.CreateTable(schema.id, name, desc, retain_history_ms=history_ms(statement.retain_history))
+    op = ops.CreateTableOp(schema.id, name, desc, retain_history_ms=history_ms(statement.retain_history))
 
     async def act(s: EngineSession, params: Sequence[Value]) -> Outcome:
         if not statement.with_data:
@@ -218,7 +218,7 @@ def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: Catal
     bound = bind_query(statement.query.tree, resolver, session=s.info())
     if bound.param_types:
         raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
-    op = ops.CreateView(
+    op = ops.CreateViewOp(
         schema.id,
         name,
         kept_text(
@@ -249,7 +249,7 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
             continue
         if isinstance(item, Database) and item.name == s.database:
             raise InvalidTransactionState("cannot drop the currently open database", sqlstate="55006")
-        changes.append(ops.Drop(item.id, statement.cascade))
+        changes.append(ops.DropOp(item.id, statement.cascade))
         named.add(item.id)
         # With CASCADE an earlier name may take a later one with it.
         gone |= {i.id for i in catalog.drop_order(item.id) if statement.cascade or _goes_with(i, item)}
@@ -283,7 +283,7 @@ def plan_rename(s: EngineSession, statement: ast.Rename, catalog: CatalogState) 
     verb = f"ALTER {statement.kind.value}"
     if item is None:
         return change(verb, (), [notice] if notice else [])
-    return change(verb, [ops.Rename(item.id, statement.new_name.value)])
+    return change(verb, [ops.RenameOp(item.id, statement.new_name.value)])
 
 
 # -- ALTER TABLE -----------------------------------------------------------------------------------
@@ -316,11 +316,11 @@ def _alter_op(s: EngineSession, table: Table, action: ast.TableAction) -> ops.Op
         case ast.SetDefault():
             column = _find_column(table, action.column)
             text = None if action.default is None else default_text(s, action.default, column)
-            return ops.SetDefault(table.id, column.name, text)
+            return ops.SetDefaultOp(table.id, column.name, text)
         case ast.SetNotNull():
-            return ops.SetNotNull(table.id, _find_column(table, action.column).name, action.not_null)
+            return ops.SetNotNullOp(table.id, _find_column(table, action.column).name, action.not_null)
         case ast.SetRetainHistory():
-            return ops.SetRetainHistory(table.id, history_ms(action.duration))
+            return ops.SetRetainHistoryOp(table.id, history_ms(action.duration))
         case _:
             raise Unsupported(
                 "columns cannot be renamed",
@@ -349,7 +349,7 @@ def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> P
         return skip("ALTER TABLE", text, "42701")
     column = _column(definition, nullable=not definition.not_null)
     default = None if definition.default is None else default_text(s, definition.default, column)
-    op = ops.AddColumn(table.id, column, default)
+    op = ops.AddColumnOp(table.id, column, default)
     if default is None and column.nullable:
         return change("ALTER TABLE", [op])
     limit = system_number(s, "max_transaction_size")
@@ -402,7 +402,7 @@ def _about(s: EngineSession, table: Table, column: str) -> About:
 
 
 def _plan_set_not_null(table: Table, column: Column) -> Plan:
-    op = ops.SetNotNull(table.id, column.name, True)
+    op = ops.SetNotNullOp(table.id, column.name, True)
 
     async def act(s: EngineSession) -> Outcome:
         def work_out(table: Table, ts: int) -> tuple[ops.Op, None]:

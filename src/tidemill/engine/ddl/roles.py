@@ -64,7 +64,7 @@ def _create_role(s: EngineSession, statement: ast.CreateRole, catalog: CatalogSt
     return _with_password(
         "CREATE ROLE",
         statement.options.password,
-        lambda verifier: ops.CreateRole(name, _attributes(statement.options, verifier)),
+        lambda verifier: ops.CreateRoleOp(name, _attributes(statement.options, verifier)),
     )
 
 
@@ -83,7 +83,7 @@ def _alter_role(s: EngineSession, statement: ast.AlterRole, catalog: CatalogStat
     return _with_password(
         "ALTER ROLE",
         options.password,
-        lambda verifier: ops.AlterRole(role.id, _attributes(options, verifier)),
+        lambda verifier: ops.AlterRoleOp(role.id, _attributes(options, verifier)),
     )
 
 
@@ -158,7 +158,7 @@ def _drop_role(s: EngineSession, statement: ast.DropRole, catalog: CatalogState)
                 "current user cannot be dropped" if role.name != s.role else "session user cannot be dropped",
                 sqlstate="55006",
             )
-        changes.append(ops.DropRole(role.id))
+        changes.append(ops.DropRoleOp(role.id))
     return change("DROP ROLE", changes, notices)
 
 
@@ -303,7 +303,7 @@ def _drop_owned(s: EngineSession, statement: ast.DropOwned, catalog: CatalogStat
     gone: set[str] = set()
     for item in sorted(owned, key=lambda i: id_order(i.id), reverse=True):
         if item.id not in gone:
-            changes.append(ops.Drop(item.id, statement.cascade))
+            changes.append(ops.DropOp(item.id, statement.cascade))
             gone |= {i.id for i in catalog.drop_order(item.id)}
     ids = {named_role(s, name, catalog).id for name in statement.roles}
     for item in catalog.items.values():

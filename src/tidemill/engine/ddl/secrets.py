@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from tidemill.catalog.connection_ops import AlterSecret, CreateSecret
+from tidemill.catalog.connection_ops import AlterSecretOp, CreateSecretOp
 from tidemill.catalog.items import Secret
 from tidemill.catalog.ops import already_exists
 from tidemill.catalog.secrets import SecretStore, checked
@@ -35,7 +35,7 @@ def plan_create_secret(s: EngineSession, statement: ast.CreateSecret, catalog: C
         return skip("CREATE SECRET", f'secret "{name}" already exists, skipping', "42710")
     if existing is not None:
         raise already_exists(existing)
-    return _keep("CREATE SECRET", CreateSecret(schema.id, name), statement.value)
+    return _keep("CREATE SECRET", CreateSecretOp(schema.id, name), statement.value)
 
 
 def plan_alter_secret(s: EngineSession, statement: ast.AlterSecret, catalog: CatalogState) -> Plan:
@@ -43,10 +43,10 @@ def plan_alter_secret(s: EngineSession, statement: ast.AlterSecret, catalog: Cat
     item, notice = find_or_none(s, kind, statement.name, catalog, if_exists=statement.if_exists)
     if item is None:
         return change("ALTER SECRET", (), [notice] if notice else [])
-    return _keep("ALTER SECRET", AlterSecret(item.id), statement.value)
+    return _keep("ALTER SECRET", AlterSecretOp(item.id), statement.value)
 
 
-def _keep(verb: str, op: CreateSecret | AlterSecret, text: str) -> Plan:
+def _keep(verb: str, op: CreateSecretOp | AlterSecretOp, text: str) -> Plan:
     checked(text)
 
     async def act(s: EngineSession) -> Outcome:
@@ -57,7 +57,7 @@ def _keep(verb: str, op: CreateSecret | AlterSecret, text: str) -> Plan:
     return Action(act)
 
 
-def _transact(s: EngineSession, verb: str, op: CreateSecret | AlterSecret, text: str) -> None:
+def _transact(s: EngineSession, verb: str, op: CreateSecretOp | AlterSecretOp, text: str) -> None:
     """The text and the entry, or neither."""
     written: list[Secret] = []
 

@@ -38,7 +38,7 @@ def plan_create_sink(s: EngineSession, statement: ast.CreateSink, catalog: Catal
     async def act(s: EngineSession) -> Outcome:
         definition = await s.interrupt.guard(s.blocking(describe_sink, request))
         connections = (definition.connection, definition.registry)
-        op = sink_ops.CreateSink(
+        op = sink_ops.CreateSinkOp(
             schema.id,
             name,
             definition.kind,

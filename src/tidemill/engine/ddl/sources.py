@@ -16,7 +16,7 @@ from tidemill.catalog.items import Connection, Schema, Source, SourceProgress, S
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip, transact
-from tidemill.engine.ddl.upstreams import TABLES, Context, Described, describe
+from tidemill.engine.ddl.upstreams import TABLES, DescribeContext, Described, describe
 from tidemill.engine.ddl.upstreams.envelopes import ORDER_BY_PARAMETER
 from tidemill.engine.read.show import system_value
 from tidemill.engine.session.durations import history_ms, interval_ms
@@ -32,7 +32,7 @@ from tidemill.errors import (
     WrongObjectType,
 )
 from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
-from tidemill.sources.contract import Output
+from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka.dead_letters import DESC
 from tidemill.sql import ast
@@ -55,10 +55,10 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
 
     _check_timeline(statement)
 
-    def work_out() -> tuple[source_ops.CreateSource, Sequence[Notice]]:
+    def work_out() -> tuple[source_ops.CreateSourceOp, Sequence[Notice]]:
         described = describe(statement, _context(s, catalog))
         own = described.own
-        op = source_ops.CreateSource(
+        op = source_ops.CreateSourceOp(
             schema.id,
             name,
             described.type,
@@ -115,7 +115,7 @@ def _check_timeline(statement: ast.CreateSource) -> None:
         )
 
 
-def _context(s: EngineSession, catalog: CatalogState) -> Context:
+def _context(s: EngineSession, catalog: CatalogState) -> DescribeContext:
     resolver = s.resolver(catalog)
 
     def find(name: ast.Name, kind: str) -> Connection:
@@ -127,14 +127,14 @@ def _context(s: EngineSession, catalog: CatalogState) -> Context:
 
     order_by = system_value(s, SYSTEM_PARAMETERS[ORDER_BY_PARAMETER]) == "on"
     root = s.engine.config.files_root
-    return Context(catalog, s.engine.secrets, find, s.engine.oracle.now(), order_by, root)
+    return DescribeContext(catalog, s.engine.secrets, find, s.engine.oracle.now(), order_by, root)
 
 
-def _envelope(output: Output) -> str:
+def _envelope(output: OutputDefinition) -> str:
     return "none" if output.key is None else "upsert"
 
 
-def _own_desc(statement: ast.CreateSource, output: Output | None) -> RelationDesc | None:
+def _own_desc(statement: ast.CreateSource, output: OutputDefinition | None) -> RelationDesc | None:
     if output is None:
         if statement.columns:
             raise SyntaxError_(
@@ -191,7 +191,7 @@ def _dead_letters(
     return source_ops.NewDeadLetters(output.name, output.desc, name)
 
 
-def _output(outputs: Sequence[Output], name: ast.Name, label: str) -> Output:
+def _output(outputs: Sequence[OutputDefinition], name: ast.Name, label: str) -> OutputDefinition:
     for output in outputs:
         if output.name == name.item:
             return output

@@ -10,7 +10,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import CopyIn, Outcome
 from tidemill.engine.ddl.defaults import default_column
 from tidemill.engine.dml.copy_options import copy_options
-from tidemill.engine.dml.table_writer import Target
+from tidemill.engine.dml.table_writer import TableWriter
 from tidemill.engine.dml.writes import target_columns
 from tidemill.engine.read.over_rows import over_rows
 from tidemill.engine.read.select import table_query
@@ -29,7 +29,7 @@ class TableSink:
     """Implements `api.CopySink`: rows go into the transaction; nothing is visible before it commits."""
 
     def __init__(
-        self, session: EngineSession, target: Target, at: list[int], where: BoundQuery | None
+        self, session: EngineSession, target: TableWriter, at: list[int], where: BoundQuery | None
     ) -> None:
         """`where`: of all rows, the query that gives those that are wanted."""
         self._session = session
@@ -102,7 +102,7 @@ def plan_copy_from(s: EngineSession, statement: ast.CopyFrom, catalog: CatalogSt
             given = (None if table.defaults[i] is None else default_column(session, table, i, 1) for i in at)
             defaults = tuple(None if one is None else one[0] for one in given)
         return CopyIn(
-            columns, options, TableSink(session, Target(table, catalog), at, where), table.name, defaults
+            columns, options, TableSink(session, TableWriter(table, catalog), at, where), table.name, defaults
         )
 
     return Action(act)

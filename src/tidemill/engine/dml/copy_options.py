@@ -11,7 +11,7 @@ from tidemill.sql.parser.copy_options import CODECS
 from tidemill.types.model import Column
 
 
-def copy_options(o: ast.CopyOptions, columns: Sequence[Column]) -> CopyOptions:
+def copy_options(o: ast.CopyClause, columns: Sequence[Column]) -> CopyOptions:
     """`columns` are those that are copied; options may name no others."""
     names = {c.name for c in columns}
     for option, named in (

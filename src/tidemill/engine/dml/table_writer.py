@@ -28,7 +28,7 @@ MAX_SHOWN_ROW = 200
 _ONE = {diff: pa.array([diff], pa.int64()) for diff in (1, -1)}
 
 
-class Target:
+class TableWriter:
     """One table as one state of the catalog defines it."""
 
     __slots__ = ("_in", "_jsonb", "_not_null", "_schema", "table")

@@ -17,7 +17,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome, Rows
 from tidemill.engine.ddl.defaults import default_trees
 from tidemill.engine.dml.returning import Returning, plan_returning
-from tidemill.engine.dml.table_writer import Columns, Target
+from tidemill.engine.dml.table_writer import Columns, TableWriter
 from tidemill.engine.dml.write_locks import in_turn
 from tidemill.engine.read import reading
 from tidemill.engine.read.local_rows import stream
@@ -52,7 +52,7 @@ class WritePlan:
         retracts: bool,
     ) -> None:
         self._verb = verb
-        self._target = Target(table, catalog)
+        self._target = TableWriter(table, catalog)
         self._catalog = catalog
         self._source = source
         self._split = split

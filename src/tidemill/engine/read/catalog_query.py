@@ -19,7 +19,7 @@ from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.local_rows import stream
 from tidemill.engine.relations.pg.facts import PgFacts
 from tidemill.engine.relations.pg.functions import catalog_functions
-from tidemill.engine.relations.pg.kept import KeptRows
+from tidemill.engine.relations.pg.row_cache import KeptRows
 from tidemill.engine.relations.resolver import find_system_relation
 from tidemill.engine.relations.system import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.session.plan import Value
@@ -27,7 +27,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.local import LocalQuery, NotLocal, compile_query
-from tidemill.sql.local.model import TooLarge
+from tidemill.sql.local.model import LocalTooLarge
 from tidemill.types.model import Column, SqlType
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class CatalogQueryPlan:
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
         try:
             return stream(await self.table(session, params))
-        except TooLarge:
+        except LocalTooLarge:
             if self.reads:
                 raise
         from tidemill.engine.read import reading

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidemill.query.job import Job
-from tidemill.query.read import Constant
+from tidemill.query.read import ConstantInput
 from tidemill.query.run import collect
 from tidemill.sql.bind import BoundQuery
 
@@ -21,7 +21,7 @@ async def over_rows(session: EngineSession, bound: BoundQuery, rows: pa.Table) -
     bound = bound.with_session(session.info())
     host = session.engine.spark
     job = Job(host)
-    inputs = {placeholder: Constant(rows) for placeholder in bound.inputs}
+    inputs = {placeholder: ConstantInput(rows) for placeholder in bound.inputs}
 
     def run() -> pa.Table:
         return collect(host, bound.sql(), inputs, bound.columns, job=job)

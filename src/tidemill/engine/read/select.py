@@ -20,7 +20,7 @@ from tidemill.engine.read.reading import AsOfTime
 from tidemill.engine.read.time_expressions import evaluate_time, with_times
 from tidemill.engine.read.timelines import latest_on
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
-from tidemill.engine.session.cursors import Cursor
+from tidemill.engine.session.cursors import SqlCursor
 from tidemill.engine.session.durations import timeout_ms
 from tidemill.engine.session.plan import Action, Plan, Value
 from tidemill.engine.session.portals import BoundPortal, Portal, cannot_run
@@ -227,7 +227,7 @@ class DeclarePlan:
         rows = await self.query.rows(session, params)
         portal = Portal(self.query.columns, self.text)
         portal.hold, portal.binary = self.hold, self.binary
-        portal.cursor = Cursor(rows, session.interrupt, endless=self.endless)
+        portal.cursor = SqlCursor(rows, session.interrupt, endless=self.endless)
         if not session.in_block:
             # Its transaction ends with the statement.
             try:
@@ -255,7 +255,7 @@ def no_such_cursor(name: str) -> TidemillError:
     return TidemillError(f'cursor "{name}" does not exist', sqlstate="34000")
 
 
-async def _cursor(session: EngineSession, name: str) -> tuple[Portal, Cursor, tuple[Column, ...]]:
+async def _cursor(session: EngineSession, name: str) -> tuple[Portal, SqlCursor, tuple[Column, ...]]:
     """The portal, its rows to be fetched, and their columns; a portal of Bind begins to run where it has
     not yet."""
     portal = session.portals.find(name)
@@ -274,7 +274,7 @@ async def _cursor(session: EngineSession, name: str) -> tuple[Portal, Cursor, tu
                 raise cannot_run(name)
             endless, rows = outcome.endless, outcome.batches
             portal.tag, portal.counted = outcome.tag, outcome.counted
-        portal.cursor = Cursor(rows or AtHand(iter(())), session.interrupt, endless=endless)
+        portal.cursor = SqlCursor(rows or AtHand(iter(())), session.interrupt, endless=endless)
         portal.cursor.on_row = on_row
     return portal, portal.cursor, portal.columns
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, View
 from tidemill.errors import Notice, QueryCanceled, TidemillError, Unavailable, UndefinedObject
-from tidemill.ingest.status import State
+from tidemill.ingest.status import RunState
 from tidemill.inputs.timelines import show_time_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> 
     for source in sources:
         status = engine.ingestion.report(source).status
         if (
-            status.state is not State.STALLED
+            status.state is not RunState.STALLED
             or not status.permanent
             or engine.collections.readable(source) > ts
         ):
@@ -132,7 +132,7 @@ def too_late(engine: TidemillEngine, item: MaterializedView, ts: int, seconds: f
 def _stalled(engine: TidemillEngine, item: Source | SourceTable | SourceProgress) -> Notice | None:
     """Where its source is stalled, what is the matter with it."""
     status = engine.ingestion.report(item).status
-    if status.state is not State.STALLED:
+    if status.state is not RunState.STALLED:
         return None
     whose = "which" if isinstance(item, Source) else "whose source"
     hint = status.hint or _STATUSES
@@ -147,7 +147,7 @@ def _stalled(engine: TidemillEngine, item: Source | SourceTable | SourceProgress
 def _for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice:
     status, until = engine.views.report(item).status, engine.views.readable(item)
     waiting = f'waiting for materialized view "{item.name}"'
-    if status.state is State.STALLED:
+    if status.state is RunState.STALLED:
         return Notice(
             f"{waiting}, which is stalled: {status.error}",
             "WARNING",

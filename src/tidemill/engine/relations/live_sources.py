@@ -15,9 +15,9 @@ from tidemill.engine.relations.sources import (
     StatusRow,
 )
 from tidemill.ingest.live_errors import ErrorFinder
-from tidemill.ingest.machine import Machine
+from tidemill.ingest.machine import SourceMachine
 from tidemill.ingest.service import Ingestion
-from tidemill.ingest.status import State
+from tidemill.ingest.status import RunState
 from tidemill.reclock.progress import all_bindings
 from tidemill.sources.offsets import Offsets
 
@@ -28,7 +28,7 @@ class LiveSources:
         self._catalog = catalog
         self._finder = ErrorFinder()
 
-    def _machines(self) -> list[tuple[str, Machine]]:
+    def _machines(self) -> list[tuple[str, SourceMachine]]:
         return [(item.id, machine) for item, _, machine in self._ingestion.all() if machine is not None]
 
     def bindings(self) -> Sequence[BindingRow]:
@@ -45,7 +45,7 @@ class LiveSources:
             # What a CDCv2 stream waits for is no trouble of the source's.
             waits = [] if machine is None else machine.stalls()
             more = {"detail": status.detail, "hint": status.hint, "waits": "; ".join(waits) or None}
-            if status.state is State.RUNNING and report.slow is not None:
+            if status.state is RunState.RUNNING and report.slow is not None:
                 every = f"{item.interval_ms / 1000:g} s"
                 more["detail"] = f"Its last tick took {report.slow:.1f} s; it is due every {every}."
             details = {name: text for name, text in more.items() if text is not None}
@@ -128,7 +128,7 @@ class LiveSources:
         return rows
 
 
-def _snapshot(machine: Machine) -> tuple[int | None, int | None]:
+def _snapshot(machine: SourceMachine) -> tuple[int | None, int | None]:
     """What is to be caught up with, and what of that is there. What lies before the source's beginning (which
     retention removed, or START OFFSET leaves out) is nothing to be read."""
     first = machine.first
@@ -138,7 +138,7 @@ def _snapshot(machine: Machine) -> tuple[int | None, int | None]:
     return _total(first) - before, sum(min(end, done[p]) for p, end in first.items()) - before
 
 
-def _indexed(machine: Machine) -> int | None:
+def _indexed(machine: SourceMachine) -> int | None:
     """Keys of its upsert state: what the collection has now, a row or an error of each. None where it keeps
     none."""
     keyed = [feed.rows.parts for feed in machine.feeds if machine.source.outputs[feed.output].key is not None]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.oids import item_oid
 from tidemill.engine.relations.sources import Rows, Spec
-from tidemill.ingest.status import Status
+from tidemill.ingest.status import RunStatus
 from tidemill.sinks.definition import Definition
 from tidemill.sinks.service import Sinks
 from tidemill.types.json import canonical_json
@@ -26,7 +26,7 @@ class SinkRow:
     written and counted; None where nobody knows."""
 
     id: str
-    status: Status
+    status: RunStatus
     messages: int
     bytes: int
     updates: int

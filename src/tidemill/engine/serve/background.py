@@ -21,7 +21,7 @@ from tidemill.config import Config
 from tidemill.engine.relations.live_sources import LiveSources
 from tidemill.engine.relations.sources import SourcesView
 from tidemill.engine.serve.ingest_metrics import IngestCollector
-from tidemill.engine.serve.maintenance import Maintenance
+from tidemill.engine.serve.maintenance import MaintenanceLoop
 from tidemill.engine.serve.metrics import EngineCollector
 from tidemill.engine.serve.sink_metrics import SinksCollector
 from tidemill.engine.serve.view_metrics import ViewsCollector
@@ -95,7 +95,7 @@ class Background:
         self.sinks.start()
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         compactor = SparkCompactor(environment, spark)
-        self._maintenance = Maintenance(
+        self._maintenance = MaintenanceLoop(
             environment, catalog, self.ingestion, self.views, self.sinks, compactor, config.retain_history
         )
         self._maintenance.start()

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
-from tidemill.ingest.status import BUCKETS, PHASES, State, Statistics
+from tidemill.ingest.status import BUCKETS, PHASES, RunState, Statistics
 
 _COUNTERS: list[tuple[str, str, Callable[[Statistics], int]]] = [
     ("messages_received", "Records that were read from the upstream.", lambda s: s.messages_received),
@@ -64,7 +64,7 @@ class IngestCollector(Collector):
                     total += count
                     buckets.append((edge, total))
                 ticks.add_metric([item.name, item.id, phase], buckets, report.histogram.sums[phase])
-            stalled.add_metric([item.name, item.id], report.status.state is State.STALLED)
+            stalled.add_metric([item.name, item.id], report.status.state is RunState.STALLED)
             if machine is None:
                 continue
             if machine.hydrated:

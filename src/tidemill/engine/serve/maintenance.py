@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 1.0
 
 
-class Maintenance:
+class MaintenanceLoop:
     def __init__(
         self,
         environment: Environment,

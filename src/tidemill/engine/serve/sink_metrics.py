@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidemill.ingest.status import State
+from tidemill.ingest.status import RunState
 from tidemill.sinks.service import Sinks
 
 
@@ -41,7 +41,7 @@ class SinksCollector(Collector):
             sent.add_metric(of, written.bytes)
             updates.add_metric(of, written.updates)
             flying.add_metric(of, written.in_flight)
-            stalled.add_metric(of, status.state is State.STALLED)
+            stalled.add_metric(of, status.state is RunState.STALLED)
             if frontier:
                 lag.add_metric(of, max(0, now - frontier + 1) / 1000)
         yield from (messages, sent, updates, flying, lag, stalled)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidemill.ingest.status import State
+from tidemill.ingest.status import RunState
 from tidemill.views.service import Views
 
 
@@ -30,7 +30,7 @@ class ViewsCollector(Collector):
         now = self._now()
         for item, report, machine in self._views.all():
             of = [item.name, item.id]
-            stalled.add_metric(of, report.status.state is State.STALLED)
+            stalled.add_metric(of, report.status.state is RunState.STALLED)
             if machine is not None and machine.hydrated:
                 lag.add_metric(of, max(0, now - machine.readable + 1) / 1000)
                 files.add_metric(of, len(machine.shard.parts))

@@ -190,7 +190,7 @@ def plan_alter_system(statement: ast.AlterSystem) -> Action:
                 "permission denied to alter system", hint=f"Connect as the role {SYSTEM_ROLE}."
             )
         if statement.name is None:
-            changes = [ops.AlterSystem(name, None) for name in SYSTEM_PARAMETERS]
+            changes = [ops.AlterSystemOp(name, None) for name in SYSTEM_PARAMETERS]
         else:
             parameter = SYSTEM_PARAMETERS.get(statement.name)
             if parameter is None:
@@ -198,7 +198,7 @@ def plan_alter_system(statement: ast.AlterSystem) -> Action:
             value = None
             if statement.values is not None:
                 value = parameter.checked(", ".join(statement.values))
-            changes = [ops.AlterSystem(parameter.name, value)]
+            changes = [ops.AlterSystemOp(parameter.name, value)]
         await s.blocking(transact_now, s, "ALTER SYSTEM", changes)
         return Complete("ALTER SYSTEM")
 

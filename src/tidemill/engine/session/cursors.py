@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.01
 _releasing: set[asyncio.Future[None]] = set()
 
 
-class Cursor:
+class SqlCursor:
     """An open cursor."""
 
     def __init__(

@@ -10,7 +10,7 @@ import secrets
 
 from tidemill.access.scram import make_verifier
 from tidemill.catalog.items import SYSTEM_ROLE, Role
-from tidemill.catalog.ops import AlterSystem
+from tidemill.catalog.ops import AlterSystemOp
 from tidemill.catalog.privileges import PermissionDenied, Privileges
 from tidemill.catalog.store import Catalog
 from tidemill.config import Config
@@ -28,7 +28,7 @@ class Logins:
             make_verifier(config.system_password).text() if config.system_password else None
         )
         if catalog.state.find_parameter(LOGIN_KEY) is None and config.authentication == "password":
-            catalog.transact([AlterSystem(LOGIN_KEY, secrets.token_hex(32))])
+            catalog.transact([AlterSystemOp(LOGIN_KEY, secrets.token_hex(32))])
 
     def verifier(self, role: str) -> str | None:
         """What proves the role's password; None where it has none."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.engine.api import Outcome, Param
 from tidemill.errors import TidemillError, UndefinedObject
 from tidemill.sql.parse import ParsedStatement
-from tidemill.sql.tokens import Kind, scan
+from tidemill.sql.tokens import TokenKind, scan
 from tidemill.types.model import Column, SqlType
 from tidemill.types.wire import decode_binary, decode_text, few_from_binary, few_from_text, utf8
 
@@ -77,7 +77,7 @@ class ParameterCount(TidemillError):
 
 def no_parameter(parsed: ParsedStatement) -> UndefinedObject:
     """A statement that came without parameters names one."""
-    found = next((t for t in scan(parsed.text) if t.kind is Kind.PARAM), None)
+    found = next((t for t in scan(parsed.text) if t.kind is TokenKind.PARAM), None)
     number = "1" if found is None else found.value
     at = None if found is None else parsed.offset + found.start + 1
     return UndefinedObject(f"there is no parameter ${number}", sqlstate="42P02", position=at)

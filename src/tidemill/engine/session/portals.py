@@ -17,8 +17,8 @@ from tidemill.errors import DuplicateObject, InvalidTransactionState, LimitExcee
 from tidemill.types.model import Column
 
 if TYPE_CHECKING:
-    from tidemill.engine.api import Bound, Prepared
-    from tidemill.engine.session.cursors import Cursor
+    from tidemill.engine.api import Bound, PreparedStatement
+    from tidemill.engine.session.cursors import SqlCursor
 
 # Portals per session: their rows are held in memory until they are closed.
 MAX_PORTALS = 1000
@@ -34,7 +34,7 @@ class Portal:
     # Bytes that it keeps of what the client sent.
     size = 0
     # Its rows as SQL fetches them: of a portal of Bind only after the first FETCH.
-    cursor: Cursor | None = None
+    cursor: SqlCursor | None = None
     # Its statement runs now: it cannot be closed or fetched from.
     active = False
     # Its statement failed.
@@ -61,7 +61,7 @@ class BoundPortal(Portal):
     """A portal of Bind: a prepared statement with its parameters, perhaps executed in part."""
 
     def __init__(
-        self, prepared: Prepared, columns: tuple[Column, ...] | None, params: Bound, text: str | None
+        self, prepared: PreparedStatement, columns: tuple[Column, ...] | None, params: Bound, text: str | None
     ) -> None:
         """`columns`: what it returns, as of Bind."""
         super().__init__(columns, text)
@@ -131,7 +131,7 @@ class Portals:
         for name in [n for n in self._open if n not in known]:
             self._forget(name, self._open[name])
 
-    def held(self) -> Iterator[Cursor]:
+    def held(self) -> Iterator[SqlCursor]:
         for portal in self._open.values():
             if portal.hold and portal.cursor is not None:
                 yield portal.cursor

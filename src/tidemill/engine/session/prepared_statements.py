@@ -14,7 +14,7 @@ from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
 from tidemill.types.model import type_name
 
 if TYPE_CHECKING:
-    from tidemill.engine.api import Prepared
+    from tidemill.engine.api import PreparedStatement
 
 # Held until they are closed. Drivers that prepare by themselves keep some hundreds; one that never closes any
 # is told before it takes the memory of the others. A plan weighs some ten times its text.
@@ -28,16 +28,16 @@ class Statements:
     __slots__ = ("_bytes", "_kept")
 
     def __init__(self) -> None:
-        self._kept: dict[str, Prepared] = {}
+        self._kept: dict[str, PreparedStatement] = {}
         self._bytes = 0
 
-    def get(self, name: str) -> Prepared:
+    def get(self, name: str) -> PreparedStatement:
         found = self._kept.get(name)
         if found is None:
             raise no_such_statement(name)
         return found
 
-    def find(self, name: str) -> Prepared | None:
+    def find(self, name: str) -> PreparedStatement | None:
         return self._kept.get(name)
 
     def check_new(self, name: str) -> None:
@@ -50,7 +50,7 @@ class Statements:
                 hint="DEALLOCATE statements that are no longer needed.",
             )
 
-    def add(self, name: str, prepared: Prepared) -> None:
+    def add(self, name: str, prepared: PreparedStatement) -> None:
         self.check_new(name)
         size = len(prepared.text)
         if self._bytes + size > MAX_STATEMENT_BYTES:

@@ -28,7 +28,7 @@ MAX_SAVEPOINTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Savepoint:
+class SavedState:
     """The transaction as it was. Lists of updates only grow at their ends, so that their lengths say what
     they held."""
 
@@ -93,8 +93,8 @@ def _index(transaction: Transaction, name: ast.Ident) -> int:
     raise TidemillError(f'savepoint "{name.value}" does not exist', sqlstate="3B001")
 
 
-def _taken(s: EngineSession, t: Transaction, name: str) -> Savepoint:
-    return Savepoint(
+def _taken(s: EngineSession, t: Transaction, name: str) -> SavedState:
+    return SavedState(
         name,
         t.mode,
         t.read_only,
@@ -108,7 +108,7 @@ def _taken(s: EngineSession, t: Transaction, name: str) -> Savepoint:
     )
 
 
-def _restore(s: EngineSession, t: Transaction, saved: Savepoint) -> None:
+def _restore(s: EngineSession, t: Transaction, saved: SavedState) -> None:
     t.failed = False
     t.mode = saved.mode
     t.read_only = saved.read_only

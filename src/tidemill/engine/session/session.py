@@ -25,7 +25,7 @@ from tidemill.engine.api import (
     Outcome,
     Param,
     ParameterStatus,
-    Prepared,
+    PreparedStatement,
     Rows,
     StartupOptions,
     SubscribeRequest,
@@ -184,7 +184,7 @@ class EngineSession:
         except UndefinedObject:
             return None
 
-    async def parse(self, sql: str) -> list[Prepared]:
+    async def parse(self, sql: str) -> list[PreparedStatement]:
         if (again := self._statement_cache.get(sql)) is not None:
             return again
         parsed = await self.engine.planning.run(len(sql), parse, sql)
@@ -193,7 +193,7 @@ class EngineSession:
             self._statement_cache.seen(sql, found)
         return found
 
-    async def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+    async def prepare(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
         key = (sql, tuple(param_oids))
         if (again := self._statement_cache.get(key)) is not None:
             return await self._described_again(again[0])
@@ -206,7 +206,7 @@ class EngineSession:
             self._statement_cache.seen(key, [prepared])
         return prepared
 
-    async def _described_again(self, before: Prepared) -> Prepared:
+    async def _described_again(self, before: PreparedStatement) -> PreparedStatement:
         """Another of the same; the plan is shared as long as it is good."""
         known = cast(KeptStatement, before.statement)
         statement = known.again(self, self.engine.catalog.state)
@@ -216,11 +216,13 @@ class EngineSession:
         await self._plan(prepared)
         return prepared
 
-    async def prepare_subscribe(self, request: SubscribeRequest) -> Prepared:
+    async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
         parsed = await self.engine.planning.run(len(request.query), subscribe_statement, request)
         return await self._described(parsed, ())
 
-    async def _described(self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]) -> Prepared:
+    async def _described(
+        self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]
+    ) -> PreparedStatement:
         prepared = self._prepared(parsed, types, fixed=True)
         if self._in_failed_block() and not prepared.allowed_when_failed:
             raise _aborted()
@@ -234,16 +236,16 @@ class EngineSession:
 
     def _prepared(
         self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...], *, fixed: bool
-    ) -> Prepared:
+    ) -> PreparedStatement:
         statement = KeptStatement(parsed, types, fixed=fixed)
         if parsed is None:
-            return Prepared("", "", (), None, statement, allowed_when_failed=True)
+            return PreparedStatement("", "", (), None, statement, allowed_when_failed=True)
         allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback | ast.RollbackTo)
-        return Prepared(
+        return PreparedStatement(
             parsed.text, verb_of(parsed.statement), (), None, statement, allowed_when_failed=allowed
         )
 
-    async def describe(self, prepared: Prepared) -> None:
+    async def describe(self, prepared: PreparedStatement) -> None:
         if prepared.columns is None:
             return
         planned = await self._plan(prepared)
@@ -252,7 +254,7 @@ class EngineSession:
         if gone and parsed is not None and isinstance(parsed.statement, ast.Execute):
             self.statements.get(parsed.statement.name.value)  # raises: it is gone
 
-    async def bind(self, prepared: Prepared) -> tuple[Column, ...] | None:
+    async def bind(self, prepared: PreparedStatement) -> tuple[Column, ...] | None:
         statement = cast(KeptStatement, prepared.statement)
         if statement.analysed:
             await self._plan(prepared)
@@ -263,7 +265,7 @@ class EngineSession:
                 return None  # its execution fails
         return prepared.columns
 
-    async def _plan(self, prepared: Prepared) -> Plan | None:
+    async def _plan(self, prepared: PreparedStatement) -> Plan | None:
         """The plan, made anew where it is not current. Sets what `prepared` describes."""
         statement = cast(KeptStatement, prepared.statement)
         if statement.parsed is None:
@@ -283,7 +285,7 @@ class EngineSession:
             prepared.columns = found.columns
         return found
 
-    async def read_params(self, prepared: Prepared, params: Sequence[Param]) -> Bound:
+    async def read_params(self, prepared: PreparedStatement, params: Sequence[Param]) -> Bound:
         if not params:
             return Bound()
         zone = self.variables.get("timezone")
@@ -292,7 +294,7 @@ class EngineSession:
 
     async def execute(
         self,
-        prepared: Prepared,
+        prepared: PreparedStatement,
         params: Sequence[Param] | Bound = (),
         *,
         alone: bool = False,
@@ -328,7 +330,7 @@ class EngineSession:
             if not streaming:
                 self.interrupt.end()
 
-    async def run(self, prepared: Prepared, params: Sequence[Param] | Bound) -> Outcome:
+    async def run(self, prepared: PreparedStatement, params: Sequence[Param] | Bound) -> Outcome:
         """Within a statement: what a FETCH begins to fetch from runs in it."""
         statement = cast(KeptStatement, prepared.statement)
         planned = await self._plan(prepared)

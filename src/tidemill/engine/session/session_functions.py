@@ -101,7 +101,7 @@ _FUNCTIONS: Mapping[str, Acting] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SessionCall:
     """One in a select list: at which place its value goes, and which columns of the query are its
     arguments."""
 
@@ -135,7 +135,7 @@ class ActingQuery:
     """`query` has the first argument of each call in the place of the call, and the others behind all."""
 
     query: CatalogQueryPlan | Computed
-    calls: Sequence[Call]
+    calls: Sequence[SessionCall]
     width: int
 
     @property
@@ -182,7 +182,7 @@ class ActingQuery:
         return Rows(self.columns, stream(pa.Table.from_arrays(shown, names=table.schema.names[: self.width])))
 
 
-async def _called(call: Call, session: EngineSession, args: Sequence[Any]) -> Any:
+async def _called(call: SessionCall, session: EngineSession, args: Sequence[Any]) -> Any:
     made = call.function.call(session, *args)
     return await made if inspect.isawaitable(made) else made
 
@@ -233,7 +233,7 @@ def _name(node: object) -> str:
     return str(node.meta.get("function", node.name)) if isinstance(node, exp.Func) else ""
 
 
-def _taken(tree: exp.Expr, at: int, name: str) -> Call:
+def _taken(tree: exp.Expr, at: int, name: str) -> SessionCall:
     """The call with its arguments put in the places that they are read from."""
     item = tree.expressions[at]
     function = _FUNCTIONS[name]
@@ -246,7 +246,7 @@ def _taken(tree: exp.Expr, at: int, name: str) -> Call:
     behind = len(tree.expressions)
     for argument in cast[1:]:
         tree.append("expressions", argument)
-    return Call(at, function, (at, *range(behind, behind + len(cast) - 1)))
+    return SessionCall(at, function, (at, *range(behind, behind + len(cast) - 1)))
 
 
 def _misplaced(name: str) -> Unsupported:

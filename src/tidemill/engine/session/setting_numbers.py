@@ -26,7 +26,7 @@ _UNIT = re.compile(r"\s*(\S{1,3})\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SettingUnit:
     """What a setting is measured in: `name` is the unit of its bare numbers."""
 
     name: str
@@ -35,12 +35,12 @@ class Unit:
     units: Mapping[str, float]
 
 
-MILLISECONDS = Unit(
+MILLISECONDS = SettingUnit(
     "ms",
     'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".',
     {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1, "us": 0.001},
 )
-KILOBYTES = Unit(
+KILOBYTES = SettingUnit(
     "kB",
     'Valid units for this parameter are "B", "kB", "MB", "GB", and "TB".',
     {"TB": 1 << 30, "GB": 1 << 20, "MB": 1 << 10, "kB": 1, "B": 1 / 1024},
@@ -52,7 +52,7 @@ def invalid(name: str, value: str, hint: str | None = None, detail: str | None =
     return InvalidValue(text, sqlstate="22023", hint=hint, detail=detail)
 
 
-def parse_integer(name: str, value: str, low: int, high: int, unit: Unit | None = None) -> int:
+def parse_integer(name: str, value: str, low: int, high: int, unit: SettingUnit | None = None) -> int:
     """In the setting's own unit."""
     n, end = _whole(name, value)
     n = round(_converted(name, value, n, end, unit))  # half to even, as C's rint
@@ -92,7 +92,7 @@ def _float(name: str, value: str) -> tuple[float, int]:
     return n, found.end()
 
 
-def _converted(name: str, value: str, n: float, end: int, unit: Unit | None) -> float:
+def _converted(name: str, value: str, n: float, end: int, unit: SettingUnit | None) -> float:
     rest = value[end:].strip()
     if not rest:
         return n
@@ -110,7 +110,7 @@ def _converted(name: str, value: str, n: float, end: int, unit: Unit | None) -> 
     return n
 
 
-def _outside(name: str, value: str, low: str, high: str, unit: Unit | None) -> InvalidValue:
+def _outside(name: str, value: str, low: str, high: str, unit: SettingUnit | None) -> InvalidValue:
     of = "" if unit is None else f" {unit.name}"
     return InvalidValue(
         f'{value}{of} is outside the valid range for parameter "{name}" ({low}{of} .. {high}{of})',
@@ -118,14 +118,14 @@ def _outside(name: str, value: str, low: str, high: str, unit: Unit | None) -> I
     )
 
 
-def integer(low: int, high: int, unit: Unit | None = None) -> Callable[[str, str], str]:
+def integer(low: int, high: int, unit: SettingUnit | None = None) -> Callable[[str, str], str]:
     def check(name: str, value: str) -> str:
         return shown(parse_integer(name, value, low, high, unit), unit)
 
     return check
 
 
-def shown(number: int, unit: Unit | None) -> str:
+def shown(number: int, unit: SettingUnit | None) -> str:
     """In the greatest unit of which it is a whole number."""
     if unit is None or number <= 0:
         return str(number)

@@ -22,7 +22,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill import caches
-from tidemill.engine.api import Prepared, same_result
+from tidemill.engine.api import PreparedStatement, same_result
 from tidemill.errors import ResultChanged
 from tidemill.sql import ast
 from tidemill.types.model import Column, SqlType
@@ -51,12 +51,13 @@ class Basis(NamedTuple):
     catalog: CatalogState
     variables: int
     read_only: bool
-    # What the name in the statement denoted: a `Prepared`, or the columns of a cursor.
+    # What the name in the statement denoted: a `PreparedStatement`, or the columns of a cursor.
     named: object
 
 
 class KeptStatement:
-    """What `Prepared.statement` holds: the parsed statement, and its plan as long as that is current."""
+    """What `PreparedStatement.statement` holds: the parsed statement, and its plan as long as that is
+    current."""
 
     __slots__ = ("_basis", "_plan", "declared_types", "fixed", "param_types", "parsed")
 
@@ -139,10 +140,10 @@ class StatementCache:
 
     def __init__(self) -> None:
         # The one used last is last. Made with the first text that comes twice.
-        self._kept: OrderedDict[Hashable, list[Prepared]] | None = None
+        self._kept: OrderedDict[Hashable, list[PreparedStatement]] | None = None
         self._seen: deque[int] | None = None
 
-    def get(self, text: Hashable) -> list[Prepared] | None:
+    def get(self, text: Hashable) -> list[PreparedStatement] | None:
         if self._kept is None or not caches.ENABLED:
             return None
         found = self._kept.get(text)
@@ -150,7 +151,7 @@ class StatementCache:
             self._kept.move_to_end(text)
         return found
 
-    def seen(self, text: Hashable, statements: list[Prepared]) -> None:
+    def seen(self, text: Hashable, statements: list[PreparedStatement]) -> None:
         """It was parsed. `text` may say more than the text: the types of its parameters."""
         mark = hash(text)
         if self._seen is None:

@@ -20,7 +20,7 @@ from tidemill.catalog.items import Table
 from tidemill.errors import InvalidTransactionState, LimitExceeded
 
 if TYPE_CHECKING:
-    from tidemill.engine.session.savepoints import Savepoint
+    from tidemill.engine.session.savepoints import SavedState
 
 
 class Mode(Enum):
@@ -64,7 +64,7 @@ class Transaction:
     # the rest is rolled back.
     lasting: list[str] = field(default_factory=lambda: list[str]())
     # The marks that ROLLBACK TO can go back to, the oldest first.
-    savepoints: list[Savepoint] = field(default_factory=lambda: list["Savepoint"]())
+    savepoints: list[SavedState] = field(default_factory=lambda: list["SavedState"]())
 
     def will_read(self) -> None:
         """A SELECT (or anything else that returns rows at the transaction's time) is about to run."""

@@ -45,19 +45,19 @@ def _output(request: SubscribeRequest) -> ast.SubscribeOutput:
             raise InvalidValue("an envelope needs a key", hint="Name the key's columns.")
 
 
-def _as_of(time: str | None) -> ast.AsOf | Literal[ast.Bound.EARLIEST] | None:
+def _as_of(time: str | None) -> ast.AsOf | Literal[ast.TimeBound.EARLIEST] | None:
     if time is None:
         return None
-    if time.upper() == ast.Bound.EARLIEST.value:
-        return ast.Bound.EARLIEST
+    if time.upper() == ast.TimeBound.EARLIEST.value:
+        return ast.TimeBound.EARLIEST
     return ast.AsOf(_time(time))
 
 
-def _up_to(time: str | None) -> ast.Expr | Literal[ast.Bound.LATEST] | None:
+def _up_to(time: str | None) -> ast.Expr | Literal[ast.TimeBound.LATEST] | None:
     if time is None:
         return None
-    if time.upper() == ast.Bound.LATEST.value:
-        return ast.Bound.LATEST
+    if time.upper() == ast.TimeBound.LATEST.value:
+        return ast.TimeBound.LATEST
     return _time(time)
 
 

@@ -39,11 +39,11 @@ from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, substitute
 from tidemill.subscribe.follower import Follower
-from tidemill.subscribe.hub import Followed
+from tidemill.subscribe.hub import FollowedKey
 from tidemill.subscribe.resolve import spec_for
 from tidemill.subscribe.shape import shaped
 from tidemill.subscribe.spec import Spec
-from tidemill.subscribe.stream import Bounds, Subscription
+from tidemill.subscribe.stream import Bounds, SubscriptionStream
 from tidemill.subscribe.tail import Tail
 from tidemill.types.model import Column, SqlType
 
@@ -76,7 +76,7 @@ class SubscribePlan:
         rows = await self.rows(session, params)
         return Rows(self.columns, rows, tag="SUBSCRIBE", shared=True, endless=rows.bounds.up_to is None)
 
-    async def rows(self, session: EngineSession, params: Sequence[Value]) -> Subscription:
+    async def rows(self, session: EngineSession, params: Sequence[Value]) -> SubscriptionStream:
         """Everything that can fail before the first row fails here."""
         _only_read(session)
         sources = source_inputs(self.catalog, self.bound)
@@ -92,7 +92,9 @@ class SubscribePlan:
 
     # -- the stream
 
-    async def _start(self, session: EngineSession, bounds: Bounds, params: Sequence[Value]) -> Subscription:
+    async def _start(
+        self, session: EngineSession, bounds: Bounds, params: Sequence[Value]
+    ) -> SubscriptionStream:
         engine, from_ = session.engine, bounds.as_of + 1
         gone = partial(_gone, engine, {i.id: relation_dropped(self.catalog, i) for i in self.inputs.items})
         error = gone()
@@ -102,7 +104,7 @@ class SubscribePlan:
         shards = frozenset(await session.blocking(self._shards, session))
         if self.collection is not None:
             item = self.collection
-            followed = Followed(("relation", item.id), shards, self.inputs.ids)
+            followed = FollowedKey(("relation", item.id), shards, self.inputs.ids)
             try:
                 own = await _opened(session, partial(engine.collections.follow, item, from_))
             except InvalidAsOf as e:
@@ -122,7 +124,7 @@ class SubscribePlan:
             following = partial(follow_query, engine.queries, self.catalog, bound, system=system)
             # What a session sees of the system is its own.
             whose = session.process_id if self.inputs.system else None
-            followed = Followed(("query", bound.sql(), whose), shards, self.inputs.ids)
+            followed = FollowedKey(("query", bound.sql(), whose), shards, self.inputs.ids)
             linear = way_of(self.catalog, bound)
             apart = linear.because is None and bool(self.inputs.items) and bool(bound.columns)
             first: AsyncIterator[pa.RecordBatch] | None = None
@@ -171,7 +173,7 @@ def plan_subscribe(
     if isinstance(relation, ast.Name):
         _check_relation(session, catalog, relation)
     query = table_query(relation) if isinstance(relation, ast.Name) else relation
-    told = [t for t in (statement.as_of, statement.up_to) if not isinstance(t, ast.Bound | None)]
+    told = [t for t in (statement.as_of, statement.up_to) if not isinstance(t, ast.TimeBound | None)]
     times = [t.time if isinstance(t, ast.AsOf) else t for t in told]
     types = with_times(session, types, times, query, catalog)
     bound = plan_query(session, query, types, catalog).bound

@@ -17,8 +17,8 @@ from tidemill.engine.read.show import system_number
 from tidemill.engine.relations.subscriptions import SubscriptionRow
 from tidemill.errors import TidemillError
 from tidemill.subscribe.follower import Follower
-from tidemill.subscribe.spec import Output, Spec
-from tidemill.subscribe.stream import Bounds, Subscription
+from tidemill.subscribe.spec import OutputShape, Spec
+from tidemill.subscribe.stream import Bounds, SubscriptionStream
 from tidemill.subscribe.tail import Tail
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ SNAPSHOT_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveSubscription:
     """A subscription that is being read."""
 
     id: int
     session: int
     relation: str
-    stream: Subscription
+    stream: SubscriptionStream
 
 
 class Subscriptions(Collector):
@@ -49,7 +49,7 @@ class Subscriptions(Collector):
         self.snapshots = ThreadPoolExecutor(SNAPSHOT_THREADS, thread_name_prefix="snapshot")
         self._now = now
         self._ids = itertools.count(1)
-        self._live: dict[int, Live] = {}
+        self._live: dict[int, LiveSubscription] = {}
         # Since the server runs: subscriptions by kind of output, and those that fell behind.
         self._opened: Counter[str] = Counter()
         self._fell_behind = 0
@@ -67,9 +67,9 @@ class Subscriptions(Collector):
         tail: Callable[[], Tail],
         relation: str,
         why: Callable[[TidemillError], TidemillError],
-    ) -> Subscription:
+    ) -> SubscriptionStream:
         number = next(self._ids)
-        stream = Subscription(
+        stream = SubscriptionStream(
             spec,
             bounds,
             snapshot,
@@ -82,7 +82,7 @@ class Subscriptions(Collector):
             why=why,
         )
         self._opened[spec.output.value] += 1
-        self._live[number] = Live(number, session.process_id, relation, stream)
+        self._live[number] = LiveSubscription(number, session.process_id, relation, stream)
         return stream
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Subscriptions(Collector):
             "tidemill_subscriptions_active", "Subscriptions that are being read.", labels=["output"]
         )
         kinds = Counter(row.output for row in rows)
-        for output in Output:
+        for output in OutputShape:
             opened.add_metric([output.value], self._opened[output.value])
             active.add_metric([output.value], kinds[output.value])
         yield opened

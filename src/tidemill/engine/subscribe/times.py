@@ -79,8 +79,8 @@ class Times:
         if as_of is None:
             begin = await reading.choose_time(session, None, self.sources)
             return await _taken(session, lambda: self._hold(session, begin))
-        first = as_of is ast.Bound.EARLIEST or as_of.at_least
-        time = 0 if as_of is ast.Bound.EARLIEST else await self._evaluated(session, as_of.time)
+        first = as_of is ast.TimeBound.EARLIEST or as_of.at_least
+        time = 0 if as_of is ast.TimeBound.EARLIEST else await self._evaluated(session, as_of.time)
         if self.inputs.system and not first:
             await self._check_present(session, time)
         hold = self._hold_first if first else self._hold
@@ -126,7 +126,7 @@ class Times:
     async def _end(self, session: EngineSession, begin: int) -> int | None:
         up_to = self.statement.up_to
         end: int | None = None
-        if up_to is ast.Bound.LATEST:
+        if up_to is ast.TimeBound.LATEST:
             # The snapshot at least: it may begin at a time to come.
             end = max(await self._latest(session), begin) + 1
         elif up_to is not None:

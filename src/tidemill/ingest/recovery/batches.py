@@ -29,18 +29,18 @@ from tidemill.cdcv2.tally import Tally
 from tidemill.cdcv2.times import Time
 from tidemill.errors import Internal, LimitExceeded
 from tidemill.ingest.exchange import BUCKETS
-from tidemill.ingest.recovery.meet import stash_index
+from tidemill.ingest.recovery.deduplicate import stash_index
+from tidemill.ingest.recovery.partition import Spread
 from tidemill.ingest.recovery.snapshot import snapshot_rows
-from tidemill.ingest.recovery.spread import Spread
 from tidemill.ingest.recovery.stream import StreamState, error_rows
-from tidemill.ingest.recovery.values import Found, Settled, Tallied
+from tidemill.ingest.recovery.values import FoundUpdates, Settled, Tallied
 from tidemill.ingest.spark_runner import in_two_steps, itself
-from tidemill.ingest.unit import Facts, Failure, Target, Unit
+from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
-from tidemill.sources.contract import Output
+from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.stream_rows import StreamRows, stream_output
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.identity import consolidate
@@ -72,7 +72,11 @@ class MicroBatches:
     `open` takes over, and the first one's next `push` fails."""
 
     def __init__(
-        self, session: SparkSession, environment: Environment, spec: Mapping[str, Any], output: Output
+        self,
+        session: SparkSession,
+        environment: Environment,
+        spec: Mapping[str, Any],
+        output: OutputDefinition,
     ) -> None:
         self._session = session
         self._environment = environment
@@ -182,12 +186,12 @@ class MicroBatches:
             self._environment.end_job(job)
             self._environment.oracle.complete(at)
 
-    def _run(self, messages: DataFrame, at: int, job: str) -> tuple[Facts, Unit]:
+    def _run(self, messages: DataFrame, at: int, job: str) -> tuple[UnitFacts, Unit]:
         assert self._output.stream is not None
         recover = self._state.recover(self._output.stream)
         context = self._session.sparkContext
         ways = min(BUCKETS, max(2, context.defaultParallelism))
-        target = Target(self._data.id, self._data.desc, recover=recover)
+        target = UnitTarget(self._data.id, self._data.desc, recover=recover)
         unit = Unit(
             str(self._spec["name"]), _Nothing(), (), at, (target,), self._data.blobs, job, 3600.0, ways
         )
@@ -199,7 +203,7 @@ class MicroBatches:
         folder = self._folder if local else None
         return in_two_steps(unit, parted, ways, folder, self._life), unit
 
-    def _commit(self, unit: Unit, facts: Facts) -> Recovered:
+    def _commit(self, unit: Unit, facts: UnitFacts) -> Recovered:
         """Stash, tally, data: as a server's tick does (`machine`)."""
         settled = facts.settled[0]
         parts = [*facts.parts.get(0, [])]
@@ -280,8 +284,8 @@ class _Nothing:
 def _spread(packed: bytes, ways: int, index: int, rows: Iterable[Any]) -> Iterator[Any]:
     """The reading half, for messages in rows of Spark."""
     spec, recover = pickle.loads(packed)
-    facts = Facts()
-    facts.found[0] = Found()
+    facts = UnitFacts()
+    facts.found[0] = FoundUpdates()
     slices: list[tuple[int, bytes]] = []
     try:
         maker = StreamRows(0, spec, recover.stream.words)
@@ -303,11 +307,11 @@ def _spread(packed: bytes, ways: int, index: int, rows: Iterable[Any]) -> Iterat
         for bucket, data in slices:
             yield bucket % ways, (0, (0, bucket, data))
     except Exception as e:
-        facts.failure = Failure.of(e)
+        facts.failure = UnitFailure.of(e)
     yield 0, (0, facts)
     if facts.failure is not None:
         for way in range(1, ways):
-            yield way, (0, Facts(failure=facts.failure))
+            yield way, (0, UnitFacts(failure=facts.failure))
 
 
 def _held(rows: Iterable[Any], index: int) -> Iterator[tuple[str, list[int], list[bytes]]]:

@@ -12,13 +12,13 @@ import pyarrow as pa
 from tidemill import failpoints
 from tidemill.envelope.keys import HASH_COLUMN
 from tidemill.ingest.exchange import COMPRESS_BYTES
-from tidemill.ingest.recovery.meet import Fresh, look, release, states_of
-from tidemill.ingest.recovery.settle import settle
-from tidemill.ingest.recovery.spread import shape_of
-from tidemill.ingest.recovery.values import Found, Recover, Settled
+from tidemill.ingest.recovery.deduplicate import Fresh, look, release, states_of
+from tidemill.ingest.recovery.partition import shape_of
+from tidemill.ingest.recovery.values import FoundUpdates, Recover, Settled
+from tidemill.ingest.recovery.verdict import settle
 from tidemill.ingest.state import BucketState
 from tidemill.ingest.task import FP_WRITTEN
-from tidemill.ingest.unit import Facts, Failure, Unit
+from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure
 from tidemill.types.columns import contiguous
 
 # Updates that one task reads to fill a stash that is missing: as for upserts (`keyed`).
@@ -30,35 +30,35 @@ Slices = Mapping[tuple[int, int], Sequence[bytes]]
 Carried = dict[tuple[int, int], bytes]
 
 
-def look_at(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str) -> tuple[Facts, Carried]:
+def look_at(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str) -> tuple[UnitFacts, Carried]:
     """What is new of the buckets' updates, counted."""
-    facts = Facts()
+    facts = UnitFacts()
     carried: Carried = {}
     try:
         for index, recover in unit.recovers:
             states = states_of(unit, recover, buckets, folder, facts, None)
-            found = facts.found.setdefault(index, Found())
+            found = facts.found.setdefault(index, FoundUpdates())
             for bucket, fresh in look(recover, states, _own(slices, index), found).items():
                 carried[index, bucket] = _encode(fresh)
     except Exception as e:
-        facts.failure = Failure.of(e)
+        facts.failure = UnitFailure.of(e)
     return facts, carried
 
 
-def settle_unit(unit: Unit, facts: Facts) -> None:
+def settle_unit(unit: Unit, facts: UnitFacts) -> None:
     """The verdict over all that the shares found; in the facts."""
     try:
         for index, recover in unit.recovers:
-            facts.settled[index] = settle(recover, facts.found.get(index, Found()))
+            facts.settled[index] = settle(recover, facts.found.get(index, FoundUpdates()))
     except Exception as e:
-        facts.failure = Failure.of(e)
+        facts.failure = UnitFailure.of(e)
 
 
 def release_from(
     unit: Unit, buckets: Sequence[int], settled: Mapping[int, Settled], carried: Carried, folder: str
-) -> Facts:
+) -> UnitFacts:
     """Write what the verdict releases of the buckets, and what it leaves in their stash."""
-    facts = Facts()
+    facts = UnitFacts()
     try:
         for index, recover in unit.recovers:
             states = states_of(unit, recover, buckets, folder, facts, None)
@@ -66,18 +66,18 @@ def release_from(
             release(unit, index, settled[index], states, fresh, facts)
         failpoints.hit(FP_WRITTEN)
     except Exception as e:
-        facts.failure = Failure.of(e)
+        facts.failure = UnitFailure.of(e)
     return facts
 
 
-def recover_here(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str, facts: Facts) -> None:
+def recover_here(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str, facts: UnitFacts) -> None:
     """All of it in this process, added to the facts of the reading half."""
     fresh: dict[int, dict[int, Fresh]] = {}
     states: dict[int, dict[int, BucketState]] = {}
     try:
         for index, recover in unit.recovers:
             states[index] = states_of(unit, recover, buckets, folder, facts, FILL_ROWS)
-            found = facts.found.setdefault(index, Found())
+            found = facts.found.setdefault(index, FoundUpdates())
             fresh[index] = look(recover, states[index], _own(slices, index), found)
         settle_unit(unit, facts)
         if facts.failure is None:
@@ -85,7 +85,7 @@ def recover_here(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str
                 release(unit, index, facts.settled[index], states[index], fresh[index], facts)
             failpoints.hit(FP_WRITTEN)
     except Exception as e:
-        facts.failure = Failure.of(e)
+        facts.failure = UnitFailure.of(e)
 
 
 def _own(slices: Slices, index: int) -> dict[int, Sequence[bytes]]:

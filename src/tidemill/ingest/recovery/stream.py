@@ -23,13 +23,13 @@ from tidemill.catalog.sidecars import TALLY_DESC
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.times import Time
 from tidemill.errors import Internal
-from tidemill.ingest.recovery.settle import DECODE_ERROR, opened
 from tidemill.ingest.recovery.values import Recover, Settled, Tallied
+from tidemill.ingest.recovery.verdict import DECODE_ERROR, opened
 from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
-from tidemill.sources.contract import Stream
+from tidemill.sources.contract import StreamSpec
 from tidemill.time.bounds import MAX_UPPER
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.model import RelationDesc
@@ -71,7 +71,7 @@ class StreamState:
         self._since: dict[Time, float] = {}
         self._load()
 
-    def recover(self, stream: Stream) -> Recover:
+    def recover(self, stream: StreamSpec) -> Recover:
         """What the next unit begins with."""
         tallied = self._load()
         tally = opened(tallied, stream)
@@ -199,7 +199,7 @@ class StreamState:
         if self.line is not None and upper is not None and upper - 1 - milliseconds - self.line.since >= step:
             self.line.downgrade_since(upper - 1 - milliseconds)
 
-    def stalls(self, stream: Stream) -> list[Stall]:
+    def stalls(self, stream: StreamSpec) -> list[Stall]:
         """What the stream waits for, as of the last commit. From any thread."""
         tallied = self._tallied
         if tallied is None or tallied.known is None:

@@ -1,6 +1,6 @@
 """What travels between the driver and the tasks of a CDCv2 relation: plain values.
 
-Made by `stream` and `meet`, part of units and facts.
+Made by `stream` and `deduplicate`, part of units and facts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.times import Frontier, Time
-from tidemill.sources.contract import Stream
+from tidemill.sources.contract import StreamSpec
 from tidemill.types.model import RelationDesc
 
 
@@ -36,7 +36,7 @@ class Recover:
     stash: str
     desc: RelationDesc
     upper: int
-    stream: Stream
+    stream: StreamSpec
     tallied: Tallied
     reported: Frontier
     poisoned: frozenset[Time]
@@ -48,7 +48,7 @@ Place = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Found:
+class FoundUpdates:
     """What the updates and statements of a unit are, or of one share of it; shares are added up."""
 
     # Distinct updates that were not stashed before, by time; and the sum of their hashes.
@@ -63,7 +63,7 @@ class Found:
     # The first and last offset read, by partition.
     spans: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
-    def add(self, other: Found) -> None:
+    def add(self, other: FoundUpdates) -> None:
         for time, count in other.counts.items():
             self.counts[time] = self.counts.get(time, 0) + count
         for time, content in other.contents.items():

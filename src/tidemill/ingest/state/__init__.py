@@ -11,14 +11,14 @@ list short; `store` owns the folder; `fill` reads the collection.
 """
 
 from tidemill.ingest.state.bucket import BucketState
-from tidemill.ingest.state.fill import History, KeyNotUnique, Prepared, catch_up, hydrate, prepare
+from tidemill.ingest.state.fill import History, KeyNotUnique, PreparedFill, catch_up, hydrate, prepare
 from tidemill.ingest.state.store import StateStore, shared
 
 __all__ = [
     "BucketState",
     "History",
     "KeyNotUnique",
-    "Prepared",
+    "PreparedFill",
     "StateStore",
     "catch_up",
     "hydrate",

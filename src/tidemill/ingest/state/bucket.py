@@ -15,13 +15,13 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemill.envelope.keys import Shape
-from tidemill.envelope.upsert import Found, as_updates, upsert
+from tidemill.envelope.keys import KeyShape
+from tidemill.envelope.upsert import FoundRows, as_updates, upsert
 from tidemill.errors import Internal
 from tidemill.ingest.exchange import truncates
 from tidemill.ingest.state.manifest import Manifest, manifest_name, write_manifest
-from tidemill.ingest.state.merge import Plan, merged, plan
-from tidemill.ingest.state.run import REST_ROWS, Run, RunFacts, remove, write_run
+from tidemill.ingest.state.merge import MergePlan, merged, plan
+from tidemill.ingest.state.run import REST_ROWS, RunFacts, StateRun, remove, write_run
 from tidemill.sources.contract import TRUNCATE_COLUMN
 
 log = logging.getLogger(__name__)
@@ -36,13 +36,13 @@ _NOWHERE = np.zeros(0, dtype=np.int64)
 class Keeper(Protocol):
     """What a bucket needs of its store."""
 
-    def adopt(self, folder: str, shape: Shape, runs: list[Run]) -> list[Run] | None:
+    def adopt(self, folder: str, shape: KeyShape, runs: list[StateRun]) -> list[StateRun] | None:
         """The merge of the runs, if somebody has finished it; no run if nothing was left of them."""
         ...
 
-    def merge_later(self, folder: str, shape: Shape, runs: list[Run], *, oldest: bool) -> None: ...
+    def merge_later(self, folder: str, shape: KeyShape, runs: list[StateRun], *, oldest: bool) -> None: ...
 
-    def committed(self, folder: str, manifest: Manifest, runs: list[Run]) -> None:
+    def committed(self, folder: str, manifest: Manifest, runs: list[StateRun]) -> None:
         """This is the bucket's newest state."""
         ...
 
@@ -51,7 +51,13 @@ class BucketState:
     """For one task, one thread."""
 
     def __init__(
-        self, keeper: Keeper, folder: str, shape: Shape, upper: int, kept: Manifest | None, runs: list[Run]
+        self,
+        keeper: Keeper,
+        folder: str,
+        shape: KeyShape,
+        upper: int,
+        kept: Manifest | None,
+        runs: list[StateRun],
     ) -> None:
         self.shape = shape
         # What is here is the collection's bucket at upper - 1, with what was put since.
@@ -63,7 +69,7 @@ class BucketState:
         # Its runs, newest first.
         self._runs = runs
         # Rows that no run has: what was put since the last commit, newest first, then the manifest's head.
-        self._fresh: list[Run] = [] if kept is None or kept.head is None else [kept.head]
+        self._fresh: list[StateRun] = [] if kept is None or kept.head is None else [kept.head]
         # Whether anything was put since the last commit, and whether much at once.
         self._dirty = self._much = False
 
@@ -96,7 +102,7 @@ class BucketState:
             yield as_updates(rows, self.shape, time, -1)
         self._fresh, self._runs, self._dirty = [], [], True
 
-    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Found:
+    def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> FoundRows:
         """See `envelope.upsert.State`."""
         keys = [rows.column(i) for i in self.shape.key]
         left = np.arange(len(hashes))
@@ -113,10 +119,10 @@ class BucketState:
                 break
         return self._found(places, found)
 
-    def _found(self, places: list[np.ndarray], found: list[pa.RecordBatch]) -> Found:
+    def _found(self, places: list[np.ndarray], found: list[pa.RecordBatch]) -> FoundRows:
         """Without tombstones."""
         if not found:
-            return Found(_no_rows(self.shape.schema), _NOWHERE)
+            return FoundRows(_no_rows(self.shape.schema), _NOWHERE)
         batch, where = found[0], places[0]
         if len(found) > 1:
             batch, where = pa.concat_batches(found), np.concatenate(places)
@@ -125,7 +131,7 @@ class BucketState:
             kept = (~deleted).nonzero()[0]
             batch, where = batch.take(pa.array(kept)), where[kept]
         columns = batch.columns[1:-1]
-        return Found(pa.RecordBatch.from_arrays(columns, schema=self.shape.schema), where)
+        return FoundRows(pa.RecordBatch.from_arrays(columns, schema=self.shape.schema), where)
 
     def select(self, wanted: Callable[[pa.RecordBatch], np.ndarray]) -> tuple[pa.RecordBatch, np.ndarray]:
         """The rows that `wanted` marks, and their hashes, in whose order they are. It marks no row that was
@@ -149,7 +155,7 @@ class BucketState:
     def put(self, rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray) -> None:
         """The keys' rows from now on; distinct keys, in the order of their hashes."""
         if len(hashes):
-            self._fresh.insert(0, Run.of(rows, hashes, deleted, self.shape.kept_schema))
+            self._fresh.insert(0, StateRun.of(rows, hashes, deleted, self.shape.kept_schema))
             self._dirty = True
             self._much |= len(hashes) >= REST_ROWS
 
@@ -206,7 +212,7 @@ class BucketState:
                 run.rest()
             self._much = False
 
-    def _settled(self, label: str) -> tuple[Run | None, list[Run]]:
+    def _settled(self, label: str) -> tuple[StateRun | None, list[StateRun]]:
         """Head and runs of the next state: what is fresh stays in the head while it is small, and else
         becomes a run, together with those that are small beside it."""
         runs, todo = self._merged_meanwhile(sum(run.rows for run in self._fresh))
@@ -216,14 +222,14 @@ class BucketState:
             head = self._fresh
             if len(head) > 1 or (head and not runs and head[0].tombstones):
                 rows = list(merged(head, self.shape, oldest=not runs))
-                head = [Run(rows)] if rows else []
+                head = [StateRun(rows)] if rows else []
             return (head[0] if head else None), runs
         rest = runs[todo.inline :]
         group = [*self._fresh, *runs[: todo.inline]]
         new = write_merged(self._folder, label, self.shape, group, oldest=not rest)
         return None, rest if new is None else [new, *rest]
 
-    def _merged_meanwhile(self, fresh: int) -> tuple[list[Run], Plan]:
+    def _merged_meanwhile(self, fresh: int) -> tuple[list[StateRun], MergePlan]:
         """The runs, with merges that the background has finished in place of their inputs."""
         runs = self._runs
         todo = plan(fresh, [run.rows for run in runs])
@@ -245,7 +251,9 @@ class BucketState:
                 remove(os.path.join(self._folder, name))
 
 
-def write_merged(folder: str, label: str, shape: Shape, group: list[Run], *, oldest: bool) -> Run | None:
+def write_merged(
+    folder: str, label: str, shape: KeyShape, group: list[StateRun], *, oldest: bool
+) -> StateRun | None:
     """Write the runs (newest first) as one; None when nothing is left of them. Raises OSError."""
     batches: Iterator[pa.RecordBatch]
     if len(group) == 1 and not (oldest and group[0].tombstones):
@@ -258,7 +266,7 @@ def write_merged(folder: str, label: str, shape: Shape, group: list[Run], *, old
     return written
 
 
-def _facts(run: Run) -> RunFacts:
+def _facts(run: StateRun) -> RunFacts:
     if run.facts is None:
         raise Internal("a run of a manifest has no file")
     return run.facts

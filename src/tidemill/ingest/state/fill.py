@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemill.envelope.keys import HASH_COLUMN, Shape, first_of_each_key, key_hash, one_batch
+from tidemill.envelope.keys import HASH_COLUMN, KeyShape, first_of_each_key, key_hash, one_batch
 from tidemill.errors import TidemillError
 from tidemill.ingest.exchange import bucket_of, split
 from tidemill.ingest.state.bucket import BucketState
@@ -83,7 +83,7 @@ class History(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedFill:
     """States at the upper that was asked for, by bucket; how many were there, were behind, were missing."""
 
     states: dict[int, BucketState] = field(default_factory=dict[int, BucketState])
@@ -95,12 +95,12 @@ class Prepared:
 def prepare(
     store: StateStore,
     shard: str,
-    shape: Shape,
+    shape: KeyShape,
     buckets: Sequence[int],
     upper: int,
     history: History,
     most: int | None = None,
-) -> Prepared:
+) -> PreparedFill:
     """The states of the buckets at `upper`. Reads the collection only where the cache has nothing, or
     something older. Raises KeyNotUnique, NotAtHand when it would have to read a collection of more than
     `most` updates as a whole, and what `history` raises."""
@@ -125,13 +125,13 @@ def prepare(
     if missing:
         rows = history.snapshot(upper - 1, missing) if upper > 0 else ()
         states.update(hydrate(store, shard, shape, missing, upper, rows))
-    return Prepared(states, hits, len(stale), len(missing))
+    return PreparedFill(states, hits, len(stale), len(missing))
 
 
 def hydrate(
     store: StateStore,
     shard: str,
-    shape: Shape,
+    shape: KeyShape,
     buckets: Sequence[int],
     upper: int,
     updates: Iterable[pa.Table],
@@ -168,7 +168,7 @@ def catch_up(shard: str, states: Mapping[int, BucketState], upper: int, updates:
         state.advance(upper)
 
 
-def _keyed(table: pa.Table, shape: Shape, *, time: bool = False) -> pa.Table:
+def _keyed(table: pa.Table, shape: KeyShape, *, time: bool = False) -> pa.Table:
     """The state's columns, diff (and time), and the hash of the key."""
     hashes = key_hash(table.select(shape.key_names), range(len(shape.key)))
     names = [*shape.names, DIFF_COLUMN, *([TIME_COLUMN] if time else [])]
@@ -183,7 +183,7 @@ def _by_bucket(table: pa.Table, buckets: Collection[int]) -> dict[int, pa.Table]
     return split(table, bucket) if len(bucket) else {}
 
 
-def _one_per_key(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray]:
+def _one_per_key(shard: str, shape: KeyShape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray]:
     """The rows that the updates add up to, in the order of their hashes."""
     table = table.combine_chunks()
     hashes = contiguous(table.column(HASH_COLUMN)).to_numpy()
@@ -204,7 +204,7 @@ def _one_per_key(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBa
     return one_batch(table, shape.names, shape.schema).take(pa.array(order)), hashes[order]
 
 
-def _changes(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+def _changes(shard: str, shape: KeyShape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
     """What updates between two states change: per key its row at the end, or that it has none."""
     net = _net(table, shape)
     diffs = contiguous(net.column(DIFF_COLUMN)).to_numpy()
@@ -218,12 +218,12 @@ def _changes(shard: str, shape: Shape, table: pa.Table) -> tuple[pa.RecordBatch,
     return batch.take(pa.array(order)), hashes[order], order >= come.num_rows
 
 
-def _net(table: pa.Table, shape: Shape) -> pa.Table:
+def _net(table: pa.Table, shape: KeyShape) -> pa.Table:
     """The rows that are left when the diffs of equal ones are added up."""
     return _keyed(consolidate(table.drop([HASH_COLUMN]), RelationDesc(())), shape)
 
 
-def _remembered(net: pa.Table, shape: Shape) -> pa.Table:
+def _remembered(net: pa.Table, shape: KeyShape) -> pa.Table:
     """Without what is left when compaction has let a row go that nobody sees, and a retraction of it came
     later."""
     if shape.error is None:
@@ -232,7 +232,7 @@ def _remembered(net: pa.Table, shape: Shape) -> pa.Table:
     return net.filter(pc.invert(pc.and_(hidden, pc.less(net.column(DIFF_COLUMN), 0))))
 
 
-def _distinct(shard: str, shape: Shape, rows: pa.Table, hashes: np.ndarray, *, sign: int) -> np.ndarray:
+def _distinct(shard: str, shape: KeyShape, rows: pa.Table, hashes: np.ndarray, *, sign: int) -> np.ndarray:
     """The order by hash of rows that must have distinct keys and the diff `sign`."""
     diffs = contiguous(rows.column(DIFF_COLUMN)).to_numpy()
     wrong = np.flatnonzero(diffs != sign)
@@ -246,7 +246,7 @@ def _distinct(shard: str, shape: Shape, rows: pa.Table, hashes: np.ndarray, *, s
     return order
 
 
-def _told(rows: pa.Table, shape: Shape, at: int) -> dict[str, object]:
+def _told(rows: pa.Table, shape: KeyShape, at: int) -> dict[str, object]:
     return rows.select(shape.key_names).slice(at, 1).to_pylist()[0]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemill import failpoints
-from tidemill.ingest.state.run import Run, RunFacts, pack, remove, temporary_path, unpack
+from tidemill.ingest.state.run import RunFacts, StateRun, pack, remove, temporary_path, unpack
 
 FP_MANIFEST_WRITTEN = failpoints.register("ingest.state.manifest_written", "a manifest's temporary file")
 FP_MANIFEST_NAMED = failpoints.register(
@@ -34,7 +34,7 @@ class Manifest:
     one was made from (None: from the collection), and `dropped` the names of its runs that are not here."""
 
     upper: int
-    head: Run | None
+    head: StateRun | None
     runs: tuple[RunFacts, ...]
     previous: int | None = None
     dropped: tuple[str, ...] = ()

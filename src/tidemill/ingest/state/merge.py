@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemill.envelope.keys import Shape, first_of_each_key
-from tidemill.ingest.state.run import BATCH_BYTES, Run
+from tidemill.envelope.keys import KeyShape, first_of_each_key
+from tidemill.ingest.state.run import BATCH_BYTES, StateRun
 
 # A run merges into the next when it has one part in so many of its size: with fewer parts lookups would visit
 # more runs, with more parts rows would be rewritten more often.
@@ -32,7 +32,7 @@ MAX_RUNS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """`inline`: how many of the newest existing runs merge with the new one now. `later`: the range of
     existing runs whose merge is too long for a tick."""
 
@@ -40,12 +40,12 @@ class Plan:
     later: tuple[int, int] | None
 
 
-def plan(fresh: int, sizes: Sequence[int]) -> Plan:
+def plan(fresh: int, sizes: Sequence[int]) -> MergePlan:
     """What to merge when a run of `fresh` rows comes before runs of `sizes`, newest first. Of large pairs the
     oldest comes first, and what stands before it does not grow into it: so the same range is named by every
     commit until it is merged, and no work is lost."""
     if len(sizes) >= MAX_RUNS:
-        return Plan(len(sizes) - 1, None)
+        return MergePlan(len(sizes) - 1, None)
     affordable = max(INLINE_ROWS, INLINE_FACTOR * fresh)
     later: tuple[int, int] | None = None
     for i in range(len(sizes) - 2, -1, -1):
@@ -57,16 +57,16 @@ def plan(fresh: int, sizes: Sequence[int]) -> Plan:
     while inline < free and total * MERGE_SHARE >= sizes[inline] and total + sizes[inline] <= affordable:
         total += sizes[inline]
         inline += 1
-    return Plan(inline, later)
+    return MergePlan(inline, later)
 
 
-def merged_name(runs: Sequence[Run]) -> str:
+def merged_name(runs: Sequence[StateRun]) -> str:
     """Names the merge of runs that have files: equal for the same runs, in every process."""
     names = " ".join(run.facts.name for run in runs if run.facts is not None)
     return hashlib.blake2b(names.encode(), digest_size=12).hexdigest()
 
 
-def merged(runs: Sequence[Run], shape: Shape, *, oldest: bool) -> Iterator[pa.RecordBatch]:
+def merged(runs: Sequence[StateRun], shape: KeyShape, *, oldest: bool) -> Iterator[pa.RecordBatch]:
     """The rows of the runs (newest first) as those of one: of each key the newest. `oldest`: no older run is
     left, so keys without a row need not be told of. Goes by ranges of hashes, each about BATCH_BYTES."""
     for pieces in _ranges(runs):
@@ -75,7 +75,7 @@ def merged(runs: Sequence[Run], shape: Shape, *, oldest: bool) -> Iterator[pa.Re
             yield batch
 
 
-def _ranges(runs: Sequence[Run]) -> Iterator[list[pa.RecordBatch]]:
+def _ranges(runs: Sequence[StateRun]) -> Iterator[list[pa.RecordBatch]]:
     size = sum(run.bytes for run in runs)
     if size <= BATCH_BYTES:
         yield [batch for run in runs for batch in run.batches]
@@ -93,7 +93,7 @@ def _ranges(runs: Sequence[Run]) -> Iterator[list[pa.RecordBatch]]:
                 run.rest()
 
 
-def _newest(batch: pa.RecordBatch, shape: Shape, *, oldest: bool) -> pa.RecordBatch:
+def _newest(batch: pa.RecordBatch, shape: KeyShape, *, oldest: bool) -> pa.RecordBatch:
     chosen = first_of_each_key(batch.column(0).to_numpy(), [batch.column(1 + i) for i in shape.key])
     if oldest:
         deleted = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill import failpoints
-from tidemill.envelope.keys import Shape, rows_equal
+from tidemill.envelope.keys import KeyShape, rows_equal
 
 FP_RUN_WRITTEN = failpoints.register("ingest.state.run_written", "a run's temporary file was written")
 FP_RUN_NAMED = failpoints.register("ingest.state.run_named", "a run got its name, no manifest names it yet")
@@ -59,7 +59,7 @@ class RunFacts:
     crc: int
 
 
-class Run:
+class StateRun:
     """In memory or mapped; its rows never change. `facts` is None while it has no file of its own. Hashes are
     looked at where they lie, batch by batch: a copy of them would be a tenth of every state in the memory of
     every process that has it open."""
@@ -78,10 +78,10 @@ class Run:
         self._lasts = np.array([h[-1] for h in self._hashes], dtype=np.uint64)
 
     @staticmethod
-    def of(rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray, schema: pa.Schema) -> Run:
+    def of(rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray, schema: pa.Schema) -> StateRun:
         """From rows of a state's shape, in the order of the hashes; `schema` is its `kept_schema`."""
         columns = [pa.array(hashes), *rows.columns, pa.array(deleted)]
-        return Run(cut(pa.RecordBatch.from_arrays(columns, schema=schema)))
+        return StateRun(cut(pa.RecordBatch.from_arrays(columns, schema=schema)))
 
     @property
     def rows(self) -> int:
@@ -145,7 +145,7 @@ class Run:
         ]
 
     def find(
-        self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: Shape
+        self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: KeyShape
     ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
         """Of the keys at the ascending positions `among` those that are here: their positions, and the run's
         rows for them, copied. Of many keys one batch after another, which rests when its keys are found: no
@@ -161,7 +161,7 @@ class Run:
             begin = end
 
     def _find(
-        self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: Shape
+        self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: KeyShape
     ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
         """More than one answer only where different keys have one hash."""
         if not self.rows or not len(among):
@@ -219,7 +219,9 @@ class _Checked:
             os.close(self._fd)
 
 
-def write_run(folder: str, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Run | None:
+def write_run(
+    folder: str, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> StateRun | None:
     """Write a run; `label` begins its name. None when there are no rows. Raises OSError; a crash leaves a
     temporary file."""
     temporary = temporary_path(folder)
@@ -245,20 +247,20 @@ def write_run(folder: str, label: str, schema: pa.Schema, batches: Iterable[pa.R
     return run
 
 
-def pack(run: Run, schema: pa.Schema) -> pa.Buffer:
+def pack(run: StateRun, schema: pa.Schema) -> pa.Buffer:
     """The run as the bytes that its file would have."""
     sink = pa.BufferOutputStream()
     _write(sink, schema, run.batches)
     return sink.getvalue()
 
 
-def unpack(data: pa.Buffer, schema: pa.Schema) -> Run | None:
+def unpack(data: pa.Buffer, schema: pa.Schema) -> StateRun | None:
     """The run of such bytes; its columns lie in them, uncopied. None when they are anything else."""
     try:
         reader = pa.ipc.open_file(data)
         if not reader.schema.equals(schema):
             return None
-        return Run([reader.get_batch(i) for i in range(reader.num_record_batches)])
+        return StateRun([reader.get_batch(i) for i in range(reader.num_record_batches)])
     except (OSError, pa.ArrowException):
         return None
 
@@ -272,7 +274,7 @@ def _write(sink: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> i
     return rows
 
 
-def open_run(folder: str, facts: RunFacts, schema: pa.Schema, *, checked: bool = False) -> Run | None:
+def open_run(folder: str, facts: RunFacts, schema: pa.Schema, *, checked: bool = False) -> StateRun | None:
     """The run that the facts tell of; None when the file is missing or anything else. The whole file is
     looked at, unless its bytes were `checked` on their way into it. A large run then rests: a lookup gets
     back the few pages that it needs."""

@@ -23,12 +23,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from tidemill import failpoints
-from tidemill.envelope.keys import Shape
+from tidemill.envelope.keys import KeyShape
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state.bucket import BucketState, write_merged
 from tidemill.ingest.state.manifest import Manifest, get_small, put_small, read_manifest, upper_of
 from tidemill.ingest.state.merge import merged_name
-from tidemill.ingest.state.run import Run, RunFacts, open_run, remove
+from tidemill.ingest.state.run import RunFacts, StateRun, open_run, remove
 from tidemill.ingest.state.sweep import sweep
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class StateStore:
         self.limit = limit
         # Per bucket's folder the state that was opened or committed last, least recently used first: what was
         # verified once stays so, since files never change.
-        self._open: OrderedDict[str, tuple[Manifest, list[Run]]] = OrderedDict()
+        self._open: OrderedDict[str, tuple[Manifest, list[StateRun]]] = OrderedDict()
         self._lock = threading.Lock()
         # Merges that this process has in hand.
         self._merging: set[str] = set()
@@ -76,7 +76,7 @@ class StateStore:
         # The first sweep comes with the first commit: it also removes folders of earlier boots.
         self._swept = -SWEEP_SECONDS
 
-    def open(self, shard: str, bucket: int, shape: Shape, upper: int) -> BucketState | None:
+    def open(self, shard: str, bucket: int, shape: KeyShape, upper: int) -> BucketState | None:
         """The newest state at or before `upper` that is whole; the caller brings it up from its `upper`. None
         when there is none. `shard` must be unique among all that share the folder: two data directories may
         have equal ids."""
@@ -94,7 +94,7 @@ class StateStore:
                 return state
         return None
 
-    def _at(self, folder: str, shape: Shape, upper: int) -> BucketState | None:
+    def _at(self, folder: str, shape: KeyShape, upper: int) -> BucketState | None:
         with self._lock:
             known = self._open.get(folder)
         if known is not None and known[0].upper == upper:
@@ -104,7 +104,7 @@ class StateStore:
         if manifest is None:
             return None
         opened = {} if known is None else {run.facts: run for run in known[1]}
-        runs: list[Run] = []
+        runs: list[StateRun] = []
         for facts in manifest.runs:
             run = opened.get(facts) or open_run(folder, facts, shape.kept_schema)
             if run is None:
@@ -113,24 +113,24 @@ class StateStore:
         self._remember(folder, manifest, runs)
         return BucketState(self, folder, shape, upper, manifest, runs)
 
-    def empty(self, shard: str, bucket: int, shape: Shape, upper: int) -> BucketState:
+    def empty(self, shard: str, bucket: int, shape: KeyShape, upper: int) -> BucketState:
         """A state without rows, to be filled; nothing is written."""
         return BucketState(self, self._place(shard, bucket, shape), shape, upper, None, [])
 
-    def _place(self, shard: str, bucket: int, shape: Shape) -> str:
+    def _place(self, shard: str, bucket: int, shape: KeyShape) -> str:
         name = shard
         if _PLAIN.fullmatch(shard) is None:
             name = hashlib.blake2b(shard.encode(), digest_size=16).hexdigest()
         return os.path.join(self.folder, f"{name}.{shape.fingerprint}.{FORMAT}", str(bucket))
 
-    def _remember(self, folder: str, manifest: Manifest, runs: list[Run]) -> None:
+    def _remember(self, folder: str, manifest: Manifest, runs: list[StateRun]) -> None:
         with self._lock:
             self._open[folder] = (manifest, runs)
             self._open.move_to_end(folder)
             while len(self._open) > OPEN_BUCKETS:
                 self._open.popitem(last=False)
 
-    def committed(self, folder: str, manifest: Manifest, runs: list[Run]) -> None:
+    def committed(self, folder: str, manifest: Manifest, runs: list[StateRun]) -> None:
         self._remember(folder, manifest, runs)
         now = time.monotonic()
         if now - self._swept >= SWEEP_SECONDS:
@@ -145,14 +145,14 @@ class StateStore:
 
     # Merging in the background
 
-    def adopt(self, folder: str, shape: Shape, runs: list[Run]) -> list[Run] | None:
+    def adopt(self, folder: str, shape: KeyShape, runs: list[StateRun]) -> list[StateRun] | None:
         found = get_small(folder, f"{merged_name(runs)}.merged")
         if found is None:
             return None
         result = [open_run(folder, RunFacts(*facts), shape.kept_schema) for facts in found[0]]
         return None if None in result else [run for run in result if run is not None]
 
-    def merge_later(self, folder: str, shape: Shape, runs: list[Run], *, oldest: bool) -> None:
+    def merge_later(self, folder: str, shape: KeyShape, runs: list[StateRun], *, oldest: bool) -> None:
         name = os.path.join(folder, merged_name(runs))
         with self._lock:
             if name in self._merging:
@@ -168,7 +168,7 @@ class StateStore:
 
         self._later(work)
 
-    def _merge(self, folder: str, name: str, shape: Shape, runs: list[Run], *, oldest: bool) -> None:
+    def _merge(self, folder: str, name: str, shape: KeyShape, runs: list[StateRun], *, oldest: bool) -> None:
         if os.path.exists(f"{name}.merged") or not _claim(f"{name}.claim"):
             return
         try:

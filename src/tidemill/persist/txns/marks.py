@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidemill.persist.txns.record import Mark
+from tidemill.persist.txns.record import TxnMark
 
 ShardId = str
 
@@ -26,8 +26,8 @@ ShardId = str
 class Moves:
     """What the next entry of the txns shard does to the marks."""
 
-    added: list[Mark] = field(default_factory=list[Mark])
-    retracted: list[Mark] = field(default_factory=list[Mark])
+    added: list[TxnMark] = field(default_factory=list[TxnMark])
+    retracted: list[TxnMark] = field(default_factory=list[TxnMark])
 
     def __bool__(self) -> bool:
         return bool(self.added or self.retracted)
@@ -37,7 +37,7 @@ class Marks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # As the txns shard has them.
-        self._written: dict[ShardId, Mark] = {}
+        self._written: dict[ShardId, TxnMark] = {}
         # Shard -> the version that its log has durably reached, where that is to be written.
         self._reached: dict[ShardId, int] = {}
         # Dropped: nothing is expected of them any more.
@@ -45,7 +45,7 @@ class Marks:
         # Those of them whose marks are still there: they go with the next entry.
         self._doomed: set[ShardId] = set()
 
-    def recover(self, written: Mapping[ShardId, Mark]) -> None:
+    def recover(self, written: Mapping[ShardId, TxnMark]) -> None:
         with self._lock:
             self._written = dict(written)
 
@@ -82,7 +82,7 @@ class Marks:
                 old = self._written.get(shard_id)
                 if old is not None and old.version >= version:
                     continue
-                moves.added.append(Mark.of(shard_id, version))
+                moves.added.append(TxnMark.of(shard_id, version))
                 if old is not None:
                     moves.retracted.append(old)
             moves.retracted.extend(self._written[shard_id] for shard_id in self._doomed)

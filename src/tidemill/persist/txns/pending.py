@@ -37,7 +37,7 @@ class _ShardQueue:
         self.applying = threading.Lock()
 
 
-class Pending:
+class PendingParts:
     """Thread-safe. Memory: one small value per part that is not yet applied or retracted; `Txns` bounds how
     many."""
 

@@ -58,7 +58,7 @@ class Unapplied:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TxnMark:
     """The shard's log had reached `version`."""
 
     shard_id: str
@@ -66,8 +66,8 @@ class Mark:
     text: str
 
     @staticmethod
-    def of(shard_id: str, version: int) -> Mark:
-        return Mark(shard_id, version, f"{_MARK}{version}}}")
+    def of(shard_id: str, version: int) -> TxnMark:
+        return TxnMark(shard_id, version, f"{_MARK}{version}}}")
 
 
 def rows(added: Iterable[Row], retracted: Iterable[Row], time: int) -> pa.Table:
@@ -90,16 +90,16 @@ def unapplied(snapshot: pa.Table) -> list[Unapplied]:
     return found
 
 
-def marks(snapshot: pa.Table) -> dict[str, Mark]:
+def marks(snapshot: pa.Table) -> dict[str, TxnMark]:
     """The marks in a snapshot of the txns shard, by shard."""
-    found: dict[str, Mark] = {}
+    found: dict[str, TxnMark] = {}
     for shard_id, text in _once(snapshot):
         if not text.startswith(_MARK):
             continue
         number = text.removeprefix(_MARK).removesuffix("}").strip()
         if not number.isdigit() or shard_id in found:
             raise DataCorrupted("a mark of the txns shard cannot be read", detail=f"{shard_id}: {text[:200]}")
-        found[shard_id] = Mark(shard_id, int(number), text)
+        found[shard_id] = TxnMark(shard_id, int(number), text)
     return found
 
 

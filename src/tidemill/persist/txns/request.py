@@ -24,7 +24,7 @@ ShardId = str
 
 
 @dataclass(slots=True)
-class Request:
+class TxnRequest:
     """One transaction on its way to the commit."""
 
     writes: Mapping[ShardId, pa.Table]

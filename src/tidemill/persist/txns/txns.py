@@ -36,9 +36,16 @@ from tidemill.persist.settle import append_settled, upper_of
 from tidemill.persist.shard import Shard
 from tidemill.persist.txns import record
 from tidemill.persist.txns.marks import Marks, Moves
-from tidemill.persist.txns.pending import Pending
+from tidemill.persist.txns.pending import PendingParts
 from tidemill.persist.txns.record import Unapplied
-from tidemill.persist.txns.request import Request, ShardId, changed_meanwhile, check_updates, conflict, merge
+from tidemill.persist.txns.request import (
+    ShardId,
+    TxnRequest,
+    changed_meanwhile,
+    check_updates,
+    conflict,
+    merge,
+)
 from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
@@ -94,7 +101,7 @@ class Txns:
         self._on_lost = on_lost
         self._job = f"txns-e{shard.epoch}"
         self.marks = Marks()
-        self.pending = Pending(open_shard, self.marks)
+        self.pending = PendingParts(open_shard, self.marks)
         # Whatever earlier processes wrote is before it: the shard was fenced there.
         self._start = upper_of(shard)
         # Shard -> the time of the last transaction that wrote it. Forgotten shards are taken out.
@@ -105,7 +112,7 @@ class Txns:
         # in the order of their times, and catalog changes stand between two groups, never inside one.
         self._serial = threading.Lock()
         self._cond = threading.Condition()
-        self._queue: deque[Request] = deque()
+        self._queue: deque[TxnRequest] = deque()
         # How many callers are probably active: the last group and what was queued when it was done.
         self._expected = 0
         # How long a group waits for the next of them.
@@ -174,7 +181,7 @@ class Txns:
         before the commit, when neither another transaction nor a catalog change can come between, and raises
         to refuse. Ends in the future with: the time; a refusal (nothing happened: SerializationFailure,
         UndefinedObject, CommitFailed, Fenced, ...); or CommitUnknown."""
-        request = Request(dict(writes), dict(reads or {}), guard)
+        request = TxnRequest(dict(writes), dict(reads or {}), guard)
         try:
             for shard_id, table in request.writes.items():
                 check_updates(table, self._writable(shard_id).desc, shard_id)
@@ -289,12 +296,12 @@ class Txns:
                 self._pause = min(max(MIN_PAUSE_SECONDS, GATHER_SHARE * took), MAX_PAUSE_SECONDS)
                 self._expected = len(group) + len(self._queue) if len(group) > 1 else 0
 
-    def _next_group(self) -> list[Request] | None:
+    def _next_group(self) -> list[TxnRequest] | None:
         """As many requests as are waiting and fit; None at the end."""
         with self._cond:
             self._cond.wait_for(lambda: self._queue or self._closing)
             self._gather()
-            group: list[Request] = []
+            group: list[TxnRequest] = []
             size = 0
             while self._queue and (not group or size + self._queue[0].bytes <= MAX_GROUP_BYTES):
                 request = self._queue.popleft()
@@ -314,7 +321,7 @@ class Txns:
             if len(self._queue) == come or time.monotonic() > deadline:
                 return
 
-    def _commit_group(self, group: list[Request]) -> None:
+    def _commit_group(self, group: list[TxnRequest]) -> None:
         try:
             if group:
                 self._commit_parts(group, [r.future for r in group])
@@ -330,11 +337,11 @@ class Txns:
             )
 
     @staticmethod
-    def _fail(group: Sequence[Request], error: BaseException) -> None:
+    def _fail(group: Sequence[TxnRequest], error: BaseException) -> None:
         for request in group:
             _settle(request.future, error)
 
-    def _commit_parts(self, group: Sequence[Request], futures: Sequence[Future[int]]) -> None:
+    def _commit_parts(self, group: Sequence[TxnRequest], futures: Sequence[Future[int]]) -> None:
         """Steps 1 to 5. Raises only when surely nothing of the group happened."""
         ts = self._oracle.write_ts()
         retracting: list[Unapplied] = []
@@ -368,10 +375,10 @@ class Txns:
         self._apply_wake.set()
 
     def _admit(
-        self, group: Sequence[Request], ts: int
-    ) -> tuple[list[Request], dict[ShardId, list[pa.Table]]]:
+        self, group: Sequence[TxnRequest], ts: int
+    ) -> tuple[list[TxnRequest], dict[ShardId, list[pa.Table]]]:
         """Refuse what must not commit; the rest, and their updates per shard."""
-        accepted: list[Request] = []
+        accepted: list[TxnRequest] = []
         tables: dict[ShardId, list[pa.Table]] = {}
         # Asked once per group: while `_serial` is held no shard gets other columns.
         widths: dict[ShardId, int] = {}

@@ -18,7 +18,7 @@ from tidemill.server.copy.csv import CsvDecoder, CsvEncoder
 from tidemill.server.copy.formats import CopyDecoder, CopyEncoder
 from tidemill.server.copy.recode import Recoded, Recoding
 from tidemill.server.copy.text import TextDecoder, TextEncoder
-from tidemill.server.copy.values import Values
+from tidemill.server.copy.values import CopyValues
 from tidemill.types.model import Column
 
 __all__ = ["CopyDecoder", "CopyEncoder", "copy_decoder", "copy_encoder"]
@@ -47,7 +47,7 @@ def copy_decoder(
     """`relation` is the table's name, for errors; `defaults` as in `api.CopyIn`."""
     if not columns:
         raise Unsupported("COPY FROM into a table without columns is not supported")
-    values = Values(columns, relation, timezone, defaults)
+    values = CopyValues(columns, relation, timezone, defaults)
     if options.format == "binary":
         return BinaryDecoder(values)
     lines = CsvDecoder(values, options) if options.format == "csv" else TextDecoder(values, options)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemill.errors import LimitExceeded
 from tidemill.server import limits
 from tidemill.server.bytecolumns import concatenated, fixed_width, prefixes
-from tidemill.server.copy.values import BadCopyData, Values
+from tidemill.server.copy.values import BadCopyData, CopyValues
 from tidemill.types import wire
 from tidemill.types.model import Column
 
@@ -61,7 +61,7 @@ class BinaryEncoder:
 class BinaryDecoder:
     """The binary format in."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: CopyValues) -> None:
         self._values = values
         # Bytes from the first row that is not yet whole, in the pieces they came in; and when to look again.
         self._pieces: list[bytes] = []

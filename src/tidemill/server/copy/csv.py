@@ -30,7 +30,7 @@ from tidemill.server.copy.fields import (
     split,
 )
 from tidemill.server.copy.formats import LineDecoder
-from tidemill.server.copy.values import BadCopyData, Values, with_context
+from tidemill.server.copy.values import BadCopyData, CopyValues, with_context
 from tidemill.types import wire
 from tidemill.types.kernels import pc
 from tidemill.types.model import Column
@@ -99,7 +99,7 @@ class CsvEncoder:
 class CsvDecoder(LineDecoder):
     """The csv format in."""
 
-    def __init__(self, values: Values, options: CopyOptions) -> None:
+    def __init__(self, values: CopyValues, options: CopyOptions) -> None:
         super().__init__(values, options)
         self._delimiter = ord(options.delimiter)
         self._quote = ord(options.quote)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidemill.engine.api import CopyOptions
 from tidemill.errors import LimitExceeded
 from tidemill.server import limits
-from tidemill.server.copy.values import BadCopyData, Values, with_context
+from tidemill.server.copy.values import BadCopyData, CopyValues, with_context
 
 
 class CopyEncoder(Protocol):
@@ -45,7 +45,7 @@ class CopyDecoder(Protocol):
         ...
 
 
-def wrong_width(values: Values, fields: int, line: int, text: bytes) -> Exception:
+def wrong_width(values: CopyValues, fields: int, line: int, text: bytes) -> Exception:
     """A row with too few or too many fields."""
     if fields < len(values.columns):
         error = BadCopyData(f'missing data for column "{values.columns[fields].name}"')
@@ -57,7 +57,7 @@ def wrong_width(values: Values, fields: int, line: int, text: bytes) -> Exceptio
 class LineDecoder(ABC):
     """Text and csv: rows end at line ends, which the first line decides: LF, CR LF or CR."""
 
-    def __init__(self, values: Values, options: CopyOptions) -> None:
+    def __init__(self, values: CopyValues, options: CopyOptions) -> None:
         self.values = values
         self._options = options
         # Bytes after the last whole row, in the pieces they came in.
@@ -155,7 +155,7 @@ class LineDecoder(ABC):
         at = before + self.count_lines(line + self.eol)
         raise wrong_width(self.values, fields, at, line)
 
-    def _sibling(self, values: Values) -> Self:
+    def _sibling(self, values: CopyValues) -> Self:
         """A decoder of the same format for other columns."""
         plain = replace(self._options, header=False, header_match=False)
         other = type(self)(values, plain)

@@ -26,7 +26,7 @@ from tidemill.server.copy.fields import (
     split,
 )
 from tidemill.server.copy.formats import LineDecoder
-from tidemill.server.copy.values import BadCopyData, Values, with_context
+from tidemill.server.copy.values import BadCopyData, CopyValues, with_context
 from tidemill.types import wire
 from tidemill.types.kernels import pc
 from tidemill.types.model import Column
@@ -82,7 +82,7 @@ class TextEncoder:
 class TextDecoder(LineDecoder):
     """The text format in."""
 
-    def __init__(self, values: Values, options: CopyOptions) -> None:
+    def __init__(self, values: CopyValues, options: CopyOptions) -> None:
         super().__init__(values, options)
         self._delimiter = ord(options.delimiter)
         self._null = options.null.encode()

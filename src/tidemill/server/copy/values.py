@@ -30,7 +30,7 @@ class BadCopyData(InvalidValue):
     sqlstate = "22P04"
 
 
-class Values:
+class CopyValues:
     """Decodes the columns of one COPY."""
 
     def __init__(
@@ -98,14 +98,14 @@ class Values:
             return array
         return pc.if_else(pa.array(here), default.cast(array.type), array)
 
-    def first(self, count: int) -> Values:
+    def first(self, count: int) -> CopyValues:
         """Of the first columns alone."""
-        return Values(self.columns[:count], self._relation, self._timezone, self._defaults[:count])
+        return CopyValues(self.columns[:count], self._relation, self._timezone, self._defaults[:count])
 
-    def texts(self) -> Values:
+    def texts(self) -> CopyValues:
         """The same columns as text: a header line."""
         columns = [Column(c.name, TEXT) for c in self.columns]
-        return Values(columns, self._relation, self._timezone, [None] * len(columns))
+        return CopyValues(columns, self._relation, self._timezone, [None] * len(columns))
 
     def context(self, line: int, column: str | None = None, value: bytes | None = None) -> str:
         """Where in the data: `COPY t, line 3, column b: "abc"`; without a column the value is the whole

@@ -23,17 +23,17 @@ from tidemill.config import Address
 from tidemill.engine.api import Engine
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.server.auth import TRUSTING, Gate
-from tidemill.server.http.auth import Login, caller
-from tidemill.server.http.conversation import Conversation
+from tidemill.server.http.auth import LoginMiddleware, caller
+from tidemill.server.http.conversation import WebSocketConversation
 from tidemill.server.http.forms import error_json
 from tidemill.server.http.guard import Guard
 from tidemill.server.http.limits import BODY_SECONDS, MAX_BODY_BYTES, SHUTDOWN_SECONDS
-from tidemill.server.http.live import HEADERS, Live
+from tidemill.server.http.live import HEADERS, LiveQuery
 from tidemill.server.http.live_request import parse_live
 from tidemill.server.http.metrics import REQUESTS
 from tidemill.server.http.page import page
 from tidemill.server.http.request import BadRequest, parse_body
-from tidemill.server.http.run import Held, Run
+from tidemill.server.http.run import Held, RequestRun
 from tidemill.server.http.streams import Streams
 
 # Sessions of the HTTP port are numbered from here, the SQL port's from 1: a process id names one session.
@@ -55,7 +55,7 @@ class Api:
         self._held = Held()
         self._process_ids = itertools.count(FIRST_PROCESS_ID)
         # Requests whose statements run now, so that a shutdown can cancel them.
-        self._running: set[Run] = set()
+        self._running: set[RequestRun] = set()
         self._pool = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="http-encode")
         self._streams = Streams(engine, self._pool)
 
@@ -83,7 +83,7 @@ class Api:
             return JSONResponse({"error": error_json(e)}, status_code=400)
         except LimitExceeded as e:
             return JSONResponse({"error": error_json(e)}, status_code=413)
-        run = Run(self._engine, queries, self._held, next(self._process_ids), caller(request))
+        run = RequestRun(self._engine, queries, self._held, next(self._process_ids), caller(request))
         self._running.add(run)
         try:
             await _unless_gone(request, run)
@@ -105,10 +105,10 @@ class Api:
         if live.over:
             # What tells a browser not to come back.
             return Response(status_code=204)
-        return Live(self._streams, live, next(self._process_ids), caller(request))
+        return LiveQuery(self._streams, live, next(self._process_ids), caller(request))
 
     async def websocket(self, socket: WebSocket) -> None:
-        await Conversation(socket, self._streams, next(self._process_ids), self.gate).run()
+        await WebSocketConversation(socket, self._streams, next(self._process_ids), self.gate).run()
 
     async def health(self, _request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -144,7 +144,7 @@ async def _body(request: Request) -> bytes:
     return b"".join(pieces)
 
 
-async def _unless_gone(request: Request, run: Run) -> None:
+async def _unless_gone(request: Request, run: RequestRun) -> None:
     """Run the statements; when the client closes its connection meanwhile, cancel them and raise
     ClientDisconnect."""
     work = asyncio.create_task(run.execute())
@@ -177,7 +177,7 @@ class _Answer(Response):
 
     media_type = "application/json"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RequestRun) -> None:
         super().__init__()
         self._run = run
         results = run.results
@@ -254,7 +254,7 @@ def build_app(api: Api, hosts: Iterable[str] = ()) -> Starlette:
         middleware=[
             Middleware(_Counted, paths=paths),
             Middleware(Guard, names=list(hosts)),
-            Middleware(Login, gate=api.gate),
+            Middleware(LoginMiddleware, gate=api.gate),
         ],
         exception_handlers={
             HTTPException: _http_error,

@@ -1,8 +1,9 @@
 """Who speaks HTTP: the gate's rule (`server.auth`) by HTTP's own means.
 
-`Login` stands before the routes and looks at `Authorization: Basic`; a WebSocket says who it is in its first
-message instead, because a browser's page cannot set the header (`conversation`). Where nobody is asked for a
-password, the header only names the role. Health and readiness are open to all: they tell nothing of the data.
+`LoginMiddleware` stands before the routes and looks at `Authorization: Basic`; a WebSocket says who it is in
+its first message instead, because a browser's page cannot set the header (`conversation`). Where nobody is
+asked for a password, the header only names the role. Health and readiness are open to all: they tell nothing
+of the data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemill.engine.api import Encryption, StartupOptions
 from tidemill.errors import TidemillError
-from tidemill.server.auth import Gate, Method, Peer, Refused
+from tidemill.server.auth import Gate, LoginRefused, Method, Peer
 from tidemill.server.http.forms import error_json
 
 # What needs no password.
@@ -55,7 +56,7 @@ class Caller:
 
 
 def caller(connection: HTTPConnection) -> Caller:
-    """As `Login` has found it."""
+    """As `LoginMiddleware` has found it."""
     return connection.scope.get(_KEY, Caller())
 
 
@@ -64,7 +65,7 @@ def peer(scope: Scope) -> Peer:
     return Peer(client[0] if client else "", tls=scope.get("scheme") in ("https", "wss"))
 
 
-class Login:
+class LoginMiddleware:
     """ASGI middleware that answers 401 where the password is missing or wrong, 429 where too many were."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
@@ -76,7 +77,7 @@ class Login:
             try:
                 scope[_KEY] = await self._caller(scope)
             except TidemillError as e:
-                wrong = isinstance(e, Refused)
+                wrong = isinstance(e, LoginRefused)
                 headers = {"WWW-Authenticate": 'Basic realm="tidemill", charset="UTF-8"'} if wrong else None
                 answer = JSONResponse({"error": error_json(e)}, 401 if wrong else 429, headers)
                 await answer(scope, receive, send)
@@ -92,7 +93,9 @@ class Login:
         if self._gate.method is Method.TRUST or scope["path"] in OPEN:
             return Caller(said[0] if said else None, who.address, who.tls)
         if said is None:
-            raise Refused("this server asks for a role and its password", hint="Send Authorization: Basic.")
+            raise LoginRefused(
+                "this server asks for a role and its password", hint="Send Authorization: Basic."
+            )
         user, password = said
         await self._gate.check_password(user, password, who)
         return Caller(user, who.address, who.tls)

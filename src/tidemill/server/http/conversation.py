@@ -1,6 +1,6 @@
 """One WebSocket at `/api/experimental/sql`: a session that lasts, statements in, messages out.
 
-One task hears what the client says (`hearing`), another runs one message's statements after another and
+One task hears what the client says (`inbox`), another runs one message's statements after another and
 speaks. Every message is `{"type", "payload"}`. Promises: rows go out as they come and at the client's pace; a
 message that makes no sense is answered by an Error and the conversation goes on; whatever ends it, the
 session is closed and all that it held is free.
@@ -26,7 +26,7 @@ from tidemill.engine.api import (
     Outcome,
     Param,
     ParameterStatus,
-    Prepared,
+    PreparedStatement,
     Rows,
     Session,
     StartupOptions,
@@ -38,9 +38,9 @@ from tidemill.server.auth import Gate, Method
 from tidemill.server.http.auth import Caller, caller, peer
 from tidemill.server.http.forms import described, error_json, notice_json, stopping
 from tidemill.server.http.frames import RowFrames
-from tidemill.server.http.hearing import POLICY, Hearing, Over, Said
+from tidemill.server.http.inbox import POLICY, Hearing, Over, Said
 from tidemill.server.http.limits import LOGIN_SECONDS, SHUTDOWN_SECONDS
-from tidemill.server.http.messages import CancelOther, Login, Queries
+from tidemill.server.http.messages import CancelOther, LoginMessage, Queries
 from tidemill.server.http.metrics import STATEMENTS
 from tidemill.server.http.request import BadRequest, Script, Single
 from tidemill.server.http.streams import Streams
@@ -53,7 +53,7 @@ _log = logging.getLogger("tidemill.server.http")
 _TRY_LATER, _RESTART = 1013, 1012
 
 
-class Conversation:
+class WebSocketConversation:
     def __init__(self, socket: WebSocket, streams: Streams, process_id: int, gate: Gate) -> None:
         self._gate = gate
         self.key: tuple[int, int] | None = (process_id, secrets.randbits(31))
@@ -178,7 +178,7 @@ class Conversation:
                 raise Over
             if isinstance(said, TidemillError):
                 raise said
-            if not isinstance(said, Login):
+            if not isinstance(said, LoginMessage):
                 raise BadRequest("the first message must say who connects")
             options = _options(said, caller(self._socket))
             if self._gate.method is not Method.TRUST:
@@ -203,7 +203,7 @@ class Conversation:
         """One message: one implicit transaction, which the first failure ends."""
         try:
             for query in queries:
-                statements: list[tuple[Prepared, Sequence[Param]]]
+                statements: list[tuple[PreparedStatement, Sequence[Param]]]
                 if isinstance(query, Script):
                     statements = [(p, ()) for p in await session.parse(query.text)]
                 else:
@@ -226,7 +226,7 @@ class Conversation:
             await self._tell()
             await self._say("Error", error_json(e))
 
-    async def _answer(self, prepared: Prepared, outcome: Outcome) -> None:
+    async def _answer(self, prepared: PreparedStatement, outcome: Outcome) -> None:
         streaming = prepared.verb == "SUBSCRIBE"
         starting = {"has_rows": isinstance(outcome, Rows), "is_streaming": streaming}
         match outcome:
@@ -272,7 +272,7 @@ class Conversation:
         return count
 
 
-def _options(login: Login, who: Caller) -> StartupOptions:
+def _options(login: LoginMessage, who: Caller) -> StartupOptions:
     settings = dict(login.options)
     defaults = StartupOptions()
     return StartupOptions(

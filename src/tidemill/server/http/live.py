@@ -34,7 +34,7 @@ HEADERS = {
 }
 
 
-class Live(Response):
+class LiveQuery(Response):
     """The answer; it runs the statement when it is called."""
 
     key: tuple[int, int] | None = None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tidemill.server.http.request import BadRequest, Number, Script, Single, parse_object, queries_of
+from tidemill.server.http.request import BadRequest, RawNumber, Script, Single, parse_object, queries_of
 
 _FIRST = 'The first message is {"user": "...", "password": "...", "options": {"name": "value"}}.'
 _LATER = 'Send {"query": "..."}, {"queries": [{"query": "...", "params": ["1"]}]} or {"cancel": true}.'
@@ -20,7 +20,7 @@ _MAX_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class LoginMessage:
     """`password` is looked at where the server asks for one."""
 
     user: str | None = None
@@ -46,7 +46,7 @@ class Cancel:
     """Cancel what runs now."""
 
 
-def parse_first(text: str) -> Login | CancelOther:
+def parse_first(text: str) -> LoginMessage | CancelOther:
     fields = parse_object(text, _FIRST)
     if set(fields) == {"cancel"} and isinstance(fields["cancel"], dict):
         key = cast(dict[str, Any], fields["cancel"])
@@ -58,7 +58,7 @@ def parse_first(text: str) -> Login | CancelOther:
     if not isinstance(options, dict):
         raise BadRequest('"options" is not an object', hint=_FIRST)
     said = {name: _option(value) for name, value in cast(dict[str, Any], options).items()}
-    return Login(_string(fields, "user"), _string(fields, "password"), said)
+    return LoginMessage(_string(fields, "user"), _string(fields, "password"), said)
 
 
 def parse_later(text: str) -> Queries | Cancel:
@@ -70,7 +70,7 @@ def parse_later(text: str) -> Queries | Cancel:
 
 def _string(fields: dict[str, Any], name: str) -> str | None:
     value = fields.get(name)
-    if value is not None and (not isinstance(value, str) or isinstance(value, Number)):
+    if value is not None and (not isinstance(value, str) or isinstance(value, RawNumber)):
         raise BadRequest(f'"{name}" is not a string', hint=_FIRST)
     return value
 
@@ -84,6 +84,6 @@ def _option(value: object) -> str:
 
 
 def _integer(value: object) -> int:
-    if not isinstance(value, Number) or not value.isdigit() or len(value) > _MAX_DIGITS:
+    if not isinstance(value, RawNumber) or not value.isdigit() or len(value) > _MAX_DIGITS:
         raise BadRequest('"conn_id" and "secret_key" are the numbers of BackendKeyData')
     return int(value)

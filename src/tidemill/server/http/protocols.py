@@ -32,7 +32,7 @@ _silent = logging.getLogger("tidemill.server.http.silent")
 _silent.disabled = True
 
 
-class Stall:
+class StallGuard:
     """Watches a transport that takes no more, and breaks the connection off when that does not change."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -75,11 +75,11 @@ class HttpProtocol(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _upgraded = False
-    _stall: Stall
+    _stall: StallGuard
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._stall = Stall(transport)
+        self._stall = StallGuard(transport)
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
@@ -131,7 +131,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket. Beside what ASGI knows it takes `{"type": "websocket.send", "frames": bytes}`: frames that
     are whole already, such as `frames` makes of many rows at once."""
 
-    _stall: Stall
+    _stall: StallGuard
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -140,7 +140,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._stall = Stall(transport)
+        self._stall = StallGuard(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stall.over()

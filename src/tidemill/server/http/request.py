@@ -47,7 +47,9 @@ def parse_object(body: bytes | str, hint: str) -> dict[str, Any]:
     """The JSON object that the body is, its numbers as they were written."""
     try:
         # Numbers stay as they were written: a parameter must not lose digits on its way through a double.
-        content = json.loads(body, parse_float=Number, parse_int=Number, parse_constant=_refuse_constant)
+        content = json.loads(
+            body, parse_float=RawNumber, parse_int=RawNumber, parse_constant=_refuse_constant
+        )
     except (ValueError, RecursionError) as e:
         raise BadRequest("the request's body is not JSON", detail=f"{e}.", hint=hint) from e
     if not isinstance(content, dict):
@@ -70,7 +72,7 @@ def queries_of(fields: dict[str, Any]) -> Sequence[Script | Single]:
     return [_single(item) for item in items]
 
 
-class Number(str):
+class RawNumber(str):
     """A JSON number as it was written."""
 
 
@@ -79,7 +81,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _query(value: object) -> str:
-    if not isinstance(value, str) or isinstance(value, Number):
+    if not isinstance(value, str) or isinstance(value, RawNumber):
         raise BadRequest('"query" is not a string', hint=_SHAPE)
     if len(value.encode("utf-8", "surrogatepass")) > MAX_QUERY_BYTES:
         raise LimitExceeded(f"the query is longer than {MAX_QUERY_BYTES} bytes")
@@ -116,7 +118,7 @@ def _param(value: object) -> Param:
 
 def _json(value: object) -> str:
     """Back to JSON text, numbers as they came."""
-    if isinstance(value, Number):
+    if isinstance(value, RawNumber):
         return str(value)
     if isinstance(value, dict):
         items = cast(dict[str, Any], value).items()

@@ -63,7 +63,7 @@ class Held:
         HELD_BYTES.set(self.total)
 
 
-class Run:
+class RequestRun:
     """One request. `results` are JSON objects, one per statement, in order; an error is the last one."""
 
     def __init__(

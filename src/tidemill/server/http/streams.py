@@ -28,7 +28,7 @@ E = TypeVar("E", bound=BlockEncoder)
 _POLL_SECONDS = 0.01
 
 
-class Stream(Protocol):
+class OpenStream(Protocol):
     # What a cancel from another connection must name; None where there can be none.
     key: tuple[int, int] | None
 
@@ -48,11 +48,11 @@ class Streams:
         self.engine = engine
         self.pool = pool
         self._encodings = Encodings(pool)
-        self._open: set[Stream] = set()
+        self._open: set[OpenStream] = set()
         self._stopping = False
 
     @contextlib.contextmanager
-    def entered(self, stream: Stream, kind: str) -> Generator[None]:
+    def entered(self, stream: OpenStream, kind: str) -> Generator[None]:
         """Raises where there are too many, or the server goes down."""
         if self._stopping:
             raise stopping()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from tidemill.access.scram import MECHANISM, MECHANISM_PLUS, ServerExchange, WrongProof
 from tidemill.server.auth import Gate, Method, Peer
 from tidemill.server.pgwire import replies
-from tidemill.server.pgwire.messages import ProtocolViolation, Startup
+from tidemill.server.pgwire.messages import MalformedMessage, Startup
 
 Exchange = Generator[bytes, bytes, bytes | None]
 # What a connection knows of its client: the startup packet, who is at the other end, and the hash of our own
@@ -57,7 +57,7 @@ def scram(gate: Gate, role: str, peer: Peer, binding: bytes | None) -> Exchange:
     names = b"".join(name.encode() + b"\0" for name in offered)
     chosen, first = _initial((yield replies.authentication(_SASL, names + b"\0")))
     if chosen not in offered:
-        raise ProtocolViolation("client selected an invalid SASL authentication mechanism")
+        raise MalformedMessage("client selected an invalid SASL authentication mechanism")
     side = ServerExchange(gate.verifier(role), binding=binding, plus=chosen == MECHANISM_PLUS)
     last = yield replies.authentication(_SASL_CONTINUE, side.first(first))
     try:
@@ -72,8 +72,8 @@ def _initial(data: bytes) -> tuple[str, bytes]:
     """SASLInitialResponse: the mechanism's name and the first message."""
     name, zero, rest = data.partition(b"\0")
     if not zero or len(rest) < 4:
-        raise ProtocolViolation("malformed SASL message")
+        raise MalformedMessage("malformed SASL message")
     (length,) = struct.unpack_from("!i", rest)
     if length != len(rest) - 4:
-        raise ProtocolViolation("malformed SASL message", detail=f"The length field says {length}.")
+        raise MalformedMessage("malformed SASL message", detail=f"The length field says {length}.")
     return name.decode("ascii", "replace"), rest[4:]

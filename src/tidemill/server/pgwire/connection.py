@@ -23,16 +23,16 @@ from typing import cast
 from tidemill.engine.api import Engine, Session, StartupOptions
 from tidemill.errors import QueryCanceled, TidemillError, UndefinedObject, Unsupported
 from tidemill.server import limits
-from tidemill.server.auth import Peer, Refused
+from tidemill.server.auth import LoginRefused, Peer
 from tidemill.server.metrics import BYTES_RECEIVED
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.auth import Authentication
-from tidemill.server.pgwire.complaints import client_error, log
-from tidemill.server.pgwire.conduct import Conductor
+from tidemill.server.pgwire.client_line import ClientLine, ConnectionEnds, Inbox, Outbox
 from tidemill.server.pgwire.copying import next_message
-from tidemill.server.pgwire.line import ConnectionEnds, Inbox, Line, Outbox
-from tidemill.server.pgwire.protocol import Conversation, Event, Failure, Protocol
+from tidemill.server.pgwire.error_reports import client_error, log
+from tidemill.server.pgwire.message_loop import Conductor
+from tidemill.server.pgwire.protocol import Conversation, Event, Protocol, ProtocolFailure
 from tidemill.server.pgwire.secure import SecureTransport
 from tidemill.server.shared import Encodings
 from tidemill.server.tls import ALPN, Tls, common_name
@@ -45,7 +45,7 @@ _HANDSHAKE = 0x16
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class ServerContext:
     """What all connections of a listener share."""
 
     engine: Engine
@@ -64,7 +64,7 @@ class House:
     forget: Callable[[int], None]
 
 
-class Connection(asyncio.Protocol):
+class PgConnection(asyncio.Protocol):
     """One client, from accept to close."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         "process_id",
     )
 
-    def __init__(self, house: House, process_id: int) -> None:
+    def __init__(self, house: ServerContext, process_id: int) -> None:
         self._house = house
         self.process_id = process_id
         # The secret for cancel requests; set at the login, because its length depends on the protocol's
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
             if isinstance(event, m.SslRequest) and self._house.tls is not None:
                 if at + 1 < len(events) or self._protocol.buffered:
                     # Somebody in between may have put it there, for us to take it for the client's.
-                    self._before_startup(Failure(m.ProtocolViolation(_TOO_EARLY)))
+                    self._before_startup(ProtocolFailure(m.MalformedMessage(_TOO_EARLY)))
                     return
                 self._begin_tls(self._house.tls)
             elif self._inbox is None:
@@ -225,10 +225,10 @@ class Connection(asyncio.Protocol):
     def _tls_established(self, secure: SecureTransport) -> None:
         if secure.direct and secure.protocol != ALPN:
             # It may take us for a server of another protocol, and be made to say things to us.
-            failure = m.ProtocolViolation(
+            failure = m.MalformedMessage(
                 "received direct SSL connection request without ALPN protocol negotiation extension"
             )
-            self._before_startup(Failure(failure))
+            self._before_startup(ProtocolFailure(failure))
 
     @property
     def _peer(self) -> Peer:
@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
     def _check_encryption(self, peer: Peer) -> None:
         """With a certificate, what comes from another machine comes through TLS."""
         if self._house.tls is not None and not peer.tls and not peer.local:
-            raise Refused(
+            raise LoginRefused(
                 "this server takes connections from other machines by TLS only",
                 hint="Connect with sslmode=require, better verify-full.",
                 sqlstate="28000",
@@ -263,9 +263,9 @@ class Connection(asyncio.Protocol):
             case m.Startup():
                 self._inbox = Inbox(self._set_reading)
                 self._outbox = Outbox(transport)
-                line = Line(self._inbox, self._outbox, self._house.pool, self._house.encodings)
+                line = ClientLine(self._inbox, self._outbox, self._house.pool, self._house.encodings)
                 self._task = asyncio.get_running_loop().create_task(self._serve(event, line))
-            case Failure():
+            case ProtocolFailure():
                 transport.write(
                     replies.error_response(client_error(event.error, "connecting"), severity="FATAL")
                 )
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
 
     # -- the task
 
-    async def _serve(self, startup: m.Startup, line: Line) -> None:
+    async def _serve(self, startup: m.Startup, line: ClientLine) -> None:
         said: TidemillError | None = None
         try:
             await self._converse(startup, line)
@@ -327,7 +327,7 @@ class Connection(asyncio.Protocol):
             self._conductor = None
             self._house.forget(self.process_id)
 
-    async def _converse(self, startup: m.Startup, line: Line) -> None:
+    async def _converse(self, startup: m.Startup, line: ClientLine) -> None:
         conversation = Conversation()
         self._house.admit(self.process_id, startup.parameters.get("user", ""))
         self._negotiate(startup, line)
@@ -354,7 +354,7 @@ class Connection(asyncio.Protocol):
         finally:
             await _close_session(session)
 
-    def _negotiate(self, startup: m.Startup, line: Line) -> None:
+    def _negotiate(self, startup: m.Startup, line: ClientLine) -> None:
         """Versions above ours, and extensions (we know none), are answered with what we speak."""
         minor = min(startup.minor, m.NEWEST_MINOR)
         if minor != startup.minor or startup.extensions:
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
         # Version 3.2 allows longer keys than the 4 bytes that all earlier clients expect.
         self.key = secrets.token_bytes(32 if minor >= 2 else 4)
 
-    async def _authenticate(self, startup: m.Startup, line: Line, conversation: Conversation) -> None:
+    async def _authenticate(self, startup: m.Startup, line: ClientLine, conversation: Conversation) -> None:
         peer, tls = self._peer, self._house.tls
         self._check_encryption(peer)
         binding = tls.end_point if tls is not None and self._secure is not None else None
@@ -417,7 +417,7 @@ def _command_line_settings(options: str) -> list[tuple[str, str]]:
     try:
         words = shlex.split(options)
     except ValueError:
-        raise m.ProtocolViolation("invalid options in startup packet", detail=options) from None
+        raise m.MalformedMessage("invalid options in startup packet", detail=options) from None
     while words:
         word = words.pop(0)
         if word == "-c" and words:
@@ -425,11 +425,11 @@ def _command_line_settings(options: str) -> list[tuple[str, str]]:
         elif word.startswith(("--", "-c")):
             word = word[2:]
         else:
-            raise m.ProtocolViolation(
+            raise m.MalformedMessage(
                 f"invalid command-line argument for server process: {word}", sqlstate="42601"
             )
         name, equals, value = word.partition("=")
         if not equals:
-            raise m.ProtocolViolation(f"-c {word} requires a value", sqlstate="42601")
+            raise m.MalformedMessage(f"-c {word} requires a value", sqlstate="42601")
         found.append((name.replace("-", "_"), value))
     return found

@@ -1,7 +1,7 @@
 """COPY ... FROM STDIN over the wire: the client's CopyData messages into the engine's sink.
 
-Called by `conduct` and `extended`. Promises: decoding runs in a worker thread; what waits to be decoded is
-bounded by one block; the sink ends by exactly one of `finish` and `fail`.
+Called by `message_loop` and `extended`. Promises: decoding runs in a worker thread; what waits to be decoded
+is bounded by one block; the sink ends by exactly one of `finish` and `fail`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tidemill.server import limits
 from tidemill.server.copy import CopyDecoder, copy_decoder
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
-from tidemill.server.pgwire.line import ConnectionEnds, Line
-from tidemill.server.pgwire.protocol import Conversation, Event, Failure
+from tidemill.server.pgwire.client_line import ClientLine, ConnectionEnds
+from tidemill.server.pgwire.protocol import Conversation, Event, ProtocolFailure
 
 
-async def receive_copy(line: Line, conversation: Conversation, copy: CopyIn) -> str:
+async def receive_copy(line: ClientLine, conversation: Conversation, copy: CopyIn) -> str:
     """Runs until the client is done or has failed. Returns the tag."""
     decoder = copy_decoder(
         copy.columns, copy.options, relation=copy.relation, timezone=line.timezone, defaults=copy.defaults
@@ -36,7 +36,7 @@ async def receive_copy(line: Line, conversation: Conversation, copy: CopyIn) -> 
         raise
 
 
-async def _pump(line: Line, conversation: Conversation, copy: CopyIn, decoder: CopyDecoder) -> None:
+async def _pump(line: ClientLine, conversation: Conversation, copy: CopyIn, decoder: CopyDecoder) -> None:
     block: list[bytes] = []
     size = 0
     while True:
@@ -71,18 +71,18 @@ async def _pump(line: Line, conversation: Conversation, copy: CopyIn, decoder: C
 _STARTUP_PACKETS = (m.SslRequest, m.GssRequest, m.CancelRequest, m.Startup)
 
 
-async def next_message(line: Line, conversation: Conversation) -> m.Message | None:
+async def next_message(line: ClientLine, conversation: Conversation) -> m.Message | None:
     """The next message that may be acted on; None for one that is void. Raises ConnectionEnds."""
     return admitted(await line.inbox.get(), conversation)
 
 
 def admitted(event: Event, conversation: Conversation) -> m.Message | None:
     """The same of an event that has come."""
-    if isinstance(event, Failure):
+    if isinstance(event, ProtocolFailure):
         raise ConnectionEnds(event.error)
     if isinstance(event, _STARTUP_PACKETS):
-        raise ConnectionEnds(m.ProtocolViolation("startup packet on an open connection"))
+        raise ConnectionEnds(m.MalformedMessage("startup packet on an open connection"))
     try:
         return event if conversation.admit(event) else None
-    except m.ProtocolViolation as e:
+    except m.MalformedMessage as e:
         raise ConnectionEnds(e) from None

@@ -1,6 +1,6 @@
 """Running one prepared statement: what the simple and the extended protocol have in common.
 
-Called by `conduct` and `extended`. Promises: every execution is counted and timed; a statement that only
+Called by `message_loop` and `extended`. Promises: every execution is counted and timed; a statement that only
 reads is not run for a client that has left; a failed transaction block accepts only what ends it.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 
-from tidemill.engine.api import Bound, Outcome, Prepared, Session
+from tidemill.engine.api import Bound, Outcome, PreparedStatement, Session
 from tidemill.errors import QueryCanceled
 from tidemill.server.metrics import STATEMENTS
-from tidemill.server.pgwire.complaints import transaction_aborted
-from tidemill.server.pgwire.line import Line
+from tidemill.server.pgwire.client_line import ClientLine
+from tidemill.server.pgwire.error_reports import transaction_aborted
 
 # Statements that change nothing: when the client is gone they are broken off. All others finish what the
 # client asked for, as they do in PostgreSQL.
@@ -29,14 +29,14 @@ class Execution:
 
     __slots__ = ("_began", "_line", "_session", "verb")
 
-    def __init__(self, session: Session, line: Line) -> None:
+    def __init__(self, session: Session, line: ClientLine) -> None:
         self._session = session
         self._line = line
         # The verb of the statement that runs, "" between statements; and since when.
         self.verb = ""
         self._began = 0.0
 
-    def running(self, prepared: Prepared) -> Execution:
+    def running(self, prepared: PreparedStatement) -> Execution:
         """To be entered around a statement, from its start (or its portal's resumption) to its last byte.
         Raises where it may not run."""
         if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
@@ -64,7 +64,7 @@ class Execution:
         timing.add(time.perf_counter() - self._began)
 
     async def start(
-        self, prepared: Prepared, params: Bound = NO_PARAMETERS, *, alone: bool, in_block: bool
+        self, prepared: PreparedStatement, params: Bound = NO_PARAMETERS, *, alone: bool, in_block: bool
     ) -> Outcome:
         # A simple query gives none: that its statement has some is for the engine to say.
         given = params if params.values else ()

@@ -1,7 +1,7 @@
 """The extended query protocol: Parse, Bind, Describe, Execute, Close.
 
-Owned by `conduct`, which also sees to Sync, Flush and errors. Promises: each message is answered by its own
-reply; a portal with a row limit suspends and goes on where it stopped; formats and parameter counts are
+Owned by `message_loop`, which also sees to Sync, Flush and errors. Promises: each message is answered by its
+own reply; a portal with a row limit suspends and goes on where it stopped; formats and parameter counts are
 checked before anything runs.
 """
 
@@ -26,11 +26,11 @@ from tidemill.errors import InvalidValue, ResultChanged
 from tidemill.server.limits import result_limit
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
-from tidemill.server.pgwire.complaints import transaction_aborted
+from tidemill.server.pgwire.client_line import ClientLine
 from tidemill.server.pgwire.copying import receive_copy
+from tidemill.server.pgwire.error_reports import transaction_aborted
 from tidemill.server.pgwire.execution import Execution
-from tidemill.server.pgwire.line import Line
-from tidemill.server.pgwire.portals import Kept, Portal, no_such_portal
+from tidemill.server.pgwire.portals import SessionPortals, WirePortal, no_such_portal
 from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
 from tidemill.server.pgwire.rows import BINARY, TEXT, result_formats
@@ -43,9 +43,9 @@ class Extended:
     def __init__(
         self,
         session: Session,
-        line: Line,
+        line: ClientLine,
         conversation: Conversation,
-        kept: Kept,
+        kept: SessionPortals,
         execution: Execution,
     ) -> None:
         self._session = session
@@ -68,7 +68,7 @@ class Extended:
         prepared = self._kept.statement(message.statement)
         expected = len(prepared.param_types)
         if len(message.params) != expected:
-            raise m.ProtocolViolation(
+            raise m.MalformedMessage(
                 f"bind message supplies {len(message.params)} parameters, "
                 f'but prepared statement "{message.statement}" requires {expected}'
             )
@@ -89,7 +89,7 @@ class Extended:
         columns = await self._session.bind(prepared)
         if columns is not None:
             result_formats(message.result_formats, len(columns))
-        portal = Portal(prepared, columns, params, size, message.result_formats, self._kept.releasing)
+        portal = WirePortal(prepared, columns, params, size, message.result_formats, self._kept.releasing)
         self._kept.add_portal(message.portal, portal)
         self._line.outbox.put(replies.BIND_COMPLETE)
 
@@ -107,7 +107,7 @@ class Extended:
             if portal is None:
                 raise no_such_portal(message.name)
             # A cursor of DECLARE is a portal too: psycopg describes it.
-            columns, wanted = portal.columns, portal.result_formats if isinstance(portal, Portal) else ()
+            columns, wanted = portal.columns, portal.result_formats if isinstance(portal, WirePortal) else ()
             self._check_describable(columns)
             portal.described = True
         if columns is None:
@@ -121,13 +121,13 @@ class Extended:
         if columns is not None and self._session.transaction_status == "E":
             raise transaction_aborted()
 
-    async def execute(self, message: m.Execute, *, alone: bool, in_block: bool) -> str | None:
+    async def execute(self, message: m.ExecuteMessage, *, alone: bool, in_block: bool) -> str | None:
         """Run or resume a portal; `alone` and `in_block` as in `Session.execute`. Returns the tag for
         CommandComplete; None if something else was said instead."""
         portal = self._session.portals.find(message.portal)
         if portal is None:
             raise no_such_portal(message.portal)
-        if not isinstance(portal, Portal):
+        if not isinstance(portal, WirePortal):
             with self._execution.reading():
                 return await self._fetch(message)
         with self._execution.running(portal.prepared):
@@ -152,7 +152,7 @@ class Extended:
             finally:
                 portal.active = False
 
-    async def _first(self, portal: Portal, max_rows: int, *, alone: bool, in_block: bool) -> str | None:
+    async def _first(self, portal: WirePortal, max_rows: int, *, alone: bool, in_block: bool) -> str | None:
         portal.started = True
         outcome = await self._execution.start(portal.prepared, portal.params, alone=alone, in_block=in_block)
         match outcome:
@@ -173,7 +173,7 @@ class Extended:
             case CopyIn():
                 return await receive_copy(self._line, self._conversation, outcome)
 
-    async def _send(self, portal: Portal, stream: RowStream, max_rows: int) -> str | None:
+    async def _send(self, portal: WirePortal, stream: RowStream, max_rows: int) -> str | None:
         # An error on the way ends the transaction's portals, and with them the stream.
         count, ended = await stream.send(self._line, max_rows)
         if not ended:
@@ -183,7 +183,7 @@ class Extended:
         portal.tag_when_empty = stream.tag(0)
         return stream.tag(count)
 
-    async def _fetch(self, message: m.Execute, formats: Sequence[int] = ()) -> str | None:
+    async def _fetch(self, message: m.ExecuteMessage, formats: Sequence[int] = ()) -> str | None:
         """From a portal whose rows SQL fetches as well."""
         rows = await self._session.fetch(message.portal, message.max_rows or None)
         stream = RowStream(rows, formats, partial(result_limit, self._session))
@@ -196,7 +196,7 @@ class Extended:
             return None
         return stream.tag(count)
 
-    async def close(self, message: m.Close) -> None:
+    async def close(self, message: m.CloseMessage) -> None:
         if message.kind == "S":
             self._kept.drop_statement(message.name)
         else:
@@ -205,7 +205,7 @@ class Extended:
         self._line.outbox.put(replies.CLOSE_COMPLETE)
 
 
-def _check_described(portal: Portal, columns: Sequence[Column]) -> None:
+def _check_described(portal: WirePortal, columns: Sequence[Column]) -> None:
     """That the client can read the rows: it was told of these columns. Between Bind and Execute a cursor may
     be made anew; and a client that describes the statement alone does not learn what is behind the name in
     EXECUTE and FETCH now. (PostgreSQL sends such a client rows that it cannot read.)"""
@@ -222,5 +222,5 @@ def _param_formats(wanted: Sequence[int], params: int) -> tuple[int, ...]:
     if len(wanted) == 1:
         return (wanted[0],) * params
     if len(wanted) != params:
-        raise m.ProtocolViolation(f"bind message has {len(wanted)} parameter formats but {params} parameters")
+        raise m.MalformedMessage(f"bind message has {len(wanted)} parameter formats but {params} parameters")
     return tuple(wanted)

@@ -19,8 +19,8 @@ from tidemill.errors import LimitExceeded, Unavailable
 from tidemill.server import limits
 from tidemill.server.metrics import CANCEL_REQUESTS, CONNECTIONS, CONNECTIONS_REFUSED, CONNECTIONS_TOTAL
 from tidemill.server.pgwire.auth import Authentication, trust
-from tidemill.server.pgwire.complaints import log
-from tidemill.server.pgwire.connection import Connection, House
+from tidemill.server.pgwire.connection import PgConnection, ServerContext
+from tidemill.server.pgwire.error_reports import log
 from tidemill.server.shared import Encodings
 from tidemill.server.tls import Tls
 
@@ -51,7 +51,7 @@ class Listener:
         self._max_connections = max_connections
         self._reserved_role = reserved_role
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pgwire")
-        self._house = House(
+        self._house = ServerContext(
             engine=engine,
             pool=self._pool,
             encodings=Encodings(self._pool),
@@ -63,7 +63,7 @@ class Listener:
             forget=self._forget,
         )
         # Every open connection by its process id.
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, PgConnection] = {}
         # Those that were let in to log in; these count against the limit.
         self._admitted: set[int] = set()
         self._process_ids = itertools.count(1)
@@ -106,9 +106,9 @@ class Listener:
 
     # -- what connections call
 
-    def _accept(self) -> Connection:
+    def _accept(self) -> PgConnection:
         process_id = self._next_process_id()
-        connection = Connection(self._house, process_id)
+        connection = PgConnection(self._house, process_id)
         self._connections[process_id] = connection
         CONNECTIONS.set(len(self._connections))
         CONNECTIONS_TOTAL.inc()

@@ -1,9 +1,9 @@
 """What a client can say: one small frozen value per message, and how each is read from its body.
 
 Called by `protocol`, which cuts the byte stream into frames. Promises: whatever the bytes are, the result is
-a message, a `Refused` (the frame is sound, its content is not acceptable: an ordinary error, the conversation
-goes on) or a `ProtocolViolation` (the content contradicts itself: this client cannot be followed any
-further).
+a message, a `MessageRefused` (the frame is sound, its content is not acceptable: an ordinary error, the
+conversation goes on) or a `MalformedMessage` (the content contradicts itself: this client cannot be followed
+any further).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.errors import InvalidValue, LimitExceeded, TidemillError
 from tidemill.server import limits
 
 
-class ProtocolViolation(TidemillError):
+class MalformedMessage(TidemillError):
     """The client broke the protocol; its connection ends."""
 
     sqlstate = "08P01"
@@ -59,7 +59,7 @@ class AuthenticationReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class QueryMessage:
     text: str
 
 
@@ -88,13 +88,13 @@ class Describe:
 
 
 @dataclass(frozen=True, slots=True)
-class Execute:
+class ExecuteMessage:
     portal: str
     max_rows: int  # 0 = all
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseMessage:
     kind: str  # "S" statement, "P" portal
     name: str
 
@@ -130,12 +130,12 @@ class CopyFail:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionCall:
+class FunctionCallMessage:
     """The old fast path. Read so that it can be refused in order; its content is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MessageRefused:
     """A sound frame of type `tag` that cannot be taken: too long a query, text that is no UTF-8, too long a
     name."""
 
@@ -145,20 +145,20 @@ class Refused:
 
 Message = (
     AuthenticationReply
-    | Query
+    | QueryMessage
     | Parse
     | Bind
     | Describe
-    | Execute
-    | Close
+    | ExecuteMessage
+    | CloseMessage
     | Sync
     | Flush
     | Terminate
     | CopyData
     | CopyDone
     | CopyFail
-    | FunctionCall
-    | Refused
+    | FunctionCallMessage
+    | MessageRefused
 )
 StartupPacket = SslRequest | GssRequest | CancelRequest | Startup
 
@@ -167,7 +167,7 @@ SYNC = Sync()
 FLUSH = Flush()
 TERMINATE = Terminate()
 COPY_DONE = CopyDone()
-FUNCTION_CALL = FunctionCall()
+FUNCTION_CALL = FunctionCallMessage()
 
 _CANCEL_CODE = (1234 << 16) | 5678
 _SSL_CODE = (1234 << 16) | 5679
@@ -200,8 +200,8 @@ class _Body:
         self.at = 0
         self.what = what
 
-    def _short(self) -> ProtocolViolation:
-        return ProtocolViolation("insufficient data left in message", detail=f"Message: {self.what}.")
+    def _short(self) -> MalformedMessage:
+        return MalformedMessage("insufficient data left in message", detail=f"Message: {self.what}.")
 
     def raw(self, n: int) -> bytes:
         end = self.at + n
@@ -231,7 +231,7 @@ class _Body:
     def string(self) -> str:
         end = self.data.find(b"\0", self.at)
         if end < 0:
-            raise ProtocolViolation("invalid string in message", detail=f"Message: {self.what}.")
+            raise MalformedMessage("invalid string in message", detail=f"Message: {self.what}.")
         piece = self.data[self.at : end]
         self.at = end + 1
         return decode_utf8(piece)
@@ -251,7 +251,7 @@ class _Body:
 
     def end(self) -> None:
         if self.at != len(self.data):
-            raise ProtocolViolation("invalid message format", detail=f"Message: {self.what}.")
+            raise MalformedMessage("invalid message format", detail=f"Message: {self.what}.")
 
 
 def decode_utf8(data: bytes) -> str:
@@ -283,28 +283,28 @@ def _bind(b: _Body) -> Bind:
 def _kind(b: _Body) -> str:
     kind = b.raw(1)
     if kind not in (b"S", b"P"):
-        raise ProtocolViolation(f"invalid {b.what.upper()} message subtype {kind[0]}")
+        raise MalformedMessage(f"invalid {b.what.upper()} message subtype {kind[0]}")
     return kind.decode()
 
 
-def _execute(b: _Body) -> Execute:
+def _execute(b: _Body) -> ExecuteMessage:
     portal, rows = b.name(), b.int32()
-    return Execute(portal, max(rows, 0))
+    return ExecuteMessage(portal, max(rows, 0))
 
 
-def _function_call(b: _Body) -> FunctionCall:
+def _function_call(b: _Body) -> FunctionCallMessage:
     b.rest()
     return FUNCTION_CALL
 
 
 _READERS: dict[str, tuple[str, Callable[[_Body], Message]]] = {
     "p": ("password", lambda b: AuthenticationReply(b.rest())),
-    "Q": ("query", lambda b: Query(b.string())),
+    "Q": ("query", lambda b: QueryMessage(b.string())),
     "P": ("parse", _parse),
     "B": ("bind", _bind),
     "D": ("describe", lambda b: Describe(_kind(b), b.name())),
     "E": ("execute", _execute),
-    "C": ("close", lambda b: Close(_kind(b), b.name())),
+    "C": ("close", lambda b: CloseMessage(_kind(b), b.name())),
     "S": ("sync", lambda b: SYNC),
     "H": ("flush", lambda b: FLUSH),
     "X": ("terminate", lambda b: TERMINATE),
@@ -325,7 +325,7 @@ def read_message(tag: int, body: bytes) -> Message:
     try:
         return _read_again(tag, body) if tag in _NAMES_ALONE else _read(tag, body)
     except _Unacceptable as e:
-        return Refused(chr(tag), e.error)
+        return MessageRefused(chr(tag), e.error)
 
 
 def _read(tag: int, body: bytes) -> Message:
@@ -342,7 +342,7 @@ _read_again = cached(256)(_read)
 
 
 def read_startup(body: bytes) -> StartupPacket:
-    """The first packet (its length field taken off). Raises ProtocolViolation, or what `Refused` would
+    """The first packet (its length field taken off). Raises ProtocolViolation, or what `MessageRefused` would
     carry."""
     b = _Body(body, "startup packet")
     (code,) = b.ints("I", 1)
@@ -355,11 +355,11 @@ def read_startup(body: bytes) -> StartupPacket:
     if code == _CANCEL_CODE:
         process_id, key = b.int32(), b.rest()
         if not 4 <= len(key) <= 256:
-            raise ProtocolViolation("invalid length of cancel request packet")
+            raise MalformedMessage("invalid length of cancel request packet")
         return CancelRequest(process_id, key)
     major, minor = code >> 16, code & 0xFFFF
     if major != 3:
-        raise ProtocolViolation(
+        raise MalformedMessage(
             f"unsupported frontend protocol {major}.{minor}:"
             f" server supports 3.{OLDEST_MINOR} to 3.{NEWEST_MINOR}",
             sqlstate="0A000",
@@ -380,5 +380,5 @@ def _startup(b: _Body, minor: int) -> Startup:
         else:
             parameters[name] = value
     if b.at != len(b.data):
-        raise ProtocolViolation("invalid startup packet layout: expected terminator as last byte")
+        raise MalformedMessage("invalid startup packet layout: expected terminator as last byte")
     return Startup(minor, parameters, tuple(extensions))

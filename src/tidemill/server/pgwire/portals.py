@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
-from tidemill.engine.api import Bound, BoundPortal, Portals, Prepared, Statements
+from tidemill.engine.api import Bound, BoundPortal, Portals, PreparedStatement, Statements
 from tidemill.errors import LimitExceeded, UndefinedObject
 from tidemill.server import limits
 from tidemill.server.pgwire.results import RowStream
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 _SHOWN_VERBS = frozenset({"SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "SUBSCRIBE"})
 
 
-class Portal(BoundPortal):
+class WirePortal(BoundPortal):
     """A portal of Bind and the rows that it sends."""
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedStatement,
         columns: tuple[Column, ...] | None,
         params: Bound,
         size: int,
@@ -73,7 +73,7 @@ class Portal(BoundPortal):
             log.warning("the rows of a portal could not be released: %s", error)
 
 
-class Kept:
+class SessionPortals:
     """The prepared statements and portals of one session."""
 
     __slots__ = ("_named", "_portals", "_unnamed", "releasing")
@@ -81,18 +81,18 @@ class Kept:
     def __init__(self, named: Statements, portals: Portals) -> None:
         # Shared with PREPARE and DEALLOCATE.
         self._named = named
-        self._unnamed: Prepared | None = None
+        self._unnamed: PreparedStatement | None = None
         # Shared with DECLARE, FETCH and CLOSE.
         self._portals = portals
         # Closings of portals that are under way.
         self.releasing: set[asyncio.Task[None]] = set()
 
-    def statement(self, name: str) -> Prepared:
+    def statement(self, name: str) -> PreparedStatement:
         if name or self._unnamed is None:
             return self._named.get(name)
         return self._unnamed
 
-    def add_statement(self, name: str, prepared: Prepared) -> None:
+    def add_statement(self, name: str, prepared: PreparedStatement) -> None:
         if name:
             self._named.add(name, prepared)
         else:
@@ -115,7 +115,7 @@ class Kept:
                 hint="Close portals that are no longer needed.",
             )
 
-    def add_portal(self, name: str, portal: Portal) -> None:
+    def add_portal(self, name: str, portal: BoundPortal) -> None:
         self._portals.add(name, portal)
 
     def drop_portal(self, name: str) -> None:

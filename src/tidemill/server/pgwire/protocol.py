@@ -3,10 +3,10 @@
 Two machines, because a connection reads ahead of what it runs. `Protocol` follows the byte stream: it cuts
 frames, reads them and knows whether the first packet came. `Conversation` follows what was run: it knows
 whether an error makes the client's next messages void, and whether COPY data is expected. Called by
-`connection` and `conduct`, and by the tests directly.
+`connection` and `message_loop`, and by the tests directly.
 
-Promises: `receive` never raises; after a `Failure` it gives no more events; the events do not depend on how
-the bytes were cut; work is linear in the bytes and memory bounded by one message.
+Promises: `receive` never raises; after a `ProtocolFailure` it gives no more events; the events do not depend
+on how the bytes were cut; work is linear in the bytes and memory bounded by one message.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidemill.server.pgwire import messages as m
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ProtocolFailure:
     """The stream cannot be followed any further: tell the client (FATAL) and close. Always the last event."""
 
     error: TidemillError
 
 
-Event = m.StartupPacket | m.Message | Failure
+Event = m.StartupPacket | m.Message | ProtocolFailure
 
 
 class _Phase(Enum):
@@ -89,7 +89,7 @@ class Protocol:
         try:
             at = self._frames(source, events)
         except TidemillError as e:
-            events.append(Failure(e))
+            events.append(ProtocolFailure(e))
             self._over()
             return events
         if self.over:
@@ -127,13 +127,13 @@ class Protocol:
             return at
         (length,) = struct.unpack_from("!i", source, at)
         if not 8 <= length <= limits.MAX_STARTUP_BYTES:
-            raise m.ProtocolViolation("invalid length of startup packet")
+            raise m.MalformedMessage("invalid length of startup packet")
         if len(source) - at < length:
             return at
         packet = m.read_startup(_piece(source, at + 4, at + length))
         if isinstance(packet, m.SslRequest | m.GssRequest):
             if type(packet) in self._wishes:
-                raise m.ProtocolViolation("encryption was already asked for on this connection")
+                raise m.MalformedMessage("encryption was already asked for on this connection")
             self._wishes.add(type(packet))
         elif isinstance(packet, m.CancelRequest):
             self._phase = _Phase.OVER
@@ -148,12 +148,12 @@ class Protocol:
             return at
         tag = source[at]
         if tag not in m.TAGS:
-            raise m.ProtocolViolation(f"invalid frontend message type {tag}")
+            raise m.MalformedMessage(f"invalid frontend message type {tag}")
         if have < 5:
             return at
         (length,) = struct.unpack_from("!i", source, at + 1)
         if length < 4:
-            raise m.ProtocolViolation("invalid message length", detail=f"The length field says {length}.")
+            raise m.MalformedMessage("invalid message length", detail=f"The length field says {length}.")
         stranger = self._phase is _Phase.LOGIN or tag == _PASSWORD
         longest = limits.MAX_AUTHENTICATION_BYTES if stranger else limits.MAX_MESSAGE_BYTES
         if length > longest:
@@ -182,8 +182,8 @@ class Protocol:
         self._skip = size - have
         return len(source)
 
-    def _refused(self) -> m.Refused:
-        return m.Refused(
+    def _refused(self) -> m.MessageRefused:
+        return m.MessageRefused(
             self._skip_tag,
             LimitExceeded(
                 f"query is longer than {limits.MAX_QUERY_BYTES} bytes",
@@ -235,7 +235,7 @@ class Conversation:
     def failed(self, message: m.Message) -> None:
         """`message` ended in an error that the client was told about."""
         chained = isinstance(message, _CHAINED) or (
-            isinstance(message, m.Refused) and message.tag in _CHAINED_TAGS
+            isinstance(message, m.MessageRefused) and message.tag in _CHAINED_TAGS
         )
         self._stage = _Stage.SKIPPING if chained else _Stage.IDLE
 
@@ -249,7 +249,7 @@ class Conversation:
         match self._stage:
             case _Stage.LOGIN:
                 if not isinstance(message, m.AuthenticationReply):
-                    raise m.ProtocolViolation(f"expected a password message, got {_title(message)}")
+                    raise m.MalformedMessage(f"expected a password message, got {_title(message)}")
                 return True
             case _Stage.SKIPPING:
                 if isinstance(message, m.Sync):
@@ -262,12 +262,12 @@ class Conversation:
                 if isinstance(message, m.Sync | m.Flush):
                     # Libraries that run COPY by the extended protocol have sent their Sync already.
                     return False
-                raise m.ProtocolViolation(f"unexpected {_title(message)} during COPY from stdin")
+                raise m.MalformedMessage(f"unexpected {_title(message)} during COPY from stdin")
             case _Stage.IDLE:
-                raise m.ProtocolViolation("password message outside of a login")
+                raise m.MalformedMessage("password message outside of a login")
 
 
-_CHAINED = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)
+_CHAINED = (m.Parse, m.Bind, m.Describe, m.ExecuteMessage, m.CloseMessage, m.Flush)
 _CHAINED_TAGS = frozenset("PBDECH")
 _COPY = (m.CopyData, m.CopyDone, m.CopyFail)
 

@@ -1,6 +1,6 @@
 """What the server says: functions from values to the bytes of whole messages.
 
-Called by `connection` and `conduct`; rows are in `rows`, because they are made by column. Promise: each
+Called by `connection` and `message_loop`; rows are in `rows`, because they are made by column. Promise: each
 function returns a whole number of messages, so that results can be put one after another and notices in
 between.
 """

@@ -1,8 +1,8 @@
 """Sending what a statement returns: rows, and COPY data to the client.
 
-Called by `conduct` and `extended`. Promises: encoding of more than a few rows runs in a worker thread, and
-once for all clients that are sent the same batch; the client's pace is the pace (no more than one piece is
-made ahead of it); the engine's iterator is closed whatever happens; a SELECT that sends too much is an
+Called by `message_loop` and `extended`. Promises: encoding of more than a few rows runs in a worker thread,
+and once for all clients that are sent the same batch; the client's pace is the pace (no more than one piece
+is made ahead of it); the engine's iterator is closed whatever happens; a SELECT that sends too much is an
 error.
 """
 
@@ -19,7 +19,7 @@ from tidemill.server import limits
 from tidemill.server.bytecolumns import content
 from tidemill.server.copy import CopyEncoder, copy_encoder
 from tidemill.server.pgwire import replies
-from tidemill.server.pgwire.line import Line
+from tidemill.server.pgwire.client_line import ClientLine
 from tidemill.server.pgwire.rows import (
     RowEncoder,
     framed,
@@ -43,7 +43,7 @@ async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
 
 
 async def _block(
-    line: Line, batch: pa.RecordBatch, at: int, rows: int, encoder: BlockEncoder, *, shared: bool
+    line: ClientLine, batch: pa.RecordBatch, at: int, rows: int, encoder: BlockEncoder, *, shared: bool
 ) -> memoryview:
     # The last piece of a row limit is nobody else's.
     if shared:
@@ -97,7 +97,7 @@ class RowStream:
     def tag(self, count: int) -> str:
         return f"{self._rows.tag} {count}" if self._rows.counted else self._rows.tag
 
-    async def send(self, line: Line, max_rows: int = 0) -> tuple[int, bool]:
+    async def send(self, line: ClientLine, max_rows: int = 0) -> tuple[int, bool]:
         """Send up to `max_rows` rows (0 = all). Returns how many, and whether the end was reached."""
         if self._encoder is None:
             encoder = self._encoder = self._encoding(line)
@@ -133,7 +133,7 @@ class RowStream:
                     continue
             sent += await self._send_piece(line, encoder, room)
 
-    async def _send_few(self, line: Line, encoder: RowEncoder, batch: pa.RecordBatch) -> int:
+    async def _send_few(self, line: ClientLine, encoder: RowEncoder, batch: pa.RecordBatch) -> int:
         few = encoder.few(batch)
         self._count(len(few))
         line.outbox.put(few)
@@ -144,7 +144,7 @@ class RowStream:
         return batch.num_rows
 
     async def _send_shared(
-        self, line: Line, encoder: RowEncoder, batch: pa.RecordBatch, room: int | None
+        self, line: ClientLine, encoder: RowEncoder, batch: pa.RecordBatch, room: int | None
     ) -> int:
         """A batch that others are sent too, as much of it as there is room for."""
         whole = room is None or batch.num_rows <= room
@@ -163,7 +163,7 @@ class RowStream:
             self._batch, self._at = batch, sent
         return sent
 
-    async def _send_piece(self, line: Line, encoder: RowEncoder, room: int | None) -> int:
+    async def _send_piece(self, line: ClientLine, encoder: RowEncoder, room: int | None) -> int:
         """The next piece, as much of it as there is room for. The one behind it is encoded meanwhile, also
         beyond the row limit of a client that came back for more: it will again."""
         messages = self._left
@@ -184,7 +184,7 @@ class RowStream:
         self._begin(line, encoder, None if room is None else room - rows)
         return rows
 
-    def _begin(self, line: Line, encoder: RowEncoder, room: int | None) -> None:
+    def _begin(self, line: ClientLine, encoder: RowEncoder, room: int | None) -> None:
         """Have the next piece encoded, if there are rows for one and there is none ahead."""
         batch = self._batch
         if batch is None or self._ahead is not None or self._left is not None:
@@ -207,7 +207,7 @@ class RowStream:
         self._growth = len(content(messages)) / max(1, piece.nbytes)
         return messages
 
-    def _encoding(self, line: Line) -> RowEncoder:
+    def _encoding(self, line: ClientLine) -> RowEncoder:
         columns, zone = self._rows.columns, line.timezone
         formats = result_formats(self._formats, len(columns))
         if not self._rows.shared:
@@ -291,7 +291,7 @@ class _Framed:
         return framed(b"d", self._encoder.encode(batch))
 
 
-async def send_copy(line: Line, copy: CopyOut) -> str:
+async def send_copy(line: ClientLine, copy: CopyOut) -> str:
     """COPY ... TO STDOUT, one row in each CopyData message as clients expect it. Returns the tag."""
     columns, options, zone = copy.columns, copy.options, line.timezone
     encoder = copy_encoder(columns, options, timezone=zone)

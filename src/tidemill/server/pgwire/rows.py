@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tidemill.server import limits
 from tidemill.server.bytecolumns import concatenated, content, fixed_width, spans
-from tidemill.server.pgwire.messages import ProtocolViolation
+from tidemill.server.pgwire.messages import MalformedMessage
 from tidemill.types import wire
 from tidemill.types.columns import constant
 from tidemill.types.model import Column, SqlType
@@ -41,7 +41,7 @@ def result_formats(wanted: Sequence[int], columns: int) -> tuple[int, ...]:
     if len(wanted) == 1:
         return (wanted[0],) * columns
     if len(wanted) != columns:
-        raise ProtocolViolation(
+        raise MalformedMessage(
             f"bind message has {len(wanted)} result formats but query has {columns} columns"
         )
     return tuple(wanted)

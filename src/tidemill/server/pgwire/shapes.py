@@ -1,8 +1,8 @@
 """How the last few results of a connection look on the wire: a client asks the same things again.
 
-Owned by `line`, used by `conduct`, `extended` and `results`. A plan that runs again gives its columns as the
-very same object, so that a look at who they are is enough. Promise: a connection keeps no more than
-`MAX_KEPT` shapes.
+Owned by `client_line`, used by `message_loop`, `extended` and `results`. A plan that runs again gives its
+columns as the very same object, so that a look at who they are is enough. Promise: a connection keeps no more
+than `MAX_KEPT` shapes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemill.types.model import Column
 MAX_KEPT = 4
 
 
-class Shape:
+class ResultShape:
     """Columns in their formats: how they are described, and how their rows are encoded."""
 
     __slots__ = ("columns", "description", "encoder", "formats", "zone")
@@ -36,14 +36,14 @@ class Shapes:
 
     def __init__(self) -> None:
         # The newest is last.
-        self._kept: list[Shape] = []
+        self._kept: list[ResultShape] = []
 
-    def of(self, columns: tuple[Column, ...], formats: tuple[int, ...], zone: str) -> Shape:
+    def of(self, columns: tuple[Column, ...], formats: tuple[int, ...], zone: str) -> ResultShape:
         """`formats` has one entry per column; `zone` is what times are shown in."""
         for shape in self._kept if caches.ENABLED else ():
             if shape.columns is columns and shape.formats == formats and shape.zone == zone:
                 return shape
-        shape = Shape(columns, formats, zone)
+        shape = ResultShape(columns, formats, zone)
         if len(self._kept) == MAX_KEPT:
             del self._kept[0]
         self._kept.append(shape)

@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 from tidemill.cdcv2.wording import sentence, words
 from tidemill.decode.contract import legible
 from tidemill.errors import Internal, InvalidValue
-from tidemill.sources.contract import MAX_BATCH_ROWS, Batch, Forgotten, Piece, SourceError, Stated
+from tidemill.sources.contract import MAX_BATCH_ROWS, Forgotten, RowError, SourceBatch, SourcePiece, Stated
 from tidemill.sources.files.form import MAGIC, Broken, Found, avro_header, lines, records
 from tidemill.sources.stream_rows import DECODE_ERROR, StreamRows
 
@@ -34,7 +34,7 @@ class FilesReader:
     folder: str
     output: str = field(repr=False)
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         if not isinstance(piece.partition, str):
             raise Internal(f"a folder has no file {piece.partition!r}")
         path = Path(self.folder) / piece.partition
@@ -49,7 +49,7 @@ class FilesReader:
         except OSError as e:
             raise unreadable(piece.partition, e) from e
 
-    def _batches(self, file: BinaryIO, piece: Piece) -> Iterator[Batch]:
+    def _batches(self, file: BinaryIO, piece: SourcePiece) -> Iterator[SourceBatch]:
         """The kilobytes are counted with the first batch."""
         records, size = piece.records, 0
         name = legible(cast("str", piece.partition))
@@ -71,7 +71,7 @@ class FilesReader:
                 yield replace(rows.none(), stated=(Stated(at, text),))
 
 
-def _messages(file: BinaryIO, piece: Piece, output: str) -> tuple[Iterator[Found], str | None]:
+def _messages(file: BinaryIO, piece: SourcePiece, output: str) -> tuple[Iterator[Found], str | None]:
     """Those that begin in the piece, and the schema that they were written with, if they have one."""
     lower, upper = piece.lower * KIB, piece.upper * KIB
     file.seek(0)
@@ -98,7 +98,7 @@ def _rows(output: str, writer: str | None) -> StreamRows:
     return StreamRows(0, spec, WORDS, writer)
 
 
-def _gone(piece: Piece, found: str) -> Forgotten:
+def _gone(piece: SourcePiece, found: str) -> Forgotten:
     return Forgotten(
         f'file "{legible(str(piece.partition))}" is not what it was when it was bound',
         detail=f"Its kilobytes from {piece.lower} up to {piece.upper} are to be read. {found}",
@@ -107,7 +107,7 @@ def _gone(piece: Piece, found: str) -> Forgotten:
     )
 
 
-def unreadable(name: str, error: OSError) -> SourceError:
-    failed = SourceError(f'file "{legible(name)}" cannot be read', detail=sentence(error))
+def unreadable(name: str, error: OSError) -> RowError:
+    failed = RowError(f'file "{legible(name)}" cannot be read', detail=sentence(error))
     failed.transient = True
     return failed

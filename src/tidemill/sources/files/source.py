@@ -18,10 +18,18 @@ from tidemill.cdcv2.wording import sentence
 from tidemill.decode.contract import legible
 from tidemill.errors import LimitExceeded
 from tidemill.files_root import below_root
-from tidemill.sources.contract import Gauge, Limits, Piece, Reader, Source, SourceError, UpstreamLost
-from tidemill.sources.files.marks import Mark, Stamp, digest
-from tidemill.sources.files.marks import read as marks_read
-from tidemill.sources.files.marks import written as marks_written
+from tidemill.sources.contract import (
+    Gauge,
+    ReadLimits,
+    RowError,
+    SourcePiece,
+    SourceReader,
+    UpstreamLost,
+    UpstreamSource,
+)
+from tidemill.sources.files.fingerprints import FileMark, Stamp, digest
+from tidemill.sources.files.fingerprints import read as marks_read
+from tidemill.sources.files.fingerprints import written as marks_written
 from tidemill.sources.files.reader import KIB, WORDS, FilesReader, unreadable
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.stream_rows import stream_output
@@ -46,7 +54,7 @@ class Known:
 
     stamp: Stamp | None
     kibs: int = 0
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[FileMark, ...] = ()
 
     def fits(self, size: int) -> bool:
         return _kib(size) >= self.kibs if self.stamp is None else size == self.stamp.size
@@ -56,7 +64,7 @@ class Known:
         return f"{self.kibs} kilobytes" if self.stamp is None else f"{self.stamp.size} bytes"
 
 
-class FilesSource(Source):
+class FilesSource(UpstreamSource):
     """Raises KeyError, TypeError or ValueError for a definition that is none, and InvalidValue or Unsupported
     where the folder is not below `files_root`."""
 
@@ -74,7 +82,7 @@ class FilesSource(Source):
         self._wrong: dict[str, Stamp] = {}
 
     def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:
-        kept: dict[str, list[Mark]] = {}
+        kept: dict[str, list[FileMark]] = {}
         for name, mark in marks_read(marks):
             kept.setdefault(name, []).append(mark)
         for name, kibs in bound.items():
@@ -134,7 +142,7 @@ class FilesSource(Source):
                 # In this order: what changes meanwhile has another stamp.
                 stamp = Stamp.of(os.stat(path, follow_symlinks=False))
                 end = min(stamp.size, begin + more * KIB)
-                key, value = marks_written(str(name), Mark(begin, end, digest(path, begin, end), stamp))
+                key, value = marks_written(str(name), FileMark(begin, end, digest(path, begin, end), stamp))
             except OSError as e:
                 raise _lost(str(name), e) from e
             found[key] = value
@@ -148,16 +156,16 @@ class FilesSource(Source):
             except OSError as e:
                 raise _lost(name, e) from e
             if stamp != mark.stamp:
-                raise _changed(name, "It was written to while it was read.", SourceError)
+                raise _changed(name, "It was written to while it was read.", RowError)
             known = self._known.get(name, Known(stamp))
             before = (m for m in known.marks if m.lower != mark.lower)
             added[name] = replace(known, marks=(*before, mark))
         self._known |= added
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return self._reader
 
-    def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
+    def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
         """One file after the other, in the order of their names: writers name them in the order in which
         they were written, and what is read in that order waits the least."""
         room = min(limits.records, BINDING_KIB)
@@ -167,7 +175,7 @@ class FilesSource(Source):
             room -= min(more, room)
         return Offsets(values)
 
-    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
         pieces = max(1, upper.records_since(lower) // PIECE_KIB)
         return super().split(lower, upper, min(ways, pieces))
 
@@ -176,13 +184,13 @@ def _kib(size: int) -> int:
     return -(-size // KIB)
 
 
-def _lost(name: str, error: OSError) -> SourceError:
+def _lost(name: str, error: OSError) -> RowError:
     if isinstance(error, FileNotFoundError):
         return _changed(name, "It was there; now it is gone.")
     return unreadable(name, error)
 
 
-def _changed(name: str, detail: str, kind: type[SourceError] = UpstreamLost) -> SourceError:
+def _changed(name: str, detail: str, kind: type[RowError] = UpstreamLost) -> RowError:
     return kind(
         f'file "{legible(name)}" has changed since it was read',
         detail=detail,
@@ -204,7 +212,7 @@ def found_in(folder: Path) -> Iterator[tuple[str, Stamp]]:
         except FileNotFoundError:
             continue
         except OSError as e:
-            error = SourceError(f'folder "{legible(str(folder / below))}" cannot be read', detail=sentence(e))
+            error = RowError(f'folder "{legible(str(folder / below))}" cannot be read', detail=sentence(e))
             error.transient = True
             raise error from e
         for entry in entries:

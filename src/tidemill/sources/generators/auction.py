@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.sources.contract import Batch, Output, Piece
+from tidemill.sources.contract import OutputDefinition, SourceBatch, SourcePiece
 from tidemill.sources.generators.auction_words import ITEMS, ORGANIZATIONS, USERS
 from tidemill.sources.generators.draws import below, draws, stream
-from tidemill.sources.generators.load import GeneratorKind, LoadGenerator, Pace, batch_schema, windows
+from tidemill.sources.generators.load import EventPace, GeneratorKind, GeneratorSource, batch_schema, windows
 from tidemill.sources.generators.options import SEED, UP_TO, envelope, tick_interval
 from tidemill.types.model import INT4, INT8, TEXT, TIMESTAMPTZ, Column, RelationDesc, SqlType
 
@@ -40,8 +40,10 @@ _EVENT_BYTES = 48
 _MAX_MICROS = 2**63 - 1
 
 
-def _output(name: str, /, **columns: SqlType) -> Output:
-    return Output(name, RelationDesc(tuple(Column(n, t, nullable=False) for n, t in columns.items())))
+def _output(name: str, /, **columns: SqlType) -> OutputDefinition:
+    return OutputDefinition(
+        name, RelationDesc(tuple(Column(n, t, nullable=False) for n, t in columns.items()))
+    )
 
 
 OUTPUTS = (
@@ -63,7 +65,7 @@ class AuctionReader:
     origin: int
     interval: int
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         for first, end in windows(piece):
             if first == 0:
                 yield from self._fixed()
@@ -75,7 +77,7 @@ class AuctionReader:
             if made < makes:
                 yield _batch(_BIDS, self._bids(np.arange(made, makes, dtype=np.uint64)))
 
-    def _fixed(self) -> Iterator[Batch]:
+    def _fixed(self) -> Iterator[SourceBatch]:
         """The rows of event 0: one record, whichever relations its rows go to."""
         organizations = np.arange(len(ORGANIZATIONS), dtype=np.uint64)
         ids = _int8(organizations + np.uint64(1))
@@ -148,19 +150,21 @@ def _int8(values: np.ndarray) -> pa.Array:
     return pa.array(values.view(np.int64))
 
 
-def _batch(output: int, columns: list[pa.Array], records: int | None = None) -> Batch:
+def _batch(output: int, columns: list[pa.Array], records: int | None = None) -> SourceBatch:
     rows = pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[output])
-    return Batch(output, rows, rows.num_rows if records is None else records, rows.nbytes)
+    return SourceBatch(output, rows, rows.num_rows if records is None else records, rows.nbytes)
 
 
-def _open(values: Mapping[str, Any]) -> LoadGenerator:
+def _open(values: Mapping[str, Any]) -> GeneratorSource:
     started: int = values["started"]
     interval: int = values["tick_interval"]
     # The last auction ends within what a timestamp can hold.
     most = max(0, (_MAX_MICROS - started * 1000) // interval - LONGEST)
     up_to: int | None = values.get("up_to")
-    pace = Pace(started, interval, at_once=1, up_to=most if up_to is None else min(up_to, most))
-    return LoadGenerator(pace, OUTPUTS, AuctionReader(values["seed"], started * 1000, interval), _EVENT_BYTES)
+    pace = EventPace(started, interval, at_once=1, up_to=most if up_to is None else min(up_to, most))
+    return GeneratorSource(
+        pace, OUTPUTS, AuctionReader(values["seed"], started * 1000, interval), _EVENT_BYTES
+    )
 
 
 AUCTION = GeneratorKind("AUCTION", (tick_interval(100_000), UP_TO, SEED, envelope("NONE")), _open)

@@ -12,12 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.sources.contract import Batch, Output, Piece, SourceError
-from tidemill.sources.generators.load import GeneratorKind, LoadGenerator, Pace, batch_schema, windows
-from tidemill.sources.generators.options import UP_TO, Option, OptionKind, envelope, invalid, tick_interval
+from tidemill.sources.contract import OutputDefinition, RowError, SourceBatch, SourcePiece
+from tidemill.sources.generators.load import EventPace, GeneratorKind, GeneratorSource, batch_schema, windows
+from tidemill.sources.generators.options import (
+    UP_TO,
+    GeneratorOption,
+    OptionKind,
+    envelope,
+    invalid,
+    tick_interval,
+)
 from tidemill.types.model import INT8, Column, RelationDesc
 
-OUTPUT = Output("counter", RelationDesc((Column("counter", INT8, nullable=False),)))
+OUTPUT = OutputDefinition("counter", RelationDesc((Column("counter", INT8, nullable=False),)))
 
 _PLAIN = batch_schema(OUTPUT)
 _WITH_DIFFS = batch_schema(OUTPUT, diffs=True)
@@ -32,7 +39,7 @@ class CounterReader:
     fail_at: int | None = None
     fail_transient: bool = False
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         """The events before the one that fails are given first."""
         fails = self.fail_at is not None and piece.lower <= self.fail_at < piece.upper
         upper = self.fail_at if fails and self.fail_at is not None else piece.upper
@@ -42,9 +49,9 @@ class CounterReader:
                 rows = pa.RecordBatch.from_arrays([pa.array(added)], schema=_PLAIN)
             else:
                 rows = _bounded(added, self.max_cardinality)
-            yield Batch(0, rows, end - first, _EVENT_BYTES * (end - first))
+            yield SourceBatch(0, rows, end - first, _EVENT_BYTES * (end - first))
         if fails:
-            error = SourceError(
+            error = RowError(
                 f"the load generator failed at event {self.fail_at}",
                 detail="It was made with the option FAIL AT.",
                 hint="Drop the source, or make it again without the option.",
@@ -67,13 +74,13 @@ def _bounded(added: np.ndarray, cardinality: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values), pa.array(diffs)], schema=_WITH_DIFFS)
 
 
-def _open(values: Mapping[str, Any]) -> LoadGenerator:
+def _open(values: Mapping[str, Any]) -> GeneratorSource:
     fail_at: int | None = values.get("fail_at")
     if fail_at is None and values["fail_transient"]:
         raise invalid("option FAIL TRANSIENT needs the option FAIL AT")
-    pace = Pace(values["started"], values["tick_interval"], up_to=values.get("up_to"))
+    pace = EventPace(values["started"], values["tick_interval"], up_to=values.get("up_to"))
     reader = CounterReader(values.get("max_cardinality"), fail_at, values["fail_transient"])
-    return LoadGenerator(pace, (OUTPUT,), reader, _EVENT_BYTES)
+    return GeneratorSource(pace, (OUTPUT,), reader, _EVENT_BYTES)
 
 
 COUNTER = GeneratorKind(
@@ -81,9 +88,9 @@ COUNTER = GeneratorKind(
     (
         tick_interval(1_000_000),
         UP_TO,
-        Option("MAX CARDINALITY", OptionKind.INTEGER, least=1),
-        Option("FAIL AT", OptionKind.INTEGER),
-        Option("FAIL TRANSIENT", OptionKind.BOOLEAN, False),
+        GeneratorOption("MAX CARDINALITY", OptionKind.INTEGER, least=1),
+        GeneratorOption("FAIL AT", OptionKind.INTEGER),
+        GeneratorOption("FAIL TRANSIENT", OptionKind.BOOLEAN, False),
         envelope("NONE"),
     ),
     _open,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.errors import UndefinedObject
-from tidemill.sources.contract import Definition, Source, unreadable_definition
+from tidemill.sources.contract import Definition, UpstreamSource, unreadable_definition
 from tidemill.sources.generators.auction import AUCTION
 from tidemill.sources.generators.counter import COUNTER
 from tidemill.sources.generators.key_value import KEY_VALUE
@@ -45,7 +45,7 @@ def normalise(generator: str, options: Mapping[str, Any], started: int) -> Defin
     return definition
 
 
-def open_generator(definition: Mapping[str, Any], files_root: str) -> Source:
+def open_generator(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
     generator = _GENERATORS.get(str(definition.get("generator")).upper())
     if generator is None:
         raise unreadable_definition(f"There is no load generator {definition.get('generator')!r}.")

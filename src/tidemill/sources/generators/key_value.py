@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.sources.contract import Batch, Output, Piece
+from tidemill.sources.contract import OutputDefinition, SourceBatch, SourcePiece
 from tidemill.sources.generators.draws import below, draws, stream
 from tidemill.sources.generators.load import (
+    EventPace,
     GeneratorKind,
-    LoadGenerator,
-    Pace,
+    GeneratorSource,
     batch_schema,
     uint8_column,
     windows,
@@ -28,7 +28,7 @@ from tidemill.sources.generators.options import (
     PARTS_PER_PERCENT,
     SEED,
     UP_TO,
-    Option,
+    GeneratorOption,
     OptionKind,
     envelope,
     invalid,
@@ -61,21 +61,21 @@ class KeyValueReader:
     tombstones: int = 0
 
     @property
-    def output(self) -> Output:
+    def output(self) -> OutputDefinition:
         columns = [Column("key", UINT8, nullable=False), Column("value", BYTEA, nullable=False)]
         if self.partitions is not None:
             columns.insert(0, Column("partition", UINT8, nullable=False))
-        return Output("key_value", RelationDesc(tuple(columns)), ("key",) if self.upsert else None)
+        return OutputDefinition("key_value", RelationDesc(tuple(columns)), ("key",) if self.upsert else None)
 
     @property
     def row_bytes(self) -> int:
         return _KEY_BYTES + self.value_size
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         schema = batch_schema(self.output)
         for first, end in windows(piece, row_bytes=self.row_bytes):
             rows = pa.RecordBatch.from_arrays(self._columns(first, end), schema=schema)
-            yield Batch(0, rows, end - first, (end - first) * self.row_bytes)
+            yield SourceBatch(0, rows, end - first, (end - first) * self.row_bytes)
 
     def _columns(self, first: int, end: int) -> list[pa.Array]:
         events = np.arange(first, end, dtype=np.uint64)
@@ -118,7 +118,7 @@ class KeyValueReader:
         return pa.Array.from_buffers(pa.binary(), end - first, [None, pa.py_buffer(offsets), data])
 
 
-def _open(values: Mapping[str, Any]) -> LoadGenerator:
+def _open(values: Mapping[str, Any]) -> GeneratorSource:
     upsert = values["envelope"] == "UPSERT"
     if values["tombstones"] and not upsert:
         raise invalid(
@@ -130,7 +130,7 @@ def _open(values: Mapping[str, Any]) -> LoadGenerator:
         raise invalid(
             f"KEYS times SNAPSHOT ROUNDS must be at most {MAX_EVENTS}", detail=f"They are {snapshot}."
         )
-    pace = Pace(
+    pace = EventPace(
         values["started"],
         values["tick_interval"],
         batch=values["batch_size"],
@@ -146,19 +146,19 @@ def _open(values: Mapping[str, Any]) -> LoadGenerator:
         upsert=upsert,
         tombstones=values["tombstones"],
     )
-    return LoadGenerator(pace, (reader.output,), reader, reader.row_bytes)
+    return GeneratorSource(pace, (reader.output,), reader, reader.row_bytes)
 
 
 KEY_VALUE = GeneratorKind(
     "KEY VALUE",
     (
-        Option("KEYS", OptionKind.INTEGER, required=True, least=1),
-        Option("VALUE SIZE", OptionKind.INTEGER, 16, most=MAX_VALUE_SIZE),
+        GeneratorOption("KEYS", OptionKind.INTEGER, required=True, least=1),
+        GeneratorOption("VALUE SIZE", OptionKind.INTEGER, 16, most=MAX_VALUE_SIZE),
         tick_interval(1_000_000),
-        Option("BATCH SIZE", OptionKind.INTEGER, 1, least=1, most=MAX_BATCH_SIZE),
-        Option("SNAPSHOT ROUNDS", OptionKind.INTEGER, 0),
-        Option("PARTITIONS", OptionKind.INTEGER, least=1),
-        Option("TOMBSTONES", OptionKind.PERCENT, 0),
+        GeneratorOption("BATCH SIZE", OptionKind.INTEGER, 1, least=1, most=MAX_BATCH_SIZE),
+        GeneratorOption("SNAPSHOT ROUNDS", OptionKind.INTEGER, 0),
+        GeneratorOption("PARTITIONS", OptionKind.INTEGER, least=1),
+        GeneratorOption("TOMBSTONES", OptionKind.PERCENT, 0),
         UP_TO,
         SEED,
         envelope("UPSERT", "NONE"),

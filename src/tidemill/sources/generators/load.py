@@ -1,7 +1,7 @@
 """What all generators share: events that fall due by the clock, and the source that counts them.
 
 A generator is a `GeneratorKind` (its options, and how it is opened), a reader that makes the rows of a range
-of event numbers, and a `LoadGenerator` around both. Used by the generators and by `sources.definition`.
+of event numbers, and a `GeneratorSource` around both. Used by the generators and by `sources.definition`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tidemill.sources.contract import (
     MAX_BATCH_ROWS,
     OFFSET_COLUMN,
     TOMBSTONE_COLUMN,
-    Limits,
-    Output,
-    Piece,
-    Reader,
-    Source,
+    OutputDefinition,
+    ReadLimits,
+    SourcePiece,
+    SourceReader,
+    UpstreamSource,
 )
-from tidemill.sources.generators.options import MAX_EVENTS, Option
+from tidemill.sources.generators.options import MAX_EVENTS, GeneratorOption
 from tidemill.sources.offsets import Offsets
 from tidemill.types import wide
 from tidemill.types.arrow import DIFF_COLUMN, storage_schema
@@ -38,7 +38,7 @@ MAX_BATCH_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class EventPace:
     """When events fall due: `at_once` of them at `started` (milliseconds), then `batch` more each time that
     another `interval` (microseconds) is over; `up_to` in all."""
 
@@ -57,12 +57,14 @@ class Pace:
         return min(self.at_once + ticks * self.batch, last)
 
 
-class LoadGenerator(Source):
+class GeneratorSource(UpstreamSource):
     """A generator as a source. `row_bytes` is about what an event takes at most."""
 
     gauge = EVENTS
 
-    def __init__(self, pace: Pace, outputs: tuple[Output, ...], reader: Reader, row_bytes: int) -> None:
+    def __init__(
+        self, pace: EventPace, outputs: tuple[OutputDefinition, ...], reader: SourceReader, row_bytes: int
+    ) -> None:
         self.outputs = outputs
         self._pace = pace
         self._reader = reader
@@ -71,10 +73,10 @@ class LoadGenerator(Source):
     def frontier(self, now: int) -> Offsets:
         return Offsets.at(self._pace.due(now))
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return self._reader
 
-    def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
+    def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
         records = min(limits.records, max(1, MAX_BINDING_BYTES // self._row_bytes))
         return super().cut(lower, upper, replace(limits, records=records))
 
@@ -85,11 +87,11 @@ class GeneratorKind:
     and raises InvalidValue where options contradict each other."""
 
     name: str
-    options: tuple[Option, ...]
-    open: Callable[[Mapping[str, Any]], LoadGenerator]
+    options: tuple[GeneratorOption, ...]
+    open: Callable[[Mapping[str, Any]], GeneratorSource]
 
 
-def windows(piece: Piece, rows_per_event: int = 1, row_bytes: int = 1) -> Iterator[tuple[int, int]]:
+def windows(piece: SourcePiece, rows_per_event: int = 1, row_bytes: int = 1) -> Iterator[tuple[int, int]]:
     """The piece as ranges of events that each fit into a batch."""
     if piece.partition is not None or not 0 <= piece.lower <= piece.upper <= MAX_EVENTS:
         raise Internal(f"a generator has no events {piece}")
@@ -98,7 +100,7 @@ def windows(piece: Piece, rows_per_event: int = 1, row_bytes: int = 1) -> Iterat
         yield first, min(first + events, piece.upper)
 
 
-def batch_schema(output: Output, *, diffs: bool = False) -> pa.Schema:
+def batch_schema(output: OutputDefinition, *, diffs: bool = False) -> pa.Schema:
     """What a batch of the output holds: its columns, then those that the contract adds."""
     schema = storage_schema(output.desc)
     if output.key is not None:

@@ -36,7 +36,7 @@ class OptionKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class GeneratorOption:
     """One option. `least` and `most` bound integers and intervals. Without `default` it is absent unless it
     is given, or must be given when it is `required`."""
 
@@ -105,21 +105,23 @@ class Option:
 
 
 # What every generator takes.
-def tick_interval(default: int) -> Option:
+def tick_interval(default: int) -> GeneratorOption:
     """The longest is a year: anything above is a typing mistake."""
-    return Option("TICK INTERVAL", OptionKind.INTERVAL, default, least=1, most=366 * 86_400_000_000)
+    return GeneratorOption("TICK INTERVAL", OptionKind.INTERVAL, default, least=1, most=366 * 86_400_000_000)
 
 
-UP_TO = Option("UP TO", OptionKind.INTEGER)
-SEED = Option("SEED", OptionKind.INTEGER, 0, most=2**63 - 1)
+UP_TO = GeneratorOption("UP TO", OptionKind.INTEGER)
+SEED = GeneratorOption("SEED", OptionKind.INTEGER, 0, most=2**63 - 1)
 
 
-def envelope(*choices: str) -> Option:
+def envelope(*choices: str) -> GeneratorOption:
     """The clause ENVELOPE, which the SQL layer hands over as an option; the first choice is the default."""
-    return Option("ENVELOPE", OptionKind.CHOICE, choices[0], choices=choices)
+    return GeneratorOption("ENVELOPE", OptionKind.CHOICE, choices[0], choices=choices)
 
 
-def checked(generator: str, options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, OptionValue]:
+def checked(
+    generator: str, options: Sequence[GeneratorOption], given: Mapping[str, Any]
+) -> dict[str, OptionValue]:
     """What was given, with the defaults of what was not, by field. Raises SyntaxError_ for an option that
     does not exist and InvalidValue for one that is missing or not in its range."""
     by_name = {option.name: option for option in options}

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from tidemill.sources.contract import MAX_BATCH_ROWS, Forgotten, SourceError
+from tidemill.sources.contract import MAX_BATCH_ROWS, Forgotten, RowError
 from tidemill.sources.kafka.client import Complaint, Unreachable, configuration, explain, refused
-from tidemill.sources.kafka.messages import Messages
+from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.sources.kafka.native import PARTITION_EOF, Consumer, NativeError, Taken
 
 # What a batch holds when messages are large; the last lot taken may go beyond it, by at most what a client
@@ -102,14 +102,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class RecordBatchBuffer:
     """Messages, and how many bytes their keys and values have; None when there are none yet."""
 
-    messages: Messages | None
+    messages: TopicMessages | None
     bytes: int = 0
 
 
-STILL_WAITING = Lot(None)
+STILL_WAITING = RecordBatchBuffer(None)
 
 
 def settings_of(connection: Mapping[str, Any], group_prefix: str | None) -> dict[str, str | int]:
@@ -129,7 +129,7 @@ class Range:
     from_start: bool = False
 
 
-def read_range(settings: Mapping[str, str | int], of: Range, wanted: Wanted) -> Iterator[Lot]:
+def read_range(settings: Mapping[str, str | int], of: Range, wanted: Wanted) -> Iterator[RecordBatchBuffer]:
     """Exactly the records of the range, in order, in lots that fit into a batch; `STILL_WAITING` when none
     came for a while. Raises SourceError."""
     if of.lower >= of.upper:
@@ -148,7 +148,7 @@ def read_range(settings: Mapping[str, str | int], of: Range, wanted: Wanted) -> 
             raise _failure(consumer, of, e, brokers) from e
 
 
-def _found(consumer: Consumer, of: Range) -> Iterator[Lot]:
+def _found(consumer: Consumer, of: Range) -> Iterator[RecordBatchBuffer]:
     """Wait until the client knows the partition's leader."""
     began = time.monotonic()
     while True:
@@ -172,7 +172,7 @@ def _still_there(consumer: Consumer, of: Range) -> None:
             raise
 
 
-def _range(consumer: Consumer, of: Range, wanted: Wanted, brokers: str) -> Iterator[Lot]:
+def _range(consumer: Consumer, of: Range, wanted: Wanted, brokers: str) -> Iterator[RecordBatchBuffer]:
     gathered = _Gathered(of, wanted)
     at = of.lower
     heard = told = time.monotonic()
@@ -248,9 +248,9 @@ class _Gathered:
         if self._wanted.headers:
             self._headers.append(taken.headers(rows))
 
-    def out(self) -> Lot:
+    def out(self) -> RecordBatchBuffer:
         """What was gathered; it is forgotten."""
-        messages = Messages(
+        messages = TopicMessages(
             self._of.partition,
             pa.concat_arrays(self._keys),
             pa.concat_arrays(self._values),
@@ -259,7 +259,7 @@ class _Gathered:
             pa.concat_arrays(self._headers) if self._wanted.headers else None,
             self._of.topic,
         )
-        lot = Lot(messages, self._bytes)
+        lot = RecordBatchBuffer(messages, self._bytes)
         self._clear()
         return lot
 
@@ -282,7 +282,7 @@ def _kept(settings: Mapping[str, str | int]) -> Generator[Consumer]:
         try:
             consumer = Consumer(settings)
         except NativeError as e:
-            raise SourceError("the connection to Kafka cannot be made", detail=str(e)) from e
+            raise RowError("the connection to Kafka cannot be made", detail=str(e)) from e
     consumer.complaints.clear()
     try:
         yield consumer
@@ -314,7 +314,7 @@ def _put_back(key: tuple[Any, ...], consumer: Consumer) -> None:
 # -- what went wrong
 
 
-def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) -> SourceError:
+def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) -> RowError:
     if error.code in _GONE:
         return _gone(consumer, of)
     if error.code in _NO_TOPIC:
@@ -324,7 +324,7 @@ def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) ->
     return explain(complaints, brokers, str(error))
 
 
-def _gone(consumer: Consumer, of: Range) -> SourceError:
+def _gone(consumer: Consumer, of: Range) -> RowError:
     """The broker said that the range is outside of what the partition has. One that was busy has said so of a
     range that it had: whoever gives up for good looks first."""
     place = f'partition {of.partition} of topic "{of.topic}"'
@@ -346,7 +346,7 @@ def _gone(consumer: Consumer, of: Range) -> SourceError:
     )
 
 
-def _silence(consumer: Consumer, of: Range, at: int, brokers: str) -> SourceError:
+def _silence(consumer: Consumer, of: Range, at: int, brokers: str) -> RowError:
     return explain(
         consumer.complaints.latest(),
         brokers,

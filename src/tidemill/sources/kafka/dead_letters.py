@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.sources.contract import Output
-from tidemill.sources.kafka.messages import Messages, offset_column, timestamp_column
+from tidemill.sources.contract import OutputDefinition
+from tidemill.sources.kafka.messages import TopicMessages, offset_column, timestamp_column
 from tidemill.types.arrow import ERROR_COLUMN, error_parts, storage_schema
 from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
@@ -47,8 +47,8 @@ def twin(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**spec, "name": name, TWIN: True}
 
 
-def twin_output(name: str) -> Output:
-    return Output(name, DESC)
+def twin_output(name: str) -> OutputDefinition:
+    return OutputDefinition(name, DESC)
 
 
 def without_errors(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -57,7 +57,7 @@ def without_errors(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows if errors is None else rows.filter(pc.is_null(errors))
 
 
-def dead_letters(messages: Messages, rows: pa.RecordBatch) -> pa.RecordBatch:
+def dead_letters(messages: TopicMessages, rows: pa.RecordBatch) -> pa.RecordBatch:
     """A row for each of the messages that is an error; `rows` has the row that was made of each."""
     errors = _errors(rows)
     wrong = np.zeros(len(messages), np.bool_) if errors is None else valid_mask(errors)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemill.decode.contract import Decoder
 from tidemill.decode.record_values import PlainValues, ValueReader
 from tidemill.errors import DuplicateObject, SyntaxError_, TidemillError, UndefinedObject
-from tidemill.sources.contract import KEY_SLOT_COLUMN, Gauge, Output
+from tidemill.sources.contract import KEY_SLOT_COLUMN, Gauge, OutputDefinition
 from tidemill.types.model import (
     BYTEA,
     INT4,
@@ -46,7 +46,7 @@ _NAMELESS = {"json", "text", "bytes"}
 
 
 @dataclass(frozen=True, slots=True)
-class Include:
+class IncludedColumn:
     """One item of INCLUDE. `header` is the name of the header that HEADER takes, as bytes or as text."""
 
     what: str
@@ -55,8 +55,8 @@ class Include:
     raw: bool = False
 
     @staticmethod
-    def of(item: Mapping[str, Any]) -> Include:
-        return Include(item["what"], item.get("as"), item.get("header"), bool(item.get("bytes")))
+    def of(item: Mapping[str, Any]) -> IncludedColumn:
+        return IncludedColumn(item["what"], item.get("as"), item.get("header"), bool(item.get("bytes")))
 
     @property
     def column(self) -> Column:
@@ -76,18 +76,18 @@ class Layout:
     `after`); None where the key fills it. Behind them come `metadata`.
     """
 
-    output: Output
-    envelope: Envelope
+    output: OutputDefinition
+    envelope: EnvelopeLayout
     key_at: tuple[int, ...]
     key_record: bool
     error_at: int | None
     value_at: tuple[int | None, ...]
-    metadata: tuple[Include, ...]
+    metadata: tuple[IncludedColumn, ...]
     # Of ORDER BY: `timestamp`, `offset`; one hidden column each.
     order: tuple[str, ...]
 
 
-class Envelope:
+class EnvelopeLayout:
     """What the records of an output mean. A kind is one file of `envelopes`; what it says nothing else about
     is as for UPSERT."""
 
@@ -96,7 +96,7 @@ class Envelope:
     # A record replaces the row of its key. Else each record is a row.
     keyed: ClassVar[bool] = True
 
-    def check(self, spec: Mapping[str, Any], include: Sequence[Include]) -> None:
+    def check(self, spec: Mapping[str, Any], include: Sequence[IncludedColumn]) -> None:
         """Raises what does not go together, whatever the columns are."""
         if self.keyed and spec["key"] is None:
             raise SyntaxError_(
@@ -109,7 +109,7 @@ class Envelope:
         spec: Mapping[str, Any],
         key_columns: Sequence[Column],
         value_columns: Sequence[Column],
-        include: Sequence[Include],
+        include: Sequence[IncludedColumn],
     ) -> Layout:
         """The key's columns, the error's, the value's, the metadata. Raises what is wrong with them."""
         return plain_layout(self, spec, key_columns, value_columns, include)
@@ -128,11 +128,11 @@ class Envelope:
 
 
 def plain_layout(
-    envelope: Envelope,
+    envelope: EnvelopeLayout,
     spec: Mapping[str, Any],
     key_columns: Sequence[Column],
     value_columns: Sequence[Column],
-    include: Sequence[Include],
+    include: Sequence[IncludedColumn],
 ) -> Layout:
     asked = [item for item in include if item.what == "key"]
     keyed = envelope.keyed
@@ -168,7 +168,7 @@ def plain_layout(
 
 def output_from(
     name: str, columns: Sequence[Column], key: Sequence[str] | None, order: Sequence[str]
-) -> Output:
+) -> OutputDefinition:
     names = [column.name for column in columns]
     for at, column in enumerate(names):
         if column in names[:at]:
@@ -180,10 +180,12 @@ def output_from(
                 sqlstate="42701",
             )
     if key is None:
-        return Output(name, RelationDesc(tuple(columns)))
+        return OutputDefinition(name, RelationDesc(tuple(columns)))
     orders = [f"{ORDER_PREFIX}{n}" for n in range(1, len(order) + 1)]
     hidden = [Column(KEY_SLOT_COLUMN, BYTEA), *(Column(column, INT8) for column in orders)]
-    return Output(name, RelationDesc(tuple(columns), tuple(hidden)), (*key, KEY_SLOT_COLUMN), tuple(orders))
+    return OutputDefinition(
+        name, RelationDesc(tuple(columns), tuple(hidden)), (*key, KEY_SLOT_COLUMN), tuple(orders)
+    )
 
 
 def _named_key(form: Mapping[str, Any], columns: Sequence[Column], alias: str | None) -> list[Column]:
@@ -210,7 +212,7 @@ def nameless(form: Mapping[str, Any]) -> bool:
 def order_of(names: Sequence[str], include: Sequence[Mapping[str, Any]]) -> list[str]:
     """What ORDER BY's columns are (`timestamp`, `offset`), by the names that INCLUDE gives them. OFFSET may
     be named without being included. Raises what is wrong with them."""
-    items = [Include.of(item) for item in include if item["what"] != "key"]
+    items = [IncludedColumn.of(item) for item in include if item["what"] != "key"]
     by_name = {item.column.name: item.what for item in items}
     included = {item.what: item.column.name for item in items}
     missing: TidemillError | None = None

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import Decoded, Decoder, legible, shortened, with_original
-from tidemill.decode.record_values import Values
+from tidemill.decode.record_values import RecordValues
 from tidemill.errors import Internal
 from tidemill.sources.contract import (
     KEY_SLOT_COLUMN,
@@ -31,7 +31,7 @@ from tidemill.sources.contract import (
     UNAVAILABLE_COLUMN,
 )
 from tidemill.sources.kafka.headers import header_column
-from tidemill.sources.kafka.layout import HEADERS, Include, Layout
+from tidemill.sources.kafka.layout import HEADERS, IncludedColumn, Layout
 from tidemill.types import wide
 from tidemill.types.arrow import ERROR_COLUMN, arrow_type, storage_schema
 from tidemill.types.columns import valid_mask
@@ -58,7 +58,7 @@ UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class TopicMessages:
     """Records of one partition, in their order. `timestamps` are milliseconds, -1 where there is none;
     `headers` are of the storage type of `layout.HEADERS`. Either is None where nobody asks for it. With the
     name of its topic, an error tells which record it is about."""
@@ -74,11 +74,11 @@ class Messages:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def where(self, mask: np.ndarray) -> Messages:
+    def where(self, mask: np.ndarray) -> TopicMessages:
         if bool(mask.all()):
             return self
         chosen = pa.array(mask)
-        return Messages(
+        return TopicMessages(
             self.partition,
             self.keys.filter(chosen),
             self.values.filter(chosen),
@@ -89,12 +89,12 @@ class Messages:
         )
 
 
-def no_messages() -> Messages:
+def no_messages() -> TopicMessages:
     nothing, none = pa.array([], pa.binary()), np.zeros(0, np.int64)
-    return Messages(0, nothing, nothing, none, none, pa.array([], arrow_type(HEADERS)))
+    return TopicMessages(0, nothing, nothing, none, none, pa.array([], arrow_type(HEADERS)))
 
 
-class Rows:
+class RecordRows:
     """Makes rows of one output. `key` is None where the definition has no format for it."""
 
     def __init__(self, layout: Layout, key: Decoder | None, value: Decoder, *, json_value: bool) -> None:
@@ -103,11 +103,11 @@ class Rows:
         self._values = layout.envelope.values(value, json_value=json_value)
         self._schema = pa.schema([f.with_nullable(True) for f in storage_schema(layout.output.desc)])
 
-    def make(self, messages: Messages) -> pa.RecordBatch:
+    def make(self, messages: TopicMessages) -> pa.RecordBatch:
         """The rows, in the order of their records: one of each of those that `speaking` gives."""
         return self._upserted(messages) if self._layout.envelope.keyed else self._appended(messages)
 
-    def speaking(self, messages: Messages) -> Messages:
+    def speaking(self, messages: TopicMessages) -> TopicMessages:
         """Those that become rows: under ENVELOPE NONE a record without key and value says nothing."""
         if self._layout.envelope.keyed:
             return messages
@@ -119,7 +119,7 @@ class Rows:
 
     # -- envelopes without keys
 
-    def _appended(self, messages: Messages) -> pa.RecordBatch:
+    def _appended(self, messages: TopicMessages) -> pa.RecordBatch:
         """Every record is a row, but those that say nothing."""
         messages = self.speaking(messages)
         values = self._values.read(messages.values)
@@ -139,7 +139,7 @@ class Rows:
 
     # -- envelopes with keys
 
-    def _upserted(self, messages: Messages) -> pa.RecordBatch:
+    def _upserted(self, messages: TopicMessages) -> pa.RecordBatch:
         values = self._values.read(messages.values)
         truncate = values.truncate
         tombstone = values.missing if truncate is None else values.missing | truncate
@@ -178,7 +178,7 @@ class Rows:
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def _slots(
-        self, messages: Messages, keys: Decoded, value_errors: pa.Array | None, gone: np.ndarray
+        self, messages: TopicMessages, keys: Decoded, value_errors: pa.Array | None, gone: np.ndarray
     ) -> tuple[pa.Array, pa.Array | None]:
         """`mz_key`, and the error of each record (None when there is none). A record that brings no row is no
         error, whatever its key: it takes one back, or empties the relation."""
@@ -210,7 +210,7 @@ class Rows:
         ends = pc.binary_join_element_wise(errors, pa.array(texts, pa.string()), ", decoded key: ")
         return pc.binary_join_element_wise(pa.scalar(VALUE_ERROR), ends, "")
 
-    def _lacking(self, values: Values) -> dict[int, np.ndarray]:
+    def _lacking(self, values: RecordValues) -> dict[int, np.ndarray]:
         """Which rows came without a value, by what `mz_unavailable` says of it."""
         at = self._layout.value_at
         found = {at[column]: mark for column, mark in (values.unavailable or {}).items()}
@@ -232,10 +232,10 @@ class Rows:
 
     def _row(
         self,
-        messages: Messages,
+        messages: TopicMessages,
         keys: Sequence[pa.Array],
         inline: pa.Array | None,
-        values: Values,
+        values: RecordValues,
         metadata: Sequence[pa.Array],
     ) -> list[pa.Array]:
         layout = self._layout
@@ -251,7 +251,7 @@ class Rows:
             columns[layout.error_at] = _inline(inline, len(messages))
         return [*(column for column in columns if column is not None), *metadata]
 
-    def _metadata(self, messages: Messages) -> tuple[list[pa.Array], pa.Array | None]:
+    def _metadata(self, messages: TopicMessages) -> tuple[list[pa.Array], pa.Array | None]:
         """The columns, and what is wrong with a header that should be text, or with a timestamp."""
         columns: list[pa.Array] = []
         errors: pa.Array | None = None
@@ -278,7 +278,7 @@ def _lists(marks: dict[int, np.ndarray], count: int) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(chosen, pa.int32())).cast(UNAVAILABLE_TYPE)
 
 
-def _metadata_column(item: Include, messages: Messages) -> pa.Array:
+def _metadata_column(item: IncludedColumn, messages: TopicMessages) -> pa.Array:
     if item.what == "partition":
         return pa.array(np.full(len(messages), messages.partition, np.int32))
     if item.what == "offset":
@@ -332,7 +332,7 @@ def _shown(errors: pa.Array | None, messages: pa.Array) -> pa.Array | None:
     return pc.replace_with_mask(errors, wrong, pa.array(texts, pa.string()))
 
 
-def _located(errors: pa.Array, messages: Messages) -> pa.Array:
+def _located(errors: pa.Array, messages: TopicMessages) -> pa.Array:
     """Errors with the records that they are about, on a line of their own (`types.arrow.error_parts`)."""
     if messages.topic is None:
         return errors

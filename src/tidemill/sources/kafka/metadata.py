@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from tidemill.errors import UndefinedObject
-from tidemill.sources.contract import SourceError
+from tidemill.sources.contract import RowError
 from tidemill.sources.kafka.client import Complaint, Complaints, Unreachable, configuration, explain, refused
 
 # A person waits: brokers that are far away or busy are given some time.
@@ -64,7 +64,7 @@ _NO_LEADER = frozenset(
 _BY_ITSELF = "Brokers were restarted, or one is missing. It is tried again by itself."
 
 
-class NoTopic(SourceError):
+class NoTopic(RowError):
     """The topic is not there."""
 
 
@@ -84,7 +84,7 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TopicIdentity:
     """A topic without its offsets."""
 
     topic_id: str | None
@@ -101,9 +101,9 @@ class Admin:
         try:
             self._client = AdminClient(settings)
         except KafkaException as e:
-            raise SourceError("the connection to Kafka cannot be made", detail=_told(e)) from e
+            raise RowError("the connection to Kafka cannot be made", detail=_told(e)) from e
 
-    def identity(self, topic: str, seconds: float) -> Identity:
+    def identity(self, topic: str, seconds: float) -> TopicIdentity:
         """Raises NoTopic, Unreachable."""
         return self._answers(self.ask_identity(topic, seconds), topic, seconds)
 
@@ -132,7 +132,7 @@ class Admin:
 
     def stand(
         self, topic: str, partitions: Collection[int], seconds: float
-    ) -> tuple[Identity, dict[int, int]]:
+    ) -> tuple[TopicIdentity, dict[int, int]]:
         """Who the topic is, and where partitions end (nothing if it lacks any of them): in one go, for every
         tick. The identity is asked for last: a topic that is made anew while we look is noticed now or at the
         next look."""
@@ -189,10 +189,10 @@ class Admin:
             found[partition.partition] = offset
         return found
 
-    def _answers(self, future: Future[Any], topic: str, seconds: float) -> Identity:
+    def _answers(self, future: Future[Any], topic: str, seconds: float) -> TopicIdentity:
         found = self._result(future, topic, seconds)
         told = None if found.topic_id is None else str(found.topic_id)
-        return Identity(told, tuple(sorted(partition.id for partition in found.partitions)))
+        return TopicIdentity(told, tuple(sorted(partition.id for partition in found.partitions)))
 
     def _result(self, future: Future[_T], topic: str, seconds: float) -> _T:
         # The client's own deadline comes first; this one is for a client that misses it.
@@ -217,7 +217,7 @@ class Admin:
         self._client.poll(0)  # lets it tell what it has to tell
         return refused(self._complaints.latest())
 
-    def _failed(self, error: KafkaException | None) -> SourceError:
+    def _failed(self, error: KafkaException | None) -> RowError:
         self._client.poll(0)
         told = self._complaints.latest()
         if error is None:

@@ -17,16 +17,16 @@ import pyarrow as pa
 from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.decode.contract import Decoder, legible
 from tidemill.decode.formats import open_decoder
-from tidemill.sources.contract import Output
+from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.kafka.consume import Wanted
 from tidemill.sources.kafka.dead_letters import ASIDE, TWIN, dead_letters, twin_output, without_errors
 from tidemill.sources.kafka.envelopes import envelope_of, plan
 from tidemill.sources.kafka.layout import Layout
-from tidemill.sources.kafka.messages import Messages, Rows, no_messages
+from tidemill.sources.kafka.messages import RecordRows, TopicMessages, no_messages
 from tidemill.sources.stream_rows import StreamRows, stream_output
 
 
-class Kept(Enum):
+class OpenOutput(Enum):
     """Which rows of its messages an output keeps."""
 
     ALL = "all"
@@ -39,27 +39,27 @@ class Opened:
     """An output whose records are rows."""
 
     layout: Layout
-    rows: Rows
-    kept: Kept = Kept.ALL
+    rows: RecordRows
+    kept: OpenOutput = OpenOutput.ALL
 
     @property
     def wanted(self) -> Wanted:
         """What the output needs of a record beside key and value."""
         asked = {item.what for item in self.layout.metadata}
         timestamps = "timestamp" in asked or "timestamp" in self.layout.order
-        return Wanted(timestamps or self.kept is Kept.DEAD_LETTERS, bool(asked & {"headers", "header"}))
+        return Wanted(timestamps or self.kept is OpenOutput.DEAD_LETTERS, bool(asked & {"headers", "header"}))
 
-    def make(self, messages: Messages, made: dict[Rows, pa.RecordBatch]) -> pa.RecordBatch:
+    def make(self, messages: TopicMessages, made: dict[RecordRows, pa.RecordBatch]) -> pa.RecordBatch:
         """The rows of the messages. `made` has what other outputs have made of the same messages."""
         rows = made.get(self.rows)
         if rows is None:
             rows = made[self.rows] = self.rows.make(messages)
         match self.kept:
-            case Kept.ALL:
+            case OpenOutput.ALL:
                 return rows
-            case Kept.GOOD:
+            case OpenOutput.GOOD:
                 return without_errors(rows)
-            case Kept.DEAD_LETTERS:
+            case OpenOutput.DEAD_LETTERS:
                 return dead_letters(self.rows.speaking(messages), rows)
 
     def none(self) -> pa.RecordBatch:
@@ -77,7 +77,7 @@ def words(topic: str) -> tuple[str, str]:
     return f'topic "{legible(topic)}", partition ', ", offset "
 
 
-def output_of(topic: str, spec: Mapping[str, Any]) -> Output:
+def output_of(topic: str, spec: Mapping[str, Any]) -> OutputDefinition:
     """The output as the definition describes it. Raises what is wrong with it."""
     if is_stream(spec):
         return stream_output(spec, words(topic))
@@ -99,7 +99,13 @@ def open_outputs(topic: str, specs: Sequence[Mapping[str, Any]]) -> tuple[Opened
         known = json.dumps(same, sort_keys=True)
         if known not in shared:
             shared[known] = _opened(spec)
-        kept = Kept.DEAD_LETTERS if spec.get(TWIN) else Kept.GOOD if spec.get(ASIDE) else Kept.ALL
+        kept = (
+            OpenOutput.DEAD_LETTERS
+            if spec.get(TWIN)
+            else OpenOutput.GOOD
+            if spec.get(ASIDE)
+            else OpenOutput.ALL
+        )
         found.append(replace(shared[known], kept=kept))
     return tuple(found)
 
@@ -107,7 +113,7 @@ def open_outputs(topic: str, specs: Sequence[Mapping[str, Any]]) -> tuple[Opened
 def _opened(spec: Mapping[str, Any]) -> Opened:
     key, value = _decoders(spec)
     layout = plan(spec, None if key is None else key.columns, value.columns)
-    return Opened(layout, Rows(layout, key, value, json_value=spec["value"]["format"] == "json"))
+    return Opened(layout, RecordRows(layout, key, value, json_value=spec["value"]["format"] == "json"))
 
 
 def _decoders(spec: Mapping[str, Any]) -> tuple[Decoder | None, Decoder]:

@@ -10,9 +10,9 @@ from functools import lru_cache
 import pyarrow as pa
 
 from tidemill.errors import Internal
-from tidemill.sources.contract import Batch, Piece
+from tidemill.sources.contract import SourceBatch, SourcePiece
 from tidemill.sources.kafka.consume import Range, Wanted, read_range
-from tidemill.sources.kafka.messages import Messages, Rows
+from tidemill.sources.kafka.messages import RecordRows, TopicMessages
 from tidemill.sources.kafka.outputs import Opened, open_outputs
 from tidemill.sources.stream_rows import StreamRows
 
@@ -31,7 +31,7 @@ class KafkaReader:
     outputs: str = field(repr=False)
     begun: frozenset[int]
 
-    def read(self, piece: Piece) -> Iterator[Batch]:
+    def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         """Every output's rows of the same records, lot by lot. The records and their bytes are counted with
         the first output."""
         if not isinstance(piece.partition, int):
@@ -46,10 +46,10 @@ class KafkaReader:
         for lot in read_range(self.settings, of, wanted):
             if lot.messages is None:
                 first_ = opened[0]
-                yield Batch(0, first_.none(), 0, 0) if isinstance(first_, Opened) else first_.none()
+                yield SourceBatch(0, first_.none(), 0, 0) if isinstance(first_, Opened) else first_.none()
                 continue
             records, size = len(lot.messages), lot.bytes
-            made: dict[Rows, pa.RecordBatch] = {}
+            made: dict[RecordRows, pa.RecordBatch] = {}
             for number, output in enumerate(opened):
                 for batch in _batches(number, output, lot.messages, size, made):
                     yield replace(batch, records=min(batch.records, records), bytes=min(batch.bytes, size))
@@ -59,14 +59,14 @@ class KafkaReader:
 def _batches(
     number: int,
     output: Opened | StreamRows,
-    messages: Messages,
+    messages: TopicMessages,
     size: int,
-    made: dict[Rows, pa.RecordBatch],
-) -> Iterator[Batch]:
+    made: dict[RecordRows, pa.RecordBatch],
+) -> Iterator[SourceBatch]:
     if isinstance(output, Opened):
         rows = output.make(messages, made)
         if rows.num_rows:
-            yield Batch(number, rows, len(messages), size)
+            yield SourceBatch(number, rows, len(messages), size)
     else:
         values, offsets = messages.values.to_pylist(), messages.offsets.tolist()
         yield from output.make(messages.partition, offsets, values, size)

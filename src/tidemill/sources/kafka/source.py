@@ -16,10 +16,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tidemill.sources.contract import Limits, Piece, Reader, Source, SourceError, UpstreamLost
+from tidemill.sources.contract import (
+    ReadLimits,
+    RowError,
+    SourcePiece,
+    SourceReader,
+    UpstreamLost,
+    UpstreamSource,
+)
 from tidemill.sources.kafka.consume import settings_of
 from tidemill.sources.kafka.layout import OFFSETS
-from tidemill.sources.kafka.metadata import Admin, Identity, NoTopic
+from tidemill.sources.kafka.metadata import Admin, NoTopic, TopicIdentity
 from tidemill.sources.kafka.outputs import output_of
 from tidemill.sources.kafka.reader import KafkaReader
 from tidemill.sources.offsets import Offsets, PartitionKey
@@ -40,7 +47,7 @@ FIRST_MESSAGES = 200
 _AGAIN = "Drop the source and create it again to read the topic as it is now."
 
 
-class KafkaSource(Source):
+class KafkaSource(UpstreamSource):
     """One topic. Raises KeyError, TypeError or ValueError for a definition that is none."""
 
     gauge = OFFSETS
@@ -95,7 +102,7 @@ class KafkaSource(Source):
         self._reached = Offsets(reached)
         return self._reached
 
-    def _check(self, identity: Identity) -> None:
+    def _check(self, identity: TopicIdentity) -> None:
         """Whether it is the topic that was read. With VALIDATE = false it is the one that was found first."""
         if self._topic_id is None and identity.topic_id is not None:
             self._topic_id = identity.topic_id
@@ -110,7 +117,7 @@ class KafkaSource(Source):
         missing = self._partitions - set(identity.partitions)
         if missing and missing <= self._begun and identity.topic_id is not None:
             # A topic never loses partitions: with VALIDATE = false nobody asked how many there are.
-            raise SourceError(
+            raise RowError(
                 f'topic "{self._topic}" has no partition {min(missing)}',
                 detail=f"START OFFSET has {len(self._begun)} entries; the topic has "
                 f"{len(identity.partitions)} partitions.",
@@ -125,9 +132,9 @@ class KafkaSource(Source):
                 hint=_AGAIN,
             )
 
-    def _missing(self) -> SourceError:
+    def _missing(self) -> RowError:
         if self._topic_id is None and self._refreshed is None:
-            return SourceError(
+            return RowError(
                 f'topic "{self._topic}" does not exist',
                 hint="Create it, and it is read; or drop the source, if TOPIC or the connection is wrong.",
             )
@@ -137,27 +144,27 @@ class KafkaSource(Source):
             hint="It was deleted. What was read of it can still be queried, AS OF a time before. " + _AGAIN,
         )
 
-    def _truncated(self, partition: int, before: int, end: int) -> SourceError:
+    def _truncated(self, partition: int, before: int, end: int) -> RowError:
         return UpstreamLost(
             f'partition {partition} of topic "{self._topic}" was truncated',
             detail=f"It had records up to {before}; now it ends at {end}.",
             hint="A broker that had not yet copied the records may have become the leader. " + _AGAIN,
         )
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         return self._reader
 
     def close(self) -> None:
         self._admin = None
 
-    def cut(self, lower: Offsets, upper: Offsets, limits: Limits) -> Offsets:
+    def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
         if not self._cut:
             most = FIRST_MESSAGES if any(output.stream for output in self.outputs) else FIRST_RECORDS
             limits = replace(limits, records=min(limits.records, most))
         self._cut = True
         return super().cut(lower, upper, limits)
 
-    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[Piece]:
+    def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
         """As many pieces as divide evenly over `ways` tasks: three partitions on two cores would leave one of
         them idle for a third of the time."""
         increments = upper.increments(lower)
@@ -166,11 +173,11 @@ class KafkaSource(Source):
         wanted = -(-max(len(increments), ways) // ways) * ways
         # Where a partition begins only its first reader finds out.
         whole = {p for p in increments if lower[p] == 0 and p not in self._begun}
-        pieces: list[Piece] = []
+        pieces: list[SourcePiece] = []
         for partition, shares in _allotted(increments, wanted, whole).items():
             first, records = lower[partition], increments[partition]
             edges = [first + records * n // shares for n in range(shares + 1)]
-            pieces += [Piece(partition, a, b) for a, b in itertools.pairwise(edges)]
+            pieces += [SourcePiece(partition, a, b) for a, b in itertools.pairwise(edges)]
         return pieces
 
 

@@ -82,13 +82,13 @@ from tidemill.sql.ast.sources import (
     Upstream,
 )
 from tidemill.sql.ast.subscribe import (
-    Bound,
     EnvelopeDebezium,
     EnvelopeUpsert,
     OrderItem,
     Subscribe,
     SubscribeOutput,
     SubscribePlain,
+    TimeBound,
     WithinTimestampOrderBy,
 )
 from tidemill.sql.ast.tables import (
@@ -116,8 +116,8 @@ from tidemill.sql.ast.tables import (
 )
 from tidemill.sql.ast.writes import (
     Assignment,
+    CopyClause,
     CopyFrom,
-    CopyOptions,
     CopyTo,
     Delete,
     Insert,
@@ -141,7 +141,6 @@ __all__ = [
     "AvroRegistry",
     "AvroSchema",
     "Begin",
-    "Bound",
     "Close",
     "ColumnDef",
     "CommentOn",
@@ -150,8 +149,8 @@ __all__ = [
     "ConnectionOption",
     "ConnectionValue",
     "ConstraintKind",
+    "CopyClause",
     "CopyFrom",
-    "CopyOptions",
     "CopyTo",
     "CreateConnection",
     "CreateDatabase",
@@ -239,6 +238,7 @@ __all__ = [
     "SubscribePlain",
     "TableAction",
     "TableConstraint",
+    "TimeBound",
     "TransactionModes",
     "Truncate",
     "Update",

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from tidemill.sql.ast.base import AsOf, Expr, Ident, Name, Query, Statement, offset_field
 
 
-class Bound(Enum):
+class TimeBound(Enum):
     """A time that the inputs give. EARLIEST, of AS OF: the first at which all can be read. LATEST, of UP TO:
     the one that all have reached when the statement starts."""
 
@@ -66,6 +66,6 @@ class Subscribe(Statement):
     output: SubscribeOutput = SubscribePlain()
     snapshot: bool = True
     progress: bool = False
-    as_of: AsOf | Literal[Bound.EARLIEST] | None = None
-    up_to: Expr | Literal[Bound.LATEST] | None = None
+    as_of: AsOf | Literal[TimeBound.EARLIEST] | None = None
+    up_to: Expr | Literal[TimeBound.LATEST] | None = None
     offset: int = offset_field()

@@ -65,7 +65,7 @@ class Truncate(Statement):
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOptions:
+class CopyClause:
     """COPY's options, with PostgreSQL's defaults for the format filled in."""
 
     format: str = "text"  # text | csv | binary
@@ -88,7 +88,7 @@ class CopyFrom(Statement):
 
     table: Name
     columns: tuple[Ident, ...] = ()
-    options: CopyOptions = CopyOptions()
+    options: CopyClause = CopyClause()
     where: Expr | None = None
 
 
@@ -98,4 +98,4 @@ class CopyTo(Statement):
 
     source: Name | Query | Subscribe
     columns: tuple[Ident, ...] = ()  # of a table only
-    options: CopyOptions = CopyOptions()
+    options: CopyClause = CopyClause()

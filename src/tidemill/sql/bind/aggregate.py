@@ -13,7 +13,7 @@ from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.bind.coerce import settle, to_type
 from tidemill.sql.bind.digits import result_type
 from tidemill.sql.bind.errors import GroupingError, InvalidColumnReference
-from tidemill.sql.bind.ir import Aggregate, Node, SortKey, Window, lower, walk
+from tidemill.sql.bind.ir import Aggregate, BoundNode, SortKey, Window, lower, walk
 from tidemill.sql.bind.json_calls import aggregate_arguments
 from tidemill.sql.functions.collected import FINISHERS, Finisher
 from tidemill.sql.functions.comparison import check_grouped, check_sorted, sortable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
 
 
-def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, position: int | None) -> Node:
+def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, position: int | None) -> BoundNode:
     if not b.aggregates:
         raise GroupingError(f"aggregate functions are not allowed in {b.clause}", position=position)
     if b.in_aggregate:
@@ -82,7 +82,7 @@ def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, posit
 _ANY_NUMBER = frozenset({"min", "max", "bool_and", "bool_or", "every", "bit_and", "bit_or"})
 
 
-def check_no_windows(nodes: Sequence[Node], position: int | None) -> None:
+def check_no_windows(nodes: Sequence[BoundNode], position: int | None) -> None:
     if any(isinstance(n, Window) for node in nodes for n in walk(node)):
         raise GroupingError(
             "aggregate function calls cannot contain window function calls", position=position
@@ -180,7 +180,7 @@ def sorted_rows(node: Aggregate, args: Sequence[Tree]) -> Tree:
 
 
 def ordered_rows(
-    keys: Sequence[TreeKey], fields: Sequence[tuple[str, Tree]], where: Node | None = None
+    keys: Sequence[TreeKey], fields: Sequence[tuple[str, Tree]], where: BoundNode | None = None
 ) -> Tree:
     """All rows of the group, as structs of the fields (and of the keys), in order."""
     rows = rows_of([*_key_fields(keys), *fields])
@@ -189,7 +189,7 @@ def ordered_rows(
     return _in_order(rows, [k.descending for k in keys]) if keys else rows
 
 
-def _is_sorted(node: Node) -> bool:
+def _is_sorted(node: BoundNode) -> bool:
     return node.type.kind not in (Kind.MAP, Kind.RECORD)
 
 

@@ -11,7 +11,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind import json_calls
 from tidemill.sql.bind.coerce import explicit_cast, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import Const, Node, Op
+from tidemill.sql.bind.ir import BoundNode, Const, Op
 from tidemill.sql.functions.arrays import slice_of
 from tidemill.sql.functions.lattice import INTEGERS
 from tidemill.sql.functions.tree import Tree, add, call, cast_to, integer, sub
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
 
 
-def empty_array(t: SqlType) -> Node:
+def empty_array(t: SqlType) -> BoundNode:
     return Op(t, "array", (), lambda a: cast_to(call("array"), t))
 
 
-def _array(b: Binder, node: exp.Expr) -> Node:
+def _array(b: Binder, node: exp.Expr) -> BoundNode:
     items = list(node.expressions)
     if len(items) == 1 and isinstance(items[0], exp.Query | exp.Values):
         from tidemill.sql.bind.subquery import bind_array
@@ -35,11 +35,13 @@ def _array(b: Binder, node: exp.Expr) -> Node:
     return _constructed(b, node, "ARRAY", "array", array)
 
 
-def _list(b: Binder, node: exp.Expr) -> Node:
+def _list(b: Binder, node: exp.Expr) -> BoundNode:
     return _constructed(b, node, "LIST", "list", list_)
 
 
-def _constructed(b: Binder, node: exp.Expr, what: str, word: str, of: Callable[[SqlType], SqlType]) -> Node:
+def _constructed(
+    b: Binder, node: exp.Expr, what: str, word: str, of: Callable[[SqlType], SqlType]
+) -> BoundNode:
     items = list(node.expressions)
     if not items:
         raise TidemillError(
@@ -54,7 +56,7 @@ def _constructed(b: Binder, node: exp.Expr, what: str, word: str, of: Callable[[
     return Op(of(t), word, tuple(nodes), lambda a: call("array", *a))
 
 
-def _bracket(b: Binder, node: exp.Expr) -> Node:
+def _bracket(b: Binder, node: exp.Expr) -> BoundNode:
     steps: list[exp.Bracket] = []
     source = node
     while isinstance(source, exp.Bracket):
@@ -72,7 +74,7 @@ def _bracket(b: Binder, node: exp.Expr) -> Node:
     return value
 
 
-def _element(b: Binder, value: Node, step: exp.Bracket, position: int | None) -> Node:
+def _element(b: Binder, value: BoundNode, step: exp.Bracket, position: int | None) -> BoundNode:
     if value.type.kind not in (Kind.ARRAY, Kind.LIST):
         raise TidemillError(
             f"cannot subscript type {value.type} because it does not support subscripting",
@@ -89,11 +91,11 @@ def _element(b: Binder, value: Node, step: exp.Bracket, position: int | None) ->
     return Op(t, "element", (value, index), lambda a: call("get", a[0], sub(a[1], integer(1))))
 
 
-def _index(b: Binder, item: exp.Expr) -> Node:
+def _index(b: Binder, item: exp.Expr) -> BoundNode:
     return explicit_cast(b.ctx, b.bind(item), INT4, position_of(item))
 
 
-def _slice(b: Binder, value: Node, item: exp.Slice) -> Node:
+def _slice(b: Binder, value: BoundNode, item: exp.Slice) -> BoundNode:
     """The bounds are as they were written: sqlglot shifts single subscripts alone."""
     bounds = [item.args.get("this"), item.args.get("expression")]
     given = [None if bound is None else _index(b, bound) for bound in bounds]
@@ -110,7 +112,7 @@ def _slice(b: Binder, value: Node, item: exp.Slice) -> Node:
     return Op(t, f"slice {shape}", nodes, build)
 
 
-def _json_step(b: Binder, step: exp.Bracket) -> Node:
+def _json_step(b: Binder, step: exp.Bracket) -> BoundNode:
     """A key or a position, as text."""
     item = step.expressions[0]
     if isinstance(item, exp.Slice):
@@ -136,7 +138,7 @@ def shifted(node: exp.Bracket) -> bool:
     return t is None or t.this in exp.DataType.INTEGER_TYPES
 
 
-HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
+HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], BoundNode]] = {
     exp.Array: _array,
     exp.List: _list,
     exp.Bracket: _bracket,

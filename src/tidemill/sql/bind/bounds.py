@@ -14,7 +14,7 @@ from sqlglot import exp
 from tidemill.errors import SyntaxError_
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import Node, Op, Ref, Subquery, lower
+from tidemill.sql.bind.ir import BoundNode, Op, Ref, Subquery, lower
 from tidemill.sql.functions.tree import (
     Tree,
     and_,
@@ -35,7 +35,7 @@ from tidemill.types.model import BOOL, INT8, Column, Kind, record
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
-    from tidemill.sql.bind.query import Bound
+    from tidemill.sql.bind.query import BoundParts
 
 # Which bound decides: x < ANY if it is less than the largest, x < ALL if less than the smallest.
 _BOUND = {
@@ -53,7 +53,7 @@ COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
 _OTHER_ORDER = frozenset({Kind.CHAR, Kind.INTERVAL, Kind.JSONB, Kind.ARRAY, Kind.LIST, Kind.RECORD, Kind.MAP})
 
 
-def compared(b: Binder, name: str, left: exp.Expr, bound: Bound, *, every: bool) -> Node:
+def compared(b: Binder, name: str, left: exp.Expr, bound: BoundParts, *, every: bool) -> BoundNode:
     """left op ANY/ALL (query), but for = ANY and <> ALL, which are IN and NOT IN."""
     position = position_of(left)
     word = f"{name} {'ALL' if every else 'ANY'}"
@@ -92,7 +92,7 @@ def compared(b: Binder, name: str, left: exp.Expr, bound: Bound, *, every: bool)
     return Op(BOOL, f"{word} bounds", (value, rows), answer)
 
 
-def _bounds(alias: str, bound: Bound, item: Node) -> Node:
+def _bounds(alias: str, bound: BoundParts, item: BoundNode) -> BoundNode:
     """How many rows there are, how many of them are not NULL, the smallest and the largest."""
     from tidemill.sql.bind.tables import select_from, subquery_as
 

@@ -13,12 +13,12 @@ from sqlglot import exp
 
 from tidemill.errors import Internal, UndefinedObject
 from tidemill.sql.bind.coerce import assign
-from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import position_of
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Const, Node, lower, lower_filter
+from tidemill.sql.bind.ir import BoundNode, Const, lower, lower_filter
 from tidemill.sql.bind.model import BoundQuery, NameResolver, SessionInfo
-from tidemill.sql.bind.query import Bound
+from tidemill.sql.bind.query import BoundParts
 from tidemill.sql.bind.scope import Scope, Visible
 from tidemill.sql.bind.statements import finished
 from tidemill.sql.bind.tables import From, aliased, bind_from, select_from, subquery_as
@@ -44,7 +44,7 @@ def bind_update(
     """The rows that an UPDATE changes: the table's columns as they are, then all of them as they will be
     (None assigns the default). A DELETE is an UPDATE without assignments: then there are only the old ones.
     `others` is SELECT * FROM the items of FROM or USING."""
-    ctx = Context(session, param_types)
+    ctx = BindContext(session, param_types)
     env = Env(ctx, names, {})
     select = exp.Select(expressions=[exp.Star()])
     select.set("from_", exp.From(this=table))
@@ -68,7 +68,7 @@ def bind_update(
         tree.set("where", exp.Where(this=lower_filter(condition)))
     if others is not None:
         tree = _once(ctx, tree, source.tree.alias, len(outputs))
-    return finished(ctx, Bound(tree, (*columns, *(columns if new else ()))))
+    return finished(ctx, BoundParts(tree, (*columns, *(columns if new else ()))))
 
 
 def _assigned(
@@ -77,13 +77,13 @@ def _assigned(
     target: Sequence[Visible],
     assignments: Mapping[str, exp.Expr | None],
     defaults: Mapping[str, exp.Expr],
-) -> list[Node]:
+) -> list[BoundNode]:
     known = {v.name for v in target}
     for name in assignments:
         if name not in known:
             raise UndefinedObject(f'column "{name}" of relation does not exist', sqlstate="42703")
     binder = Binder(env, scope, "UPDATE")
-    new: list[Node] = []
+    new: list[BoundNode] = []
     for column in target:
         current = scope.use(column)
         if column.name not in assignments:
@@ -117,7 +117,7 @@ def _numbered(source: From) -> exp.Subquery:
     return subquery_as(select, alias)
 
 
-def _once(ctx: Context, tree: exp.Select, target: str, width: int) -> exp.Select:
+def _once(ctx: BindContext, tree: exp.Select, target: str, width: int) -> exp.Select:
     """`tree` with one row for each copy of a row of `target`."""
     copy = exp.column(_COPY, table=target, quoted=True)
     place = exp.Window(

@@ -12,14 +12,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.convert import convert
 from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.digits import agreed, digits_of, with_digits, written_digits
 from tidemill.sql.bind.errors import mismatch
-from tidemill.sql.bind.ir import Const, Convert, Node, Param, fitted
+from tidemill.sql.bind.ir import BoundNode, BoundParam, Const, Convert, fitted
 from tidemill.sql.functions.lattice import FLOATS, STRINGS, base, can_coerce, common_type
-from tidemill.sql.functions.lattice import Context as CastContext
+from tidemill.sql.functions.lattice import ArgumentContext as CastContext
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import TEXT, Kind, SqlType
 from tidemill.types.model import plain as stored_type
@@ -27,12 +27,12 @@ from tidemill.types.wire.value import parse_literal
 
 
 def to_type(
-    ctx: Context, node: Node, target: SqlType, *, explicit: bool = False, position: int | None = None
-) -> Node:
+    ctx: BindContext, node: BoundNode, target: SqlType, *, explicit: bool = False, position: int | None = None
+) -> BoundNode:
     """`node` as `target`; the caller has made sure that the cast is allowed here."""
     if node.type == target:
         return node
-    if isinstance(node, Param) and node.type.kind is Kind.UNKNOWN:
+    if isinstance(node, BoundParam) and node.type.kind is Kind.UNKNOWN:
         # A parameter is declared without the modifiers; the value is then fitted.
         # What other values show is none of its business.
         plain = stored_type(_without_modifiers(target))
@@ -43,7 +43,9 @@ def to_type(
     return Convert(with_digits(target, digits_of(node.type)), node, explicit)
 
 
-def _constant(ctx: Context, node: Const, target: SqlType, explicit: bool, position: int | None) -> Node:
+def _constant(
+    ctx: BindContext, node: Const, target: SqlType, explicit: bool, position: int | None
+) -> BoundNode:
     where = node.position if node.position is not None else position
     if node.value is None:
         return Const(with_digits(target, digits_of(node.type)), None, where)
@@ -81,14 +83,16 @@ def _without_modifiers(t: SqlType) -> SqlType:
     return t
 
 
-def explicit_cast(ctx: Context, node: Node, target: SqlType, position: int | None) -> Node:
+def explicit_cast(ctx: BindContext, node: BoundNode, target: SqlType, position: int | None) -> BoundNode:
     """CAST(node AS target)."""
     if not can_coerce(node.type, target, CastContext.EXPLICIT):
         raise TidemillError(f"cannot cast type {node.type} to {target}", sqlstate="42846", position=position)
     return to_type(ctx, node, target, explicit=True, position=position)
 
 
-def assign(ctx: Context, node: Node, target: SqlType, column: str, position: int | None) -> Node:
+def assign(
+    ctx: BindContext, node: BoundNode, target: SqlType, column: str, position: int | None
+) -> BoundNode:
     """A value on its way into a column."""
     if not can_coerce(node.type, target, CastContext.ASSIGNMENT):
         raise mismatch(
@@ -99,19 +103,19 @@ def assign(ctx: Context, node: Node, target: SqlType, column: str, position: int
     return to_type(ctx, node, target, position=position)
 
 
-def settle(ctx: Context, node: Node) -> Node:
+def settle(ctx: BindContext, node: BoundNode) -> BoundNode:
     """An expression that nothing gave a type becomes text."""
     if node.type.kind is not Kind.UNKNOWN:
         return node
     settled = to_type(ctx, node, TEXT)
-    if isinstance(node, Param):
+    if isinstance(node, BoundParam):
         ctx.leave_param(node.index)
     return settled
 
 
 def unify(
-    ctx: Context, nodes: Sequence[Node], what: str, positions: Sequence[int | None] | None = None
-) -> tuple[list[Node], SqlType]:
+    ctx: BindContext, nodes: Sequence[BoundNode], what: str, positions: Sequence[int | None] | None = None
+) -> tuple[list[BoundNode], SqlType]:
     """All nodes as their common type; `what` is CASE, UNION, VALUES, COALESCE, ... for the error."""
     target, pair = common_type([n.type for n in nodes])
     if target is None:
@@ -127,7 +131,7 @@ def unify(
     return typed, agreed(target, typed)
 
 
-def require_bool(ctx: Context, node: Node, clause: str, position: int | None) -> Node:
+def require_bool(ctx: BindContext, node: BoundNode, clause: str, position: int | None) -> BoundNode:
     """The condition of WHERE, HAVING, JOIN/ON, AND, CASE/WHEN, ..."""
     if not can_coerce(node.type, SqlType(Kind.BOOL)):
         raise mismatch(f"argument of {clause} must be type boolean, not type {node.type}", position)

@@ -21,7 +21,7 @@ from tidemill.types.model import Kind, SqlType
 from tidemill.types.wire.text import decode_text, encode_text
 
 if TYPE_CHECKING:
-    from tidemill.sql.bind.ir import Node
+    from tidemill.sql.bind.ir import BoundNode
     from tidemill.sql.bind.model import BoundQuery, SessionInfo
 
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Constants:
     """`rows` rows; each column is an array in storage form, or its cells."""
 
-    columns: tuple[pa.Array | tuple[Node, ...], ...]
+    columns: tuple[pa.Array | tuple[BoundNode, ...], ...]
     types: tuple[SqlType, ...]
     rows: int
     # The rows, once they were made of literals alone: a plan that runs again has them. One at most.
@@ -77,7 +77,7 @@ def _evaluated(constants: Constants, session: SessionInfo, params: Sequence[pa.S
 
 
 def _cells(
-    cells: Sequence[Node], t: SqlType, session: SessionInfo, params: Sequence[pa.Scalar]
+    cells: Sequence[BoundNode], t: SqlType, session: SessionInfo, params: Sequence[pa.Scalar]
 ) -> pa.Array | None:
     want = arrow_type(t)
     if len(cells) > 1 and all(cell is cells[0] for cell in cells):
@@ -99,16 +99,18 @@ def _cells(
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def evaluate_node(node: Node, session: SessionInfo, params: Sequence[pa.Scalar] = ()) -> pa.Scalar | None:
+def evaluate_node(
+    node: BoundNode, session: SessionInfo, params: Sequence[pa.Scalar] = ()
+) -> pa.Scalar | None:
     """The node's value in storage form; None if it takes Spark or parameters that are not there yet."""
-    from tidemill.sql.bind.ir import Const, Convert, Param, SessionValue, fitted
+    from tidemill.sql.bind.ir import BoundParam, Const, Convert, SessionValue, fitted
 
     if isinstance(node, Const):
         node = fitted(node)
         if node.value is None or isinstance(node.value, str):
             return pa.scalar(node.value, arrow_type(node.type))
         return node.value
-    if isinstance(node, Param):
+    if isinstance(node, BoundParam):
         return params[node.index - 1] if node.index <= len(params) else None
     if isinstance(node, SessionValue):
         if node.which is Fixed.NOW:

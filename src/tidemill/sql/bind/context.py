@@ -22,7 +22,7 @@ MAX_REPEATED_NODES = 50_000
 MAX_PARAMETERS = 65535
 
 
-class Context:
+class BindContext:
     """One per call of the binder. Not thread-safe."""
 
     def __init__(self, session: SessionInfo, param_types: Sequence[SqlType | None]) -> None:

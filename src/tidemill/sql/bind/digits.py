@@ -13,7 +13,7 @@ from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
 
-from tidemill.sql.bind.ir import Const, Node
+from tidemill.sql.bind.ir import BoundNode, Const
 from tidemill.sql.functions.lattice import INTEGERS
 from tidemill.types.arrow import NUMERIC_SCALE
 from tidemill.types.model import INT4, Kind, SqlType
@@ -39,13 +39,13 @@ def with_digits(t: SqlType, digits: int | None) -> SqlType:
     return replace(t, shown=None if digits is None else min(digits, NUMERIC_SCALE))
 
 
-def agreed(t: SqlType, nodes: Sequence[Node]) -> SqlType:
+def agreed(t: SqlType, nodes: Sequence[BoundNode]) -> SqlType:
     """The type of a value that is one of the nodes: its digits are known if all have the same."""
     found = {digits_of(n.type) for n in nodes if not _is_null(n)}
     return with_digits(t, found.pop() if len(found) == 1 else None)
 
 
-def _is_null(node: Node) -> bool:
+def _is_null(node: BoundNode) -> bool:
     return isinstance(node, Const) and (
         node.value is None or (isinstance(node.value, pa.Scalar) and not node.value.is_valid)
     )
@@ -64,26 +64,26 @@ def written_digits(text: str) -> int | None:
     return max(0, -exponent) if isinstance(exponent, int) else None
 
 
-_Rule = Callable[[Sequence[Node]], "int | None"]
+_Rule = Callable[[Sequence[BoundNode]], "int | None"]
 
 
-def _longest(args: Sequence[Node]) -> int | None:
+def _longest(args: Sequence[BoundNode]) -> int | None:
     found = [digits_of(a.type) for a in args]
     known = [d for d in found if d is not None]
     return max(known) if len(known) == len(found) else None
 
 
-def _together(args: Sequence[Node]) -> int | None:
+def _together(args: Sequence[BoundNode]) -> int | None:
     found = [digits_of(a.type) for a in args]
     known = [d for d in found if d is not None]
     return sum(known) if len(known) == len(found) else None
 
 
-def _none(args: Sequence[Node]) -> int | None:
+def _none(args: Sequence[BoundNode]) -> int | None:
     return 0
 
 
-def _rounded(args: Sequence[Node]) -> int | None:
+def _rounded(args: Sequence[BoundNode]) -> int | None:
     """round(x) and round(x, n)."""
     if len(args) == 1:
         return 0
@@ -101,7 +101,7 @@ _RULES: dict[str, _Rule] = {
 }
 
 
-def result_type(name: str, declared: object, result: SqlType, args: Sequence[Node]) -> SqlType:
+def result_type(name: str, declared: object, result: SqlType, args: Sequence[BoundNode]) -> SqlType:
     """The result's type of a call with these arguments. `declared` is a type that stands for others where the
     result is one of the arguments, or made of them."""
     if result.kind is Kind.NUMERIC and result.precision is None and name in _RULES:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_
-from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import position_of
 from tidemill.sql.bind.expr import Env
-from tidemill.sql.bind.ir import Node, lower
+from tidemill.sql.bind.ir import BoundNode, lower
 from tidemill.sql.bind.limits import Ties, known_limit
 from tidemill.sql.bind.tables import aliased, subquery_as
 from tidemill.sql.functions.comparison import comparable
@@ -18,7 +18,7 @@ from tidemill.sql.functions.tree import Tree, and_, bigint, boolean, call, colum
 
 
 def first_of_each(
-    ctx: Context, select: exp.Select, on: Sequence[Node], order: Sequence[exp.Ordered]
+    ctx: BindContext, select: exp.Select, on: Sequence[BoundNode], order: Sequence[exp.Ordered]
 ) -> exp.Select:
     """Of rows that are equal in `on` the first in order. The select's columns stay as they are called."""
     made = select.copy()
@@ -65,7 +65,7 @@ def _numbered(name: str, order: Sequence[exp.Ordered], partition: Sequence[exp.E
 
 
 def _kept(
-    ctx: Context, select: exp.Select, numbers: Sequence[exp.Alias], keep: Callable[[str], Tree]
+    ctx: BindContext, select: exp.Select, numbers: Sequence[exp.Alias], keep: Callable[[str], Tree]
 ) -> exp.Select:
     """The rows of `select`, numbered, of which the condition holds."""
     inner, outer = ctx.alias(), ctx.alias()

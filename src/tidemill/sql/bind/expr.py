@@ -20,13 +20,13 @@ from tidemill.sql.bind import arrays, json_calls, ordered_sets, records, scalars
 from tidemill.sql.bind.aggregate import bind_aggregate
 from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
-from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
 from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.digits import result_type, with_digits, written_digits
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.fold import fold
-from tidemill.sql.bind.ir import Const, Node, Op, Param
+from tidemill.sql.bind.ir import BoundNode, BoundParam, Const, Op
 from tidemill.sql.bind.operators import BINARY, UNARY
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.table_functions import SET_RETURNING, bind_rows
@@ -35,7 +35,7 @@ from tidemill.sql.bind.window import bind_window, is_window_function
 from tidemill.sql.functions import signature
 from tidemill.sql.functions.lattice import STRINGS, base
 from tidemill.sql.functions.resolve import (
-    Resolved,
+    ResolvedFunction,
     is_ambiguous_function,
     is_ambiguous_operator,
     resolve_function,
@@ -46,7 +46,7 @@ from tidemill.types.model import BOOL, NUMERIC, TEXT, UNKNOWN, Kind
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import NameResolver
-    from tidemill.sql.bind.query import Bound
+    from tidemill.sql.bind.query import BoundParts
 
 _NO_FUNCTION = (
     "No function matches the given name and argument types. You might need to add explicit type casts."
@@ -64,10 +64,10 @@ _NOT_UNIQUE = "Could not choose a best candidate {}. You might need to add expli
 class Env:
     """Where an expression or query stands: what its names mean."""
 
-    ctx: Context
+    ctx: BindContext
     names: NameResolver
     # WITH items in reach, by name.
-    ctes: Mapping[str, Bound]
+    ctes: Mapping[str, BoundParts]
 
 
 class Binder:
@@ -87,7 +87,7 @@ class Binder:
         self.rows_allowed = False
         self.windows: Mapping[str, exp.Window] = {}
 
-    def bind(self, node: exp.Expr) -> Node:
+    def bind(self, node: exp.Expr) -> BoundNode:
         """The expression as a typed node; it may still be of type unknown."""
         handler = _HANDLERS.get(type(node))
         if handler is not None:
@@ -97,12 +97,12 @@ class Binder:
             return self.call(call, node)
         raise Unsupported(f"{_shown(node)} is not supported", position=position_of(node))
 
-    def bind_all(self, nodes: Sequence[exp.Expr]) -> list[Node]:
+    def bind_all(self, nodes: Sequence[exp.Expr]) -> list[BoundNode]:
         return [self.bind(n) for n in nodes]
 
     # --- calls
 
-    def call(self, call: FunctionCall, node: exp.Expr) -> Node:
+    def call(self, call: FunctionCall, node: exp.Expr) -> BoundNode:
         """A function by its PostgreSQL name."""
         name = call.name
         position = position_of(node)
@@ -134,7 +134,7 @@ class Binder:
         args = self.bind_all(call.args)
         return self.apply(name, args, position)
 
-    def apply(self, name: str, args: Sequence[Node], position: int | None) -> Node:
+    def apply(self, name: str, args: Sequence[BoundNode], position: int | None) -> BoundNode:
         """A scalar function of already bound arguments."""
         found = resolve_function(name, [a.type for a in args])
         if found is None:
@@ -144,7 +144,7 @@ class Binder:
             raise self.no_function(name, args, position)
         return self.resolved(found, args, position)
 
-    def no_function(self, name: str, args: Sequence[Node], position: int | None) -> TidemillError:
+    def no_function(self, name: str, args: Sequence[BoundNode], position: int | None) -> TidemillError:
         if signature.is_not_yet(name):
             return Unsupported(f"function {name}() is not supported yet", position=position)
         if name == "map_build":
@@ -165,7 +165,7 @@ class Binder:
             f"function {name}({shown}) does not exist", sqlstate="42883", position=position, hint=_NO_FUNCTION
         )
 
-    def operator(self, name: str, args: Sequence[Node], position: int | None) -> Node:
+    def operator(self, name: str, args: Sequence[BoundNode], position: int | None) -> BoundNode:
         if name == "||" and _joins_text([a.type.kind for a in args]):
             # text || anything: the other side as text.
             args = [to_type(self.ctx, a, TEXT, position=position) for a in args]
@@ -190,7 +190,7 @@ class Binder:
             )
         return self.resolved(found, args, position)
 
-    def resolved(self, found: Resolved, args: Sequence[Node], position: int | None) -> Node:
+    def resolved(self, found: ResolvedFunction, args: Sequence[BoundNode], position: int | None) -> BoundNode:
         coerced = tuple(
             to_type(self.ctx, a, t, position=position) for a, t in zip(args, found.args, strict=True)
         )
@@ -205,7 +205,7 @@ class Binder:
             key = f"{key}#{self.ctx.alias()}"
         return Op(result, key, coerced, found.fn.builder([c.type for c in coerced]))
 
-    def boolean(self, node: exp.Expr, clause: str) -> Node:
+    def boolean(self, node: exp.Expr, clause: str) -> BoundNode:
         from tidemill.sql.bind.coerce import require_bool
 
         return require_bool(self.ctx, self.bind(node), clause, position_of(node))
@@ -232,7 +232,7 @@ def _shown(node: exp.Expr) -> str:
     return f"this use of {type(node).__name__}"
 
 
-def _literal(b: Binder, node: exp.Expr) -> Node:
+def _literal(b: Binder, node: exp.Expr) -> BoundNode:
     position = position_of(node)
     text = str(node.this)
     if node.args.get("is_string"):
@@ -251,25 +251,25 @@ def _literal(b: Binder, node: exp.Expr) -> Node:
     return Const(t, text, position)
 
 
-def _string(b: Binder, node: exp.Expr) -> Node:
+def _string(b: Binder, node: exp.Expr) -> BoundNode:
     return Const(UNKNOWN, str(node.this), position_of(node))
 
 
-def _null(b: Binder, node: exp.Expr) -> Node:
+def _null(b: Binder, node: exp.Expr) -> BoundNode:
     return Const(UNKNOWN, None, position_of(node))
 
 
-def _boolean(b: Binder, node: exp.Expr) -> Node:
+def _boolean(b: Binder, node: exp.Expr) -> BoundNode:
     return Const(BOOL, pa.scalar(bool(node.this)), position_of(node))
 
 
-def _parameter(b: Binder, node: exp.Expr) -> Node:
+def _parameter(b: Binder, node: exp.Expr) -> BoundNode:
     index = int(node.this.name)
     t = b.ctx.param_type(index)
-    return Param(UNKNOWN if t is None else t, index, position_of(node))
+    return BoundParam(UNKNOWN if t is None else t, index, position_of(node))
 
 
-def _column(b: Binder, node: exp.Expr) -> Node:
+def _column(b: Binder, node: exp.Expr) -> BoundNode:
     assert isinstance(node, exp.Column)
     position = position_of(node)
     if isinstance(node.this, exp.Star):
@@ -288,11 +288,11 @@ def _column(b: Binder, node: exp.Expr) -> Node:
     raise b.scope.no_column(name, position)
 
 
-def _paren(b: Binder, node: exp.Expr) -> Node:
+def _paren(b: Binder, node: exp.Expr) -> BoundNode:
     return b.bind(node.this)
 
 
-def _binary(b: Binder, node: exp.Expr) -> Node:
+def _binary(b: Binder, node: exp.Expr) -> BoundNode:
     name = BINARY[type(node)]
     left, right = node.this, node.args["expression"]
     if isinstance(right, exp.Any | exp.All):
@@ -305,7 +305,7 @@ def _binary(b: Binder, node: exp.Expr) -> Node:
     return b.operator(name, [b.bind(left), b.bind(right)], position_of(node))
 
 
-def _unary(b: Binder, node: exp.Expr) -> Node:
+def _unary(b: Binder, node: exp.Expr) -> BoundNode:
     name = UNARY[type(node)]
     inner = node.this
     if name == "-" and isinstance(inner, exp.Literal) and not inner.args.get("is_string"):
@@ -323,7 +323,7 @@ def _unary(b: Binder, node: exp.Expr) -> Node:
     return b.operator(name, [b.bind(inner)], position_of(node))
 
 
-def _cast(b: Binder, node: exp.Expr) -> Node:
+def _cast(b: Binder, node: exp.Expr) -> BoundNode:
     assert isinstance(node, exp.Cast)
     if isinstance(node.this, exp.IntDiv):
         # How sqlglot reads div(a, b).
@@ -336,7 +336,7 @@ def _cast(b: Binder, node: exp.Expr) -> Node:
     return explicit_cast(b.ctx, b.bind(node.this), target, position_of(node))
 
 
-def _dot(b: Binder, node: exp.Expr) -> Node:
+def _dot(b: Binder, node: exp.Expr) -> BoundNode:
     """pg_catalog.f(x), and fields of records."""
     assert isinstance(node, exp.Dot)
     if isinstance(node.this, exp.Identifier) and isinstance(node.expression, exp.Func):
@@ -353,12 +353,12 @@ def _dot(b: Binder, node: exp.Expr) -> Node:
     return records.bind_field(b, node)
 
 
-def _window(b: Binder, node: exp.Expr) -> Node:
+def _window(b: Binder, node: exp.Expr) -> BoundNode:
     assert isinstance(node, exp.Window)
     return bind_window(b, node)
 
 
-def _filter(b: Binder, node: exp.Expr) -> Node:
+def _filter(b: Binder, node: exp.Expr) -> BoundNode:
     position = position_of(node)
     if isinstance(node.this, exp.WithinGroup):
         return ordered_sets.bind_ordered_set(b, node.this, node.args["expression"].this)
@@ -370,7 +370,7 @@ def _filter(b: Binder, node: exp.Expr) -> Node:
     return bind_aggregate(b, call, node.args["expression"].this, position)
 
 
-def _collate(b: Binder, node: exp.Expr) -> Node:
+def _collate(b: Binder, node: exp.Expr) -> BoundNode:
     name = node.args["expression"].name
     if name not in ("C", "POSIX", "default"):
         raise unsupported(
@@ -379,7 +379,7 @@ def _collate(b: Binder, node: exp.Expr) -> Node:
     return b.bind(node.this)
 
 
-_Handler = Callable[[Binder, exp.Expr], Node]
+_Handler = Callable[[Binder, exp.Expr], BoundNode]
 
 _HANDLERS: dict[type[exp.Expr], _Handler] = {
     exp.Literal: _literal,

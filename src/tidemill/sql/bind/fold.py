@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.bind.digits import digits_of, with_digits
-from tidemill.sql.bind.ir import Const, Node
+from tidemill.sql.bind.ir import BoundNode, Const
 from tidemill.sql.functions.lattice import FLOATS, SIGNED
 from tidemill.sql.functions.rowwise import stored
 from tidemill.sql.scalar import numbers
@@ -24,7 +24,7 @@ from tidemill.types.model import Kind, SqlType
 _SIGNED_NUMBERS = SIGNED | FLOATS | {Kind.NUMERIC}
 
 
-def fold(name: str, result: SqlType, args: Sequence[Node]) -> Const | None:
+def fold(name: str, result: SqlType, args: Sequence[BoundNode]) -> Const | None:
     """The value of `name(args)`; None where it is not done here."""
     if result.kind not in _SIGNED_NUMBERS:
         # Not every value is Python's own: there are dates that datetime has not.

@@ -16,7 +16,7 @@ from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.constant import evaluate_node
 from tidemill.sql.bind.errors import WindowingError, position_of, unsupported
-from tidemill.sql.bind.ir import Node, Op, SortKey, is_constant
+from tidemill.sql.bind.ir import BoundNode, Op, SortKey, is_constant
 from tidemill.sql.functions.lattice import FLOATS, SIGNED, can_coerce
 from tidemill.sql.functions.tree import cast, decimal, double
 from tidemill.types.model import FLOAT8, INT8, INTERVAL, NUMERIC, TIMESTAMPTZ, Kind, SqlType
@@ -124,7 +124,7 @@ def _known(b: Binder, bound: exp.Expr, t: SqlType) -> Any:
     return _value(b, to_type(b.ctx, node, t, position=position_of(bound)), position_of(bound))
 
 
-def _value(b: Binder, node: Node, position: int | None) -> Any:
+def _value(b: Binder, node: BoundNode, position: int | None) -> Any:
     if not is_constant(node):
         raise unsupported("a window frame whose bound is no constant", position)
     known = evaluate_node(node, b.ctx.session)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from tidemill.errors import LimitExceeded
-from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import GroupingError, unsupported
-from tidemill.sql.bind.ir import GROUPING, Aggregate, Node, Op, Ref, lower, lower_filter, rewrite, walk
+from tidemill.sql.bind.ir import GROUPING, Aggregate, BoundNode, Op, Ref, lower, lower_filter, rewrite, walk
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import aliased, subquery_as
 from tidemill.sql.functions.tree import Tree, add, call, cast, cast_to, integer, mul, null
@@ -19,18 +19,18 @@ from tidemill.types.model import INT4, Kind
 # Sets of one GROUP BY, as PostgreSQL has it (CUBE over twelve expressions makes as many).
 MAX_SETS = 4096
 
-Sets = list[list[Node]]
+Sets = list[list[BoundNode]]
 
 
-def is_grouped(node: Node) -> bool:
+def is_grouped(node: BoundNode) -> bool:
     return any(isinstance(n, Aggregate) or _is_grouping(n) for n in walk(node))
 
 
-def _is_grouping(node: Node) -> bool:
+def _is_grouping(node: BoundNode) -> bool:
     return isinstance(node, Op) and node.key == GROUPING
 
 
-def group_sets(items: Sequence[exp.Expr], key: Callable[[exp.Expr], Node]) -> Sets:
+def group_sets(items: Sequence[exp.Expr], key: Callable[[exp.Expr], BoundNode]) -> Sets:
     """The sets that the items of GROUP BY stand for: every combination of theirs. Without GROUPING SETS,
     ROLLUP and CUBE there is one."""
     made: Sets = [[]]
@@ -42,7 +42,7 @@ def group_sets(items: Sequence[exp.Expr], key: Callable[[exp.Expr], Node]) -> Se
     return [list(dict.fromkeys(s)) for s in made]
 
 
-def _item_sets(item: exp.Expr, key: Callable[[exp.Expr], Node]) -> Sets:
+def _item_sets(item: exp.Expr, key: Callable[[exp.Expr], BoundNode]) -> Sets:
     if isinstance(item, exp.GroupingSets):
         return [s for part in item.expressions for s in _item_sets(part, key)]
     if isinstance(item, exp.Rollup):
@@ -57,7 +57,7 @@ def _item_sets(item: exp.Expr, key: Callable[[exp.Expr], Node]) -> Sets:
     return [_together(item, key)]
 
 
-def _together(item: exp.Expr, key: Callable[[exp.Expr], Node]) -> list[Node]:
+def _together(item: exp.Expr, key: Callable[[exp.Expr], BoundNode]) -> list[BoundNode]:
     """(a, b) is one element of two."""
     while isinstance(item, exp.Paren):
         item = item.this
@@ -66,7 +66,7 @@ def _together(item: exp.Expr, key: Callable[[exp.Expr], Node]) -> list[Node]:
     return [key(item)]
 
 
-def _joined(parts: Sequence[list[Node]]) -> list[Node]:
+def _joined(parts: Sequence[list[BoundNode]]) -> list[BoundNode]:
     return [node for part in parts for node in part]
 
 
@@ -74,7 +74,7 @@ class Grouping:
     """One grouped SELECT. Keys become columns g0, g1, ... of the inner query, aggregates a0, a1, ..., and
     whether a key is left out of a row's set b0, b1, ..."""
 
-    def __init__(self, ctx: Context, scope: Scope, sets: Sets) -> None:
+    def __init__(self, ctx: BindContext, scope: Scope, sets: Sets) -> None:
         self._alias = ctx.alias()
         self._ctx = ctx
         keys = list(dict.fromkeys(node for s in sets for node in s))
@@ -86,7 +86,7 @@ class Grouping:
         # Spark aliases of this query's own FROM items; other references are an enclosing query's.
         self._own = {part.table for node in visible for part in walk(node) if isinstance(part, Ref)}
 
-    def collect(self, node: Node) -> None:
+    def collect(self, node: BoundNode) -> None:
         """Note the aggregates of an expression."""
         for part in walk(node):
             if isinstance(part, Aggregate) and part not in self._aggregates:
@@ -96,7 +96,7 @@ class Grouping:
                 name = f"a{len(self._aggregates)}"
                 self._aggregates[part] = Ref(part.type, self._alias, name)
 
-    def source(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: Node | None) -> exp.Expr:
+    def source(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None) -> exp.Expr:
         """The inner query, as the outer one's FROM item."""
         full = [s for s in self._sets if s]
         empty = len(self._sets) - len(full)
@@ -111,7 +111,7 @@ class Grouping:
         return subquery_as(whole, self._alias)
 
     def _select(
-        self, sets: Sets, tree: exp.Expr | None, joins: Sequence[exp.Join], where: Node | None
+        self, sets: Sets, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None
     ) -> exp.Select:
         named = {key for s in sets for key in s}
         columns: list[exp.Expr] = []
@@ -138,15 +138,15 @@ class Grouping:
             select.set("group", exp.Group(expressions=[_key_tree(key) for key in sets[0]]))
         return select
 
-    def _bit(self, key: Node, sets: Sets, named: set[Node]) -> Tree:
+    def _bit(self, key: BoundNode, sets: Sets, named: set[BoundNode]) -> Tree:
         if key not in named:
             return integer(1)
         return integer(0) if len(sets) == 1 else cast(call("grouping", _key_tree(key)), "INT")
 
-    def finish(self, node: Node) -> Node:
+    def finish(self, node: BoundNode) -> BoundNode:
         """The expression over the inner query's columns; 42803 where it names what grouping has lost."""
 
-        def change(part: Node) -> Node | None:
+        def change(part: BoundNode) -> BoundNode | None:
             if isinstance(part, Op) and part.key == GROUPING:
                 return self._grouping(part)
             key = self._keys.get(part)
@@ -163,7 +163,7 @@ class Grouping:
 
         return rewrite(node, change)
 
-    def _grouping(self, call_: Op) -> Node:
+    def _grouping(self, call_: Op) -> BoundNode:
         """GROUPING(a, b): a bit for each, the last the lowest."""
         if any(arg not in self._keys for arg in call_.args):
             raise GroupingError(
@@ -182,7 +182,7 @@ class Grouping:
         return Op(INT4, "grouping bits", bits, build)
 
 
-def _key_tree(key: Node) -> exp.Expr:
+def _key_tree(key: BoundNode) -> exp.Expr:
     if key.type.kind is Kind.CHAR and key.type.length is None:
         raise unsupported("GROUP BY of type character without a length")
     return lower(key)

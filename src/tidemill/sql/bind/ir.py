@@ -28,14 +28,14 @@ GROUPING = "grouping"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class BoundNode:
     """Base: an expression of a known type."""
 
     type: SqlType
 
 
 @dataclass(frozen=True, slots=True)
-class Const(Node):
+class Const(BoundNode):
     """A value in storage form; while its type is still unknown, the text of the literal. None is NULL. Of a
     number with more digits than a numeric holds, too, the text: it may still become a float (`fitted`)."""
 
@@ -64,7 +64,7 @@ def fitted(node: Const) -> Const:
 
 
 @dataclass(frozen=True, slots=True)
-class Param(Node):
+class BoundParam(BoundNode):
     """The client's parameter $index."""
 
     index: int
@@ -72,14 +72,14 @@ class Param(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionValue(Node):
+class SessionValue(BoundNode):
     """What the session fixes when the statement runs: now() or mz_now()."""
 
     which: Fixed
 
 
 @dataclass(frozen=True, slots=True)
-class Ref(Node):
+class Ref(BoundNode):
     """A column of a relation in scope. Aliases are unique within a statement, so a reference means the same
     at any depth."""
 
@@ -89,81 +89,81 @@ class Ref(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Op(Node):
+class Op(BoundNode):
     """A function, operator or special form. `key` names it for comparison; `build` makes the Spark tree of
     the lowered args."""
 
     key: str
-    args: tuple[Node, ...]
+    args: tuple[BoundNode, ...]
     build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Convert(Node):
+class Convert(BoundNode):
     """A cast at run time."""
 
-    arg: Node
+    arg: BoundNode
     explicit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    node: Node
+    node: BoundNode
     descending: bool
     nulls_first: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate(Node):
+class Aggregate(BoundNode):
     """An aggregate call; `where` is its FILTER. `direct` is an ordered set's argument in parentheses."""
 
     fn: Fn
-    args: tuple[Node, ...]
+    args: tuple[BoundNode, ...]
     distinct: bool = False
-    where: Node | None = None
+    where: BoundNode | None = None
     order: tuple[SortKey, ...] = ()
-    direct: Node | None = None
+    direct: BoundNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Window(Node):
+class Window(BoundNode):
     """A window function call. `build` makes its Spark tree from the lowered args; the frame is already
     Spark's. `where` is an aggregate's FILTER. `groups`: the frame counts groups of peers, and is one over
     their numbers once those are known (`stages`)."""
 
     key: str
-    args: tuple[Node, ...]
-    partition: tuple[Node, ...]
+    args: tuple[BoundNode, ...]
+    partition: tuple[BoundNode, ...]
     order: tuple[SortKey, ...]
     frame: exp.Expr | None
     build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
-    where: Node | None = None
+    where: BoundNode | None = None
     groups: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(Node):
+class FromRows(BoundNode):
     """A set-returning function in a select list: a row for each of its values (`stages` takes care).
     `build` makes the array of them."""
 
     key: str
-    args: tuple[Node, ...]
+    args: tuple[BoundNode, ...]
     build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Subquery(Node):
+class Subquery(BoundNode):
     """A subquery as a value (`scalar`), as EXISTS or as IN (with `operands`). `outer` are the columns of
     enclosing queries that its tree names."""
 
     kind: str
     tree: exp.Expr
     outer: tuple[Ref, ...] = ()
-    operands: tuple[Node, ...] = ()
+    operands: tuple[BoundNode, ...] = ()
 
 
-def children(node: Node) -> Sequence[Node]:
-    if isinstance(node, Op | Rows):
+def children(node: BoundNode) -> Sequence[BoundNode]:
+    if isinstance(node, Op | FromRows):
         return node.args
     if isinstance(node, Convert):
         return (node.arg,)
@@ -178,13 +178,13 @@ def children(node: Node) -> Sequence[Node]:
     return ()
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk(node: BoundNode) -> Iterator[BoundNode]:
     yield node
     for child in children(node):
         yield from walk(child)
 
 
-def rewrite(node: Node, change: Callable[[Node], Node | None]) -> Node:
+def rewrite(node: BoundNode, change: Callable[[BoundNode], BoundNode | None]) -> BoundNode:
     """The node with every subexpression for which `change` gives another replaced, from the top down."""
     changed = change(node)
     if changed is not None:
@@ -196,7 +196,7 @@ def rewrite(node: Node, change: Callable[[Node], Node | None]) -> Node:
     def keys(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
         return tuple(replace(k, node=rewrite(k.node, change)) for k in order)
 
-    if isinstance(node, Op | Rows):
+    if isinstance(node, Op | FromRows):
         return replace(node, args=all_(node.args))
     if isinstance(node, Convert):
         return replace(node, arg=rewrite(node.arg, change))
@@ -213,7 +213,7 @@ def rewrite(node: Node, change: Callable[[Node], Node | None]) -> Node:
     return node
 
 
-def _rewrite_subquery(node: Subquery, change: Callable[[Node], Node | None]) -> Subquery:
+def _rewrite_subquery(node: Subquery, change: Callable[[BoundNode], BoundNode | None]) -> Subquery:
     """Outer columns inside a subquery's tree may only become other columns."""
     operands = tuple(rewrite(n, change) for n in node.operands)
     renamed: dict[tuple[str, str], Ref] = {}
@@ -235,13 +235,13 @@ def _rewrite_subquery(node: Subquery, change: Callable[[Node], Node | None]) -> 
     return replace(node, operands=operands, tree=tree, outer=tuple(outer))
 
 
-def lower(node: Node) -> Tree:
+def lower(node: BoundNode) -> Tree:
     """The node as Spark SQL, in the storage form of its type."""
     if isinstance(node, Const):
         return literal_tree(fitted(node).value, node.type)
     if isinstance(node, Ref):
         return column(node.table, node.name)
-    if isinstance(node, Param):
+    if isinstance(node, BoundParam):
         if node.type.kind is Kind.UNKNOWN:
             raise Internal(f"parameter ${node.index} was not given a type")
         return parameter(node.index, node.type)
@@ -295,7 +295,7 @@ def _membership_value(node: Subquery) -> Tree:
     return case((empty, boolean(False)), otherwise=found)
 
 
-def lower_filter(node: Node, *, conjunct: bool = True) -> Tree:
+def lower_filter(node: BoundNode, *, conjunct: bool = True) -> Tree:
     """A condition of which only true matters. There IN (subquery) is right: Spark makes a join of it, which
     knows true from not true but not false from NULL. Its negation is right only as a condition of its own
     (`conjunct`), where Spark makes another join of it."""
@@ -307,11 +307,11 @@ def lower_filter(node: Node, *, conjunct: bool = True) -> Tree:
     return _lower_membership(node) if _is_membership(node) else lower(node)
 
 
-def _is_membership(node: Node) -> bool:
+def _is_membership(node: BoundNode) -> bool:
     return isinstance(node, Subquery) and node.kind not in ("scalar", "exists")
 
 
-def _lower_membership(node: Node) -> Tree:
+def _lower_membership(node: BoundNode) -> Tree:
     if not isinstance(node, Subquery):
         raise Internal("no IN (subquery)")
     query = exp.Subquery(this=node.tree.copy())
@@ -320,6 +320,6 @@ def _lower_membership(node: Node) -> Tree:
     return exp.Paren(this=exp.In(this=left, query=query))
 
 
-def is_constant(node: Node) -> bool:
+def is_constant(node: BoundNode) -> bool:
     """Made of literals, parameters and session values alone."""
-    return not any(isinstance(n, Ref | Aggregate | Window | Subquery | Rows) for n in walk(node))
+    return not any(isinstance(n, Ref | Aggregate | Window | Subquery | FromRows) for n in walk(node))

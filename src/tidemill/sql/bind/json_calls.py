@@ -15,7 +15,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import settle, to_type
 from tidemill.sql.bind.errors import mismatch
-from tidemill.sql.bind.ir import Const, Node, Op
+from tidemill.sql.bind.ir import BoundNode, Const, Op
 from tidemill.sql.functions import json
 from tidemill.sql.functions.jsonb_values import written
 from tidemill.sql.functions.tree import Tree, call, string
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NO_KEYS = frozenset({Kind.ARRAY, Kind.LIST, Kind.MAP, Kind.RECORD, Kind.JSONB})
 
 
-def document(b: Binder, source: exp.Expr, *, literal: bool) -> Node:
+def document(b: Binder, source: exp.Expr, *, literal: bool) -> BoundNode:
     """The argument as jsonb; NULL stays NULL. `literal`: one of unknown type is text, else an error."""
     whole = _whole_row(b, source)
     if whole is not None:
@@ -38,20 +38,20 @@ def document(b: Binder, source: exp.Expr, *, literal: bool) -> Node:
     return _as_document(settle(b.ctx, node))
 
 
-def member(b: Binder, source: exp.Expr, *, literal: bool) -> Node:
+def member(b: Binder, source: exp.Expr, *, literal: bool) -> BoundNode:
     """`document`, where NULL is null."""
     found = document(b, source, literal=literal)
     return Op(JSONB, "json member", (found,), lambda a: call("coalesce", a[0], string("null")))
 
 
-def _as_document(node: Node) -> Node:
+def _as_document(node: BoundNode) -> BoundNode:
     t = node.type
     if t.kind is Kind.JSONB:
         return node
     return Op(JSONB, f"document {t}", (node,), lambda a: json.document(a[0], t))
 
 
-def _whole_row(b: Binder, source: exp.Expr) -> Node | None:
+def _whole_row(b: Binder, source: exp.Expr) -> BoundNode | None:
     fields = row_of(source)
     if fields is not None:
         nodes = [settle(b.ctx, n) for n in b.bind_all(fields)]
@@ -64,7 +64,7 @@ def _whole_row(b: Binder, source: exp.Expr) -> Node | None:
     return _object([(v.name, b.scope.use(v)) for v in item.columns if not v.hidden])
 
 
-def _object(pairs: Sequence[tuple[str, Node]]) -> Node:
+def _object(pairs: Sequence[tuple[str, BoundNode]]) -> BoundNode:
     """An object whose keys are known: its text, with the members' in between."""
     members = dict(pairs)  # the last of equal keys counts
     keys = sorted(members, key=lambda k: (len(k.encode()), k.encode()))
@@ -80,20 +80,20 @@ def _object(pairs: Sequence[tuple[str, Node]]) -> Node:
     return Op(JSONB, f"object {keys}", nodes, build)
 
 
-def _to_jsonb(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _to_jsonb(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     if len(call_.args) != 1:
         raise b.no_function(call_.name, b.bind_all(call_.args), position)
     return document(b, call_.args[0], literal=False)
 
 
-def _build_array(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _build_array(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     nodes = tuple(member(b, a, literal=True) for a in call_.args)
     if not nodes:
         return Const(JSONB, pa.scalar("[]"))
     return Op(JSONB, "jsonb_build_array", nodes, lambda a: json.joined(call("array", *a)))
 
 
-def _build_object(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _build_object(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     if not call_.args:
         return Const(JSONB, pa.scalar("{}"))
     if len(call_.args) % 2:
@@ -117,7 +117,7 @@ def _build_object(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return Op(JSONB, "jsonb_build_object", (*keys, *members), build)
 
 
-def _key(b: Binder, source: exp.Expr, position: int | None) -> Node:
+def _key(b: Binder, source: exp.Expr, position: int | None) -> BoundNode:
     node = settle(b.ctx, b.bind(source))
     if node.type.kind in _NO_KEYS:
         raise TidemillError(
@@ -126,7 +126,7 @@ def _key(b: Binder, source: exp.Expr, position: int | None) -> Node:
     return to_type(b.ctx, node, TEXT, position=position)
 
 
-def aggregate_arguments(b: Binder, name: str, args: Sequence[exp.Expr]) -> list[Node] | None:
+def aggregate_arguments(b: Binder, name: str, args: Sequence[exp.Expr]) -> list[BoundNode] | None:
     """What jsonb's aggregates take: documents, and keys as text; None for other aggregates."""
     if name in ("jsonb_agg", "jsonb_agg_strict") and len(args) == 1:
         strict = name.endswith("_strict")
@@ -138,12 +138,12 @@ def aggregate_arguments(b: Binder, name: str, args: Sequence[exp.Expr]) -> list[
     return None
 
 
-def subscripts(value: Node, steps: Sequence[Node]) -> Node:
+def subscripts(value: BoundNode, steps: Sequence[BoundNode]) -> BoundNode:
     """value['a'][0]: the steps are texts."""
     return Op(JSONB, "jsonb subscript", (value, *steps), lambda a: json.at_path(a[0], a[1:]))
 
 
-FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
+FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], BoundNode]] = {
     "to_jsonb": _to_jsonb,
     "jsonb_build_array": _build_array,
     "jsonb_build_object": _build_object,

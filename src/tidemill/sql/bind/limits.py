@@ -18,9 +18,9 @@ from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.constant import evaluate_node
 from tidemill.sql.bind.errors import mismatch, position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Node, is_constant
+from tidemill.sql.bind.ir import BoundNode, is_constant
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.functions.lattice import Context, can_coerce
+from tidemill.sql.functions.lattice import ArgumentContext, can_coerce
 from tidemill.types.model import INT8
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _set(env: Env, tree: exp.Expr, clause: str, value: exp.Expr) -> None:
     binder = Binder(env, Scope(env.ctx), clause.upper())
     node = binder.bind(value)
     position = position_of(value)
-    if not can_coerce(node.type, INT8, Context.ASSIGNMENT):
+    if not can_coerce(node.type, INT8, ArgumentContext.ASSIGNMENT):
         raise mismatch(f"argument of {clause.upper()} must be type bigint, not type {node.type}", position)
     node = to_type(env.ctx, node, INT8, position=position)
     if not is_constant(node):
@@ -134,7 +134,7 @@ def _resolve(tree: exp.Expr, clause: str, value: pa.Scalar) -> None:
     tree.set(clause, holder(expression=exp.Literal.number(min(number, _MOST))))
 
 
-def resolve_limits(tree: exp.Expr, change: Callable[[Node], Node], session: SessionInfo) -> None:
+def resolve_limits(tree: exp.Expr, change: Callable[[BoundNode], BoundNode], session: SessionInfo) -> None:
     """Put the values in where parameters stood; `change` maps a node to itself with its parameters
     replaced."""
     for select in list(tree.find_all(exp.Select)):

@@ -150,7 +150,7 @@ def _select(select: exp.Select) -> list[exp.Select]:
 
 
 def _counted(source: exp.Expr) -> bool:
-    """Whether it is a series (`counted`), no relation."""
+    """Whether it is a series (`series_range`), no relation."""
     return isinstance(source, exp.Table) and isinstance(source.this, exp.Func)
 
 

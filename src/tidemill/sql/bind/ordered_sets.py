@@ -12,7 +12,7 @@ from tidemill.sql.bind.calls import call_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.constant import evaluate_node
 from tidemill.sql.bind.errors import GroupingError, position_of, unsupported
-from tidemill.sql.bind.ir import Aggregate, Node, is_constant, lower
+from tidemill.sql.bind.ir import Aggregate, BoundNode, is_constant, lower
 from tidemill.sql.functions.collected import mode, percentile
 from tidemill.sql.functions.lattice import can_coerce
 from tidemill.sql.functions.signature import Fn
@@ -28,7 +28,7 @@ NAMES = frozenset({"percentile_cont", "percentile_disc", "mode"})
 _HYPOTHETICAL = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 
 
-def bind_ordered_set(b: Binder, node: exp.Expr, where: exp.Expr | None = None) -> Node:
+def bind_ordered_set(b: Binder, node: exp.Expr, where: exp.Expr | None = None) -> BoundNode:
     position = position_of(node)
     found = call_of(node.this)
     if found is not None and found.name in _HYPOTHETICAL:
@@ -72,7 +72,7 @@ def _no_build(_args: Sequence[Tree]) -> Tree:
     raise AssertionError("an ordered set is made of all its rows")
 
 
-def _fraction(b: Binder, name: str, node: Node, position: int | None) -> Node:
+def _fraction(b: Binder, name: str, node: BoundNode, position: int | None) -> BoundNode:
     several = node.type.kind is Kind.ARRAY
     target: SqlType = array(FLOAT8) if several else FLOAT8
     if not can_coerce(node.type, target):

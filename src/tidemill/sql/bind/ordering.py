@@ -10,42 +10,42 @@ from sqlglot import exp
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.aggregate import sort_direction
 from tidemill.sql.bind.errors import AmbiguousColumn, InvalidColumnReference, position_of, unsupported
-from tidemill.sql.bind.ir import Node
+from tidemill.sql.bind.ir import BoundNode
 from tidemill.sql.functions.comparison import check_sorted, sortable
 from tidemill.sql.functions.tree import Tree
 from tidemill.types.model import SqlType
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputColumn:
     """An output column: what it is called and what it computes."""
 
     name: str
-    node: Node
+    node: BoundNode
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class OrderKey:
     """One ORDER BY item: a Spark item, and the expression that had to be computed for it, if it is no
     output column."""
 
     tree: exp.Ordered
-    hidden: Node | None = None
+    hidden: BoundNode | None = None
 
 
 def order_output(
     order: exp.Order,
-    outputs: Sequence[Output],
-    bind: Callable[[exp.Expr], Node] | None,
+    outputs: Sequence[OutputColumn],
+    bind: Callable[[exp.Expr], BoundNode] | None,
     what: str,
-) -> list[Key]:
+) -> list[OrderKey]:
     """The items of ORDER BY over columns c0, c1, ...; `bind` binds expressions over the input (None where
     the clause sees output columns alone). A hidden item's tree orders by h0, h1, ..."""
-    keys: list[Key] = []
-    hidden: list[Node] = []
+    keys: list[OrderKey] = []
+    hidden: list[BoundNode] = []
     for item in order.expressions:
         index = find_output(item.this, outputs, "ORDER BY")
-        node: Node | None = None
+        node: BoundNode | None = None
         if index is None:
             if bind is None:
                 raise unsupported(
@@ -55,12 +55,12 @@ def order_output(
             index = next((i for i, o in enumerate(outputs) if o.node == node), None)
         if index is not None:
             t, name = outputs[index].node.type, f"c{index}"
-            keys.append(Key(_ordered(item, name, t)))
+            keys.append(OrderKey(_ordered(item, name, t)))
             continue
         assert node is not None
         name = f"h{len(hidden)}"
         hidden.append(node)
-        keys.append(Key(_ordered(item, name, node.type), node))
+        keys.append(OrderKey(_ordered(item, name, node.type), node))
     return keys
 
 
@@ -71,7 +71,7 @@ def _ordered(item: exp.Ordered, name: str, t: SqlType) -> exp.Ordered:
     return exp.Ordered(this=value, desc=descending, nulls_first=nulls_first)
 
 
-def find_output(node: exp.Expr, outputs: Sequence[Output], clause: str) -> int | None:
+def find_output(node: exp.Expr, outputs: Sequence[OutputColumn], clause: str) -> int | None:
     """The output column that the item names by number or by name."""
     if isinstance(node, exp.Literal):
         if node.is_string:

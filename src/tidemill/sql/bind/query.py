@@ -18,9 +18,9 @@ from tidemill.sql.bind.coerce import unify
 from tidemill.sql.bind.constant import Constants
 from tidemill.sql.bind.errors import mismatch, position_of, unsupported
 from tidemill.sql.bind.expr import Env
-from tidemill.sql.bind.ir import Node, Ref, is_constant, lower
+from tidemill.sql.bind.ir import BoundNode, Ref, is_constant, lower
 from tidemill.sql.bind.limits import apply_limits, ties
-from tidemill.sql.bind.ordering import Output, order_output
+from tidemill.sql.bind.ordering import OutputColumn, order_output
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import select_from, subquery_as
 from tidemill.sql.functions.comparison import check_grouped
@@ -29,7 +29,7 @@ from tidemill.types.model import Column, SqlType
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundParts:
     """A query bound at some depth. `source` is its Spark tree, or makes it (long lists of VALUES may never
     need one). `outer` are the columns of enclosing queries that the tree names."""
 
@@ -39,14 +39,14 @@ class Bound:
     ordered: bool = False
     constants: Constants | None = None
     # The output expressions, as far as they are plain (a SELECT's); set operations coerce through them.
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[BoundNode, ...] = ()
 
     @property
     def tree(self) -> exp.Expr:
         return self.source if isinstance(self.source, exp.Expr) else self.source()
 
 
-def bind_level(env: Env, query: exp.Expr, parent: Scope | None) -> Bound:
+def bind_level(env: Env, query: exp.Expr, parent: Scope | None) -> BoundParts:
     """One query, with its WITH, ORDER BY and LIMIT."""
     with_ = query.args.get("with_")
     if with_ is not None:
@@ -111,14 +111,14 @@ def names_itself(item: exp.CTE) -> bool:
     return any(t.name == item.alias and not t.args.get("db") for t in item.this.find_all(exp.Table))
 
 
-def _parenthesised(env: Env, query: exp.Subquery, parent: Scope | None) -> Bound:
+def _parenthesised(env: Env, query: exp.Subquery, parent: Scope | None) -> BoundParts:
     inner = bind_level(env, query.this, parent)
     if any(query.args.get(k) for k in ("order", "limit", "offset")):
         return _finish(env, inner, query, parent)
     return inner
 
 
-def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> Bound:
+def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> BoundParts:
     name = type(query).__name__.upper()
     sides = [bind_level(env, query.this, parent), bind_level(env, query.expression, parent)]
     if len(sides[0].columns) != len(sides[1].columns):
@@ -126,7 +126,7 @@ def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> B
             f"each {name} query must have the same number of columns", position=position_of(query.expression)
         )
     aliases = [env.ctx.alias(), env.ctx.alias()]
-    outputs: list[list[Node]] = [[], []]
+    outputs: list[list[BoundNode]] = [[], []]
     columns: list[Column] = []
     for i, (left, right) in enumerate(zip(sides[0].columns, sides[1].columns, strict=True)):
         raw = [_raw_output(s, i) for s in sides]
@@ -150,17 +150,17 @@ def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> B
     ]
     tree = type(query)(this=parts[0], expression=parts[1], distinct=bool(query.args.get("distinct")))
     outer = [*sides[0].outer, *(r for r in sides[1].outer if r not in sides[0].outer)]
-    return _finish(env, Bound(tree, tuple(columns), outer), query, parent)
+    return _finish(env, BoundParts(tree, tuple(columns), outer), query, parent)
 
 
-def _raw_output(side: Bound, index: int) -> Node:
+def _raw_output(side: BoundParts, index: int) -> BoundNode:
     """A literal of unknown type in a side's select list takes the other side's type."""
     if index < len(side.nodes):
         return side.nodes[index]
     return Ref(side.columns[index].type, "", "")
 
 
-def _through(env: Env, raw: Sequence[Node], refs: Sequence[Ref]) -> tuple[list[Node], SqlType]:
+def _through(env: Env, raw: Sequence[BoundNode], refs: Sequence[Ref]) -> tuple[list[BoundNode], SqlType]:
     """The sides' columns as their common type: by reference, or, for untyped literals, as the literal
     itself."""
     from tidemill.types.model import Kind
@@ -169,7 +169,7 @@ def _through(env: Env, raw: Sequence[Node], refs: Sequence[Ref]) -> tuple[list[N
     return unify(env.ctx, nodes, "UNION")
 
 
-def _finish(env: Env, bound: Bound, query: exp.Expr, parent: Scope | None) -> Bound:
+def _finish(env: Env, bound: BoundParts, query: exp.Expr, parent: Scope | None) -> BoundParts:
     """ORDER BY, LIMIT and OFFSET of a set operation, VALUES or a query in parentheses: they see output
     columns alone."""
     order = query.args.get("order")
@@ -192,7 +192,7 @@ def _finish(env: Env, bound: Bound, query: exp.Expr, parent: Scope | None) -> Bo
     return replace(bound, source=limited, ordered=ordered, constants=constants)
 
 
-def _finish_ties(env: Env, bound: Bound, query: exp.Expr) -> Bound:
+def _finish_ties(env: Env, bound: BoundParts, query: exp.Expr) -> BoundParts:
     """... and FETCH FIRST n ROWS WITH TIES: a SELECT of its own does it."""
     from tidemill.sql.bind.distinct import with_ties
 
@@ -209,16 +209,18 @@ def _finish_ties(env: Env, bound: Bound, query: exp.Expr) -> Bound:
     return replace(bound, source=select, ordered=True, constants=None)
 
 
-def _order_keys(bound: Bound, alias: str, order: exp.Order | None) -> tuple[list[Ref], list[exp.Ordered]]:
+def _order_keys(
+    bound: BoundParts, alias: str, order: exp.Order | None
+) -> tuple[list[Ref], list[exp.Ordered]]:
     """The outputs as columns of `alias`, and the items of ORDER BY over them."""
     refs = [Ref(c.type, alias, f"c{i}", c.name) for i, c in enumerate(bound.columns)]
-    outputs = [Output(c.name, r) for c, r in zip(bound.columns, refs, strict=True)]
+    outputs = [OutputColumn(c.name, r) for c, r in zip(bound.columns, refs, strict=True)]
     if order is None:
         return refs, []
     return refs, [k.tree for k in order_output(order, outputs, None, "this query's ORDER BY")]
 
 
-def constants_of(nodes: Sequence[Node]) -> Constants | None:
+def constants_of(nodes: Sequence[BoundNode]) -> Constants | None:
     """One row, if it is made of constants."""
     if not all(is_constant(n) for n in nodes):
         return None

@@ -11,7 +11,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import Node, Op
+from tidemill.sql.bind.ir import BoundNode, Op
 from tidemill.sql.functions.tree import Tree, call
 from tidemill.types.arrow import element_type
 from tidemill.types.model import TEXT, Kind
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
 
 
-def bind_field(b: Binder, node: exp.Dot) -> Node:
+def bind_field(b: Binder, node: exp.Dot) -> BoundNode:
     """Null where the record is. Raises as PostgreSQL does where there is no such field."""
     position = position_of(node)
     inner = node.this
@@ -47,7 +47,7 @@ def bind_field(b: Binder, node: exp.Dot) -> Node:
     return Op(value.type.fields[at].type, f"field {at}", (value,), lambda a: _field(a[0], stored))
 
 
-def bind_entry(b: Binder, value: Node, key: Node, position: int | None) -> Node:
+def bind_entry(b: Binder, value: BoundNode, key: BoundNode, position: int | None) -> BoundNode:
     """Null where there is no such key."""
     text = to_type(b.ctx, key, TEXT, position=position)
     return Op(element_type(value.type), "entry", (value, text), lambda a: call("try_element_at", *a))

@@ -14,8 +14,8 @@ from tidemill.errors import DatatypeMismatch, SyntaxError_, TidemillError
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.expr import Env
-from tidemill.sql.bind.ir import Node, Ref, lower
-from tidemill.sql.bind.query import Bound, bind_level, named
+from tidemill.sql.bind.ir import BoundNode, Ref, lower
+from tidemill.sql.bind.query import BoundParts, bind_level, named
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import select_from, subquery_as
 from tidemill.sql.functions.lattice import base, can_coerce, common_type
@@ -26,7 +26,7 @@ class InvalidRecursion(TidemillError):
     sqlstate = "42P19"
 
 
-def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope | None) -> Bound:
+def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope | None) -> BoundParts:
     name, query = item.alias, item.this
     _check(name, query)
     first = bind_level(env, query.this, parent)
@@ -54,7 +54,7 @@ def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope 
     )
     whole = _picked(table, len(columns))
     whole.set("with_", exp.With(expressions=[cte], recursive=True))
-    return Bound(whole, columns)
+    return BoundParts(whole, columns)
 
 
 def _picked(table: str, count: int) -> exp.Select:
@@ -62,7 +62,7 @@ def _picked(table: str, count: int) -> exp.Select:
     return select_from(source, [exp.column(f"c{i}", table=table, quoted=True) for i in range(count)])
 
 
-def _as_first(env: Env, name: str, index: int, want: SqlType, found: Ref) -> Node:
+def _as_first(env: Env, name: str, index: int, want: SqlType, found: Ref) -> BoundNode:
     """The recursive side's column as the first side has it; PostgreSQL asks that they agree."""
     overall, _ = common_type([want, found.type])
     if overall is None or base(overall) != base(want) or not can_coerce(found.type, want):

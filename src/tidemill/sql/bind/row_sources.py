@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.coerce import to_type, unify
-from tidemill.sql.bind.counted import CountedSeries, counted_series
 from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import unsupported
-from tidemill.sql.bind.ir import Const, Node
+from tidemill.sql.bind.ir import BoundNode, Const
+from tidemill.sql.bind.series_range import CountedSeries, counted_series
 from tidemill.sql.functions import json
 from tidemill.sql.functions.arrays import from_string
 from tidemill.sql.functions.lattice import INTEGERS, can_coerce
@@ -63,17 +63,17 @@ class RowSource:
     c1, ... where there are several columns."""
 
     columns: tuple[tuple[str, SqlType], ...]
-    args: tuple[Node, ...]
+    args: tuple[BoundNode, ...]
     build: Builder
     # The same rows counted, where they are the numbers of a series between constants: no array, and in
     # several partitions where they are many.
     counted: CountedSeries | None = None
 
 
-Make = Callable[["Binder", Sequence[Node], "int | None"], RowSource]
+Make = Callable[["Binder", Sequence[BoundNode], "int | None"], RowSource]
 
 
-def _unnest(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+def _unnest(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
     if not nodes or any(n.type.kind not in (Kind.ARRAY, Kind.LIST) for n in nodes):
         if any(n.type.kind is Kind.UNKNOWN for n in nodes):
             raise TidemillError("function unnest(unknown) is not unique", sqlstate="42725", position=position)
@@ -101,7 +101,7 @@ def _zipped(args: Sequence[Tree]) -> Tree:
     return let_all(list(args), build)
 
 
-def _subscripts(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+def _subscripts(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
     if len(nodes) not in (2, 3) or nodes[0].type.kind is not Kind.ARRAY:
         raise b.no_function("generate_subscripts", nodes, position)
     if len(nodes) == 3:
@@ -122,7 +122,7 @@ def _subscripts(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSo
     return RowSource((("generate_subscripts", INT4),), (nodes[0], dimension), build)
 
 
-def _series(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+def _series(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
     if len(nodes) not in (2, 3):
         raise b.no_function("generate_series", nodes, position)
     kinds = {n.type.kind for n in nodes}
@@ -147,7 +147,7 @@ def _series(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource
     return RowSource((("generate_series", t),), tuple(typed), number_series(t), counted_series(typed))
 
 
-def _numerics(b: Binder, nodes: Sequence[Node]) -> RowSource:
+def _numerics(b: Binder, nodes: Sequence[BoundNode]) -> RowSource:
     """A step with more digits than the start gives them to all but the first."""
     typed = tuple(to_type(b.ctx, n, NUMERIC) for n in nodes)
     first, *steps = (digits_of(n.type) for n in (typed[0], *typed[2:]))
@@ -156,7 +156,7 @@ def _numerics(b: Binder, nodes: Sequence[Node]) -> RowSource:
     return RowSource((("generate_series", t),), typed, numeric_series)
 
 
-def _times(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+def _times(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
     ends, steps = nodes[:2], nodes[2:]
     plain = all(n.type.kind in (Kind.TIMESTAMP, Kind.UNKNOWN) for n in ends)
     t = TIMESTAMP if plain and any(n.type.kind is Kind.TIMESTAMP for n in ends) else TIMESTAMPTZ
@@ -167,7 +167,7 @@ def _times(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
     return RowSource((("generate_series", t),), tuple(typed), timestamp_series(t, _constant(typed[2])))
 
 
-def _constant(step: Node) -> tuple[int, int, int] | None:
+def _constant(step: BoundNode) -> tuple[int, int, int] | None:
     if not isinstance(step, Const) or not isinstance(step.value, pa.Scalar) or not step.value.is_valid:
         return None
     parts = step.value.as_py()
@@ -175,14 +175,16 @@ def _constant(step: Node) -> tuple[int, int, int] | None:
 
 
 def _documents(name: str, t: SqlType, build: Builder) -> Make:
-    def make(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+    def make(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
         column = name if name == "jsonb_object_keys" else "value"
         return RowSource(((column, t),), _document(b, name, nodes, position), build)
 
     return make
 
 
-def _document(b: Binder, name: str, nodes: Sequence[Node], position: int | None) -> tuple[Node, ...]:
+def _document(
+    b: Binder, name: str, nodes: Sequence[BoundNode], position: int | None
+) -> tuple[BoundNode, ...]:
     if len(nodes) != 1 or nodes[0].type.kind not in (Kind.JSONB, Kind.UNKNOWN):
         raise b.no_function(name, nodes, position)
     return (to_type(b.ctx, nodes[0], JSONB, position=position),)
@@ -204,7 +206,7 @@ def _each(name: str, t: SqlType, build: Builder) -> Make:
 
         return let_all([build(a)], made)
 
-    def make(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+    def make(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
         return RowSource((("key", TEXT), ("value", t)), _document(b, name, nodes, position), rows)
 
     return make
@@ -214,7 +216,7 @@ def _half(size: Tree) -> Tree:
     return int_divide(size, integer(2))
 
 
-def _split(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+def _split(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
     if len(nodes) not in (2, 3):
         raise b.no_function("string_to_table", nodes, position)
     texts = tuple(to_type(b.ctx, n, TEXT, position=position) for n in nodes)
@@ -224,7 +226,7 @@ def _split(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
 def _of_array(name: str, function: str) -> Make:
     """A function whose rows are another's elements."""
 
-    def make(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+    def make(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
         from tidemill.sql.functions.resolve import resolve_function
 
         if resolve_function(function, [n.type for n in nodes]) is None:
@@ -235,7 +237,7 @@ def _of_array(name: str, function: str) -> Make:
     return make
 
 
-def _matches(b: Binder, nodes: Sequence[Node], position: int | None) -> RowSource:
+def _matches(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
     types = [n.type for n in nodes]
     if len(nodes) not in MATCHES or not all(can_coerce(t, TEXT) for t in types):
         raise b.no_function("regexp_matches", nodes, position)

@@ -16,7 +16,7 @@ from tidemill.sql.bind.coerce import explicit_cast, settle, to_type
 from tidemill.sql.bind.colname import power_name
 from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import Const, Convert, Node, Op
+from tidemill.sql.bind.ir import BoundNode, Const, Convert, Op
 from tidemill.sql.bind.special import output_text
 from tidemill.sql.bind.typename import named_type
 from tidemill.sql.functions import extract as extracting
@@ -62,7 +62,7 @@ def _text(value: str) -> Const:
     return Const(TEXT, pa.scalar(value))
 
 
-def _format(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _format(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if not args:
         raise b.no_function("format", args, position)
@@ -75,7 +75,7 @@ def _format(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return Op(TEXT, "format", (template, *texts), build)
 
 
-def _num_nulls(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _num_nulls(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if not args:
         raise b.no_function(call_.name, args, position)
@@ -94,9 +94,9 @@ def _num_nulls(b: Binder, call_: FunctionCall, position: int | None) -> Node:
 _MAKE_INTERVAL = ("years", "months", "weeks", "days", "hours", "mins", "secs")
 
 
-def _make_interval(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _make_interval(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     """Arguments may be given by name; those that are not given are zero."""
-    given: dict[str, Node] = {}
+    given: dict[str, BoundNode] = {}
     named = False
     for i, arg in enumerate(call_.args):
         if isinstance(arg, exp.Kwarg):
@@ -128,7 +128,7 @@ def _make_interval(b: Binder, call_: FunctionCall, position: int | None) -> Node
     return b.apply("make_interval", args, position)
 
 
-def _quoted(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _quoted(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     """Of anything, as text."""
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if len(args) != 1:
@@ -136,7 +136,7 @@ def _quoted(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return b.apply(call_.name, [to_type(b.ctx, args[0], TEXT, explicit=True)], position)
 
 
-def _age(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _age(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     """With one argument: until the midnight that began today."""
     args = b.bind_all(call_.args)
     if len(args) != 1:
@@ -146,7 +146,7 @@ def _age(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return b.apply("age", [today, args[0]], position)
 
 
-def _normalize(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _normalize(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     """The form is a keyword."""
     args = list(call_.args)
     if len(args) == 2 and isinstance(args[1], exp.Column | exp.Var):
@@ -154,7 +154,7 @@ def _normalize(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return b.apply("normalize", b.bind_all(args), position)
 
 
-def _scale(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _scale(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     """Known where the digits that the argument shows are."""
     args = b.bind_all(call_.args)
     if len(args) == 1 and can_coerce(args[0].type, NUMERIC):
@@ -167,7 +167,7 @@ def _scale(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return b.apply("scale", args, position)
 
 
-def _date_part(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _date_part(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     args = b.bind_all(call_.args)
     if len(args) == 2 and args[1].type.kind is Kind.UNKNOWN:
         raise TidemillError(
@@ -179,7 +179,7 @@ def _date_part(b: Binder, call_: FunctionCall, position: int | None) -> Node:
 # --- forms
 
 
-def _extract(b: Binder, node: exp.Expr) -> Node:
+def _extract(b: Binder, node: exp.Expr) -> BoundNode:
     unit = node.this.name.lower()
     value = b.bind(node.args["expression"])
     position = position_of(node)
@@ -196,14 +196,14 @@ def _extract(b: Binder, node: exp.Expr) -> Node:
     return Op(result, f"extract {t}", (_text(unit), value), lambda a: extracting.extract(a[0], a[1], t))
 
 
-def _at_time_zone(b: Binder, node: exp.Expr) -> Node:
+def _at_time_zone(b: Binder, node: exp.Expr) -> BoundNode:
     value, zone = b.bind(node.this), b.bind(node.args["zone"])
     if value.type.kind in (Kind.DATE, Kind.UNKNOWN):
         value = to_type(b.ctx, value, TIMESTAMPTZ)
     return b.apply("timezone", [zone, value], position_of(node))
 
 
-def _power(b: Binder, node: exp.Expr) -> Node:
+def _power(b: Binder, node: exp.Expr) -> BoundNode:
     """a ^ b, or power(a, b), for which the parser has the same node."""
     args = b.bind_all([node.this, node.args["expression"]])
     if "start" in node.meta:
@@ -211,25 +211,25 @@ def _power(b: Binder, node: exp.Expr) -> Node:
     return b.operator("^", args, position_of(node))
 
 
-def _overlay(b: Binder, node: exp.Expr) -> Node:
+def _overlay(b: Binder, node: exp.Expr) -> BoundNode:
     keys = ("this", "expression", "from_", "for_")
     args = [b.bind(node.args[k]) for k in keys if node.args.get(k) is not None]
     return b.apply("overlay", args, position_of(node))
 
 
-def _similar(b: Binder, node: exp.Expr) -> Node:
+def _similar(b: Binder, node: exp.Expr) -> BoundNode:
     args = b.bind_all([node.this, node.args["expression"]])
     return Op(BOOL, "similar to", tuple(to_type(b.ctx, a, TEXT) for a in args), regexp.similar)
 
 
-def similar_escape(b: Binder, node: exp.Expr, escape: exp.Expr) -> Node:
+def similar_escape(b: Binder, node: exp.Expr, escape: exp.Expr) -> BoundNode:
     """x SIMILAR TO pattern ESCAPE sign."""
     args = b.bind_all([node.this, node.args["expression"], escape])
     texts = tuple(to_type(b.ctx, a, TEXT) for a in args)
     return Op(BOOL, "similar to", texts, regexp.similar_escape)
 
 
-def _overlaps(b: Binder, node: exp.Expr) -> Node:
+def _overlaps(b: Binder, node: exp.Expr) -> BoundNode:
     """(start, end) OVERLAPS (start, end); an interval for the end is counted from the start. Of two equal
     instants the period is that instant; ends do not belong to a period."""
     rows = [row_of(node.this), row_of(node.args["expression"])]
@@ -238,7 +238,7 @@ def _overlaps(b: Binder, node: exp.Expr) -> Node:
         raise SyntaxError_(
             "wrong number of parameters on either side of OVERLAPS expression", position=position
         )
-    ends: list[Node] = []
+    ends: list[BoundNode] = []
     bound = b.bind_all([*rows[0], *rows[1]])
     if any(n.type.kind is Kind.UNKNOWN for n in bound):
         shown = ", ".join(str(n.type) for n in bound)
@@ -294,7 +294,7 @@ def _overlap_tree(args: Sequence[Tree]) -> Tree:
     )
 
 
-def type_call(b: Binder, name: str, args: Sequence[Node], position: int | None) -> Node | None:
+def type_call(b: Binder, name: str, args: Sequence[BoundNode], position: int | None) -> BoundNode | None:
     """A call of a type's name with one argument is a cast: date(x), int4(x)."""
     target = named_type(name)
     if target is None or len(args) != 1:
@@ -302,7 +302,7 @@ def type_call(b: Binder, name: str, args: Sequence[Node], position: int | None) 
     return explicit_cast(b.ctx, args[0], target, position)
 
 
-FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
+FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], BoundNode]] = {
     "format": _format,
     "num_nulls": _num_nulls,
     "num_nonnulls": _num_nulls,
@@ -315,7 +315,7 @@ FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
     "scale": _scale,
 }
 
-HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
+HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], BoundNode]] = {
     exp.Extract: _extract,
     exp.AtTimeZone: _at_time_zone,
     exp.Overlay: _overlay,

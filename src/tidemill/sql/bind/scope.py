@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidemill.errors import UndefinedObject
-from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import (
     AmbiguousColumn,
     hidden_by_alias,
@@ -15,7 +15,7 @@ from tidemill.sql.bind.errors import (
     undefined_column,
     unsupported,
 )
-from tidemill.sql.bind.ir import Node, Ref, walk
+from tidemill.sql.bind.ir import BoundNode, Ref, walk
 from tidemill.sql.bind.suggest import column_hint
 from tidemill.types.model import SqlType
 
@@ -26,7 +26,7 @@ class Visible:
     expression."""
 
     name: str
-    node: Node
+    node: BoundNode
     # It must be asked for by name: neither * nor NATURAL knows it.
     hidden: bool = False
 
@@ -48,14 +48,14 @@ class Scope:
     """`items` answer qualified names; `columns`, in order, unqualified ones and `*` (a USING column stands
     there once)."""
 
-    ctx: Context
+    ctx: BindContext
     items: list[Item] = field(default_factory=list)
     columns: list[Visible] = field(default_factory=list)
     parent: Scope | None = None
     # Columns of enclosing queries that were named from here (or from further inside).
     outer: list[Ref] = field(default_factory=list)
 
-    def column(self, name: str, position: int | None) -> Node | None:
+    def column(self, name: str, position: int | None) -> BoundNode | None:
         """The column of this name, the nearest scope first; None if there is none."""
         found = [v for v in self.columns if v.name == name]
         if len(found) > 1:
@@ -64,7 +64,7 @@ class Scope:
             return self._used(found[0].node)
         return None if self.parent is None else self._from_outside(self.parent.column(name, position))
 
-    def qualified(self, parts: Sequence[str], name: str, position: int | None) -> Node:
+    def qualified(self, parts: Sequence[str], name: str, position: int | None) -> BoundNode:
         """parts.name; raises where the item or its column does not exist."""
         item = self.item(parts, position)
         if item is None:
@@ -120,19 +120,19 @@ class Scope:
             return True
         return self.parent is not None and self.parent.is_item(name)
 
-    def use(self, visible: Visible) -> Node:
+    def use(self, visible: Visible) -> BoundNode:
         return self._used(visible.node)
 
-    def _used(self, node: Node) -> Node:
+    def _used(self, node: BoundNode) -> BoundNode:
         for part in walk(node):
             if isinstance(part, Ref):
                 self.ctx.use(part.table, part.name)
         return node
 
-    def _from_outside(self, node: Node | None) -> Node | None:
+    def _from_outside(self, node: BoundNode | None) -> BoundNode | None:
         return None if node is None else self._from_outside_strict(node)
 
-    def _from_outside_strict(self, node: Node) -> Node:
+    def _from_outside_strict(self, node: BoundNode) -> BoundNode:
         if not isinstance(node, Ref):
             raise unsupported("a reference from a subquery to a merged column of a full join")
         if node not in self.outer:

@@ -20,10 +20,10 @@ from tidemill.sql.bind.errors import (
 )
 from tidemill.sql.bind.expr import Binder, Env
 from tidemill.sql.bind.grouping import Grouping, group_sets, is_grouped
-from tidemill.sql.bind.ir import GROUPING, Aggregate, Node, Op, Window, lower, lower_filter, walk
+from tidemill.sql.bind.ir import GROUPING, Aggregate, BoundNode, Op, Window, lower, lower_filter, walk
 from tidemill.sql.bind.limits import apply_limits, ties
-from tidemill.sql.bind.ordering import Key, Output, find_output, order_output
-from tidemill.sql.bind.query import Bound, constants_of
+from tidemill.sql.bind.ordering import OrderKey, OutputColumn, find_output, order_output
+from tidemill.sql.bind.query import BoundParts, constants_of
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.stages import expand, has_groups, has_rows, number_groups
 from tidemill.sql.bind.tables import aliased, bind_from, select_from, star_columns, subquery_as
@@ -33,10 +33,10 @@ from tidemill.types.model import Column
 # PostgreSQL's; a table has 1,600 columns at most, so that `*` and some more fit.
 MAX_OUTPUTS = 1664
 
-_Finish = Callable[[Node], Node]
+_Finish = Callable[[BoundNode], BoundNode]
 
 
-def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> Bound:
+def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> BoundParts:
     source, scope = bind_from(env, query, parent)
     where = _condition(env, scope, query.args.get("where"), "WHERE")
     binder = Binder(env, scope, "SELECT", aggregates=True)
@@ -45,7 +45,7 @@ def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> Bound:
     raw = _select_list(binder, query)
     if not raw:
         raise unsupported("a SELECT without columns", position_of(query))
-    outputs = [Output(name, settle(env.ctx, node)) for name, node in raw]
+    outputs = [OutputColumn(name, settle(env.ctx, node)) for name, node in raw]
     group = query.args.get("group")
     sets = (
         group_sets(group.expressions, _group_key(env, scope, group, outputs)) if group is not None else [[]]
@@ -88,7 +88,7 @@ def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> Bound:
     limited = select
     if ties(query) is None:
         limited = apply_limits(env, select, query, ordered=query.args.get("order") is not None)
-    return Bound(
+    return BoundParts(
         limited,
         tuple(Column(o.name, o.node.type) for o in outputs),
         tuple(scope.outer),
@@ -105,21 +105,21 @@ class _Parts:
 
     source: exp.Expr | None
     joins: Sequence[exp.Join]
-    condition: Node | None
-    outputs: Sequence[Output]
-    on: Sequence[Node]
+    condition: BoundNode | None
+    outputs: Sequence[OutputColumn]
+    on: Sequence[BoundNode]
 
 
-def _unchanged(node: Node) -> Node:
+def _unchanged(node: BoundNode) -> BoundNode:
     return node
 
 
-def _condition(env: Env, scope: Scope, clause: exp.Expr | None, name: str) -> Node | None:
+def _condition(env: Env, scope: Scope, clause: exp.Expr | None, name: str) -> BoundNode | None:
     return None if clause is None else Binder(env, scope, name).boolean(clause.this, name)
 
 
-def _select_list(binder: Binder, query: exp.Select) -> list[tuple[str, Node]]:
-    result: list[tuple[str, Node]] = []
+def _select_list(binder: Binder, query: exp.Select) -> list[tuple[str, BoundNode]]:
+    result: list[tuple[str, BoundNode]] = []
     _check_width(len(query.expressions))
     for item in query.expressions:
         inner = item.this if isinstance(item, exp.Alias) else item
@@ -151,14 +151,14 @@ def _check_width(outputs: int) -> None:
 
 
 def _group_key(
-    env: Env, scope: Scope, group: exp.Group, outputs: Sequence[Output]
-) -> Callable[[exp.Expr], Node]:
+    env: Env, scope: Scope, group: exp.Group, outputs: Sequence[OutputColumn]
+) -> Callable[[exp.Expr], BoundNode]:
     """What an expression of GROUP BY means: an output by its number or name, or an expression."""
     if any(group.args.get(k) for k in ("grouping_sets", "cube", "rollup", "all", "totals")):
         raise unsupported("this form of GROUP BY", position_of(group))
     binder = Binder(env, scope, "GROUP BY")
 
-    def key_of(item: exp.Expr) -> Node:
+    def key_of(item: exp.Expr) -> BoundNode:
         inner = item
         while isinstance(inner, exp.Paren):
             inner = inner.this
@@ -198,11 +198,11 @@ def _is_input(scope: Scope, node: exp.Column) -> bool:
     return any(v.name == node.name for v in scope.columns)
 
 
-def _order_nodes(binder: Binder, query: exp.Select, outputs: Sequence[Output]) -> dict[int, Node]:
+def _order_nodes(binder: Binder, query: exp.Select, outputs: Sequence[OutputColumn]) -> dict[int, BoundNode]:
     """ORDER BY expressions that are no output names or ordinals, bound over the input, by the identity of
     their node."""
     order = query.args.get("order")
-    found: dict[int, Node] = {}
+    found: dict[int, BoundNode] = {}
     for item in order.expressions if order is not None else ():
         if find_output(item.this, outputs, "ORDER BY") is None:
             binder.clause = "ORDER BY"
@@ -213,14 +213,14 @@ def _order_nodes(binder: Binder, query: exp.Select, outputs: Sequence[Output]) -
 # --- DISTINCT ON
 
 
-def _distinct_on(binder: Binder, query: exp.Select, outputs: Sequence[Output]) -> list[Node]:
+def _distinct_on(binder: Binder, query: exp.Select, outputs: Sequence[OutputColumn]) -> list[BoundNode]:
     """The expressions of DISTINCT ON, which name outputs as ORDER BY's do."""
     distinct = query.args.get("distinct")
     on = distinct.args.get("on") if distinct is not None else None
     if on is None:
         return []
     items = list(on.expressions) if isinstance(on, exp.Tuple) else [on]
-    nodes: list[Node] = []
+    nodes: list[BoundNode] = []
     for item in items:
         inner = item.this if isinstance(item, exp.Paren) else item
         clause = "DISTINCT ON" if isinstance(inner, exp.Literal) else "ORDER BY"
@@ -234,7 +234,10 @@ def _distinct_on(binder: Binder, query: exp.Select, outputs: Sequence[Output]) -
 
 
 def _check_distinct_on(
-    query: exp.Select, outputs: Sequence[Output], order_nodes: dict[int, Node], on: Sequence[Node]
+    query: exp.Select,
+    outputs: Sequence[OutputColumn],
+    order_nodes: dict[int, BoundNode],
+    on: Sequence[BoundNode],
 ) -> None:
     """ORDER BY must begin with them, in any order."""
     order = query.args.get("order")
@@ -259,11 +262,11 @@ def _assemble(
     scope: Scope,
     query: exp.Select,
     parts: _Parts,
-    order_nodes: dict[int, Node],
+    order_nodes: dict[int, BoundNode],
     finish: _Finish,
 ) -> exp.Select:
     order = query.args.get("order")
-    keys: list[Key] = []
+    keys: list[OrderKey] = []
     if order is not None:
         keys = order_output(order, parts.outputs, lambda n: finish(order_nodes[id(n)]), "ORDER BY")
     hidden = [k.hidden for k in keys if k.hidden is not None]

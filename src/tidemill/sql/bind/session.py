@@ -14,7 +14,7 @@ from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.bind.coerce import settle
 from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import Const, Convert, Node, SessionValue
+from tidemill.sql.bind.ir import BoundNode, Const, Convert, SessionValue
 from tidemill.sql.functions.markers import Fixed
 from tidemill.types.model import (
     DATE,
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 
 # Gives the node of a call or key word; the text is what it was written as.
-_Maker = Callable[["Binder", str], Node]
+_Maker = Callable[["Binder", str], BoundNode]
 
 
-def now_value(b: Binder, used: str) -> Node:
+def now_value(b: Binder, used: str) -> BoundNode:
     b.ctx.depends_on(Dependence.CLOCK, used)
     return SessionValue(TIMESTAMPTZ, Fixed.NOW)
 
 
-def _statement_began(b: Binder, used: str) -> Node:
+def _statement_began(b: Binder, used: str) -> BoundNode:
     b.ctx.depends_on(Dependence.CLOCK, used)
     return SessionValue(TIMESTAMPTZ, Fixed.STATEMENT)
 
 
-def _mz_now(b: Binder, used: str) -> Node:
+def _mz_now(b: Binder, used: str) -> BoundNode:
     b.ctx.depends_on(Dependence.READ_TIME, used)
     return SessionValue(MZ_TIMESTAMP, Fixed.MZ_NOW)
 
@@ -56,20 +56,20 @@ def _mz_now(b: Binder, used: str) -> Node:
 def _fact(value: Callable[[SessionInfo], str | int | None], t: SqlType = NAME) -> _Maker:
     """A constant of the session."""
 
-    def make(b: Binder, used: str) -> Node:
+    def make(b: Binder, used: str) -> BoundNode:
         b.ctx.depends_on(Dependence.SESSION, used)
         return _constant(value(b.ctx.session), t)
 
     return make
 
 
-def _constant(value: str | int | None, t: SqlType) -> Node:
+def _constant(value: str | int | None, t: SqlType) -> BoundNode:
     if value is None:
         return Const(t, None)
     return Const(t, pa.scalar(value, pa.int32() if t is INT4 else pa.string()))
 
 
-def _current_setting(b: Binder, call: FunctionCall, position: int | None) -> Node:
+def _current_setting(b: Binder, call: FunctionCall, position: int | None) -> BoundNode:
     args = [settle(b.ctx, a) for a in b.bind_all(call.args)]
     if not 1 <= len(args) <= 2:
         raise b.no_function(call.name, args, position)
@@ -92,7 +92,7 @@ def _truth(node: Const) -> bool:
     return isinstance(node.value, pa.Scalar) and node.value.as_py() is True
 
 
-def _pg_typeof(b: Binder, call: FunctionCall, position: int | None) -> Node:
+def _pg_typeof(b: Binder, call: FunctionCall, position: int | None) -> BoundNode:
     args = b.bind_all(call.args)
     if len(args) != 1:
         raise b.no_function(call.name, args, position)
@@ -103,8 +103,8 @@ def _pg_typeof(b: Binder, call: FunctionCall, position: int | None) -> Node:
     return _constant(name, TEXT)
 
 
-def _nullary(make: _Maker) -> Callable[[Binder, FunctionCall, int | None], Node]:
-    def build(b: Binder, call: FunctionCall, position: int | None) -> Node:
+def _nullary(make: _Maker) -> Callable[[Binder, FunctionCall, int | None], BoundNode]:
+    def build(b: Binder, call: FunctionCall, position: int | None) -> BoundNode:
         if call.args or call.star:
             raise b.no_function(call.name, b.bind_all(call.args), position)
         return make(b, f"{call.name}()")
@@ -117,7 +117,7 @@ _session_user = _fact(lambda s: s.session_user)
 _database = _fact(lambda s: s.database)
 _schema = _fact(lambda s: s.schemas[0] if s.schemas else None)
 
-FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
+FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], BoundNode]] = {
     "now": _nullary(now_value),
     "transaction_timestamp": _nullary(now_value),
     "statement_timestamp": _nullary(_statement_began),
@@ -135,10 +135,10 @@ def _as(t: SqlType) -> _Maker:
     return lambda b, used: Convert(t, now_value(b, used))
 
 
-def _handler(make: _Maker, word: str) -> Callable[[Binder, exp.Expr], Node]:
+def _handler(make: _Maker, word: str) -> Callable[[Binder, exp.Expr], BoundNode]:
     """`word`: how it is written where the parser does not say."""
 
-    def build(b: Binder, node: exp.Expr) -> Node:
+    def build(b: Binder, node: exp.Expr) -> BoundNode:
         if node.this is not None:
             raise unsupported(f"a precision of {type(node).__name__}", position_of(node))
         written = str(node.meta.get("function") or word)
@@ -147,7 +147,7 @@ def _handler(make: _Maker, word: str) -> Callable[[Binder, exp.Expr], Node]:
     return build
 
 
-HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
+HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], BoundNode]] = {
     exp.CurrentTimestamp: _handler(now_value, "current_timestamp"),
     exp.CurrentDate: _handler(_as(DATE), "current_date"),
     exp.Localtime: _handler(_as(TIME), "localtime"),

@@ -14,7 +14,7 @@ from tidemill.sql.bind import subquery
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import require_bool, settle, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import GROUPING, Const, Node, Op
+from tidemill.sql.bind.ir import GROUPING, BoundNode, Const, Op
 from tidemill.sql.functions import comparison
 from tidemill.sql.functions.guards import case_branches, first_of
 from tidemill.sql.functions.lattice import FLOATS, SIGNED, can_coerce
@@ -47,30 +47,30 @@ if TYPE_CHECKING:
 MAX_GROUPING = 31
 
 
-def conjunction(nodes: Sequence[Node]) -> Node:
+def conjunction(nodes: Sequence[BoundNode]) -> BoundNode:
     """All of them; the nodes are booleans."""
-    result: Node = nodes[0] if nodes else Const(BOOL, pa.scalar(True))
+    result: BoundNode = nodes[0] if nodes else Const(BOOL, pa.scalar(True))
     for node in nodes[1:]:
         result = Op(BOOL, "and", (result, node), lambda a: and_(*a))
     return result
 
 
-def disjunction(nodes: Sequence[Node]) -> Node:
-    result: Node = nodes[0] if nodes else Const(BOOL, pa.scalar(False))
+def disjunction(nodes: Sequence[BoundNode]) -> BoundNode:
+    result: BoundNode = nodes[0] if nodes else Const(BOOL, pa.scalar(False))
     for node in nodes[1:]:
         result = Op(BOOL, "or", (result, node), lambda a: or_(*a))
     return result
 
 
-def negation(node: Node) -> Node:
+def negation(node: BoundNode) -> BoundNode:
     return Op(BOOL, "not", (node,), lambda a: not_(a[0]))
 
 
-def _and(b: Binder, node: exp.Expr) -> Node:
+def _and(b: Binder, node: exp.Expr) -> BoundNode:
     return conjunction([b.boolean(n, "AND") for n in _flat(node, exp.And)])
 
 
-def _or(b: Binder, node: exp.Expr) -> Node:
+def _or(b: Binder, node: exp.Expr) -> BoundNode:
     return disjunction([b.boolean(n, "OR") for n in _flat(node, exp.Or)])
 
 
@@ -85,11 +85,11 @@ def _flat(node: exp.Expr, kind: type[exp.Expr]) -> list[exp.Expr]:
     return found[::-1]
 
 
-def _not(b: Binder, node: exp.Expr) -> Node:
+def _not(b: Binder, node: exp.Expr) -> BoundNode:
     return negation(b.boolean(node.this, "NOT"))
 
 
-def _is(b: Binder, node: exp.Expr) -> Node:
+def _is(b: Binder, node: exp.Expr) -> BoundNode:
     what = node.args["expression"]
     fields = row_of(node.this)
     if fields is not None and isinstance(what, exp.Null):
@@ -97,7 +97,7 @@ def _is(b: Binder, node: exp.Expr) -> Node:
     inner = b.bind(node.this)
     if isinstance(what, exp.Null):
         value = settle(b.ctx, inner)
-        found: Node = Op(BOOL, "isnull", (value,), lambda a: is_null(a[0]))
+        found: BoundNode = Op(BOOL, "isnull", (value,), lambda a: is_null(a[0]))
     else:
         truth = bool(what.this)
         clause = "IS TRUE" if truth else "IS FALSE"
@@ -111,13 +111,13 @@ def _is(b: Binder, node: exp.Expr) -> Node:
     return negation(found) if node.args.get("negate") else found
 
 
-def _row_is_null(b: Binder, fields: Sequence[exp.Expr], *, negate: bool) -> Node:
+def _row_is_null(b: Binder, fields: Sequence[exp.Expr], *, negate: bool) -> BoundNode:
     """A row is NULL if all its fields are, and not NULL if none is."""
     nulls = [Op(BOOL, "isnull", (settle(b.ctx, n),), lambda a: is_null(a[0])) for n in b.bind_all(fields)]
     return conjunction([negation(n) for n in nulls] if negate else list(nulls))
 
 
-def _distinct_from(b: Binder, node: exp.Expr) -> Node:
+def _distinct_from(b: Binder, node: exp.Expr) -> BoundNode:
     rows = [row_of(node.this), row_of(node.args["expression"])]
     if rows[0] is not None and rows[1] is not None:
         if len(rows[0]) != len(rows[1]):
@@ -137,11 +137,11 @@ def _distinct_from(b: Binder, node: exp.Expr) -> Node:
     return Op(BOOL, f"distinct {t}", equal.args, lambda a: comparison.distinct_from(a[0], a[1], t))
 
 
-def _between(b: Binder, node: exp.Expr) -> Node:
+def _between(b: Binder, node: exp.Expr) -> BoundNode:
     value, low, high = b.bind_all([node.this, node.args["low"], node.args["high"]])
     position = position_of(node)
 
-    def within(lower: Node, upper: Node) -> Node:
+    def within(lower: BoundNode, upper: BoundNode) -> BoundNode:
         return conjunction(
             [b.operator(">=", [value, lower], position), b.operator("<=", [value, upper], position)]
         )
@@ -151,7 +151,7 @@ def _between(b: Binder, node: exp.Expr) -> Node:
     return within(low, high)
 
 
-def _in(b: Binder, node: exp.Expr) -> Node:
+def _in(b: Binder, node: exp.Expr) -> BoundNode:
     query = node.args.get("query")
     if query is not None:
         return subquery.bind_in(b, node.this, query)
@@ -183,7 +183,7 @@ def _in(b: Binder, node: exp.Expr) -> Node:
     )
 
 
-def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position: int | None) -> Node:
+def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position: int | None) -> BoundNode:
     """(a, b) = (c, d), column by column; (a, b) < (c, d) by the first that is not equal."""
     rows = [row_of(side) for side in (left, right)]
     if rows[0] is None or rows[1] is None or name not in ("=", "<>", "<", "<=", ">", ">="):
@@ -206,9 +206,9 @@ def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position
     return result
 
 
-def _case(b: Binder, node: exp.Expr) -> Node:
+def _case(b: Binder, node: exp.Expr) -> BoundNode:
     subject = node.args.get("this")
-    conditions: list[Node] = []
+    conditions: list[BoundNode] = []
     values: list[exp.Expr] = []
     for branch in node.args["ifs"]:
         if subject is not None:
@@ -232,14 +232,14 @@ def _case(b: Binder, node: exp.Expr) -> Node:
     return Op(t, "case", (*conditions, *results[1:], results[0]), build)
 
 
-def _coalesce(b: Binder, node: exp.Expr) -> Node:
+def _coalesce(b: Binder, node: exp.Expr) -> BoundNode:
     found = _variadic(b, [node.this, *node.expressions], "COALESCE", "coalesce")
     if not isinstance(found, Op) or found.key != "coalesce":
         return found
     return replace(found, build=lambda a: call("coalesce", *first_of(a)))
 
 
-def _greatest(b: Binder, node: exp.Expr) -> Node:
+def _greatest(b: Binder, node: exp.Expr) -> BoundNode:
     name = "greatest" if isinstance(node, exp.Greatest) else "least"
     found = _variadic(b, [node.this, *node.expressions], name.upper(), name)
     if found.type.kind is Kind.ARRAY:
@@ -256,7 +256,7 @@ def _greatest(b: Binder, node: exp.Expr) -> Node:
     return found
 
 
-def _variadic(b: Binder, items: Sequence[exp.Expr], what: str, spark: str) -> Node:
+def _variadic(b: Binder, items: Sequence[exp.Expr], what: str, spark: str) -> BoundNode:
     nodes, t = unify(b.ctx, b.bind_all(items), what, [position_of(i) for i in items])
     if len(nodes) == 1:
         return nodes[0]
@@ -266,7 +266,7 @@ def _variadic(b: Binder, items: Sequence[exp.Expr], what: str, spark: str) -> No
 _COMPARED_AS_THEY_ARE = (SIGNED, FLOATS, frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}))
 
 
-def _nullif(b: Binder, node: exp.Expr) -> Node:
+def _nullif(b: Binder, node: exp.Expr) -> BoundNode:
     sides = b.bind_all([node.this, node.args["expression"]])
     equal = b.operator("=", sides, position_of(node))
     assert isinstance(equal, Op)
@@ -277,7 +277,7 @@ def _nullif(b: Binder, node: exp.Expr) -> Node:
     return Op(t, "nullif", (equal, first), lambda a: if_(a[0], cast_to(exp.Null(), t), a[1]))
 
 
-def _like(b: Binder, node: exp.Expr) -> Node:
+def _like(b: Binder, node: exp.Expr) -> BoundNode:
     name = "~~" if isinstance(node, exp.Like) else "~~*"
     if node.args.get("negate"):
         name = f"!{name}"
@@ -286,7 +286,7 @@ def _like(b: Binder, node: exp.Expr) -> Node:
     return b.operator(name, b.bind_all([node.this, node.args["expression"]]), position_of(node))
 
 
-def _escape(b: Binder, node: exp.Expr) -> Node:
+def _escape(b: Binder, node: exp.Expr) -> BoundNode:
     """LIKE ... ESCAPE c: a constant pattern is rewritten to the default escape sign."""
     if isinstance(node.this, exp.SimilarTo):
         from tidemill.sql.bind.scalars import similar_escape
@@ -312,7 +312,7 @@ def _escape(b: Binder, node: exp.Expr) -> Node:
     return b.operator(name, [b.bind(like.this), value], position_of(node))
 
 
-def _text(node: Node) -> str | None:
+def _text(node: BoundNode) -> str | None:
     if not isinstance(node, Const) or node.value is None:
         return None
     return node.value if isinstance(node.value, str) else node.value.as_py()
@@ -335,7 +335,7 @@ def _with_backslash(pattern: str, sign: str) -> str:
 # --- functions with arguments of any type
 
 
-def output_text(b: Binder, node: Node) -> Node:
+def output_text(b: Binder, node: BoundNode) -> BoundNode:
     """A value as it is printed: a boolean as t or f, where a cast would give true or false; a char(n) with
     the blanks at its end, which a cast would drop."""
     if node.type == BOOL:
@@ -345,7 +345,7 @@ def output_text(b: Binder, node: Node) -> Node:
     return to_type(b.ctx, node, TEXT)
 
 
-def _concat(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def _concat(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     """concat and concat_ws take anything, as text, and leave out NULLs."""
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if not args or (call_.name == "concat_ws" and len(args) < 2):
@@ -356,11 +356,11 @@ def _concat(b: Binder, call_: FunctionCall, position: int | None) -> Node:
     return Op(TEXT, "concat", texts, lambda a: call("concat_ws", string(""), *a))
 
 
-def _row_value(_b: Binder, node: exp.Expr) -> Node:
+def _row_value(_b: Binder, node: exp.Expr) -> BoundNode:
     raise _no_row_value(position_of(node))
 
 
-def _row_call(_b: Binder, _call: FunctionCall, position: int | None) -> Node:
+def _row_call(_b: Binder, _call: FunctionCall, position: int | None) -> BoundNode:
     raise _no_row_value(position)
 
 
@@ -370,7 +370,7 @@ def _no_row_value(position: int | None) -> TidemillError:
     )
 
 
-def _grouping(b: Binder, node: exp.Expr) -> Node:
+def _grouping(b: Binder, node: exp.Expr) -> BoundNode:
     """GROUPING(a, ...): what it is, the grouping knows."""
     if not b.aggregates:
         raise TidemillError(
@@ -386,13 +386,13 @@ def _grouping(b: Binder, node: exp.Expr) -> Node:
     return Op(INT4, GROUPING, args, build)
 
 
-FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], Node]] = {
+FUNCTIONS: dict[str, Callable[[Binder, FunctionCall, int | None], BoundNode]] = {
     "concat": _concat,
     "concat_ws": _concat,
     "row": _row_call,
 }
 
-HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
+HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], BoundNode]] = {
     exp.And: _and,
     exp.Or: _or,
     exp.Not: _not,

@@ -13,13 +13,13 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import unsupported
 from tidemill.sql.bind.ir import (
-    Node,
+    BoundNode,
+    FromRows,
     Op,
     Ref,
-    Rows,
     SortKey,
     Window,
     children,
@@ -42,12 +42,12 @@ class Stage:
     """One inner query: `needs` notes what it must compute, `source` makes it, `finish` rewrites what the
     outer query computes."""
 
-    def __init__(self, ctx: Context, scope: Scope) -> None:
+    def __init__(self, ctx: BindContext, scope: Scope) -> None:
         self._alias = ctx.alias()
         self._outer = set(scope.outer)
-        self._columns: dict[Node, Ref] = {}
+        self._columns: dict[BoundNode, Ref] = {}
 
-    def needs(self, node: Node) -> Ref:
+    def needs(self, node: BoundNode) -> Ref:
         """Compute the node inside; the column that has it."""
         found = self._columns.get(node)
         if found is None:
@@ -55,7 +55,9 @@ class Stage:
             self._columns[node] = found
         return found
 
-    def collect(self, node: Node, inside: tuple[type[Node], ...], apart: tuple[type[Node], ...] = ()) -> None:
+    def collect(
+        self, node: BoundNode, inside: tuple[type[BoundNode], ...], apart: tuple[type[BoundNode], ...] = ()
+    ) -> None:
         """Note the columns that an expression names, and what of it is computed `inside`; what is `apart`
         is passed over."""
         if isinstance(node, inside) or (isinstance(node, Ref) and node not in self._outer):
@@ -67,10 +69,10 @@ class Stage:
     def refs(self) -> list[Ref]:
         return list(self._columns.values())
 
-    def column_of(self, node: Node) -> Ref | None:
+    def column_of(self, node: BoundNode) -> Ref | None:
         return self._columns.get(node)
 
-    def select(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: Node | None) -> exp.Select:
+    def select(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None) -> exp.Select:
         columns = [aliased(lower(node), ref.name) for node, ref in self._columns.items()]
         # A query of constants has none; a row is a row all the same.
         select = exp.Select(expressions=columns or [aliased(exp.null(), "x")])
@@ -82,29 +84,29 @@ class Stage:
             select.set("where", exp.Where(this=lower_filter(where)))
         return select
 
-    def source(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: Node | None) -> exp.Expr:
+    def source(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None) -> exp.Expr:
         return subquery_as(self.select(tree, joins, where), self._alias)
 
-    def finish(self, node: Node) -> Node:
+    def finish(self, node: BoundNode) -> BoundNode:
         return rewrite(node, lambda part: self._columns.get(part))
 
 
-def _label(node: Node) -> str:
+def _label(node: BoundNode) -> str:
     return node.label if isinstance(node, Ref) else ""
 
 
-def has_groups(node: Node) -> bool:
+def has_groups(node: BoundNode) -> bool:
     return any(isinstance(n, Window) and n.groups for n in walk(node))
 
 
 def number_groups(
-    ctx: Context,
+    ctx: BindContext,
     scope: Scope,
-    nodes: Sequence[Node],
+    nodes: Sequence[BoundNode],
     tree: exp.Expr | None,
     joins: Sequence[exp.Join],
-    where: Node | None,
-) -> tuple[exp.Expr, Callable[[Node], Node]]:
+    where: BoundNode | None,
+) -> tuple[exp.Expr, Callable[[BoundNode], BoundNode]]:
     """GROUPS frames: the numbers of groups as columns of a FROM item, and what the nodes become over it."""
     stage = Stage(ctx, scope)
     numbers: dict[Window, Ref] = {}
@@ -114,8 +116,8 @@ def number_groups(
                 numbers[part] = stage.needs(group_numbers(part))
         stage.collect(node, ())
 
-    def finish(node: Node) -> Node:
-        def change(part: Node) -> Node | None:
+    def finish(node: BoundNode) -> BoundNode:
+        def change(part: BoundNode) -> BoundNode | None:
             if isinstance(part, Window) and part in numbers:
                 key = SortKey(numbers[part], False, False)
                 return stage.finish(replace(part, order=(key,), groups=False))
@@ -126,11 +128,11 @@ def number_groups(
     return stage.source(tree, joins, where), finish
 
 
-def has_rows(node: Node) -> bool:
-    return any(isinstance(n, Rows) for n in walk(node))
+def has_rows(node: BoundNode) -> bool:
+    return any(isinstance(n, FromRows) for n in walk(node))
 
 
-def check_rows(node: Node) -> None:
+def check_rows(node: BoundNode) -> None:
     """Refuse set-returning functions where PostgreSQL does."""
     for part in walk(node):
         if isinstance(part, Op) and part.key in _LAZY and has_rows(part):
@@ -144,30 +146,30 @@ def check_rows(node: Node) -> None:
 
 
 def expand(
-    ctx: Context,
+    ctx: BindContext,
     scope: Scope,
-    nodes: Sequence[Node],
+    nodes: Sequence[BoundNode],
     tree: exp.Expr | None,
     joins: Sequence[exp.Join],
-    where: Node | None,
-) -> tuple[exp.Expr, Callable[[Node], Node]]:
+    where: BoundNode | None,
+) -> tuple[exp.Expr, Callable[[BoundNode], BoundNode]]:
     """The rows of the set-returning functions in `nodes` as a FROM item, and what the nodes become over it.
     Several functions go side by side; the shorter ones end in NULLs."""
     for node in nodes:
         check_rows(node)
     stage = Stage(ctx, scope)
-    rows: dict[Rows, Ref] = {}
+    rows: dict[FromRows, Ref] = {}
     for node in nodes:
         for part in walk(node):
-            if isinstance(part, Rows) and part not in rows:
+            if isinstance(part, FromRows) and part not in rows:
                 rows[part] = stage.needs(_values(part))
         # What a function that gives rows needs is its array.
-        stage.collect(node, (Window,), (Rows,))
+        stage.collect(node, (Window,), (FromRows,))
     inner = stage.source(tree, joins, where)
     return _exploded(ctx, stage, inner, rows)
 
 
-def _values(rows: Rows) -> Node:
+def _values(rows: FromRows) -> BoundNode:
     """All values of a call, an empty array for NULL."""
     t = array(rows.type)
     build = rows.build
@@ -177,8 +179,8 @@ def _values(rows: Rows) -> Node:
 
 
 def _exploded(
-    ctx: Context, stage: Stage, inner: exp.Expr, rows: dict[Rows, Ref]
-) -> tuple[exp.Expr, Callable[[Node], Node]]:
+    ctx: BindContext, stage: Stage, inner: exp.Expr, rows: dict[FromRows, Ref]
+) -> tuple[exp.Expr, Callable[[BoundNode], BoundNode]]:
     alias = ctx.alias()
     kept = [ref for ref in stage.refs() if ref not in rows.values()]
     columns = [aliased(lower(ref), ref.name) for ref in kept]
@@ -195,9 +197,9 @@ def _exploded(
         made = subquery_as(_select(outer, subquery_as(_select(columns, inner), middle)), alias)
     places = {part: Ref(part.type, alias, f"e{i}") for i, part in enumerate(rows)}
 
-    def finish(node: Node) -> Node:
-        def change(part: Node) -> Node | None:
-            if isinstance(part, Rows):
+    def finish(node: BoundNode) -> BoundNode:
+        def change(part: BoundNode) -> BoundNode | None:
+            if isinstance(part, FromRows):
                 return places[part]
             ref = stage.column_of(part)
             return None if ref is None else Ref(ref.type, alias, ref.name, ref.label)

@@ -13,18 +13,18 @@ from tidemill.sql.ast.base import Default, Expr, Query
 from tidemill.sql.ast.writes import Values
 from tidemill.sql.bind.coerce import assign, settle, to_type
 from tidemill.sql.bind.constant import Constants, evaluate
-from tidemill.sql.bind.context import Context
+from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import position_of
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Const, Node, Ref, is_constant, lower
+from tidemill.sql.bind.ir import BoundNode, Const, Ref, is_constant, lower
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
-from tidemill.sql.bind.query import Bound, bind_level
+from tidemill.sql.bind.query import BoundParts, bind_level
 from tidemill.sql.bind.scope import Item, Scope, columns_of
 from tidemill.sql.bind.tables import select_from, subquery_as
 from tidemill.sql.bind.values import assigned_column, bound_rows
 from tidemill.types.model import BOOL, Column, Kind, SqlType
 
-_Default = Callable[[Column], Node]
+_Default = Callable[[Column], BoundNode]
 
 
 def bind_query(
@@ -35,12 +35,12 @@ def bind_query(
     session: SessionInfo,
 ) -> BoundQuery:
     """A whole query. Types that the client left open in `param_types` are found (42P18 if they cannot be)."""
-    ctx = Context(session, param_types)
+    ctx = BindContext(session, param_types)
     bound = bind_level(Env(ctx, names, {}), query, None)
     return finished(ctx, bound)
 
 
-def finished(ctx: Context, bound: Bound) -> BoundQuery:
+def finished(ctx: BindContext, bound: BoundParts) -> BoundQuery:
     """What was bound, with all that the context found out on the way."""
     return BoundQuery(
         bound.columns,
@@ -71,7 +71,7 @@ def bind_scalar(
     """A scalar expression over the columns of one relation, which the tree names `table`.`physical name`.
     With `target` it is assigned to that type (to the column `target_column`, if it is one's default or new
     value)."""
-    ctx = Context(session, param_types)
+    ctx = BindContext(session, param_types)
     visible = columns_of(
         table,
         table,
@@ -127,13 +127,13 @@ def bind_insert_source(
     """The rows of an INSERT as rows of the table: one output column per column of `targets`, of its type.
     `columns` are those the statement lists (all if None); the others take their default or NULL. `source`
     None is DEFAULT VALUES."""
-    ctx = Context(session, param_types)
+    ctx = BindContext(session, param_types)
     env = Env(ctx, names, {})
     listed = _listed(targets, columns)
     given = defaults or {}
     filler = Binder(env, Scope(ctx), "DEFAULT expressions")
 
-    def default(column: Column) -> Node:
+    def default(column: Column) -> BoundNode:
         expression = given.get(column.name)
         if expression is None:
             return Const(column.type, None)
@@ -179,14 +179,14 @@ def _insert_rows(
     default: _Default,
     *,
     explicit: bool,
-) -> Bound:
+) -> BoundParts:
     binder = Binder(env, Scope(env.ctx), "VALUES")
     width = len(rows[0])
     if width:
         surplus = rows[0][len(listed)] if width > len(listed) else None
         _check_width(width, listed, explicit, surplus.offset + 1 if isinstance(surplus, Expr) else None)
     cells_of = {c.name: cells for c, cells in zip(listed, zip(*rows, strict=True), strict=False)}
-    values: list[pa.Array | tuple[Node, ...]] = []
+    values: list[pa.Array | tuple[BoundNode, ...]] = []
     for column in targets:
         cells = cells_of.get(column.name)
         if cells is None:
@@ -206,7 +206,7 @@ def _insert_rows(
     return bound_rows(values, typed, len(rows), binder.scope)
 
 
-def _placed(binder: Binder, cells: Sequence[Expr], column: Column) -> pa.Array | tuple[Node, ...]:
+def _placed(binder: Binder, cells: Sequence[Expr], column: Column) -> pa.Array | tuple[BoundNode, ...]:
     """The column's cells; an error says which of them it means."""
     try:
         return assigned_column(binder, [c.tree for c in cells], column)
@@ -232,15 +232,15 @@ def _insert_query(
     default: _Default,
     *,
     explicit: bool,
-) -> Bound:
+) -> BoundParts:
     bound = bind_level(env, tree, None)
     _check_width(len(bound.columns), listed, explicit)
     alias = env.ctx.alias()
     position = position_of(tree)
-    by_name: dict[str, Node] = {}
+    by_name: dict[str, BoundNode] = {}
     for i, (column, output) in enumerate(zip(listed, bound.columns, strict=False)):
         raw = bound.nodes[i] if i < len(bound.nodes) else None
-        node: Node = Ref(output.type, alias, f"c{i}")
+        node: BoundNode = Ref(output.type, alias, f"c{i}")
         if raw is not None and raw.type.kind is Kind.UNKNOWN:
             # A bare literal of the select list is read as the column's type.
             node = raw
@@ -249,16 +249,20 @@ def _insert_query(
     columns = tuple(Column(c.name, c.type) for c in targets)
     select = select_from(subquery_as(bound.tree, alias), [lower(n) for n in nodes])
     constants = _assigned_constants(env.ctx, bound, listed, targets, default)
-    return Bound(select, columns, constants=constants)
+    return BoundParts(select, columns, constants=constants)
 
 
 def _assigned_constants(
-    ctx: Context, bound: Bound, listed: Sequence[Column], targets: Sequence[Column], default: _Default
+    ctx: BindContext,
+    bound: BoundParts,
+    listed: Sequence[Column],
+    targets: Sequence[Column],
+    default: _Default,
 ) -> Constants | None:
     """INSERT ... SELECT of constants stays a list of constants."""
     if bound.constants is None:
         return None
-    found: dict[str, tuple[Node, ...]] = {}
+    found: dict[str, tuple[BoundNode, ...]] = {}
     for i, (column, values) in enumerate(zip(listed, bound.constants.columns, strict=False)):
         t = bound.constants.types[i]
         cells = [Const(t, v) for v in values] if isinstance(values, pa.Array) else list(values)

@@ -14,7 +14,7 @@ from tidemill.sql.bind.bounds import COMPARISONS
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import Node, Op, Ref, Subquery, lower
+from tidemill.sql.bind.ir import BoundNode, Op, Ref, Subquery, lower
 from tidemill.sql.functions.tree import (
     Tree,
     call,
@@ -30,10 +30,10 @@ from tidemill.types.model import BOOL, UNKNOWN, Kind, array
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
-    from tidemill.sql.bind.query import Bound
+    from tidemill.sql.bind.query import BoundParts
 
 
-def _bind(b: Binder, query: exp.Expr) -> Bound:
+def _bind(b: Binder, query: exp.Expr) -> BoundParts:
     from tidemill.sql.bind.query import bind_level
 
     bound = bind_level(b.env, query, b.scope)
@@ -55,19 +55,19 @@ def _owns(b: Binder, ref: Ref) -> bool:
     return any(part == ref for node in nodes for part in walk(node))
 
 
-def _scalar(b: Binder, node: exp.Expr) -> Node:
+def _scalar(b: Binder, node: exp.Expr) -> BoundNode:
     bound = _bind(b, node.this if isinstance(node, exp.Subquery) else node)
     if len(bound.columns) != 1:
         raise SyntaxError_("subquery must return only one column", position=position_of(node))
     return Subquery(bound.columns[0].type, "scalar", bound.tree, tuple(bound.outer))
 
 
-def _exists(b: Binder, node: exp.Expr) -> Node:
+def _exists(b: Binder, node: exp.Expr) -> BoundNode:
     bound = _bind(b, node.this)
     return Subquery(BOOL, "exists", bound.tree, tuple(bound.outer))
 
 
-def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> Node:
+def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> BoundNode:
     """left IN (query); Spark's IN has SQL's three-valued answer, NOT IN too."""
     inner = query.this if isinstance(query, exp.Subquery) and not query.args.get("alias") else query
     bound = _bind(b, inner)
@@ -76,8 +76,8 @@ def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> Node:
     if len(lefts) != len(bound.columns):
         few = "few" if len(bound.columns) < len(lefts) else "many"
         raise SyntaxError_(f"subquery has too {few} columns", position=position_of(left))
-    operands: list[Node] = []
-    casts: list[Node] = []
+    operands: list[BoundNode] = []
+    casts: list[BoundNode] = []
     for item, output, i in zip(lefts, bound.columns, range(len(lefts)), strict=True):
         right = Ref(output.type, "q", f"c{i}")
         equal = b.operator("=", [b.bind(item), right], position_of(item))
@@ -95,13 +95,13 @@ def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> Node:
     return Subquery(BOOL, "in", tree, tuple(bound.outer), tuple(operands))
 
 
-def _requalified(node: Node, alias: str) -> Node:
+def _requalified(node: BoundNode, alias: str) -> BoundNode:
     from tidemill.sql.bind.ir import rewrite
 
     return rewrite(node, lambda n: Ref(n.type, alias, n.name) if isinstance(n, Ref) else None)
 
 
-def bind_array(b: Binder, query: exp.Expr) -> Node:
+def bind_array(b: Binder, query: exp.Expr) -> BoundNode:
     """ARRAY(query)."""
     found = _rows_as_array(b, query)
     if element_type(found.type).kind is Kind.ARRAY:
@@ -109,7 +109,7 @@ def bind_array(b: Binder, query: exp.Expr) -> Node:
     return found
 
 
-def _rows_as_array(b: Binder, query: exp.Expr) -> Node:
+def _rows_as_array(b: Binder, query: exp.Expr) -> BoundNode:
     """The rows of a query of one column, in its order; an empty array where there is none."""
     bound = _bind(b, query)
     if len(bound.columns) != 1:
@@ -156,7 +156,7 @@ def _is_key(node: exp.Column) -> bool:
     return not node.table and node.name[:1] in ("c", "h") and node.name[1:].isdigit()
 
 
-def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Node:
+def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> BoundNode:
     """left op ANY/ALL (array or subquery)."""
     every = isinstance(right, exp.All)
     source = right.this
@@ -230,7 +230,7 @@ def _on_variable(tree: Tree) -> Tree:
     return holder.this
 
 
-HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Node]] = {
+HANDLERS: dict[type[exp.Expr], Callable[[Binder, exp.Expr], BoundNode]] = {
     exp.Subquery: _scalar,
     exp.Exists: _exists,
 }

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.constant import Constants
-from tidemill.sql.bind.ir import Const, Node, Param, rewrite
+from tidemill.sql.bind.ir import BoundNode, BoundParam, Const, rewrite
 from tidemill.sql.bind.limits import resolve_limits
 from tidemill.sql.bind.literal import as_scalar, literal_tree
 from tidemill.sql.bind.model import BoundQuery, SessionInfo
@@ -51,9 +51,9 @@ def _scalars(values: Sequence[Any], bound: BoundQuery) -> list[pa.Scalar]:
     return [as_scalar(v, t) for v, t in zip(values, bound.param_types, strict=True)]
 
 
-def _replacer(scalars: Sequence[pa.Scalar], bound: BoundQuery) -> Callable[[Node], Node | None]:
-    def change(node: Node) -> Node | None:
-        if isinstance(node, Param) and node.index <= len(scalars):
+def _replacer(scalars: Sequence[pa.Scalar], bound: BoundQuery) -> Callable[[BoundNode], BoundNode | None]:
+    def change(node: BoundNode) -> BoundNode | None:
+        if isinstance(node, BoundParam) and node.index <= len(scalars):
             return Const(node.type, scalars[node.index - 1])
         return None
 
@@ -64,7 +64,7 @@ def complete(
     tree: exp.Expr,
     scalars: Sequence[pa.Scalar],
     session: SessionInfo,
-    change: Callable[[Node], Node | None] | None = None,
+    change: Callable[[BoundNode], BoundNode | None] | None = None,
 ) -> exp.Expr:
     """A copy of the tree with every marker replaced whose value is known, and its variables numbered: one
     query has one text."""

@@ -15,7 +15,7 @@ from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.bind.coerce import settle
 from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import Node, Ref, Rows, lower, walk
+from tidemill.sql.bind.ir import BoundNode, FromRows, Ref, lower, walk
 from tidemill.sql.bind.row_sources import SOURCES, RowSource
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.functions.tree import Tree, add, bigint, call, cast, field, lambda_pair, string, variable
@@ -23,17 +23,19 @@ from tidemill.types.model import INT8, Column
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder, Env
-    from tidemill.sql.bind.query import Bound
+    from tidemill.sql.bind.query import BoundParts
 
 SET_RETURNING = frozenset(SOURCES)
 # What PostgreSQL calls the column of functions whose result has a name; others' is called as the alias.
 NAMED_COLUMN = "value"
 
 
-def bind_table_function(env: Env, scope: Scope, node: exp.Expr, function: exp.Expr) -> tuple[Bound, bool]:
+def bind_table_function(
+    env: Env, scope: Scope, node: exp.Expr, function: exp.Expr
+) -> tuple[BoundParts, bool]:
     """The function's rows as a query, and whether it names columns of items to its left."""
     from tidemill.sql.bind.expr import Binder
-    from tidemill.sql.bind.query import Bound
+    from tidemill.sql.bind.query import BoundParts
 
     position = position_of(node)
     binder = Binder(env, scope, "functions in FROM")
@@ -55,12 +57,12 @@ def bind_table_function(env: Env, scope: Scope, node: exp.Expr, function: exp.Ex
     if ordinality:
         columns = (*columns, Column("ordinality", INT8))
     outer = [n for arg in source.args for n in walk(arg) if isinstance(n, Ref)]
-    return Bound(tree, columns, outer), bool(outer)
+    return BoundParts(tree, columns, outer), bool(outer)
 
 
-def _one_row(binder: Binder, function: exp.Expr, *, ordinality: bool) -> tuple[Bound, bool]:
+def _one_row(binder: Binder, function: exp.Expr, *, ordinality: bool) -> tuple[BoundParts, bool]:
     """A function of one value: a table of one row."""
-    from tidemill.sql.bind.query import Bound
+    from tidemill.sql.bind.query import BoundParts
     from tidemill.sql.bind.tables import select_from
 
     value = settle(binder.ctx, binder.bind(function))
@@ -70,7 +72,7 @@ def _one_row(binder: Binder, function: exp.Expr, *, ordinality: bool) -> tuple[B
         columns = (*columns, Column("ordinality", INT8))
         trees.append(bigint(1))
     outer = [n for n in walk(value) if isinstance(n, Ref)]
-    return Bound(select_from(None, trees), columns, outer), bool(outer)
+    return BoundParts(select_from(None, trees), columns, outer), bool(outer)
 
 
 def _rows(source: RowSource, *, ordinality: bool) -> exp.Expr:
@@ -100,7 +102,7 @@ def returns_rows(tree: exp.Expr) -> bool:
     return False
 
 
-def bind_rows(b: Binder, call_: FunctionCall, position: int | None) -> Node:
+def bind_rows(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
     """A set-returning function in an expression."""
     if call_.star or call_.distinct or call_.order:
         raise b.no_function(call_.name, b.bind_all(call_.args), position)
@@ -128,4 +130,4 @@ def bind_rows(b: Binder, call_: FunctionCall, position: int | None) -> Node:
             position,
             "Use it in FROM: it gives columns there.",
         )
-    return Rows(t, call_.name, source.args, source.build)
+    return FromRows(t, call_.name, source.args, source.build)

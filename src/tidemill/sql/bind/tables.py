@@ -18,7 +18,7 @@ from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.context import MAX_VIEW_DEPTH
 from tidemill.sql.bind.errors import AmbiguousColumn, position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Node, Op, Ref, lower_filter, walk
+from tidemill.sql.bind.ir import BoundNode, Op, Ref, lower_filter, walk
 from tidemill.sql.bind.scope import Item, Scope, Visible, columns_of
 from tidemill.sql.bind.special import conjunction
 from tidemill.sql.bind.table_functions import NAMED_COLUMN, bind_table_function
@@ -26,7 +26,7 @@ from tidemill.sql.functions.tree import Tree, call
 from tidemill.types.model import for_spark
 
 if TYPE_CHECKING:
-    from tidemill.sql.bind.query import Bound
+    from tidemill.sql.bind.query import BoundParts
 
 
 @dataclass(slots=True)
@@ -226,7 +226,7 @@ def _relation(env: Env, node: exp.Table) -> From:
 
 def _bound_item(
     env: Env,
-    bound: Bound,
+    bound: BoundParts,
     alias_node: exp.TableAlias | None,
     name: str,
     node: exp.Expr,
@@ -329,7 +329,7 @@ def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Se
         using = [v.name for v in left.columns if v.name in right_names and not v.hidden]
     items = [*left.items, *right.items]
     _check_names(items)
-    condition: Node | None = None
+    condition: BoundNode | None = None
     columns = [*left.columns, *right.columns]
     if using:
         condition, columns = _using(env, left, right, using, side, position_of(join))
@@ -360,11 +360,11 @@ def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Se
 
 def _using(
     env: Env, left: From, right: From, using: Sequence[str], side: str, position: int | None
-) -> tuple[Node, list[Visible]]:
+) -> tuple[BoundNode, list[Visible]]:
     """The condition of USING and the visible columns: the merged ones first."""
     scope = Scope(env.ctx, [*left.items, *right.items], [], None)
     binder = Binder(env, scope, "JOIN/USING")
-    conditions: list[Node] = []
+    conditions: list[BoundNode] = []
     merged: list[Visible] = []
     for name in using:
         a, b = (_single(side_, name, where, position) for side_, where in ((left, "left"), (right, "right")))
@@ -397,6 +397,6 @@ def _single(side: From, name: str, where: str, position: int | None) -> Visible:
     return found[0]
 
 
-def star_columns(scope: Scope, columns: Sequence[Visible]) -> list[tuple[str, Node]]:
+def star_columns(scope: Scope, columns: Sequence[Visible]) -> list[tuple[str, BoundNode]]:
     """What `*` or `t.*` stands for."""
     return [(v.name, scope.use(v)) for v in columns if not v.hidden]

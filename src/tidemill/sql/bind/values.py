@@ -17,9 +17,9 @@ from tidemill.sql.bind.coerce import assign, unify
 from tidemill.sql.bind.constant import Constants
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import Const, Node, is_constant, lower
+from tidemill.sql.bind.ir import BoundNode, Const, is_constant, lower
 from tidemill.sql.bind.literal import literal_tree
-from tidemill.sql.bind.query import Bound
+from tidemill.sql.bind.query import BoundParts
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.tables import aliased, select_from
 from tidemill.sql.functions.lattice import FLOATS, SIGNED
@@ -30,10 +30,10 @@ from tidemill.types.wire.few import FEW, few_from_text
 from tidemill.types.wire.text import decode_text
 
 Cells = Sequence[exp.Expr]
-_Values = pa.Array | tuple[Node, ...]
+_Values = pa.Array | tuple[BoundNode, ...]
 
 
-def bind_values(env: Env, query: exp.Values, parent: Scope | None) -> Bound:
+def bind_values(env: Env, query: exp.Values, parent: Scope | None) -> BoundParts:
     """VALUES as a query: columns column1, column2, ..., each of the common type of its cells."""
     rows = [_row(r) for r in query.expressions]
     width = len(rows[0])
@@ -51,11 +51,11 @@ def bind_values(env: Env, query: exp.Values, parent: Scope | None) -> Bound:
     return bound_rows(values, columns, len(rows), binder.scope)
 
 
-def bound_rows(values: Sequence[_Values], columns: tuple[Column, ...], rows: int, scope: Scope) -> Bound:
+def bound_rows(values: Sequence[_Values], columns: tuple[Column, ...], rows: int, scope: Scope) -> BoundParts:
     constant = all(isinstance(v, pa.Array) or all(is_constant(n) for n in v) for v in values)
     types = tuple(c.type for c in columns)
     constants = Constants(tuple(values), types, rows) if constant else None
-    return Bound(lambda: rows_tree(values, types), columns, tuple(scope.outer), constants=constants)
+    return BoundParts(lambda: rows_tree(values, types), columns, tuple(scope.outer), constants=constants)
 
 
 def rows_tree(values: Sequence[_Values], types: Sequence[SqlType]) -> exp.Expr:

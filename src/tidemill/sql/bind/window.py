@@ -26,7 +26,7 @@ from tidemill.sql.bind.coerce import settle, to_type, unify
 from tidemill.sql.bind.digits import result_type
 from tidemill.sql.bind.errors import WindowingError, position_of, unsupported
 from tidemill.sql.bind.frames import Framed, framed
-from tidemill.sql.bind.ir import Const, Node, SortKey, Window, lower
+from tidemill.sql.bind.ir import BoundNode, Const, SortKey, Window, lower
 from tidemill.sql.bind.json_calls import aggregate_arguments
 from tidemill.sql.functions import signature
 from tidemill.sql.functions.comparison import check_grouped, comparable
@@ -54,7 +54,7 @@ def is_window_function(name: str) -> bool:
     return name in _RANKS or name in _VALUES
 
 
-def bind_window(b: Binder, node: exp.Window) -> Node:
+def bind_window(b: Binder, node: exp.Window) -> BoundNode:
     position = position_of(node)
     if not b.aggregates:
         raise WindowingError(f"window functions are not allowed in {b.clause}", position=position)
@@ -73,9 +73,9 @@ def bind_window(b: Binder, node: exp.Window) -> Node:
         b.in_window = False
 
 
-def _bound(b: Binder, node: exp.Window, position: int | None) -> Node:
+def _bound(b: Binder, node: exp.Window, position: int | None) -> BoundNode:
     inner = node.this
-    where: Node | None = None
+    where: BoundNode | None = None
     if isinstance(inner, exp.Filter):
         where = b.boolean(inner.args["expression"].this, "FILTER")
         inner = inner.this
@@ -150,7 +150,7 @@ def _resolved_spec(b: Binder, node: exp.Window, position: int | None, depth: int
     return _Spec(based.partition, own.order or based.order, own.frame)
 
 
-_Bound = tuple[str, SqlType, list[Node], Callable[[Sequence[Tree]], Tree]]
+_Bound = tuple[str, SqlType, list[BoundNode], Callable[[Sequence[Tree]], Tree]]
 
 
 def _call(b: Binder, found: FunctionCall, position: int | None) -> _Bound:
@@ -200,7 +200,7 @@ def _aggregate(fn: signature.Fn, types: Sequence[SqlType]) -> Callable[[Sequence
 
 
 def _counted(
-    b: Binder, name: str, t: SqlType, nodes: list[Node], count: Node, position: int | None
+    b: Binder, name: str, t: SqlType, nodes: list[BoundNode], count: BoundNode, position: int | None
 ) -> _Bound:
     """ntile(n) and nth_value(x, n): Spark wants a number that it knows."""
     state = "22014" if name == "ntile" else "22016"
@@ -228,7 +228,7 @@ def group_numbers(window: Window) -> Window:
     )
 
 
-def _shift(b: Binder, name: str, args: list[Node], position: int | None) -> _Bound:
+def _shift(b: Binder, name: str, args: list[BoundNode], position: int | None) -> _Bound:
     value = settle(b.ctx, args[0])
     t = value.type
     offset = to_type(b.ctx, args[1], INT4) if len(args) > 1 else None
@@ -273,7 +273,9 @@ def lower_window(node: Window) -> Tree:
     return holder.this
 
 
-def over(function: Tree, partition: Sequence[Node], order: Sequence[SortKey], frame: exp.Expr | None) -> Tree:
+def over(
+    function: Tree, partition: Sequence[BoundNode], order: Sequence[SortKey], frame: exp.Expr | None
+) -> Tree:
     """function OVER (...)."""
     keys = exp.Order(expressions=[ordered(k) for k in order]) if order else None
     if keys is None and isinstance(function, exp.Anonymous) and str(function.this) in _IN_ORDER:

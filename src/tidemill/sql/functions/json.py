@@ -160,7 +160,7 @@ def _number(name: str) -> Callable[[str], str | None]:
         value = values.parse(document_)
         if value is None:
             return None
-        if isinstance(value, values.Number):
+        if isinstance(value, values.JsonNumber):
             return str(value)
         raise values.refused("22023", f"cannot cast jsonb {_kind(value)} to type {name}")
 
@@ -177,7 +177,7 @@ def _truth(document_: str) -> bool | None:
 def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
-    return {dict: "object", list: "array", values.Number: "numeric"}.get(type(value), "string")
+    return {dict: "object", list: "array", values.JsonNumber: "numeric"}.get(type(value), "string")
 
 
 _DIGITS = {

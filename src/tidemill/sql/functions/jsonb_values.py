@@ -1,8 +1,8 @@
 """What PostgreSQL's jsonb functions do, on parsed documents.
 
 Called by `json` inside Spark's Python tasks. A document is what `parse` gives: dicts, lists, strings,
-booleans, None, and numbers as `Number`, with the digits they were written with. Functions give a new value
-and never change the one that they got; what PostgreSQL refuses raises its error.
+booleans, None, and numbers as `JsonNumber`, with the digits they were written with. Functions give a new
+value and never change the one that they got; what PostgreSQL refuses raises its error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemill.errors import InvalidValue, LimitExceeded
 from tidemill.types.json import canonical_json
 
 
-class Number(str):
+class JsonNumber(str):
     """A number as it is written; json would make a float of it. Canonical, so equal numbers are equal
     texts."""
 
@@ -29,7 +29,7 @@ def refused(sqlstate: str, text: str) -> InvalidValue:
 # What a member that is not there is (None is JSON's null).
 MISSING: Any = object()
 
-_DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number)
+_DECODER = json.JSONDecoder(parse_float=JsonNumber, parse_int=JsonNumber)
 
 
 def parse(document: str) -> Any:
@@ -45,7 +45,7 @@ def written(value: Any) -> str:
 
 
 def _spelt(value: Any) -> str:
-    if isinstance(value, Number):
+    if isinstance(value, JsonNumber):
         return str(value)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(k)}: {_spelt(v)}" for k, v in value.items()) + "}"
@@ -58,7 +58,7 @@ def as_text(value: Any) -> str | None:
     """A member as ->> gives it: a string without its quotes, null as NULL."""
     if value is MISSING or value is None:
         return None
-    if isinstance(value, str) and not isinstance(value, Number):
+    if isinstance(value, str) and not isinstance(value, JsonNumber):
         return value
     return written(value)
 
@@ -303,7 +303,7 @@ def sort_key(value: Any) -> bytes:
 def _key(value: Any) -> bytes:
     if value is None:
         return b"\x01"
-    if isinstance(value, Number):
+    if isinstance(value, JsonNumber):
         return b"\x03" + _number_key(value)
     if isinstance(value, str):
         return b"\x02" + value.encode() + b"\x00"

@@ -11,7 +11,7 @@ from enum import IntEnum
 from tidemill.types.model import Kind, SqlType, plain
 
 
-class Context(IntEnum):
+class ArgumentContext(IntEnum):
     """Where a cast may happen: by itself anywhere, only on the way into a column, only when written."""
 
     IMPLICIT = 0
@@ -46,10 +46,10 @@ _CATEGORY: dict[Kind, str] = {
 _PREFERRED = frozenset({Kind.BOOL, Kind.FLOAT8, Kind.OID, Kind.TEXT, Kind.TIMESTAMPTZ, Kind.INTERVAL})
 
 
-_I, _A, _E = Context.IMPLICIT, Context.ASSIGNMENT, Context.EXPLICIT
+_I, _A, _E = ArgumentContext.IMPLICIT, ArgumentContext.ASSIGNMENT, ArgumentContext.EXPLICIT
 
 # from -> {to: context}. Casts to and from strings (PostgreSQL's I/O conversion casts) are added below.
-_CASTS: dict[Kind, dict[Kind, Context]] = {
+_CASTS: dict[Kind, dict[Kind, ArgumentContext]] = {
     Kind.BOOL: {Kind.INT4: _E},
     Kind.INT2: {
         Kind.INT4: _I,
@@ -120,7 +120,7 @@ def is_preferred(t: SqlType) -> bool:
     return t.kind in _PREFERRED
 
 
-def cast_context(source: SqlType, target: SqlType) -> Context | None:
+def cast_context(source: SqlType, target: SqlType) -> ArgumentContext | None:
     """The weakest context in which `source` becomes `target`; None where there is no cast at all."""
     if source.kind is target.kind:
         if source.kind in (Kind.ARRAY, Kind.LIST, Kind.MAP):
@@ -128,21 +128,21 @@ def cast_context(source: SqlType, target: SqlType) -> Context | None:
                 return None
             return cast_context(source.element, target.element)
         if source.kind is Kind.RECORD:
-            return Context.IMPLICIT if source == target else None
-        return Context.IMPLICIT
+            return ArgumentContext.IMPLICIT if source == target else None
+        return ArgumentContext.IMPLICIT
     if source.kind is Kind.UNKNOWN:
-        return Context.IMPLICIT
+        return ArgumentContext.IMPLICIT
     direct = _CASTS.get(source.kind, {}).get(target.kind)
     if direct is not None:
         return direct
     if target.kind in STRINGS:
-        return Context.ASSIGNMENT
+        return ArgumentContext.ASSIGNMENT
     if source.kind in STRINGS:
-        return Context.EXPLICIT
+        return ArgumentContext.EXPLICIT
     return None
 
 
-def can_coerce(source: SqlType, target: SqlType, context: Context = Context.IMPLICIT) -> bool:
+def can_coerce(source: SqlType, target: SqlType, context: ArgumentContext = ArgumentContext.IMPLICIT) -> bool:
     found = cast_context(source, target)
     return found is not None and found <= context
 

@@ -16,7 +16,7 @@ from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedFunction:
     """A chosen row with its polymorphic types filled in."""
 
     fn: Fn
@@ -24,11 +24,11 @@ class Resolved:
     result: SqlType
 
 
-def resolve_function(name: str, types: Sequence[SqlType]) -> Resolved | None:
+def resolve_function(name: str, types: Sequence[SqlType]) -> ResolvedFunction | None:
     return _choose(_candidates(functions_named(name), len(types)), types)
 
 
-def resolve_operator(name: str, types: Sequence[SqlType]) -> Resolved | None:
+def resolve_operator(name: str, types: Sequence[SqlType]) -> ResolvedFunction | None:
     elements = {base(t.element) for t in types if t.kind in _CONTAINERS.values() and t.element is not None}
     if len(elements) > 1 and name != "||":
         # Two arrays are compared if they are of one type; only || finds a common one.
@@ -95,7 +95,7 @@ def _accepts(declared: Declared, actual: SqlType) -> bool:
     return can_coerce(actual, declared)
 
 
-def _choose(candidates: list[_Candidate], types: Sequence[SqlType]) -> Resolved | None:
+def _choose(candidates: list[_Candidate], types: Sequence[SqlType]) -> ResolvedFunction | None:
     for fn, declared in candidates:
         if all(_exact(d, t) for d, t in zip(declared, types, strict=True)):
             return _fill(fn, declared, types)
@@ -190,7 +190,7 @@ def _is_preferred(d: Declared) -> bool:
     return not isinstance(d, Poly) and is_preferred(d)
 
 
-def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Resolved | None:
+def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> ResolvedFunction | None:
     """Replace the polymorphic types by what the arguments say; None where they do not agree."""
     elements: list[SqlType] = []
     for d, t in zip(declared, types, strict=True):
@@ -220,7 +220,7 @@ def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> Res
         if result is Poly.ANY or element is None:
             return None
         result = _made(result, element)
-    return Resolved(fn, tuple(filled), result)
+    return ResolvedFunction(fn, tuple(filled), result)
 
 
 def _made(declared: Declared, element: SqlType) -> SqlType:

@@ -11,7 +11,7 @@ from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql.functions.signature import Poly
 from tidemill.sql.local.functions import Declared, Function
 from tidemill.sql.local.jsons import json_object, json_text
-from tidemill.sql.local.model import TooLarge
+from tidemill.sql.local.model import LocalTooLarge
 from tidemill.sql.names import quote_ident
 from tidemill.sql.scalar import regexes, sizes, strings
 from tidemill.types import model
@@ -111,7 +111,7 @@ def _series(start: int, stop: int, step: int | None = None) -> list[int]:
         raise Unsupported("step size cannot equal zero", sqlstate="22023")
     found = range(start, stop + (1 if step > 0 else -1), step)
     if len(found) > MAX_VALUES:
-        raise TooLarge(f"generate_series() of more than {MAX_VALUES} values over system relations")
+        raise LocalTooLarge(f"generate_series() of more than {MAX_VALUES} values over system relations")
     return list(found)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.functions.lattice import base
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.kinds import (
     FLOATS,
     INTEGERS,
@@ -47,7 +47,7 @@ def unknown(text: str | None) -> Typed:
     return Typed(model.UNKNOWN, lambda e, rt: text, literal=text, untyped=True)
 
 
-def to_type(ctx: Context, value: Typed, target: Type) -> Typed:
+def to_type(ctx: LocalContext, value: Typed, target: Type) -> Typed:
     """The value as an operand or result of type `target`."""
     if value.param is not None and _open(value):
         return _decided(ctx, value, target)
@@ -60,7 +60,7 @@ def to_type(ctx: Context, value: Typed, target: Type) -> Typed:
     return explicit(ctx, value, target)
 
 
-def _decided(ctx: Context, value: Typed, target: Type) -> Typed:
+def _decided(ctx: LocalContext, value: Typed, target: Type) -> Typed:
     """A parameter takes the type of its first place. What is named there is sent as text."""
     assert value.param is not None
     given = model.TEXT if isinstance(target, Reg) else target
@@ -68,7 +68,7 @@ def _decided(ctx: Context, value: Typed, target: Type) -> Typed:
     return explicit(ctx, Typed(given, value.run), target)
 
 
-def _read(ctx: Context, text: str | None, target: Type) -> Typed:
+def _read(ctx: LocalContext, text: str | None, target: Type) -> Typed:
     if text is None:
         return constant(None, target)
     if isinstance(target, Reg):
@@ -90,7 +90,7 @@ def _value(text: str, target: SqlType, zone: str) -> Any:
         raise NotLocal(f"{text} has no value of Python's") from None
 
 
-def explicit(ctx: Context, value: Typed, target: Type) -> Typed:
+def explicit(ctx: LocalContext, value: Typed, target: Type) -> Typed:
     """CAST(value AS target)."""
     if value.untyped or _open(value):
         return to_type(ctx, value, target)
@@ -106,7 +106,7 @@ def explicit(ctx: Context, value: Typed, target: Type) -> Typed:
     return Typed(target, cast, value.refs)
 
 
-def converter(ctx: Context, source: Type, target: Type) -> Convert | None:
+def converter(ctx: LocalContext, source: Type, target: Type) -> Convert | None:
     """How a value that is not NULL becomes one of `target`; None where it is one already."""
     if source == target:
         return None
@@ -247,7 +247,7 @@ def _quoted(text: str) -> str:
 # --- one type for several
 
 
-def unify(ctx: Context, values: Sequence[Typed]) -> tuple[list[Typed], Type]:
+def unify(ctx: LocalContext, values: Sequence[Typed]) -> tuple[list[Typed], Type]:
     """The values as one type, as CASE, UNION, COALESCE and ARRAY want it."""
     known = [v.type for v in values if not v.untyped and not _open(v)]
     if not known:
@@ -298,7 +298,7 @@ def beside(t: Type) -> Type:
     return t if isinstance(t, Reg) else base(t)
 
 
-def comparable(ctx: Context, a: Typed, b: Typed) -> tuple[Typed, Typed]:
+def comparable(ctx: LocalContext, a: Typed, b: Typed) -> tuple[Typed, Typed]:
     """Both operands of a comparison in a form that Python compares as PostgreSQL does the values."""
     if (a.untyped or _open(a)) and (b.untyped or _open(b)):
         return to_type(ctx, a, model.TEXT), to_type(ctx, b, model.TEXT)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Context:
+class LocalContext:
     """`params` are the types of $1, $2, ...: None until one is used where its type is known. `relations` are
     the ids of what is read."""
 

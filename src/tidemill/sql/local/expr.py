@@ -10,11 +10,11 @@ from sqlglot import exp
 from tidemill.sql.bind.calls import call_of, row_of
 from tidemill.sql.local import operators
 from tidemill.sql.local.cast import to_type
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.forms import HANDLERS, first_column
 from tidemill.sql.local.kinds import Reg, Type
 from tidemill.sql.local.logic import conjunction
-from tidemill.sql.local.model import Ctes, Env, Level, NotLocal, Refs, Run, Runtime, Scope, Typed
+from tidemill.sql.local.model import Ctes, Env, Level, LocalScope, NotLocal, Refs, Run, Runtime, Typed
 from tidemill.types import model
 from tidemill.types.arrow import element_type
 from tidemill.types.model import BOOL, Kind, SqlType
@@ -28,7 +28,7 @@ class Expressions:
     """Compiles the expressions of one query level. `aggregates` collects aggregate calls where the clause
     may have them, `windows` and `series` the calls that need rows beside the level's own."""
 
-    def __init__(self, ctx: Context, scope: Scope, ctes: Ctes) -> None:
+    def __init__(self, ctx: LocalContext, scope: LocalScope, ctes: Ctes) -> None:
         self.ctx = ctx
         self.scope = scope
         self.ctes = ctes

@@ -13,7 +13,7 @@ from tidemill.sql.bind.arrays import shifted
 from tidemill.sql.bind.calls import call_of, row_of
 from tidemill.sql.local import operators
 from tidemill.sql.local.cast import common, comparable, constant, explicit, to_type, unify, unknown
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.kinds import Category, category, kind, local_type
 from tidemill.sql.local.logic import all_refs, conjunction, disjunction, negation
 from tidemill.sql.local.model import Env, Level, NotLocal, Row, Run, Runtime, Typed
@@ -330,7 +330,7 @@ def _negative(x: Expressions, node: exp.Expr) -> Typed:
     return operators.binary(x.ctx, "-", constant(0, value.type), value)
 
 
-def _session(make: Callable[[Context], Typed]) -> Callable[[Expressions, exp.Expr], Typed]:
+def _session(make: Callable[[LocalContext], Typed]) -> Callable[[Expressions, exp.Expr], Typed]:
     def build(x: Expressions, node: exp.Expr) -> Typed:
         return make(x.ctx)
 

@@ -15,7 +15,7 @@ from sqlglot import exp
 from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.functions.signature import Poly
 from tidemill.sql.local.cast import common, explicit, to_type, unify
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.jsons import json_operand
 from tidemill.sql.local.kinds import INTEGERS, STRINGS, Category, Reg, Type, category, kind
@@ -63,7 +63,7 @@ def compile_call(x: Expressions, call: FunctionCall, where: exp.Expr | None = No
     return x.set_returning(fn, made) if fn.rows else made
 
 
-def apply(ctx: Context, name: str, args: Sequence[Typed]) -> tuple[Function, Typed]:
+def apply(ctx: LocalContext, name: str, args: Sequence[Typed]) -> tuple[Function, Typed]:
     """The call of the function of this name that takes these; a set-returning one gives its list."""
     for exact in (True, False):
         for fn in ctx.functions.get(name, ()):
@@ -116,7 +116,7 @@ def _takes(declared: Declared, arg: Typed, *, exact: bool) -> bool:
     return category(declared) is category(arg.type) and category(declared) is not Category.OTHER
 
 
-def _applied(ctx: Context, fn: Function, declared: Sequence[Declared], args: Sequence[Typed]) -> Typed:
+def _applied(ctx: LocalContext, fn: Function, declared: Sequence[Declared], args: Sequence[Typed]) -> Typed:
     values, element = _coerced(ctx, declared, args)
     if fn.json:
         values = [json_operand(v) for v in values]
@@ -138,7 +138,7 @@ def _applied(ctx: Context, fn: Function, declared: Sequence[Declared], args: Seq
 
 
 def _coerced(
-    ctx: Context, declared: Sequence[Declared], args: Sequence[Typed]
+    ctx: LocalContext, declared: Sequence[Declared], args: Sequence[Typed]
 ) -> tuple[list[Typed], SqlType | None]:
     """The arguments in their declared types, and what `Poly.ELEMENT` stands for."""
     element: SqlType | None = None

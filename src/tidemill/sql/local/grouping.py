@@ -16,7 +16,7 @@ from tidemill.sql.local.jsons import json_operand, json_text
 from tidemill.sql.local.kinds import Category, Reg, Type, category, kind
 from tidemill.sql.local.logic import all_refs
 from tidemill.sql.local.model import Env, NotLocal, Refs, Runtime, Typed
-from tidemill.sql.local.ordering import SortKey, compile_keys, sort_rows
+from tidemill.sql.local.ordering import LocalSortKey, compile_keys, sort_rows
 from tidemill.types import model
 from tidemill.types.model import BOOL, INT8, NUMERIC, TEXT, Kind
 
@@ -49,7 +49,7 @@ class _Call:
 
     fold: Fold
     args: list[Typed]
-    keys: list[SortKey]
+    keys: list[LocalSortKey]
     where: Typed | None
     distinct: bool
     nulls: bool

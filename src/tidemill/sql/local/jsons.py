@@ -1,7 +1,7 @@
 """JSON of values at hand: to_jsonb, jsonb_build_object and jsonb_agg.
 
-Called by `builtins`, `functions` and `grouping`. JSON is its canonical text; `JsonText` tells it from a text
-that becomes a JSON string.
+Called by `builtins`, `functions` and `grouping`. JSON is its canonical text; `LocalJsonText` tells it from a
+text that becomes a JSON string.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tidemill.types.model import Kind
 _PLAIN = (STRINGS | INTEGERS | {Kind.BOOL, Kind.JSONB, Kind.UNKNOWN}) - {Kind.OID}
 
 
-class JsonText(str):
+class LocalJsonText(str):
     """The text of a JSON value, to tell it from a text that becomes a JSON string."""
 
 
-def json_text(value: Any) -> JsonText:
-    return JsonText(canonical_json(_spelt(value)))
+def json_text(value: Any) -> LocalJsonText:
+    return LocalJsonText(canonical_json(_spelt(value)))
 
 
 def _spelt(value: Any) -> str:
     """Numbers within JSON stay as they are written: Python would make floats of them."""
-    if isinstance(value, JsonText):
+    if isinstance(value, LocalJsonText):
         return value
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(k)}:{_spelt(v)}" for k, v in value.items()) + "}"
@@ -47,7 +47,7 @@ def json_operand(arg: Typed) -> Typed:
     if t.kind is not Kind.JSONB:
         return arg
     run = arg.run
-    return replace(arg, run=lambda e, rt: None if (v := run(e, rt)) is None else JsonText(v))
+    return replace(arg, run=lambda e, rt: None if (v := run(e, rt)) is None else LocalJsonText(v))
 
 
 def json_object(*pairs: Any) -> str:
@@ -60,6 +60,6 @@ def json_object(*pairs: Any) -> str:
 def _json_key(n: int, value: Any) -> str:
     if value is None:
         raise InvalidValue(f"argument {2 * n + 1}: key must not be null", sqlstate="22023")
-    if isinstance(value, JsonText):
+    if isinstance(value, LocalJsonText):
         raise InvalidValue("key value must be scalar, not array, composite, or json", sqlstate="22023")
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -25,11 +25,11 @@ class NotLocal(Exception):
     """Something here is unknown or not meant for this place; the text is for tests and the log."""
 
 
-class TooLarge(LimitExceeded):
+class LocalTooLarge(LimitExceeded):
     """More rows than are made here. A query that names no relation of the system has another place to go."""
 
 
-class Facts(Protocol):
+class SessionFacts(Protocol):
     """What the engine knows of names and OIDs."""
 
     def reg_input(self, kind: Reg, text: str) -> int:
@@ -44,7 +44,7 @@ class Runtime:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: SessionFacts,
         rows: Callable[[str], Sequence[Row]],
         params: Sequence[Any],
         check: Callable[[], None],
@@ -75,7 +75,7 @@ class Runtime:
         self._steps += rows
         self._check()
         if self._steps > self._most:
-            raise TooLarge(
+            raise LocalTooLarge(
                 f"the query over system relations makes more than {self._most} rows on its way",
                 hint="Join by equality, or ask for less at a time.",
             )
@@ -106,7 +106,7 @@ class Typed:
 
 
 @dataclass(slots=True)
-class Visible:
+class LocalVisible:
     """A column that can be named. `hidden` ones (tableoid) are no part of *."""
 
     name: str
@@ -115,22 +115,22 @@ class Visible:
 
 
 @dataclass(slots=True)
-class Item:
+class LocalItem:
     """A FROM item under its name; `qualified` is what else it can be called (schema.name)."""
 
     name: str
-    columns: list[Visible]
+    columns: list[LocalVisible]
     slot: int
     qualified: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class Scope:
+class LocalScope:
     """The names of one query level. `columns` answers unqualified names and *."""
 
-    parent: Scope | None = None
-    items: list[Item] = field(default_factory=list)
-    columns: list[Visible] = field(default_factory=list)
+    parent: LocalScope | None = None
+    items: list[LocalItem] = field(default_factory=list)
+    columns: list[LocalVisible] = field(default_factory=list)
     # Slots given out, the first being the enclosing environment.
     size: int = 1
 
@@ -156,14 +156,14 @@ class Scope:
         outside = None if self.parent is None else self.parent.find(parts, name)
         return None if outside is None else deeper(outside)
 
-    def item(self, name: str) -> Item | None:
+    def item(self, name: str) -> LocalItem | None:
         return next((i for i in self.items if i.name == name), None)
 
     def env(self, outer: Env | None) -> Env:
         return [outer, *([None] * (self.size - 1))]
 
 
-def _answers(item: Item, parts: Sequence[str]) -> bool:
+def _answers(item: LocalItem, parts: Sequence[str]) -> bool:
     if len(parts) == 1:
         return item.name == parts[0]
     return len(item.qualified) >= len(parts) and item.qualified[-len(parts) :] == tuple(parts)

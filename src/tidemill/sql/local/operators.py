@@ -11,7 +11,7 @@ from tidemill.caches import cached
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.bind.operators import BINARY
 from tidemill.sql.local.cast import beside, common, comparable, explicit, hashable, to_type
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.kinds import Category, Type, category
 from tidemill.sql.local.model import Env, NotLocal, Runtime, Typed
 from tidemill.sql.scalar import regexes
@@ -31,7 +31,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def binary(ctx: Context, name: str, a: Typed, b: Typed) -> Typed:
+def binary(ctx: LocalContext, name: str, a: Typed, b: Typed) -> Typed:
     if name in _COMPARE:
         return _comparison(ctx, name, a, b)
     if name in ("~", "~*"):
@@ -59,7 +59,7 @@ def strict(t: Type, fn: Callable[[Any, Any], Any], a: Typed, b: Typed) -> Typed:
     return Typed(t, run, a.refs | b.refs)
 
 
-def _comparison(ctx: Context, name: str, a: Typed, b: Typed) -> Typed:
+def _comparison(ctx: LocalContext, name: str, a: Typed, b: Typed) -> Typed:
     a, b = comparable(ctx, a, b)
     if name not in ("=", "<>") and Category.ARRAY in (category(a.type), category(b.type)):
         raise NotLocal("the order of arrays")
@@ -69,7 +69,7 @@ def _comparison(ctx: Context, name: str, a: Typed, b: Typed) -> Typed:
     return found
 
 
-def _joined(ctx: Context, a: Typed, b: Typed) -> Typed:
+def _joined(ctx: LocalContext, a: Typed, b: Typed) -> Typed:
     kinds = {category(a.type), category(b.type)}
     if Category.ARRAY in kinds:
         return _appended(ctx, a, b)
@@ -83,7 +83,7 @@ def _open(value: Typed) -> bool:
     return value.param is not None and value.type == model.UNKNOWN
 
 
-def _appended(ctx: Context, a: Typed, b: Typed) -> Typed:
+def _appended(ctx: LocalContext, a: Typed, b: Typed) -> Typed:
     """Arrays put together; one that is NULL counts as none, and both give NULL."""
     whole = a.type if category(a.type) is Category.ARRAY else b.type
     assert isinstance(whole, SqlType)
@@ -113,7 +113,7 @@ def _appended(ctx: Context, a: Typed, b: Typed) -> Typed:
     return Typed(whole, run, a.refs | b.refs)
 
 
-def _arithmetic(ctx: Context, name: str, a: Typed, b: Typed) -> Typed:
+def _arithmetic(ctx: LocalContext, name: str, a: Typed, b: Typed) -> Typed:
     if Category.NUMBER not in (category(a.type), category(b.type)):
         raise NotLocal(f"{name} of {a.type} and {b.type}")
     if a.untyped or _open(a):
@@ -157,7 +157,7 @@ _INTEGER: dict[str, Callable[[SqlType], Callable[[int, int], int]]] = {
 }
 
 
-def _sets(ctx: Context, name: str, a: Typed, b: Typed) -> Typed:
+def _sets(ctx: LocalContext, name: str, a: Typed, b: Typed) -> Typed:
     if a.untyped:
         a = to_type(ctx, a, b.type)
     elif b.untyped:
@@ -180,19 +180,19 @@ def _sets(ctx: Context, name: str, a: Typed, b: Typed) -> Typed:
 # --- patterns
 
 
-def _texts(ctx: Context, a: Typed, b: Typed) -> tuple[Typed, Typed]:
+def _texts(ctx: LocalContext, a: Typed, b: Typed) -> tuple[Typed, Typed]:
     for v in (a, b):
         if category(v.type) not in (Category.STRING, Category.UNKNOWN):
             raise NotLocal(f"a pattern over {v.type}")
     return to_type(ctx, a, TEXT), to_type(ctx, b, TEXT)
 
 
-def _regex(ctx: Context, a: Typed, b: Typed, *, insensitive: bool) -> Typed:
+def _regex(ctx: LocalContext, a: Typed, b: Typed, *, insensitive: bool) -> Typed:
     a, b = _texts(ctx, a, b)
     return strict(BOOL, regexes.matches_any_case if insensitive else regexes.matches, a, b)
 
 
-def like(ctx: Context, a: Typed, b: Typed, insensitive: bool, escape: str) -> Typed:
+def like(ctx: LocalContext, a: Typed, b: Typed, insensitive: bool, escape: str) -> Typed:
     a, b = _texts(ctx, a, b)
     return strict(BOOL, lambda v, p: like_regex(p, insensitive, escape).fullmatch(v) is not None, a, b)
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class SortKey:
+class LocalSortKey:
     value: Typed
     descending: bool
     nulls_first: bool
 
 
-def sort_key(node: exp.Ordered, value: Typed, x: Expressions) -> SortKey:
+def sort_key(node: exp.Ordered, value: Typed, x: Expressions) -> LocalSortKey:
     if category(value.type) is Category.FLOAT:
         run = value.run
         # NaN is above all numbers.
@@ -35,14 +35,14 @@ def sort_key(node: exp.Ordered, value: Typed, x: Expressions) -> SortKey:
     else:
         comparable(x.ctx, value, value)
     descending = bool(node.args.get("desc"))
-    return SortKey(value, descending, bool(node.args.get("nulls_first")))
+    return LocalSortKey(value, descending, bool(node.args.get("nulls_first")))
 
 
-def compile_keys(x: Expressions, order: Sequence[exp.Ordered]) -> list[SortKey]:
+def compile_keys(x: Expressions, order: Sequence[exp.Ordered]) -> list[LocalSortKey]:
     return [sort_key(o, x.compile(o.this), x) for o in order]
 
 
-def sort_rows(envs: list[Env], keys: Sequence[SortKey], rt: Runtime) -> list[Env]:
+def sort_rows(envs: list[Env], keys: Sequence[LocalSortKey], rt: Runtime) -> list[Env]:
     """Sorted, the last key first: Python's sort keeps the order of equals."""
     for key in reversed(keys):
         run = key.value.run
@@ -50,7 +50,7 @@ def sort_rows(envs: list[Env], keys: Sequence[SortKey], rt: Runtime) -> list[Env
     return envs
 
 
-def sort_by(rows: list[Any], values: list[Any], key: SortKey) -> list[Any]:
+def sort_by(rows: list[Any], values: list[Any], key: LocalSortKey) -> list[Any]:
     pairs = list(zip(values, rows, strict=True))
     nulls = [row for value, row in pairs if value is None]
     rest = sorted((p for p in pairs if p[0] is not None), key=lambda p: p[0], reverse=key.descending)

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.sql.local.cast import common, explicit, to_type, unify
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.kinds import Type
 from tidemill.sql.local.logic import all_refs
@@ -18,15 +18,15 @@ from tidemill.sql.local.model import (
     Ctes,
     Env,
     Level,
+    LocalScope,
     NotLocal,
     Refs,
     Row,
     Runtime,
-    Scope,
     Typed,
     outward,
 )
-from tidemill.sql.local.ordering import SortKey, sort_by, sort_key
+from tidemill.sql.local.ordering import LocalSortKey, sort_by, sort_key
 from tidemill.sql.local.select import Select
 from tidemill.sql.local.tail import fresh, hashable_row, limits, output_column
 from tidemill.types import model
@@ -38,7 +38,7 @@ MAX_ROUNDS = 10_000
 _MARK: Refs = frozenset({(1 << 20, -1)})
 
 
-def compile_level(ctx: Context, query: exp.Expr, parent: Scope | None, ctes: Ctes) -> Level:
+def compile_level(ctx: LocalContext, query: exp.Expr, parent: LocalScope | None, ctes: Ctes) -> Level:
     """One query; `parent` is the level whose columns it may name."""
     with_ = query.args.get("with_")
     if with_ is not None:
@@ -60,7 +60,7 @@ def compile_level(ctx: Context, query: exp.Expr, parent: Scope | None, ctes: Cte
 # --- WITH
 
 
-def _with(ctx: Context, with_: exp.With, parent: Scope | None, ctes: Ctes) -> Ctes:
+def _with(ctx: LocalContext, with_: exp.With, parent: LocalScope | None, ctes: Ctes) -> Ctes:
     found = dict(ctes)
     if len({item.alias for item in with_.expressions}) != len(with_.expressions):
         raise NotLocal("one name twice")
@@ -81,7 +81,7 @@ def _names_itself(query: exp.Expr, name: str) -> bool:
 
 
 def _recursive(
-    ctx: Context, query: exp.Expr, name: str, names: list[str], parent: Scope | None, ctes: Ctes
+    ctx: LocalContext, query: exp.Expr, name: str, names: list[str], parent: LocalScope | None, ctes: Ctes
 ) -> Level:
     """start UNION [ALL] step, where `step` reads what the round before gave."""
     if not isinstance(query, exp.Union) or query.args.get("order") or query.args.get("limit"):
@@ -114,7 +114,7 @@ def _recursive(
     return Level(shown, start.types, rows, refs)
 
 
-def _column_as(ctx: Context, source: Type, target: Type) -> Callable[[Any, Runtime], Any]:
+def _column_as(ctx: LocalContext, source: Type, target: Type) -> Callable[[Any, Runtime], Any]:
     made = explicit(ctx, Typed(source, lambda e, rt: e[0]), target).run
     return lambda v, rt: made([v], rt)
 
@@ -122,7 +122,9 @@ def _column_as(ctx: Context, source: Type, target: Type) -> Callable[[Any, Runti
 # --- set operations and VALUES
 
 
-def _set_operation(ctx: Context, query: exp.SetOperation, parent: Scope | None, ctes: Ctes) -> Level:
+def _set_operation(
+    ctx: LocalContext, query: exp.SetOperation, parent: LocalScope | None, ctes: Ctes
+) -> Level:
     sides = [compile_level(ctx, q, parent, ctes) for q in (query.this, query.expression)]
     if len(sides[0].types) != len(sides[1].types):
         raise NotLocal("sides of different widths")
@@ -149,7 +151,7 @@ def _set_operation(ctx: Context, query: exp.SetOperation, parent: Scope | None, 
     return Level(sides[0].names, types, rows, sides[0].refs | sides[1].refs)
 
 
-def _as(ctx: Context, side: Level, types: list[Type]) -> Callable[[Env | None, Runtime], list[Row]]:
+def _as(ctx: LocalContext, side: Level, types: list[Type]) -> Callable[[Env | None, Runtime], list[Row]]:
     """A side's rows in the types of the whole."""
     if side.types == types:
         return side.rows
@@ -165,8 +167,8 @@ def _as(ctx: Context, side: Level, types: list[Type]) -> Callable[[Env | None, R
     ]
 
 
-def _values(ctx: Context, query: exp.Values, parent: Scope | None, ctes: Ctes) -> Level:
-    x = Expressions(ctx, Scope(parent), ctes)
+def _values(ctx: LocalContext, query: exp.Values, parent: LocalScope | None, ctes: Ctes) -> Level:
+    x = Expressions(ctx, LocalScope(parent), ctes)
     rows = [x.all(r.expressions if isinstance(r, exp.Tuple) else [r.this]) for r in query.expressions]
     if len({len(r) for r in rows}) != 1:
         raise NotLocal("rows of different widths")
@@ -181,11 +183,11 @@ def _values(ctx: Context, query: exp.Values, parent: Scope | None, ctes: Ctes) -
     )
 
 
-def _tail(ctx: Context, query: exp.Expr, level: Level, parent: Scope | None, ctes: Ctes) -> Level:
+def _tail(ctx: LocalContext, query: exp.Expr, level: Level, parent: LocalScope | None, ctes: Ctes) -> Level:
     """ORDER BY and LIMIT of something that is no SELECT: only of its output columns."""
     order = query.args.get("order")
-    keys: list[tuple[int, SortKey]] = []
-    x = Expressions(ctx, Scope(parent), ctes)
+    keys: list[tuple[int, LocalSortKey]] = []
+    x = Expressions(ctx, LocalScope(parent), ctes)
     for item in order.expressions if order is not None else ():
         at = output_column(item.this, level.names)
         if at is None:

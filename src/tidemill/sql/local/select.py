@@ -10,7 +10,7 @@ from sqlglot import exp
 from tidemill.sql.bind.calls import call_of
 from tidemill.sql.bind.colname import column_name
 from tidemill.sql.local.cast import to_type
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.grouping import Aggregates, group, is_aggregate
 from tidemill.sql.local.logic import all_refs, conjuncts
@@ -19,17 +19,17 @@ from tidemill.sql.local.model import (
     Ctes,
     Env,
     Level,
+    LocalScope,
+    LocalVisible,
     NotLocal,
     Refs,
     Row,
     Runtime,
-    Scope,
     Typed,
-    Visible,
     outward,
 )
-from tidemill.sql.local.ordering import SortKey, sort_key, sort_rows
-from tidemill.sql.local.source import Chain, From
+from tidemill.sql.local.ordering import LocalSortKey, sort_key, sort_rows
+from tidemill.sql.local.source import Chain, LocalFrom
 from tidemill.sql.local.tail import hashable_row, limits, output_column
 from tidemill.types import model
 
@@ -37,16 +37,16 @@ from tidemill.types import model
 class Select:
     """One SELECT: FROM, WHERE, groups, windows, the select list, DISTINCT, ORDER BY, LIMIT, in this order."""
 
-    def __init__(self, ctx: Context, query: exp.Select, parent: Scope | None, ctes: Ctes) -> None:
+    def __init__(self, ctx: LocalContext, query: exp.Select, parent: LocalScope | None, ctes: Ctes) -> None:
         for clause in ("windows", "qualify", "locks", "into", "laterals", "sample"):
             if query.args.get(clause):
                 raise NotLocal(clause)
         self.ctx, self.query, self.parent, self.ctes = ctx, query, parent, ctes
-        self.scope = Scope(parent)
+        self.scope = LocalScope(parent)
         self.chain: Chain | None = None
         clause = query.args.get("from_")
         if clause is not None:
-            made = From(ctx, self.scope, ctes)
+            made = LocalFrom(ctx, self.scope, ctes)
             self.chain, self.scope.columns = made.compile(clause.this, query.args.get("joins") or ())
         elif query.args.get("joins"):
             raise NotLocal("joins without FROM")
@@ -57,7 +57,7 @@ class Select:
         self.aggregates = Aggregates(self.scope.slot())
         self.grouped = False
         self.keys: list[Typed] = []
-        self.order: list[tuple[int | None, SortKey]] = []
+        self.order: list[tuple[int | None, LocalSortKey]] = []
 
     def _where(self) -> list[Typed]:
         where = self.query.args.get("where")
@@ -101,7 +101,7 @@ class Select:
             self.names.append(column_name(node))
             self.values.append(self.x.compile(inner))
 
-    def _stars(self, node: exp.Expr) -> list[Visible]:
+    def _stars(self, node: exp.Expr) -> list[LocalVisible]:
         if isinstance(node, exp.Star) or not node.args.get("table"):
             if isinstance(node, exp.Star) and any(node.args.get(k) for k in ("except_", "replace", "rename")):
                 raise NotLocal("* with more")

@@ -16,7 +16,7 @@ from sqlglot import exp
 from tidemill.sql.bind.calls import call_of
 from tidemill.sql.local import functions
 from tidemill.sql.local.cast import comparable
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.kinds import Reg, Type
 from tidemill.sql.local.logic import conjuncts
@@ -24,15 +24,15 @@ from tidemill.sql.local.model import (
     NOTHING,
     Ctes,
     Env,
-    Item,
     Level,
+    LocalItem,
+    LocalScope,
+    LocalVisible,
     NotLocal,
     Refs,
     Row,
     Runtime,
-    Scope,
     Typed,
-    Visible,
     slot_column,
 )
 from tidemill.types.model import INT8, OID, Kind, SqlType
@@ -42,7 +42,7 @@ MAX_VIEW_DEPTH = 64
 
 
 @dataclass(slots=True)
-class Node:
+class FromNode:
     """Something to join: `parts` gives environments in which its `slots` are set, given one around it.
     `refs` are what they depend on there; without any they are worked
     out once."""
@@ -58,12 +58,12 @@ class Node:
 
 
 @dataclass(slots=True)
-class Step:
+class JoinStep:
     """One item of a chain and how it is joined to those before it. `on` is what the join asks, `after` what
     WHERE asks when it is there."""
 
     kind: str
-    node: Node
+    node: FromNode
     on: list[Typed] = field(default_factory=list)
     after: list[Typed] = field(default_factory=list)
 
@@ -154,7 +154,7 @@ class Step:
 class Chain:
     """The joins of a FROM clause, or of parentheses within one."""
 
-    steps: list[Step]
+    steps: list[JoinStep]
 
     def slots(self) -> list[int]:
         return [s for step in self.steps for s in step.node.slots]
@@ -189,24 +189,24 @@ class Chain:
         return left
 
 
-class From:
+class LocalFrom:
     """Compiles a FROM clause into a chain, and its names into the scope."""
 
-    def __init__(self, ctx: Context, scope: Scope, ctes: Ctes) -> None:
+    def __init__(self, ctx: LocalContext, scope: LocalScope, ctes: Ctes) -> None:
         self.ctx = ctx
         self.scope = scope
         self.ctes = ctes
 
-    def compile(self, first: exp.Expr, joins: Sequence[exp.Join]) -> tuple[Chain, list[Visible]]:
+    def compile(self, first: exp.Expr, joins: Sequence[exp.Join]) -> tuple[Chain, list[LocalVisible]]:
         node, columns = self._item(first)
-        chain = Chain([Step("inner", node)])
+        chain = Chain([JoinStep("inner", node)])
         for join in joins:
             columns = self._join(chain, columns, join)
         return chain, columns
 
     # --- joins
 
-    def _join(self, chain: Chain, left: list[Visible], join: exp.Join) -> list[Visible]:
+    def _join(self, chain: Chain, left: list[LocalVisible], join: exp.Join) -> list[LocalVisible]:
         side = str(join.args.get("side") or "").lower()
         natural = str(join.args.get("method") or "").upper() == "NATURAL"
         # A LATERAL item sees what stands left of it.
@@ -214,7 +214,7 @@ class From:
         node, right = self._item(join.this)
         if side in ("right", "full") and not node.free:
             raise NotLocal("a right join with rows that depend on others")
-        step = Step(side or "inner", node)
+        step = JoinStep(side or "inner", node)
         chain.steps.append(step)
         using = [i.name for i in (join.args.get("using") or ())]
         if natural:
@@ -233,11 +233,11 @@ class From:
         return columns
 
     def _using(
-        self, step: Step, left: list[Visible], right: list[Visible], using: list[str], side: str
-    ) -> list[Visible]:
+        self, step: JoinStep, left: list[LocalVisible], right: list[LocalVisible], using: list[str], side: str
+    ) -> list[LocalVisible]:
         from tidemill.sql.local.operators import binary
 
-        merged: list[Visible] = []
+        merged: list[LocalVisible] = []
         for name in using:
             pair = [[v for v in columns if v.name == name] for columns in (left, right)]
             if any(len(found) != 1 for found in pair):
@@ -247,13 +247,13 @@ class From:
             step.on.append(binary(self.ctx, "=", a, b))
             if side == "full":
                 raise NotLocal("a full join with USING")
-            merged.append(Visible(name, b if side == "right" else a))
+            merged.append(LocalVisible(name, b if side == "right" else a))
         rest = [v for v in (*left, *right) if v.name not in using]
         return [*merged, *rest]
 
     # --- items
 
-    def _item(self, node: exp.Expr) -> tuple[Node, list[Visible]]:
+    def _item(self, node: exp.Expr) -> tuple[FromNode, list[LocalVisible]]:
         if isinstance(node, exp.Table):
             made = self._function(node, node.this) if isinstance(node.this, exp.Func) else self._table(node)
         elif isinstance(node, exp.Lateral):
@@ -280,16 +280,16 @@ class From:
         return made
 
     def _chained(
-        self, made: tuple[Node, list[Visible]], joins: Sequence[exp.Join]
-    ) -> tuple[Node, list[Visible]]:
+        self, made: tuple[FromNode, list[LocalVisible]], joins: Sequence[exp.Join]
+    ) -> tuple[FromNode, list[LocalVisible]]:
         """Joins that the parser hung on the item itself."""
-        chain = Chain([Step("inner", made[0])])
+        chain = Chain([JoinStep("inner", made[0])])
         columns = made[1]
         for join in joins:
             columns = self._join(chain, columns, join)
         return self._node(chain), columns
 
-    def _node(self, chain: Chain) -> Node:
+    def _node(self, chain: Chain) -> FromNode:
         own = {(0, s) for s in chain.slots()}
         refs: Refs = frozenset().union(
             *(s.node.refs for s in chain.steps), *(c.refs for s in chain.steps for c in s.on)
@@ -298,9 +298,9 @@ class From:
         def parts(e: Env, rt: Runtime) -> list[Env]:
             return chain.run(e.copy(), rt)
 
-        return Node(chain.slots(), parts, refs - own, chain.nulls())
+        return FromNode(chain.slots(), parts, refs - own, chain.nulls())
 
-    def _parenthesised(self, node: exp.Subquery) -> tuple[Node, list[Visible]]:
+    def _parenthesised(self, node: exp.Subquery) -> tuple[FromNode, list[LocalVisible]]:
         """(a JOIN b ON ...)."""
         if _alias(node) is not None:
             raise NotLocal("an alias of a join")
@@ -309,7 +309,7 @@ class From:
         made = self._node(chain), columns
         return self._chained(made, node.args["joins"]) if node.args.get("joins") else made
 
-    def _table(self, node: exp.Table) -> tuple[Node, list[Visible]]:
+    def _table(self, node: exp.Table) -> tuple[FromNode, list[LocalVisible]]:
         parts = tuple(p.name for p in (node.args.get("catalog"), node.args.get("db"), node.this) if p)
         if len(parts) == 1 and parts[0] in self.ctes:
             return self._level(node, self.ctes[parts[0]], parts[0])
@@ -330,7 +330,7 @@ class From:
             return rt.rows(relation_id)
 
         made = self._rows(node, names, types, rows, NOTHING, parts[-1], relation.path)
-        made[1].append(Visible("tableoid", Typed(OID, lambda e, rt: oid), hidden=True))
+        made[1].append(LocalVisible("tableoid", Typed(OID, lambda e, rt: oid), hidden=True))
         self.scope.items[-1].columns = made[1]
         return made
 
@@ -362,7 +362,7 @@ class From:
         qualified: tuple[str, ...] = (),
         *,
         lateral: bool = False,
-    ) -> tuple[Node, list[Visible]]:
+    ) -> tuple[FromNode, list[LocalVisible]]:
         level = level.settled()
         # What a plain subquery names lies outside this whole level; what a lateral one names lies in it.
         rows: Callable[[Env, Runtime], Sequence[Row]] = (
@@ -371,7 +371,7 @@ class From:
         refs = level.refs if lateral else frozenset((depth + 1, slot) for depth, slot in level.refs)
         return self._rows(node, level.names, level.types, rows, refs, name, qualified)
 
-    def _function(self, node: exp.Expr, function: exp.Expr) -> tuple[Node, list[Visible]]:
+    def _function(self, node: exp.Expr, function: exp.Expr) -> tuple[FromNode, list[LocalVisible]]:
         x = Expressions(self.ctx, self.scope, self.ctes)
         call = call_of(function)
         if isinstance(function, exp.Unnest):
@@ -418,7 +418,7 @@ class From:
         refs: Refs,
         name: str,
         qualified: tuple[str, ...],
-    ) -> tuple[Node, list[Visible]]:
+    ) -> tuple[FromNode, list[LocalVisible]]:
         """The item of these rows, under its alias."""
         alias = _alias(node)
         given = [] if alias is None else [c.name for c in (alias.args.get("columns") or ())]
@@ -431,9 +431,10 @@ class From:
             raise NotLocal(f"{label} twice")
         slot = self.scope.slot()
         columns = [
-            Visible(n, slot_column(slot, i, t)) for i, (n, t) in enumerate(zip(shown, types, strict=True))
+            LocalVisible(n, slot_column(slot, i, t))
+            for i, (n, t) in enumerate(zip(shown, types, strict=True))
         ]
-        self.scope.items.append(Item(label, columns, slot, full))
+        self.scope.items.append(LocalItem(label, columns, slot, full))
         scope = self.scope
 
         def parts(e: Env, rt: Runtime) -> list[Env]:
@@ -445,7 +446,7 @@ class From:
             rt.spend(len(found))
             return found
 
-        return Node([slot], parts, refs, {slot: (None,) * len(names)}), columns
+        return FromNode([slot], parts, refs, {slot: (None,) * len(names)}), columns
 
 
 def _alias(node: exp.Expr) -> exp.TableAlias | None:

@@ -13,10 +13,10 @@ from tidemill.errors import UndefinedObject, Unsupported
 from tidemill.sql.bind.model import NameResolver, SessionInfo
 from tidemill.sql.functions.rowwise import stored
 from tidemill.sql.local.cast import writer
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.functions import Function
 from tidemill.sql.local.kinds import Reg, Type, is_vector, shown
-from tidemill.sql.local.model import Facts, Level, NotLocal, Row, Runtime
+from tidemill.sql.local.model import Level, NotLocal, Row, Runtime, SessionFacts
 from tidemill.sql.local.query import compile_level
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import NUMERIC, TEXT, Column, Kind, SqlType
@@ -33,7 +33,7 @@ class LocalQuery:
 
     def run(
         self,
-        facts: Facts,
+        facts: SessionFacts,
         rows: Callable[[str], Sequence[Row]],
         params: Sequence[Any],
         check: Callable[[], None],
@@ -71,7 +71,7 @@ def compile_query(
 ) -> LocalQuery:
     """The query as one that runs here; `NotLocal` for any other. `is_local` has the ids of the relations
     whose rows are at hand, with their OIDs."""
-    ctx = Context(session, names, functions, is_local, list(param_types))
+    ctx = LocalContext(session, names, functions, is_local, list(param_types))
     try:
         level = compile_level(ctx, query, None, {})
     except (UndefinedObject, Unsupported) as e:

@@ -9,9 +9,9 @@ from sqlglot import exp
 
 from tidemill.errors import TidemillError
 from tidemill.sql.local.cast import to_type
-from tidemill.sql.local.context import Context
+from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.expr import Expressions
-from tidemill.sql.local.model import Ctes, Env, NotLocal, Row, Runtime, Scope
+from tidemill.sql.local.model import Ctes, Env, LocalScope, NotLocal, Row, Runtime
 from tidemill.types.model import INT8
 
 
@@ -46,12 +46,12 @@ def output_column(node: exp.Expr, names: Sequence[str]) -> int | None:
 
 
 def limits(
-    ctx: Context, query: exp.Expr, parent: Scope | None, ctes: Ctes
+    ctx: LocalContext, query: exp.Expr, parent: LocalScope | None, ctes: Ctes
 ) -> Callable[[list[Row], Env | None, Runtime], list[Row]] | None:
     limit, offset = query.args.get("limit"), query.args.get("offset")
     if limit is None and offset is None:
         return None
-    x = Expressions(ctx, Scope(parent), ctes)
+    x = Expressions(ctx, LocalScope(parent), ctes)
     if isinstance(limit, exp.Fetch):
         if limit.args.get("limit_options") is not None or limit.args.get("count") is None:
             raise NotLocal("this FETCH")

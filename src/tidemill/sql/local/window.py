@@ -12,7 +12,7 @@ from tidemill.sql.local.expr import Expressions
 from tidemill.sql.local.grouping import Aggregates, is_aggregate
 from tidemill.sql.local.logic import all_refs
 from tidemill.sql.local.model import Env, NotLocal, Runtime, Typed
-from tidemill.sql.local.ordering import SortKey, compile_keys, sort_rows
+from tidemill.sql.local.ordering import LocalSortKey, compile_keys, sort_rows
 from tidemill.types.model import INT8
 
 _RANKS = ("row_number", "rank", "dense_rank")
@@ -58,7 +58,7 @@ def _partitions(envs: list[Env], partition: list[Typed], rt: Runtime) -> list[li
 
 
 def _ranks(
-    name: str, partition: list[Typed], keys: list[SortKey]
+    name: str, partition: list[Typed], keys: list[LocalSortKey]
 ) -> Callable[[list[Env], Runtime], list[Any]]:
     def values(envs: list[Env], rt: Runtime) -> list[Any]:
         found: dict[int, int] = {}

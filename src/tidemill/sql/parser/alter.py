@@ -21,7 +21,7 @@ from tidemill.sql.ast import (
 )
 from tidemill.sql.parser.columns import column_def, default_expression, retain_history_option
 from tidemill.sql.parser.connections import alter_connection, alter_secret
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.roles import alter_owner
 from tidemill.sql.parser.sources import alter_source
 
@@ -38,7 +38,7 @@ _MAX_PARTS = {
 }
 
 
-def drop(cursor: Cursor, kind: ObjectKind) -> Statement:
+def drop(cursor: TokenCursor, kind: ObjectKind) -> Statement:
     """After DROP kind."""
     if_exists = cursor.accept_if_exists()
     names = [cursor.name(_MAX_PARTS[kind])]
@@ -52,7 +52,7 @@ def drop(cursor: Cursor, kind: ObjectKind) -> Statement:
     return Drop(kind, tuple(names), if_exists, cascade)
 
 
-def alter(cursor: Cursor, kind: ObjectKind) -> Statement:
+def alter(cursor: TokenCursor, kind: ObjectKind) -> Statement:
     """After ALTER kind."""
     if_exists = cursor.accept_if_exists()
     if kind is ObjectKind.TABLE:
@@ -84,7 +84,7 @@ def alter(cursor: Cursor, kind: ObjectKind) -> Statement:
     return AlterTable(name, action, if_exists)
 
 
-def _table_action(cursor: Cursor) -> TableAction:
+def _table_action(cursor: TokenCursor) -> TableAction:
     if cursor.accept("add"):
         if cursor.peek_any("constraint", "primary", "unique", "check", "foreign", "exclude"):
             raise cursor.unsupported(
@@ -117,7 +117,7 @@ def _table_action(cursor: Cursor) -> TableAction:
     raise cursor.error()
 
 
-def _history_action(cursor: Cursor) -> SetRetainHistory | None:
+def _history_action(cursor: TokenCursor) -> SetRetainHistory | None:
     """SET (RETAIN HISTORY FOR '...') or RESET (RETAIN HISTORY); None, without moving, for anything else."""
     if cursor.peek_words("set") and cursor.peek_symbol("(", 1):
         cursor.expect("set")
@@ -135,7 +135,7 @@ def _history_action(cursor: Cursor) -> SetRetainHistory | None:
     return None
 
 
-def _column_action(cursor: Cursor) -> TableAction:
+def _column_action(cursor: TokenCursor) -> TableAction:
     column = cursor.ident()
     if cursor.accept("set", "default"):
         return SetDefault(column, default_expression(cursor, ","))
@@ -152,7 +152,7 @@ def _column_action(cursor: Cursor) -> TableAction:
     raise cursor.error()
 
 
-def comment_on(cursor: Cursor) -> Statement:
+def comment_on(cursor: TokenCursor) -> Statement:
     """After COMMENT."""
     cursor.expect("on")
     column = None
@@ -175,7 +175,7 @@ def comment_on(cursor: Cursor) -> Statement:
     return CommentOn(kind, name, text, column)
 
 
-def _comment_kind(cursor: Cursor) -> ObjectKind:
+def _comment_kind(cursor: TokenCursor) -> ObjectKind:
     for kind in ObjectKind:
         if cursor.accept(*kind.value.lower().split()):
             return kind

@@ -1,9 +1,9 @@
 """What sqlglot's parser forgives and PostgreSQL does not, refused on the tokens of a query body before
 sqlglot sees them.
 
-`glot` calls `check` on every body. Seen in sqlglot 30.30, each silently accepted: a comma with nothing
-after it; clauses in any order (`HAVING` before `WHERE`); `GROUP BY` of nothing; JOIN without ON (as a cross
-join); ORDER BY before UNION; `LIMIT 1, 2`; a string as a table name or label; `FROM t` without SELECT;
+`sqlglot_parser` calls `check` on every body. Seen in sqlglot 30.30, each silently accepted: a comma with
+nothing after it; clauses in any order (`HAVING` before `WHERE`); `GROUP BY` of nothing; JOIN without ON (as a
+cross join); ORDER BY before UNION; `LIMIT 1, 2`; a string as a table name or label; `FROM t` without SELECT;
 `SELECT AS STRUCT`. Here they are the syntax errors that PostgreSQL gives, at the same token.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tidemill.errors import LimitExceeded, SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, words
-from tidemill.sql.tokens import Kind, Token, closes_distinct_on, syntax_error
+from tidemill.sql.tokens import Token, TokenKind, closes_distinct_on, syntax_error
 
 # sqlglot takes time exponential in the nesting of ARRAY[...] (it tries each as a type first): 9 ms at 8,
 # 0.4 s at 12. PostgreSQL has at most 6 dimensions.
@@ -105,14 +105,14 @@ class _Check:
         self._cases: list[str] = []
 
     def run(self) -> None:
-        previous = Token(Kind.END, "", 0, 0)
+        previous = Token(TokenKind.END, "", 0, 0)
         for at, token in enumerate(self._tokens):
             kind, value, _, _ = token
-            if kind is Kind.SYMBOL:
+            if kind is TokenKind.SYMBOL:
                 self._symbol(at, value, previous)
-            elif kind is Kind.WORD and not self._is_label(at):
+            elif kind is TokenKind.WORD and not self._is_label(at):
                 self._word(at, value, previous)
-            elif kind is Kind.END:
+            elif kind is TokenKind.END:
                 self._end_joins(at)
                 if len(self._frames) > 1:
                     raise self._error(at)
@@ -121,7 +121,8 @@ class _Check:
     def _is_label(self, at: int) -> bool:
         """Whether the word at `at` follows AS or a dot: then it is a name, whatever word it is."""
         return at > 0 and (
-            self._tokens[at - 1][:2] == (Kind.WORD, "as") or self._tokens[at - 1][:2] == (Kind.SYMBOL, ".")
+            self._tokens[at - 1][:2] == (TokenKind.WORD, "as")
+            or self._tokens[at - 1][:2] == (TokenKind.SYMBOL, ".")
         )
 
     def _error(self, at: int) -> TidemillError:
@@ -130,7 +131,7 @@ class _Check:
 
     def _symbol(self, at: int, value: str, previous: Token) -> None:
         if value in ("(", "["):
-            array = value == "[" and previous.key == "array" and previous.kind is Kind.WORD
+            array = value == "[" and previous.key == "array" and previous.kind is TokenKind.WORD
             elements = value == "[" and self._frames[-1].elements and previous.key in ("[", ",")
             if value == "[" and not (array or elements or _ends_operand(previous)):
                 raise self._error(at)
@@ -142,7 +143,7 @@ class _Check:
                     position=previous.start + 1,
                 )
             following = self._tokens[at + 1]
-            if following.key in (",", "from") and following.kind in (Kind.SYMBOL, Kind.WORD):
+            if following.key in (",", "from") and following.kind in (TokenKind.SYMBOL, TokenKind.WORD):
                 raise self._error(at + 1)
         elif value in (")", "]"):
             self._end_joins(at)
@@ -151,7 +152,11 @@ class _Check:
             self._arrays -= self._frames.pop().array
         elif value == ",":
             self._wants_more(at)
-            if previous.kind is Kind.WORD and previous.key in _NO_COMMA_AFTER and not self._is_label(at - 1):
+            if (
+                previous.kind is TokenKind.WORD
+                and previous.key in _NO_COMMA_AFTER
+                and not self._is_label(at - 1)
+            ):
                 raise self._error(at)
             frame = self._frames[-1]
             self._arguments(at, frame, comma=True)
@@ -171,10 +176,10 @@ class _Check:
 
     def _is_written_out(self, at: int) -> bool:
         """Whether the operator at `at` stands in OPERATOR(pg_catalog.~), where nothing follows it."""
-        begin = at - 3 if at > 2 and self._tokens[at - 1][:2] == (Kind.SYMBOL, ".") else at - 1
+        begin = at - 3 if at > 2 and self._tokens[at - 1][:2] == (TokenKind.SYMBOL, ".") else at - 1
         return begin > 0 and [t[:2] for t in self._tokens[begin - 1 : begin + 1]] == [
-            (Kind.WORD, "operator"),
-            (Kind.SYMBOL, "("),
+            (TokenKind.WORD, "operator"),
+            (TokenKind.SYMBOL, "("),
         ]
 
     def _arguments(self, at: int, frame: _Frame, comma: bool) -> None:
@@ -190,17 +195,23 @@ class _Check:
         following = self._tokens[at + 1]
         kind, value, _, _ = following
         if (
-            kind is Kind.END
-            or (kind is Kind.SYMBOL and value in _CLOSING)
-            or (kind is Kind.WORD and value in _CANNOT_START and value not in but)
+            kind is TokenKind.END
+            or (kind is TokenKind.SYMBOL and value in _CLOSING)
+            or (kind is TokenKind.WORD and value in _CANNOT_START and value not in but)
         ):
             raise self._error(at + 1)
 
     def _relation(self, at: int) -> None:
         """What follows FROM, JOIN or a comma between them must be able to be a relation."""
         following = self._tokens[at + 1]
-        if following.kind in (Kind.STRING, Kind.NUMBER, Kind.PARAM, Kind.BITS, Kind.END) or (
-            following.kind is Kind.WORD and following.key in ("values", "select", "with", *_CANNOT_START)
+        if following.kind in (
+            TokenKind.STRING,
+            TokenKind.NUMBER,
+            TokenKind.PARAM,
+            TokenKind.BITS,
+            TokenKind.END,
+        ) or (
+            following.kind is TokenKind.WORD and following.key in ("values", "select", "with", *_CANNOT_START)
         ):
             raise self._error(at + 1)
 
@@ -218,13 +229,13 @@ class _Check:
             self._wants_more(at)
         if value in _INNER_WANTS:
             after = self._tokens[at + 1]
-            if after.kind is Kind.SYMBOL and after.key in (")", "]"):
+            if after.kind is TokenKind.SYMBOL and after.key in (")", "]"):
                 raise self._error(at + 1)
         if value in _CASE_AFTER:
             self._case(at, value)
         if value == "as":
             after = self._tokens[at + 1]
-            if after.kind not in (Kind.WORD, Kind.QUOTED) and after.key != "(":
+            if after.kind not in (TokenKind.WORD, TokenKind.QUOTED) and after.key != "(":
                 raise self._error(at + 1)
         elif value in ("any", "some"):
             if following != "(":
@@ -249,8 +260,8 @@ class _Check:
             after = self._tokens[at + 1]
             if (
                 following != "("
-                and after.kind is not Kind.QUOTED
-                and (after.kind is not Kind.WORD or following in RESERVED)
+                and after.kind is not TokenKind.QUOTED
+                and (after.kind is not TokenKind.WORD or following in RESERVED)
             ):
                 raise self._error(at + 1)
         elif value == "select":
@@ -259,7 +270,7 @@ class _Check:
                 raise self._error(at + 1)
             if following == "distinct":
                 self._wants_more(at + 1, but=("on",))
-        elif value == "values" and (previous.kind is Kind.END or previous.key in _BEFORE_VALUES):
+        elif value == "values" and (previous.kind is TokenKind.END or previous.key in _BEFORE_VALUES):
             frame.values = True
             if following != "(":
                 raise self._error(at + 1)
@@ -326,7 +337,7 @@ class _Check:
             back -= 1
         if (
             back < 0
-            or self._tokens[back].kind is not Kind.WORD
+            or self._tokens[back].kind is not TokenKind.WORD
             or self._tokens[back].key not in ("cross", "natural")
         ):
             frame.joins += 1
@@ -355,21 +366,21 @@ class _Check:
         if self._tokens[at].key not in ("first", "next"):
             raise self._error(at)
         depth = 0
-        while not (self._tokens[at].kind is Kind.WORD and self._tokens[at].key in ("only", "ties")):
+        while not (self._tokens[at].kind is TokenKind.WORD and self._tokens[at].key in ("only", "ties")):
             kind, value, _, _ = self._tokens[at]
-            if kind is Kind.SYMBOL:
+            if kind is TokenKind.SYMBOL:
                 depth += (value in ("(", "[")) - (value in (")", "]"))
-            if kind is Kind.END or depth < 0:
+            if kind is TokenKind.END or depth < 0:
                 raise self._error(at)
             at += 1
 
 
 def _ends_operand(token: Token) -> bool:
     """Whether an expression can end with `token`: then what follows is an operator."""
-    if token.kind is Kind.WORD:
+    if token.kind is TokenKind.WORD:
         if token.value in ("end", "null", "true", "false"):
             return True
         return not (
             token.value in RESERVED or token.value in RESERVED_FUNCTION_OR_TYPE or token.value in _NO_OPERAND
         )
-    return token.value in (")", "]") if token.kind is Kind.SYMBOL else token.kind is not Kind.END
+    return token.value in (")", "]") if token.kind is TokenKind.SYMBOL else token.kind is not TokenKind.END

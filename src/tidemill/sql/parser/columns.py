@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from tidemill.errors import Unsupported
 from tidemill.sql.ast import ColumnDef, ConstraintKind, Expr, Ident, TableConstraint
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 
 # A DEFAULT expression ends where another column constraint starts.
 _CONSTRAINT_STARTS = (
@@ -46,7 +46,7 @@ _HINTS = {
 }
 
 
-def column_def(cursor: Cursor) -> ColumnDef:
+def column_def(cursor: TokenCursor) -> ColumnDef:
     """name type [constraints], up to a comma, a closing parenthesis or the end."""
     name = cursor.ident()
     type_offset = cursor.offset
@@ -83,7 +83,7 @@ def column_def(cursor: Cursor) -> ColumnDef:
     return ColumnDef(name, type_text, type_offset, bool(not_null), default, primary_key, unique)
 
 
-def default_expression(cursor: Cursor, *stops: str) -> Expr:
+def default_expression(cursor: TokenCursor, *stops: str) -> Expr:
     """The expression of DEFAULT, without parentheses around all of it: they only fence constraint words."""
     found = cursor.expression(*stops)
     tree = found.tree
@@ -92,7 +92,7 @@ def default_expression(cursor: Cursor, *stops: str) -> Expr:
     return Expr(tree.pop() if tree.parent else tree, found.offset)
 
 
-def table_elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[TableConstraint, ...]]:
+def table_elements(cursor: TokenCursor) -> tuple[tuple[ColumnDef, ...], tuple[TableConstraint, ...]]:
     """( column or constraint, ... )"""
     cursor.expect_symbol("(")
     columns: list[ColumnDef] = []
@@ -109,7 +109,7 @@ def table_elements(cursor: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[TableCo
         cursor.expect_symbol(",")
 
 
-def _table_constraint(cursor: Cursor) -> TableConstraint:
+def _table_constraint(cursor: TokenCursor) -> TableConstraint:
     name: Ident | None = cursor.ident() if cursor.accept("constraint") else None
     kind = None
     if cursor.accept("primary", "key"):
@@ -124,12 +124,12 @@ def _table_constraint(cursor: Cursor) -> TableConstraint:
     return TableConstraint(kind, columns, name)
 
 
-def _refused(cursor: Cursor) -> Unsupported:
+def _refused(cursor: TokenCursor) -> Unsupported:
     word = cursor.token.value
     return cursor.unsupported(_REFUSED[word], hint=_HINTS.get(word))
 
 
-def retain_history(cursor: Cursor) -> str | None:
+def retain_history(cursor: TokenCursor) -> str | None:
     """[WITH (RETAIN HISTORY [=] FOR '...')]: the interval's text."""
     if not cursor.peek_words("with") or not cursor.peek_symbol("(", 1):
         return None
@@ -137,7 +137,7 @@ def retain_history(cursor: Cursor) -> str | None:
     return retain_history_option(cursor)
 
 
-def retain_history_option(cursor: Cursor) -> str:
+def retain_history_option(cursor: TokenCursor) -> str:
     """( RETAIN HISTORY [=] [FOR] '...' )"""
     cursor.expect_symbol("(")
     if not cursor.accept("retain", "history"):

@@ -15,7 +15,7 @@ from tidemill.sql.ast import (
     SecretName,
     Statement,
 )
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import (
     Readers,
     accept_name,
@@ -25,7 +25,7 @@ from tidemill.sql.parser.named_options import (
     refuse_twice,
     spelled,
 )
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 # Kinds of connections that later work brings, or that there is nothing behind.
 _OTHER_KINDS = (
@@ -41,22 +41,22 @@ _OTHER_KINDS = (
 # -- secrets
 
 
-def create_secret(cursor: Cursor) -> Statement:
+def create_secret(cursor: TokenCursor) -> Statement:
     """After CREATE SECRET."""
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.name()
     return CreateSecret(name, _secret_text(cursor, "CREATE SECRET"), if_not_exists)
 
 
-def alter_secret(cursor: Cursor, name: Name, if_exists: bool) -> Statement:
+def alter_secret(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
     """After ALTER SECRET [IF EXISTS] name, where no RENAME follows."""
     return AlterSecret(name, _secret_text(cursor, "ALTER SECRET"), if_exists)
 
 
-def _secret_text(cursor: Cursor, statement: str) -> str:
+def _secret_text(cursor: TokenCursor, statement: str) -> str:
     """AS '...' and nothing more. What comes instead may hold the secret: the error does not quote it."""
     position = cursor.offset + 1
-    if cursor.accept("as") and cursor.token.kind is Kind.STRING:
+    if cursor.accept("as") and cursor.token.kind is TokenKind.STRING:
         text = cursor.string()
         if cursor.at_end:
             return text
@@ -69,7 +69,7 @@ def _secret_text(cursor: Cursor, statement: str) -> str:
 # -- connections
 
 
-def create_connection(cursor: Cursor) -> Statement:
+def create_connection(cursor: TokenCursor) -> Statement:
     """After CREATE CONNECTION. FOR kind option, ... is the older spelling of TO kind (option, ...)."""
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.name()
@@ -85,7 +85,7 @@ def create_connection(cursor: Cursor) -> Statement:
     return CreateConnection(name, kind, tuple(found), if_not_exists, validate(cursor))
 
 
-def _kind(cursor: Cursor) -> ConnectionKind:
+def _kind(cursor: TokenCursor) -> ConnectionKind:
     for kind in ConnectionKind:
         if cursor.accept(*kind.value.lower().split()):
             return kind
@@ -93,7 +93,7 @@ def _kind(cursor: Cursor) -> ConnectionKind:
     raise refuse_kind(cursor, "kind of connection", "CREATE CONNECTION ... TO", hint, _OTHER_KINDS)
 
 
-def alter_connection(cursor: Cursor, name: Name, if_exists: bool) -> Statement:
+def alter_connection(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
     """After ALTER CONNECTION [IF EXISTS] name, where no RENAME follows."""
     changed: list[ConnectionOption] = []
     reset: list[str] = []
@@ -117,7 +117,7 @@ def alter_connection(cursor: Cursor, name: Name, if_exists: bool) -> Statement:
     return AlterConnection(name, tuple(changed), tuple(reset), if_exists, validate(cursor))
 
 
-def validate(cursor: Cursor) -> bool:
+def validate(cursor: TokenCursor) -> bool:
     """[WITH (VALIDATE [=] true | false)]"""
     if not cursor.accept("with"):
         return True
@@ -128,7 +128,7 @@ def validate(cursor: Cursor) -> bool:
 
 
 def _options(
-    cursor: Cursor, readers: Readers[ConnectionValue], of: str, found: list[ConnectionOption]
+    cursor: TokenCursor, readers: Readers[ConnectionValue], of: str, found: list[ConnectionOption]
 ) -> None:
     """option, ...; behind those that were found before."""
     names = [o.name for o in found]
@@ -142,7 +142,7 @@ def _options(
             return
 
 
-def _names(cursor: Cursor, found: list[str]) -> None:
+def _names(cursor: TokenCursor, found: list[str]) -> None:
     while True:
         offset = cursor.offset
         refuse_twice(_canonical(accept_name(cursor, _ALL_READERS, "a connection")), found, offset)
@@ -157,20 +157,20 @@ def _canonical(words: tuple[str, ...]) -> str:
 # -- values
 
 
-def _text(cursor: Cursor) -> ConnectionValue:
+def _text(cursor: TokenCursor) -> ConnectionValue:
     """A string, or SECRET name."""
     if cursor.accept("secret"):
         return SecretName(cursor.name())
     return cursor.string()
 
 
-def _word(cursor: Cursor) -> ConnectionValue:
+def _word(cursor: TokenCursor) -> ConnectionValue:
     """A name out of a short list: as a string or bare."""
-    text = cursor.string() if cursor.token.kind is Kind.STRING else cursor.word()
+    text = cursor.string() if cursor.token.kind is TokenKind.STRING else cursor.word()
     return text.upper()
 
 
-def brokers(cursor: Cursor) -> tuple[str, ...]:
+def brokers(cursor: TokenCursor) -> tuple[str, ...]:
     """'h:p', or several in brackets or parentheses."""
     for opening, closing in (("[", "]"), ("(", ")")):
         if cursor.accept_symbol(opening):
@@ -182,7 +182,7 @@ def brokers(cursor: Cursor) -> tuple[str, ...]:
     return (_broker(cursor),)
 
 
-def _broker(cursor: Cursor) -> str:
+def _broker(cursor: TokenCursor) -> str:
     address = cursor.string("Write the address of a broker as 'host:port'.")
     if cursor.peek_any("using"):
         raise cursor.unsupported(

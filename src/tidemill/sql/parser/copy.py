@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tidemill.sql.ast import CopyFrom, CopyTo, Ident, Name, Query, Statement, Subscribe
-from tidemill.sql.parser.copy_options import Options
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.copy_options import CopyOptionReader
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.query import query_to_end
 from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 
-def copy(cursor: Cursor) -> Statement:
+def copy(cursor: TokenCursor) -> Statement:
     """After COPY."""
     binary = cursor.accept("binary")
     source: Name | Query | Subscribe
@@ -22,7 +22,7 @@ def copy(cursor: Cursor) -> Statement:
         cursor.expect_symbol(")")
     else:
         source = cursor.name()
-        named = cursor.peek_any("to", "from") or cursor.token.kind is not Kind.WORD
+        named = cursor.peek_any("to", "from") or cursor.token.kind is not TokenKind.WORD
         if source.parts == ("subscribe",) and not named:
             raise cursor.error("Write COPY (SUBSCRIBE ...) TO STDOUT.")
         if cursor.peek_symbol("("):
@@ -31,7 +31,7 @@ def copy(cursor: Cursor) -> Statement:
     if not incoming:
         cursor.expect("to")
     _stream(cursor, "stdin" if incoming else "stdout")
-    options = Options(incoming, {"format": "binary"} if binary else {})
+    options = CopyOptionReader(incoming, {"format": "binary"} if binary else {})
     options.read(cursor)
     if isinstance(source, Name) and incoming:
         where = cursor.expression() if cursor.accept("where") else None
@@ -39,8 +39,8 @@ def copy(cursor: Cursor) -> Statement:
     return CopyTo(source, columns, options.resolve())
 
 
-def _stream(cursor: Cursor, wanted: str) -> None:
-    if cursor.token.kind is Kind.STRING or cursor.peek_any("program"):
+def _stream(cursor: TokenCursor, wanted: str) -> None:
+    if cursor.token.kind is TokenKind.STRING or cursor.peek_any("program"):
         raise cursor.unsupported("COPY with a file or program of the server", hint=f"Use {wanted.upper()}.")
     # PostgreSQL takes STDIN and STDOUT for each other.
     if not cursor.accept("stdin"):

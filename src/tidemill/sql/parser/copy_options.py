@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidemill.errors import InvalidValue, SyntaxError_, Unsupported
-from tidemill.sql.ast import CopyOptions
-from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.tokens import Kind
+from tidemill.sql.ast import CopyClause
+from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.tokens import TokenKind
 
 _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
@@ -62,7 +62,7 @@ _OTHER_ENCODINGS = frozenset(
 
 
 @dataclass(slots=True)
-class Options:
+class CopyOptionReader:
     """The options as they are read."""
 
     incoming: bool
@@ -70,10 +70,10 @@ class Options:
     columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     position: int | None = None
 
-    def read(self, cursor: Cursor) -> None:
+    def read(self, cursor: TokenCursor) -> None:
         """Whatever options there are, in whichever spelling."""
         if cursor.peek_symbol("(") or (
-            cursor.peek_words("with") and cursor.following[:2] == (Kind.SYMBOL, "(")
+            cursor.peek_words("with") and cursor.following[:2] == (TokenKind.SYMBOL, "(")
         ):
             cursor.accept("with")
             self._new(cursor)
@@ -81,7 +81,7 @@ class Options:
             cursor.accept("with")
             self._old(cursor)
 
-    def _new(self, cursor: Cursor) -> None:
+    def _new(self, cursor: TokenCursor) -> None:
         """( name [value], ... )"""
         cursor.expect_symbol("(")
         while True:
@@ -93,8 +93,13 @@ class Options:
                 value: str | None = None
                 if not cursor.peek_symbol(",") and not cursor.peek_symbol(")"):
                     token = cursor.advance()
-                    if token.kind not in (Kind.STRING, Kind.WORD, Kind.QUOTED, Kind.NUMBER):
-                        cursor.rewind(cursor.index - (token.kind is not Kind.END))
+                    if token.kind not in (
+                        TokenKind.STRING,
+                        TokenKind.WORD,
+                        TokenKind.QUOTED,
+                        TokenKind.NUMBER,
+                    ):
+                        cursor.rewind(cursor.index - (token.kind is not TokenKind.END))
                         raise cursor.error()
                     value = token.value
                 self._say(name, value)
@@ -102,7 +107,7 @@ class Options:
                 return
             cursor.expect_symbol(",")
 
-    def _old(self, cursor: Cursor) -> None:
+    def _old(self, cursor: TokenCursor) -> None:
         """BINARY, CSV, DELIMITER [AS] '..', NULL [AS] '..', HEADER, QUOTE [AS] '..', ESCAPE [AS] '..',
         FORCE ..."""
         while not cursor.at_end and not cursor.peek_any("where"):
@@ -128,12 +133,12 @@ class Options:
             else:
                 raise cursor.error()
 
-    def _star_or_columns(self, cursor: Cursor) -> tuple[str, ...]:
+    def _star_or_columns(self, cursor: TokenCursor) -> tuple[str, ...]:
         if cursor.accept_symbol("*"):
             return ("*",)
         return tuple(i.value for i in cursor.idents_in_parentheses())
 
-    def _list(self, cursor: Cursor) -> tuple[str, ...]:
+    def _list(self, cursor: TokenCursor) -> tuple[str, ...]:
         found = [cursor.ident().value]
         while cursor.accept_symbol(","):
             found.append(cursor.ident().value)
@@ -187,7 +192,7 @@ class Options:
 
     # -- all of them together
 
-    def resolve(self) -> CopyOptions:
+    def resolve(self) -> CopyClause:
         fmt = self.said.get("format", "text")
         if fmt not in ("text", "csv", "binary"):
             raise self._invalid(f'COPY format "{fmt}" not recognized')
@@ -211,7 +216,7 @@ class Options:
         if default is not None and default == null:
             raise Unsupported("NULL specification and DEFAULT specification cannot be the same")
         encoding = self.said.get("encoding", "UTF8")
-        return CopyOptions(
+        return CopyClause(
             fmt, delimiter, null, header, match, quote, escape, default, encoding, **self.columns
         )
 

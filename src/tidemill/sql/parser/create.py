@@ -13,13 +13,13 @@ from tidemill.sql.ast import (
     Statement,
 )
 from tidemill.sql.parser.columns import retain_history, table_elements
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.query import query_to_end
 from tidemill.sql.parser.sources import NAMES_ALONE, create_table_from_source
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 
-def create_table(cursor: Cursor) -> Statement:
+def create_table(cursor: TokenCursor) -> Statement:
     """After CREATE TABLE."""
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.name()
@@ -45,12 +45,12 @@ def create_table(cursor: Cursor) -> Statement:
     body = cursor.sub(cursor.stop - tail)
     query = query_to_end(body)
     body.expect_end()
-    while cursor.advance().kind is not Kind.END:
+    while cursor.advance().kind is not TokenKind.END:
         pass  # WITH [NO] DATA, seen above
     return CreateTableAs(name, query, names or (), if_not_exists, tail != 3, history)
 
 
-def _column_names(cursor: Cursor) -> tuple[Ident, ...] | None:
+def _column_names(cursor: TokenCursor) -> tuple[Ident, ...] | None:
     """(a, b) before AS, WITH (...) AS or FROM SOURCE; None, without moving, where it is a list of definitions
     or none."""
     if not cursor.peek_symbol("("):
@@ -63,7 +63,7 @@ def _column_names(cursor: Cursor) -> tuple[Ident, ...] | None:
     return cursor.idents_in_parentheses()
 
 
-def create_view(cursor: Cursor, or_replace: bool = False) -> Statement:
+def create_view(cursor: TokenCursor, or_replace: bool = False) -> Statement:
     """After CREATE [OR REPLACE] VIEW."""
     if_not_exists = cursor.accept_if_not_exists()
     if if_not_exists and or_replace:
@@ -78,7 +78,7 @@ def create_view(cursor: Cursor, or_replace: bool = False) -> Statement:
     return CreateView(name, query_to_end(cursor, allow_as_of=False), columns, if_not_exists, or_replace)
 
 
-def create_materialized_view(cursor: Cursor) -> Statement:
+def create_materialized_view(cursor: TokenCursor) -> Statement:
     """After CREATE MATERIALIZED."""
     cursor.expect("view")
     if_not_exists = cursor.accept_if_not_exists()
@@ -95,7 +95,7 @@ def create_materialized_view(cursor: Cursor) -> Statement:
     return CreateMaterializedView(name, query, columns, if_not_exists, cluster, history)
 
 
-def create_schema(cursor: Cursor) -> Statement:
+def create_schema(cursor: TokenCursor) -> Statement:
     """After CREATE SCHEMA."""
     if_not_exists = cursor.accept_if_not_exists()
     if cursor.peek_any("authorization"):
@@ -106,7 +106,7 @@ def create_schema(cursor: Cursor) -> Statement:
     return CreateSchema(name, if_not_exists)
 
 
-def create_database(cursor: Cursor) -> Statement:
+def create_database(cursor: TokenCursor) -> Statement:
     """After CREATE DATABASE."""
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.ident()

@@ -1,7 +1,7 @@
 """Reading the tokens of one statement: what every statement parser is written with.
 
-A `Cursor` stands on a token of the whole text and never passes its statement's end. `accept_*` move on if
-they can and say so, `expect_*` and the readers of names and values move on or raise PostgreSQL's syntax
+A `TokenCursor` stands on a token of the whole text and never passes its statement's end. `accept_*` move on
+if they can and say so, `expect_*` and the readers of names and values move on or raise PostgreSQL's syntax
 error at the token they stand on.
 """
 
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import Expr, Ident, Name
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, quote_ident, quote_literal
-from tidemill.sql.parser import glot
+from tidemill.sql.parser import sqlglot_parser
 from tidemill.sql.parser.key_words import quote_hint
 from tidemill.sql.parser.typename import type_end
-from tidemill.sql.tokens import Kind, Token, syntax_error
+from tidemill.sql.tokens import Token, TokenKind, syntax_error
 
 _OPENING = frozenset({"(", "["})
 _TIGHT_BEFORE = frozenset({"(", ")", ",", "[", "]", ".", "=>"})
 _TIGHT_AFTER = frozenset({"(", "[", ".", ">", ","})
 
 
-class Cursor:
+class TokenCursor:
     """A place in one statement."""
 
     __slots__ = ("_at", "_stop", "_tokens", "text")
@@ -49,14 +49,14 @@ class Cursor:
         """The token it stands on; at the statement's end one of kind END that lies where the next token
         does."""
         token = self._tokens[self._at]
-        return token if self._at < self._stop else Token(Kind.END, "", token.start, token.end)
+        return token if self._at < self._stop else Token(TokenKind.END, "", token.start, token.end)
 
     @property
     def following(self) -> Token:
         """The token after `token`, with the same END."""
         at = min(self._at + 1, self._stop)
         token = self._tokens[at]
-        return token if at < self._stop else Token(Kind.END, "", token.start, token.end)
+        return token if at < self._stop else Token(TokenKind.END, "", token.start, token.end)
 
     @property
     def offset(self) -> int:
@@ -79,33 +79,39 @@ class Cursor:
         """Whether exactly these key words come next."""
         for i, word in enumerate(words):
             at = self._at + i
-            if at >= self._stop or self._tokens[at].kind is not Kind.WORD or self._tokens[at].value != word:
+            if (
+                at >= self._stop
+                or self._tokens[at].kind is not TokenKind.WORD
+                or self._tokens[at].value != word
+            ):
                 return False
         return True
 
     def peek_symbol(self, symbol: str, ahead: int = 0) -> bool:
         at = self._at + ahead
-        return at < self._stop and self._tokens[at].kind is Kind.SYMBOL and self._tokens[at].value == symbol
+        return (
+            at < self._stop and self._tokens[at].kind is TokenKind.SYMBOL and self._tokens[at].value == symbol
+        )
 
     def peek_any(self, *words: str) -> bool:
         """Whether one of these key words comes next."""
         token = self.token
-        return token.kind is Kind.WORD and token.value in words
+        return token.kind is TokenKind.WORD and token.value in words
 
     def peek_last(self, *words: str) -> bool:
         """Whether the statement ends with these key words."""
         start = self._stop - len(words)
         return start >= self._at and self.fork(start).peek_words(*words)
 
-    def fork(self, at: int | None = None) -> Cursor:
+    def fork(self, at: int | None = None) -> TokenCursor:
         """Another cursor on the same statement, here or at index `at`."""
-        return Cursor(self.text, self._tokens, self._at if at is None else at, self._stop)
+        return TokenCursor(self.text, self._tokens, self._at if at is None else at, self._stop)
 
     # -- moving
 
     def advance(self) -> Token:
         token = self.token
-        if token.kind is not Kind.END:
+        if token.kind is not TokenKind.END:
             self._at += 1
         return token
 
@@ -142,8 +148,8 @@ class Cursor:
     def ident(self, hint: str | None = None) -> Ident:
         """A name of a column, table, cursor, ...: quoted, or a word that is not reserved."""
         token = self.token
-        if token.kind is Kind.QUOTED or (
-            token.kind is Kind.WORD
+        if token.kind is TokenKind.QUOTED or (
+            token.kind is TokenKind.WORD
             and token.value not in RESERVED
             and token.value not in RESERVED_FUNCTION_OR_TYPE
         ):
@@ -154,7 +160,7 @@ class Cursor:
     def word(self) -> str:
         """Any word or quoted name, folded."""
         token = self.token
-        if token.kind not in (Kind.WORD, Kind.QUOTED):
+        if token.kind not in (TokenKind.WORD, TokenKind.QUOTED):
             raise self.error()
         self._at += 1
         return token.value
@@ -195,14 +201,14 @@ class Cursor:
 
     def string(self, hint: str | None = None) -> str:
         token = self.token
-        if token.kind is not Kind.STRING:
+        if token.kind is not TokenKind.STRING:
             raise self.error(hint)
         self._at += 1
         return token.value
 
     def integer(self, hint: str | None = None) -> int:
         token = self.token
-        if token.kind is not Kind.NUMBER or not token.value.isdigit() or len(token.value) > 18:
+        if token.kind is not TokenKind.NUMBER or not token.value.isdigit() or len(token.value) > 18:
             raise self.error(hint)
         self._at += 1
         return int(token.value)
@@ -228,7 +234,7 @@ class Cursor:
         at = self._at
         while at < self._stop:
             kind, value, _, _ = self._tokens[at]
-            if kind is Kind.SYMBOL or kind is Kind.WORD:
+            if kind is TokenKind.SYMBOL or kind is TokenKind.WORD:
                 if (
                     not depth
                     and value in stops
@@ -248,14 +254,14 @@ class Cursor:
         """The first of these words outside any parentheses, without moving."""
         at = self.find(*words)
         token = self._tokens[at]
-        return token if at < self._stop and token.kind is Kind.WORD else None
+        return token if at < self._stop and token.kind is TokenKind.WORD else None
 
     def find_behind_parenthesis(self, *words: str) -> tuple[int, Token] | None:
         """The first of these words that stands behind a closing parenthesis, outside any, and its index;
         without moving."""
         start = self._at
         try:
-            while (at := self.find(*words)) < self._stop and self._tokens[at].kind is Kind.WORD:
+            while (at := self.find(*words)) < self._stop and self._tokens[at].kind is TokenKind.WORD:
                 if self._tokens[at - 1].key == ")":
                     return at, self._tokens[at]
                 self._at = at + 1
@@ -267,12 +273,12 @@ class Cursor:
         """The tokens up to index `end`, closed with END, and the index of the first; moves there."""
         start, self._at = self._at, end
         after = self._tokens[end]
-        return [*self._tokens[start:end], Token(Kind.END, "", after.start, after.end)], start
+        return [*self._tokens[start:end], Token(TokenKind.END, "", after.start, after.end)], start
 
-    def sub(self, end: int) -> Cursor:
+    def sub(self, end: int) -> TokenCursor:
         """A cursor over the tokens up to index `end`; this one moves there."""
         start, self._at = self._at, end
-        return Cursor(self.text, self._tokens, start, end)
+        return TokenCursor(self.text, self._tokens, start, end)
 
     def expression(self, *stops: str) -> Expr:
         """An expression up to one of `stops` (at least one token), a closing parenthesis too many, or the
@@ -285,12 +291,12 @@ class Cursor:
         end = self.find(*stops)
         self._at = start
         tokens, base = self.cut(end)
-        return Expr(glot.parse_scalar(self.text, tokens, base), offset)
+        return Expr(sqlglot_parser.parse_scalar(self.text, tokens, base), offset)
 
     def items(self) -> tuple[Expr, ...]:
         """A select list up to the end."""
         tokens, base = self.cut(self._stop)
-        return tuple(Expr(t, tokens[0].start) for t in glot.parse_list(self.text, tokens, base))
+        return tuple(Expr(t, tokens[0].start) for t in sqlglot_parser.parse_list(self.text, tokens, base))
 
 
 def spell(tokens: Sequence[Token]) -> str:
@@ -304,13 +310,13 @@ def spell(tokens: Sequence[Token]) -> str:
     return out
 
 
-def _spelling(kind: Kind, value: str) -> str:
-    if kind is Kind.QUOTED:
+def _spelling(kind: TokenKind, value: str) -> str:
+    if kind is TokenKind.QUOTED:
         return '"' + value.replace('"', '""') + '"'
-    if kind is Kind.STRING:
+    if kind is TokenKind.STRING:
         return quote_literal(value)
-    if kind is Kind.PARAM:
+    if kind is TokenKind.PARAM:
         return f"${value}"
-    if kind is Kind.BITS:
+    if kind is TokenKind.BITS:
         return f"{value[0]}'{value[1:]}'"
     return value

@@ -6,16 +6,16 @@ import re
 
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.ast import Close, Declare, Fetch, Statement
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.query import query_to_end
 from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 # No exponent, no other base: intervals have none.
 _SECONDS = re.compile(r"\d+(\.\d*)?|\.\d+")
 
 
-def declare(cursor: Cursor) -> Statement:
+def declare(cursor: TokenCursor) -> Statement:
     """After DECLARE."""
     name = cursor.ident()
     binary = False
@@ -43,7 +43,7 @@ def declare(cursor: Cursor) -> Statement:
     return Declare(name, subscribe(cursor), binary)
 
 
-def fetch(cursor: Cursor) -> Statement:
+def fetch(cursor: TokenCursor) -> Statement:
     """After FETCH."""
     count = _count(cursor)
     if not cursor.accept("from"):
@@ -60,7 +60,7 @@ def fetch(cursor: Cursor) -> Statement:
     return Fetch(name, count, timeout)
 
 
-def move(cursor: Cursor) -> Statement:
+def move(cursor: TokenCursor) -> Statement:
     """After MOVE."""
     count = _count(cursor, "MOVE")
     if not cursor.accept("from"):
@@ -68,21 +68,21 @@ def move(cursor: Cursor) -> Statement:
     return Fetch(cursor.ident(), count, move=True)
 
 
-def _timeout(cursor: Cursor) -> str:
+def _timeout(cursor: TokenCursor) -> str:
     """An interval in quotes, or seconds, which are an interval as well."""
     token = cursor.token
-    if token.kind is Kind.NUMBER and _SECONDS.fullmatch(token.value):
+    if token.kind is TokenKind.NUMBER and _SECONDS.fullmatch(token.value):
         return cursor.advance().value
     return cursor.string("Write seconds, as in TIMEOUT = 0.5, or an interval, as in TIMEOUT = '500 ms'.")
 
 
-def _option_error(cursor: Cursor) -> TidemillError:
+def _option_error(cursor: TokenCursor) -> TidemillError:
     if cursor.at_end:
         return cursor.error()
     return SyntaxError_(f"Expected TIMEOUT, found {cursor.token.value}", position=cursor.offset + 1)
 
 
-def _count(cursor: Cursor, verb: str = "FETCH") -> int | None:
+def _count(cursor: TokenCursor, verb: str = "FETCH") -> int | None:
     """How many rows; None = all. A word of the grammar may also be the cursor's name: FETCH next, FETCH all
     FROM next."""
     if cursor.peek_any("prior", "first", "last", "absolute", "relative", "backward") and not _is_name(cursor):
@@ -97,15 +97,15 @@ def _count(cursor: Cursor, verb: str = "FETCH") -> int | None:
     if cursor.accept("all"):
         return None
     cursor.accept_symbol("+")
-    return cursor.integer() if cursor.token.kind is Kind.NUMBER else 1
+    return cursor.integer() if cursor.token.kind is TokenKind.NUMBER else 1
 
 
-def _is_name(cursor: Cursor) -> bool:
+def _is_name(cursor: TokenCursor) -> bool:
     """Whether this word is the last before the end or WITH: then it names the cursor."""
     after = cursor.fork(cursor.index + 1)
     return after.at_end or after.peek_any("with")
 
 
-def close(cursor: Cursor) -> Statement:
+def close(cursor: TokenCursor) -> Statement:
     """After CLOSE."""
     return Close(None if cursor.accept("all") else cursor.ident())

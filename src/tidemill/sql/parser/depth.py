@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from tidemill.errors import LimitExceeded
-from tidemill.sql.tokens import Kind, Token
+from tidemill.sql.tokens import Token, TokenKind
 
 # Parentheses, brackets, CASE and prefix operators within each other.
 MAX_NESTING = 128
@@ -47,7 +47,7 @@ def check_nesting(tokens: Sequence[Token]) -> None:
     """Raise `TooComplex` where `tokens` nest deeper than `MAX_NESTING`."""
     depth = prefixes = 0
     for kind, value, start, _ in tokens:
-        if kind is Kind.SYMBOL or kind is Kind.WORD:
+        if kind is TokenKind.SYMBOL or kind is TokenKind.WORD:
             if value in ("(", "[", "case"):
                 depth += 1
             elif value in (")", "]", "end"):

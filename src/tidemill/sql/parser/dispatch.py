@@ -11,12 +11,12 @@ from collections.abc import Callable
 from tidemill.sql.ast import ObjectKind, Statement
 from tidemill.sql.parser import (
     alter,
+    compatibility,
     connections,
     copy,
     create,
     cursors,
     explain,
-    habits,
     prepared,
     roles,
     settings,
@@ -27,14 +27,14 @@ from tidemill.sql.parser import (
     transactions,
     writes,
 )
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.query import at_query, query_alone, with_before_insert
 from tidemill.sql.parser.refused import refuse_object, refuse_statement
 
-Parser = Callable[[Cursor], Statement]
+Parser = Callable[[TokenCursor], Statement]
 
 
-def statement(cursor: Cursor) -> Statement:
+def statement(cursor: TokenCursor) -> Statement:
     """The statement that the cursor's tokens spell, all of them."""
     if at_query(cursor):
         ctes = with_before_insert(cursor)
@@ -52,7 +52,7 @@ def statement(cursor: Cursor) -> Statement:
     return parsed
 
 
-def _create(cursor: Cursor) -> Statement:
+def _create(cursor: TokenCursor) -> Statement:
     if cursor.accept("or", "replace"):
         if cursor.accept("view"):
             return create.create_view(cursor, or_replace=True)
@@ -60,26 +60,26 @@ def _create(cursor: Cursor) -> Statement:
     for word, parser in _CREATE.items():
         if cursor.accept(word):
             return parser(cursor)
-    done = habits.no_op(cursor, "CREATE")
+    done = compatibility.no_op(cursor, "CREATE")
     if done is None:
         raise refuse_object(cursor, "CREATE")
     return done
 
 
-def _drop(cursor: Cursor) -> Statement:
+def _drop(cursor: TokenCursor) -> Statement:
     for kind in ObjectKind:
         if cursor.accept(*kind.value.lower().split()):
             return alter.drop(cursor, kind)
     for word, parser in roles.DROP.items():
         if cursor.accept(word):
             return parser(cursor)
-    done = habits.no_op(cursor, "DROP") or habits.drop_absent(cursor)
+    done = compatibility.no_op(cursor, "DROP") or compatibility.drop_absent(cursor)
     if done is None:
         raise refuse_object(cursor, "DROP")
     return done
 
 
-def _alter(cursor: Cursor) -> Statement:
+def _alter(cursor: TokenCursor) -> Statement:
     if cursor.accept("system"):
         return settings.alter_system(cursor)
     for kind in ObjectKind:
@@ -88,13 +88,13 @@ def _alter(cursor: Cursor) -> Statement:
     for word, parser in roles.ALTER.items():
         if cursor.accept(word):
             return parser(cursor)
-    done = habits.no_op(cursor, "ALTER")
+    done = compatibility.no_op(cursor, "ALTER")
     if done is None:
         raise refuse_object(cursor, "ALTER")
     return done
 
 
-def _prepare(cursor: Cursor) -> Statement:
+def _prepare(cursor: TokenCursor) -> Statement:
     return prepared.prepare(cursor, statement)
 
 
@@ -113,10 +113,10 @@ _CREATE: dict[str, Parser] = {
 _STATEMENTS: dict[str, Parser] = {
     "abort": transactions.rollback,
     "alter": _alter,
-    "analyse": habits.analyze,
-    "analyze": habits.analyze,
+    "analyse": compatibility.analyze,
+    "analyze": compatibility.analyze,
     "begin": transactions.begin,
-    "checkpoint": habits.checkpoint,
+    "checkpoint": compatibility.checkpoint,
     "close": cursors.close,
     "comment": alter.comment_on,
     "commit": transactions.commit,
@@ -136,8 +136,8 @@ _STATEMENTS: dict[str, Parser] = {
     "insert": writes.insert,
     "prepare": _prepare,
     "reassign": roles.reassign,
-    "refresh": habits.refresh,
-    "reindex": habits.reindex,
+    "refresh": compatibility.refresh,
+    "reindex": compatibility.reindex,
     "reset": settings.reset,
     "release": transactions.release,
     "revoke": roles.revoke,
@@ -148,7 +148,7 @@ _STATEMENTS: dict[str, Parser] = {
     "start": transactions.start_transaction,
     "subscribe": subscribe.subscribe,
     "truncate": writes.truncate,
-    "unlisten": habits.unlisten,
+    "unlisten": compatibility.unlisten,
     "update": writes.update,
-    "vacuum": habits.vacuum,
+    "vacuum": compatibility.vacuum,
 }

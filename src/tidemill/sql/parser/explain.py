@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tidemill.sql.ast import Explain, ExplainMaterializedView, ExplainTimestamp, Statement
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.query import at_query, query_to_end
 from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 
-def explain(cursor: Cursor) -> Statement:
+def explain(cursor: TokenCursor) -> Statement:
     """After EXPLAIN."""
     if cursor.accept("timestamp"):
         cursor.expect("for")
@@ -26,8 +26,8 @@ def explain(cursor: Cursor) -> Statement:
             value = None
             if not cursor.peek_symbol(",") and not cursor.peek_symbol(")"):
                 token = cursor.advance()
-                if token.kind not in (Kind.WORD, Kind.STRING, Kind.NUMBER):
-                    cursor.rewind(cursor.index - (token.kind is not Kind.END))
+                if token.kind not in (TokenKind.WORD, TokenKind.STRING, TokenKind.NUMBER):
+                    cursor.rewind(cursor.index - (token.kind is not TokenKind.END))
                     raise cursor.error()
                 value = token.value.lower()
             options.append((name, value))
@@ -47,7 +47,7 @@ def explain(cursor: Cursor) -> Statement:
     return Explain(query_to_end(cursor), tuple(options))
 
 
-def _is_options(cursor: Cursor) -> bool:
+def _is_options(cursor: TokenCursor) -> bool:
     """EXPLAIN (ANALYZE) SELECT ... has options, EXPLAIN (SELECT 1) does not."""
     after = cursor.fork(cursor.index + 1)
     return not at_query(after)

@@ -21,10 +21,10 @@ from tidemill.sql.ast import (
     Regex,
     Strategy,
 )
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.envelopes import envelope
 from tidemill.sql.parser.named_options import accept_option, boolean, nearest
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 _PLAIN = ("json", "text", "bytes")
 _FORMATS = ("AVRO", "PROTOBUF", "JSON", "TEXT", "BYTES", "CSV", "REGEX")
@@ -54,7 +54,7 @@ _HEADER = "A header's column needs a name: write INCLUDE HEADER '...' AS name."
 _ON_ERROR = "Write ON ERROR FAIL, or ON ERROR DEAD LETTER INTO name."
 
 
-def messages(cursor: Cursor) -> Messages:
+def messages(cursor: TokenCursor) -> Messages:
     """[FORMAT f | KEY FORMAT f VALUE FORMAT f] [INCLUDE ...] [ENVELOPE ...] [ON ERROR ...]"""
     said = Messages()
     seen: set[str] = set()
@@ -79,17 +79,17 @@ def messages(cursor: Cursor) -> Messages:
     return said
 
 
-def end_of_clauses(cursor: Cursor, hint: str, *more: str) -> None:
+def end_of_clauses(cursor: TokenCursor, hint: str, *more: str) -> None:
     """Raises where anything but the statement's end or one of these words stands: with the clause that was
     perhaps meant, before the hint."""
     if cursor.at_end or cursor.peek_any(*more):
         return
     word = cursor.token.value.upper()
-    misspelt = cursor.token.kind is Kind.WORD and word not in _CLAUSES
+    misspelt = cursor.token.kind is TokenKind.WORD and word not in _CLAUSES
     raise cursor.error(nearest(word, _CLAUSES, hint) if misspelt else hint)
 
 
-def _clause(cursor: Cursor) -> str | None:
+def _clause(cursor: TokenCursor) -> str | None:
     """Which clause comes next, without moving."""
     if cursor.peek_any("format") or cursor.peek_words("key", "format"):
         return "FORMAT"
@@ -107,7 +107,7 @@ def _clause(cursor: Cursor) -> str | None:
 # -- FORMAT
 
 
-def _format(cursor: Cursor) -> Format:
+def _format(cursor: TokenCursor) -> Format:
     """After FORMAT."""
     offset = cursor.offset
     for word in _PLAIN:
@@ -121,7 +121,7 @@ def _format(cursor: Cursor) -> Format:
         return _csv(cursor, offset)
     if cursor.accept("regex"):
         return Regex(cursor.string("Write REGEX '...', a pattern with a group for each column."), offset)
-    if cursor.token.kind is not Kind.WORD:
+    if cursor.token.kind is not TokenKind.WORD:
         raise cursor.error(_FORMATS_HINT)
     name = cursor.token.value.upper()
     raise SyntaxError_(
@@ -129,7 +129,7 @@ def _format(cursor: Cursor) -> Format:
     )
 
 
-def _avro(cursor: Cursor, offset: int) -> Format:
+def _avro(cursor: TokenCursor, offset: int) -> Format:
     if cursor.at_end or cursor.peek_any(*_BEHIND):
         # Files have their schema with them; who else needs one is for the planner to say.
         return PlainFormat("AVRO", offset)
@@ -159,11 +159,11 @@ def _avro(cursor: Cursor, offset: int) -> Format:
     return AvroSchema(schema, framed, offset)
 
 
-def _strategy_side(cursor: Cursor) -> str | None:
+def _strategy_side(cursor: TokenCursor) -> str | None:
     return next((s for s in ("key", "value") if cursor.peek_words(s, "strategy")), None)
 
 
-def _strategy(cursor: Cursor) -> Strategy:
+def _strategy(cursor: TokenCursor) -> Strategy:
     if cursor.accept("latest"):
         return Strategy("LATEST")
     if cursor.accept("id"):
@@ -172,14 +172,14 @@ def _strategy(cursor: Cursor) -> Strategy:
     return Strategy("INLINE", cursor.string(_STRATEGY))
 
 
-def _registry(cursor: Cursor) -> Name | str:
+def _registry(cursor: TokenCursor) -> Name | str:
     """CONFLUENT SCHEMA REGISTRY CONNECTION c, or CONFLUENT SCHEMA REGISTRY 'address'."""
     write = "Write CONFLUENT SCHEMA REGISTRY CONNECTION name."
     cursor.expect("confluent", "schema", "registry", hint=write)
     return cursor.name() if cursor.accept("connection") else cursor.string(write)
 
 
-def _protobuf(cursor: Cursor, offset: int) -> Format:
+def _protobuf(cursor: TokenCursor, offset: int) -> Format:
     if cursor.accept("message"):
         message = cursor.string(_PROTOBUF)
         cursor.expect("using", "schema", hint=_PROTOBUF)
@@ -190,7 +190,7 @@ def _protobuf(cursor: Cursor, offset: int) -> Format:
     return ProtobufRegistry(_registry(cursor), offset)
 
 
-def _csv(cursor: Cursor, offset: int) -> Format:
+def _csv(cursor: TokenCursor, offset: int) -> Format:
     """WITH n COLUMNS or WITH HEADER (names), in parentheses or not; DELIMITED BY."""
     cursor.expect("with", hint=_CSV)
     closed = cursor.accept_symbol("(")
@@ -211,7 +211,7 @@ def _csv(cursor: Cursor, offset: int) -> Format:
 # -- INCLUDE
 
 
-def _includes(cursor: Cursor) -> tuple[Include, ...]:
+def _includes(cursor: TokenCursor) -> tuple[Include, ...]:
     cursor.expect("include")
     found = [_include(cursor)]
     while cursor.accept_symbol(","):
@@ -220,7 +220,7 @@ def _includes(cursor: Cursor) -> tuple[Include, ...]:
     return tuple(found)
 
 
-def _include(cursor: Cursor) -> Include:
+def _include(cursor: TokenCursor) -> Include:
     offset = cursor.offset
     for what in _INCLUDES:
         if cursor.accept(what):
@@ -229,7 +229,7 @@ def _include(cursor: Cursor) -> Include:
         header = cursor.string(_HEADER)
         cursor.expect("as", hint=_HEADER)
         return Include("HEADER", cursor.ident(), header, cursor.accept("bytes"), offset)
-    if cursor.token.kind is not Kind.WORD:
+    if cursor.token.kind is not TokenKind.WORD:
         raise cursor.error(_INCLUDES_HINT)
     name = cursor.token.value.upper()
     known = [*(what.upper() for what in _INCLUDES), "HEADER"]
@@ -239,7 +239,7 @@ def _include(cursor: Cursor) -> Include:
 # -- ON ERROR
 
 
-def _on_error(cursor: Cursor) -> OnError:
+def _on_error(cursor: TokenCursor) -> OnError:
     """ON ERROR { FAIL | DEAD LETTER [INTO name] }"""
     offset = cursor.offset
     cursor.expect("on", "error", hint=_ON_ERROR)

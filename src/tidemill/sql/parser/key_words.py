@@ -6,8 +6,9 @@ others name columns and tables, although some begin grammar of their own: `by`, 
 not follow; behind FROM's relations it is an alias; at the end of an item of a select list any word but those
 of `AS_LABEL` is a label without AS.
 
-`glot` calls `mark_names` before all else that looks at the tokens. The result has the same tokens in the same
-places; those that are names have the kind of a quoted name, so that nothing behind takes them for grammar.
+`sqlglot_parser` calls `mark_names` before all else that looks at the tokens. The result has the same tokens
+in the same places; those that are names have the kind of a quoted name, so that nothing behind takes them for
+grammar.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.sql.names import AS_LABEL, NOT_A_FUNCTION, RESERVED, RESERVED_FUNCTION_OR_TYPE, words
-from tidemill.sql.tokens import Kind, Token, syntax_error
+from tidemill.sql.tokens import Token, TokenKind, syntax_error
 
 # Words that are not reserved and that the grammar of queries, or sqlglot, knows.
 _GRAMMAR = words(
@@ -68,7 +69,7 @@ _BEFORE_NAMES = words("from join into update table only select by where and or o
 def quote_hint(tokens: Sequence[Token], at: int) -> str | None:
     """What to write for the reserved word at `at` where a name should stand; None for anything else."""
     kind, value, _, _ = tokens[at]
-    if kind is not Kind.WORD or value not in _RESERVED or value in _CONNECTING:
+    if kind is not TokenKind.WORD or value not in _RESERVED or value in _CONNECTING:
         return None
     following = tokens[at + 1].key
     if (value in _BEFORE_BY and following == "by") or (value in _VALUES and following == "("):
@@ -115,12 +116,12 @@ class _Marking:
 
     def run(self) -> list[Token]:
         for at, (kind, value, start, end) in enumerate(self._tokens):
-            if kind is Kind.SYMBOL:
+            if kind is TokenKind.SYMBOL:
                 if value in _BRACKETS:
                     self._symbol(at, value)
-            elif kind is Kind.WORD and value in _KEY_WORDS:
+            elif kind is TokenKind.WORD and value in _KEY_WORDS:
                 if self._is_name(at, value):
-                    self._tokens[at] = Token(Kind.QUOTED, value, start, end)
+                    self._tokens[at] = Token(TokenKind.QUOTED, value, start, end)
                 else:
                     self._word(at, value)
         return self._tokens
@@ -170,7 +171,7 @@ class _Marking:
         if level.fixed:
             return False
         before = self._before(at)
-        if before == "." and self._tokens[at - 1].kind is Kind.SYMBOL:
+        if before == "." and self._tokens[at - 1].kind is TokenKind.SYMBOL:
             return value in RESERVED
         if before == "as" and (level.items or level.relations):
             if level.relations and value in _RESERVED:
@@ -203,25 +204,25 @@ class _Marking:
 
     def _is_interval(self, at: int) -> bool:
         """Whether the word at `at` is a field of INTERVAL '1' DAY, or of a type."""
-        begin = at - 1 if self._tokens[at - 1].kind is Kind.STRING else at
+        begin = at - 1 if self._tokens[at - 1].kind is TokenKind.STRING else at
         return begin > 0 and self._tokens[begin - 1].key in ("interval", "to")
 
     def _ends_item(self, at: int) -> bool:
         """Whether the item of a select list ends before the token at `at`."""
         kind, value, _, _ = self._tokens[at]
-        if kind is Kind.SYMBOL:
+        if kind is TokenKind.SYMBOL:
             return value in (",", ")")
-        if kind is Kind.WORD and value in ("group", "order"):
+        if kind is TokenKind.WORD and value in ("group", "order"):
             return self._tokens[at + 1].key == "by"
-        return kind is Kind.END or (kind is Kind.WORD and value in _AFTER_LIST)
+        return kind is TokenKind.END or (kind is TokenKind.WORD and value in _AFTER_LIST)
 
     def _begins_operand(self, at: int, value: str, before: str, level: _Level) -> bool:
         """Whether a word of the grammar is a name where an operand or a relation begins."""
         following = self._tokens[at + 1]
-        called = following[:2] == (Kind.SYMBOL, "(")
+        called = following[:2] == (TokenKind.SYMBOL, "(")
         if called and (value in NOT_A_FUNCTION or value in ("cube", "rollup", "operator", "if")):
             return False
-        if following.kind is Kind.STRING:
+        if following.kind is TokenKind.STRING:
             return False
         match value:
             case "by":
@@ -238,13 +239,13 @@ class _Marking:
                 return before != "not" or not self._ends_operand(at - 2)
             case "insert" | "update" | "delete" if before == "(":
                 # As in WITH x AS (INSERT INTO ...: an error of its own.
-                return following.kind is Kind.SYMBOL or following.kind is Kind.END
+                return following.kind is TokenKind.SYMBOL or following.kind is TokenKind.END
             case "update":
                 return before != "for"
             case "rows" if following.key == "from" and self._tokens[at + 2].key == "(":
                 return not level.relations
             case "rows" | "range" | "groups" if level.window and before == "(":
-                return following.kind is Kind.SYMBOL
+                return following.kind is TokenKind.SYMBOL
             case _:
                 return True
 
@@ -253,15 +254,15 @@ class _Marking:
         if at < 0:
             return False
         kind, value, _, _ = self._tokens[at]
-        if kind is Kind.SYMBOL:
+        if kind is TokenKind.SYMBOL:
             return value in (")", "]")
-        if kind is not Kind.WORD:
+        if kind is not TokenKind.WORD:
             return True
         return value in _VALUES or (value not in _RESERVED and value not in _OPENS)
 
     def _names(self, at: int) -> bool:
         kind, value, _, _ = self._tokens[at]
-        return kind is Kind.QUOTED or (kind is Kind.WORD and value not in _RESERVED)
+        return kind is TokenKind.QUOTED or (kind is TokenKind.WORD and value not in _RESERVED)
 
     def _error(self, at: int) -> Exception:
         token = self._tokens[at]

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
-from tidemill.sql.parser.cursor import Cursor, spell
-from tidemill.sql.tokens import Kind, Token
+from tidemill.sql.parser.cursor import TokenCursor, spell
+from tidemill.sql.tokens import Token, TokenKind
 
 T = TypeVar("T")
 
 # The words of an option's name, and who reads its value.
-Readers: TypeAlias = Mapping[tuple[str, ...], Callable[[Cursor], T]]
+Readers: TypeAlias = Mapping[tuple[str, ...], Callable[[TokenCursor], T]]
 
 # How many tokens of a name that is not known are shown.
 _MAX_SHOWN = 12
@@ -26,7 +26,7 @@ _MAX_SHOWN = 12
 _ALIKE = 0.7
 
 
-def accept_name(cursor: Cursor, readers: Readers[T], of: str) -> tuple[str, ...]:
+def accept_name(cursor: TokenCursor, readers: Readers[T], of: str) -> tuple[str, ...]:
     """The words of the option that comes next; `of` says whose options they are."""
     for words in sorted(readers, key=len, reverse=True):
         if cursor.accept(*words):
@@ -34,7 +34,7 @@ def accept_name(cursor: Cursor, readers: Readers[T], of: str) -> tuple[str, ...]
     raise _unknown(cursor, readers, of)
 
 
-def accept_option(cursor: Cursor, readers: Readers[T], of: str) -> tuple[tuple[str, ...], T]:
+def accept_option(cursor: TokenCursor, readers: Readers[T], of: str) -> tuple[tuple[str, ...], T]:
     words = accept_name(cursor, readers, of)
     cursor.accept_symbol("=")
     return words, readers[words](cursor)
@@ -59,7 +59,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     return f"Perhaps you meant {near[0]}. {otherwise}" if near else otherwise
 
 
-def boolean(cursor: Cursor) -> bool:
+def boolean(cursor: TokenCursor) -> bool:
     """true, false, or nothing, which is true."""
     if cursor.accept("false"):
         return False
@@ -68,14 +68,14 @@ def boolean(cursor: Cursor) -> bool:
     return True
 
 
-def _unknown(cursor: Cursor, readers: Readers[T], of: str) -> TidemillError:
+def _unknown(cursor: TokenCursor, readers: Readers[T], of: str) -> TidemillError:
     """Only the name is shown, for the value may be a password."""
     probe = cursor.fork()
     name: list[Token] = []
-    if probe.token.kind is Kind.QUOTED:
+    if probe.token.kind is TokenKind.QUOTED:
         name.append(probe.advance())
     while len(name) < _MAX_SHOWN and (
-        (probe.token.kind is Kind.WORD and not (name and name[0].kind is Kind.QUOTED))
+        (probe.token.kind is TokenKind.WORD and not (name and name[0].kind is TokenKind.QUOTED))
         or (name and probe.peek_symbol("."))
     ):
         name.append(probe.advance())
@@ -83,14 +83,14 @@ def _unknown(cursor: Cursor, readers: Readers[T], of: str) -> TidemillError:
     hint = f"The options are {', '.join(known)}." if len(known) > 1 else f"There is {known[0]}."
     if not name:
         return cursor.error(hint)
-    shown = spell(name).upper() if name[0].kind is Kind.WORD else spell(name)
+    shown = spell(name).upper() if name[0].kind is TokenKind.WORD else spell(name)
     if len(known) > 1:
         hint = nearest(shown, known, hint)
     return SyntaxError_(f"{of} has no option {shown}", hint=hint, position=cursor.offset + 1)
 
 
 def refuse_kind(
-    cursor: Cursor,
+    cursor: TokenCursor,
     what: str,
     clause: str,
     hint: str,
@@ -104,14 +104,14 @@ def refuse_kind(
         if cursor.peek_words(*words):
             text = f"{clause} {spelled(words)} is not supported yet"
             return Unsupported(text, hint=hint, position=position)
-    if cursor.token.kind is not Kind.WORD:
+    if cursor.token.kind is not TokenKind.WORD:
         return cursor.error(hint)
     name = cursor.token.value.upper()
     hint = nearest(name, map(spelled, known), hint)
     return SyntaxError_(f"unknown {what}: {name}", hint=hint, position=position)
 
 
-def accept_fields(cursor: Cursor, readers: Readers[Any], of: str) -> dict[str, Any]:
+def accept_fields(cursor: TokenCursor, readers: Readers[Any], of: str) -> dict[str, Any]:
     """(NAME [=] value, ...) by the statement's fields, which are called as the options are."""
     cursor.expect_symbol("(")
     said: list[str] = []

@@ -5,15 +5,15 @@ from __future__ import annotations
 from tidemill.errors import SyntaxError_
 from tidemill.sql.ast import Option
 from tidemill.sql.ast.sources import OptionValue
-from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.tokens import Kind, Token
+from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.tokens import Token, TokenKind
 
 _BOOLEANS = {"true": True, "false": False}
 # More digits than any 64-bit number has are kept as text.
 _MAX_DIGITS = 18
 
 
-def options(cursor: Cursor) -> tuple[Option, ...]:
+def options(cursor: TokenCursor) -> tuple[Option, ...]:
     """( NAME [=] value, ... ), or nothing. Which names and values are good is for whoever knows the object;
     only a name that comes twice is wrong whatever it is."""
     if not cursor.accept_symbol("("):
@@ -29,10 +29,10 @@ def options(cursor: Cursor) -> tuple[Option, ...]:
         cursor.expect_symbol(",")
 
 
-def _option(cursor: Cursor) -> Option:
+def _option(cursor: TokenCursor) -> Option:
     offset = cursor.offset
     words: list[str] = []
-    while cursor.token.kind is Kind.WORD:
+    while cursor.token.kind is TokenKind.WORD:
         words.append(cursor.word())
     if not words:
         raise cursor.error()
@@ -49,25 +49,25 @@ def _name(words: list[str]) -> str:
     return " ".join(words).upper()
 
 
-def signed_token(cursor: Cursor) -> tuple[str, Token]:
+def signed_token(cursor: TokenCursor) -> tuple[str, Token]:
     """A string, a word, or a number, and the sign before the number."""
     sign = ""
     if cursor.peek_symbol("-") or cursor.peek_symbol("+"):
         sign = cursor.advance().value.replace("+", "")
-        if cursor.token.kind is not Kind.NUMBER:
+        if cursor.token.kind is not TokenKind.NUMBER:
             raise cursor.error()
     token = cursor.token
-    if token.kind not in (Kind.STRING, Kind.WORD, Kind.QUOTED, Kind.NUMBER):
+    if token.kind not in (TokenKind.STRING, TokenKind.WORD, TokenKind.QUOTED, TokenKind.NUMBER):
         raise cursor.error()
     cursor.advance()
     return sign, token
 
 
-def value(cursor: Cursor) -> OptionValue:
+def value(cursor: TokenCursor) -> OptionValue:
     """A string, a number with its sign, true, false, or another word."""
     sign, token = signed_token(cursor)
-    if token.kind is Kind.NUMBER and token.value.isdigit() and len(token.value) <= _MAX_DIGITS:
+    if token.kind is TokenKind.NUMBER and token.value.isdigit() and len(token.value) <= _MAX_DIGITS:
         return int(sign + token.value)
-    if token.kind is Kind.WORD and token.value in _BOOLEANS:
+    if token.kind is TokenKind.WORD and token.value in _BOOLEANS:
         return _BOOLEANS[token.value]
     return sign + token.value

@@ -16,12 +16,12 @@ from tidemill.sql.ast import (
     Subscribe,
     Update,
 )
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 
 _PREPARABLE = (Query, Subscribe, Insert, Update, Delete)
 
 
-def prepare(cursor: Cursor, statement: Callable[[Cursor], Statement]) -> Statement:
+def prepare(cursor: TokenCursor, statement: Callable[[TokenCursor], Statement]) -> Statement:
     """After PREPARE; `statement` parses the statement that follows AS."""
     if cursor.peek_any("transaction"):
         raise cursor.unsupported("PREPARE TRANSACTION")
@@ -40,7 +40,7 @@ def prepare(cursor: Cursor, statement: Callable[[Cursor], Statement]) -> Stateme
     return Prepare(name, inner, tuple(types))
 
 
-def execute(cursor: Cursor) -> Statement:
+def execute(cursor: TokenCursor) -> Statement:
     """After EXECUTE."""
     name = cursor.ident()
     arguments: list[Expr] = []
@@ -52,7 +52,7 @@ def execute(cursor: Cursor) -> Statement:
     return Execute(name, tuple(arguments))
 
 
-def deallocate(cursor: Cursor) -> Statement:
+def deallocate(cursor: TokenCursor) -> Statement:
     """After DEALLOCATE."""
     if cursor.peek_words("prepare") and cursor.following.value:
         cursor.expect("prepare")

@@ -1,4 +1,4 @@
-"""Query bodies: where they start, AS OF at their end, and the body itself through `glot`.
+"""Query bodies: where they start, AS OF at their end, and the body itself through `sqlglot_parser`.
 
 Called by `dispatch` for a query that stands alone and by every statement that holds one.
 """
@@ -10,10 +10,10 @@ from sqlglot import exp
 from tidemill.errors import SyntaxError_, Unsupported
 from tidemill.sql.ast import AsOf, Expr, Query
 from tidemill.sql.names import words
-from tidemill.sql.parser import glot
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser import sqlglot_parser
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.subscribe_hints import NO_QUERY, inside_query
-from tidemill.sql.tokens import Kind, Token
+from tidemill.sql.tokens import Token, TokenKind
 
 STARTS = frozenset({"select", "with", "values", "table"})
 # What may follow a column or table that was named `of` (SELECT a AS of FROM t): there AS OF is no time.
@@ -26,12 +26,12 @@ _NO_TIME_WORDS = words(
 )
 
 
-def at_query(cursor: Cursor) -> bool:
+def at_query(cursor: TokenCursor) -> bool:
     """Whether a query starts here."""
     return cursor.peek_any(*STARTS) or cursor.peek_symbol("(")
 
 
-def query_alone(cursor: Cursor) -> Query:
+def query_alone(cursor: TokenCursor) -> Query:
     """A query that takes the whole statement; says what to do about WITH before a write."""
     if cursor.peek_any("with"):
         found = _statement_behind_with(cursor)
@@ -47,7 +47,7 @@ def query_alone(cursor: Cursor) -> Query:
     return query
 
 
-def with_before_insert(cursor: Cursor) -> exp.With | None:
+def with_before_insert(cursor: TokenCursor) -> exp.With | None:
     """WITH ... INSERT: what WITH holds, for the query that is inserted; moves behind INSERT. None, without
     moving, for anything else."""
     found = _statement_behind_with(cursor) if cursor.peek_any("with") else None
@@ -56,7 +56,10 @@ def with_before_insert(cursor: Cursor) -> exp.With | None:
     tokens, base = cursor.cut(found[0])
     end = tokens.pop()
     # A query of its own, for the grammar's sake.
-    tail = [Token(Kind.WORD, "select", end.start, end.end), Token(Kind.NUMBER, "1", end.start, end.end)]
+    tail = [
+        Token(TokenKind.WORD, "select", end.start, end.end),
+        Token(TokenKind.NUMBER, "1", end.start, end.end),
+    ]
     tree = _body(cursor.text, [*tokens, *tail, end], base)
     cursor.expect("insert")
     ctes = tree.args.get("with_")
@@ -65,12 +68,12 @@ def with_before_insert(cursor: Cursor) -> exp.With | None:
     return ctes
 
 
-def _statement_behind_with(cursor: Cursor) -> tuple[int, Token] | None:
+def _statement_behind_with(cursor: TokenCursor) -> tuple[int, Token] | None:
     """The word that begins what WITH belongs to, and its index."""
     return cursor.find_behind_parenthesis("select", "values", "table", "insert", "update", "delete", "merge")
 
 
-def query_to_end(cursor: Cursor, *stops: str, allow_as_of: bool = True) -> Query:
+def query_to_end(cursor: TokenCursor, *stops: str, allow_as_of: bool = True) -> Query:
     """A query up to one of `stops` outside parentheses, a closing parenthesis too many, or the end."""
     if not at_query(cursor):
         raise cursor.error(NO_QUERY if cursor.peek_any("subscribe") else None)
@@ -87,17 +90,19 @@ def query_to_end(cursor: Cursor, *stops: str, allow_as_of: bool = True) -> Query
             position=tokens[at].start + 1,
         )
     rest = tokens[at + 2 :]
-    at_least = [t[:2] for t in rest[:2]] == [(Kind.WORD, "at"), (Kind.WORD, "least")]
+    at_least = [t[:2] for t in rest[:2]] == [(TokenKind.WORD, "at"), (TokenKind.WORD, "least")]
     skipped = at + (4 if at_least else 2)
-    head = [*tokens[:at], Token(Kind.END, "", tokens[at].start, tokens[at].end)]
+    head = [*tokens[:at], Token(TokenKind.END, "", tokens[at].start, tokens[at].end)]
     tree = _body(cursor.text, head, base)
-    time = Expr(glot.parse_scalar(cursor.text, tokens[skipped:], base + skipped), tokens[skipped].start)
+    time = Expr(
+        sqlglot_parser.parse_scalar(cursor.text, tokens[skipped:], base + skipped), tokens[skipped].start
+    )
     return Query(tree, AsOf(time, at_least), offset)
 
 
 def _body(text: str, tokens: list[Token], base: int) -> exp.Query | exp.Values:
     try:
-        return glot.parse_body(text, tokens, base)
+        return sqlglot_parser.parse_body(text, tokens, base)
     except SyntaxError_ as e:
         raise inside_query(text, tokens) or e from None
 
@@ -107,14 +112,19 @@ def _as_of(tokens: list[Token]) -> int | None:
     depth = 0
     found = None
     for at, (kind, value, _, _) in enumerate(tokens):
-        if kind is Kind.SYMBOL:
+        if kind is TokenKind.SYMBOL:
             depth += (value in ("(", "[")) - (value in (")", "]"))
-        elif kind is Kind.WORD and value == "as" and not depth and tokens[at + 1][:2] == (Kind.WORD, "of"):
+        elif (
+            kind is TokenKind.WORD
+            and value == "as"
+            and not depth
+            and tokens[at + 1][:2] == (TokenKind.WORD, "of")
+        ):
             after = tokens[at + 2]
             if (
-                after.kind is not Kind.END
-                and not (after.kind is Kind.SYMBOL and after.value in _NO_TIME)
-                and not (after.kind is Kind.WORD and after.value in _NO_TIME_WORDS)
+                after.kind is not TokenKind.END
+                and not (after.kind is TokenKind.SYMBOL and after.value in _NO_TIME)
+                and not (after.kind is TokenKind.WORD and after.value in _NO_TIME_WORDS)
             ):
                 found = at
     return found

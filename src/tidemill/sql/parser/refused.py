@@ -1,15 +1,15 @@
 """Statements that are known and not done: each refused by its own name, never half parsed.
 
 `NOT_YET` gives way to files of their own as subscriptions arrive. What is accepted and does nothing is in
-`habits`.
+`compatibility`.
 """
 
 from __future__ import annotations
 
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.names import words
-from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.tokens import Kind
+from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.tokens import TokenKind
 
 # Objects of CREATE, DROP, ALTER (the words after them) that later work brings.
 NOT_YET = (("subscription",),)
@@ -44,7 +44,7 @@ _HINTS = {
 }
 
 
-def refuse_object(cursor: Cursor, verb: str) -> TidemillError:
+def refuse_object(cursor: TokenCursor, verb: str) -> TidemillError:
     """The error for CREATE, DROP or ALTER of what the cursor stands on."""
     for named in NOT_YET:
         if cursor.peek_words(*named):
@@ -52,23 +52,23 @@ def refuse_object(cursor: Cursor, verb: str) -> TidemillError:
                 f"{verb} {' '.join(named).upper()} is not supported yet", position=cursor.offset + 1
             )
     token = cursor.token
-    if token.kind is not Kind.WORD or token.value not in _OBJECTS:
+    if token.kind is not TokenKind.WORD or token.value not in _OBJECTS:
         return cursor.error()
     name = token.value.upper()
-    if token.value in _TWO_WORD_OBJECTS and cursor.following.kind is Kind.WORD:
+    if token.value in _TWO_WORD_OBJECTS and cursor.following.kind is TokenKind.WORD:
         name += f" {cursor.following.value.upper()}"
     return cursor.unsupported(f"{verb} {name}", hint=_HINTS.get((verb, token.value)))
 
 
-def refuse_statement(cursor: Cursor) -> TidemillError:
+def refuse_statement(cursor: TokenCursor) -> TidemillError:
     """The error for a statement whose first word no parser is registered for."""
     token = cursor.token
-    if token.kind is Kind.WORD:
+    if token.kind is TokenKind.WORD:
         if token.value == "tail":
             return SyntaxError_("TAIL has been renamed to SUBSCRIBE", position=token.start + 1)
         if token.value in _REFUSED:
             name = token.value.upper()
-            if token.value in _TWO_WORDS and cursor.following.kind is Kind.WORD:
+            if token.value in _TWO_WORDS and cursor.following.kind is TokenKind.WORD:
                 name += f" {cursor.following.value.upper()}"
             return cursor.unsupported(name, hint=_REFUSED[token.value])
     return cursor.error()

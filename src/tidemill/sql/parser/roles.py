@@ -22,8 +22,8 @@ from tidemill.sql.ast import (
     RoleOptions,
     Statement,
 )
-from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.tokens import Kind
+from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.tokens import TokenKind
 
 _KEYWORDS = ("public", "current_user", "current_role", "session_user")
 _FLAGS = ("login", "superuser", "inherit", "createdb", "createrole")
@@ -55,7 +55,7 @@ _REFUSED_PRIVILEGES = (
 # -- roles
 
 
-def create_role(cursor: Cursor, *, login: bool = False) -> Statement:
+def create_role(cursor: TokenCursor, *, login: bool = False) -> Statement:
     """After CREATE ROLE, or CREATE USER."""
     name = cursor.ident()
     options = _options(cursor, "CREATE ROLE")
@@ -71,11 +71,11 @@ def create_role(cursor: Cursor, *, login: bool = False) -> Statement:
     return CreateRole(name, options)
 
 
-def create_user(cursor: Cursor) -> Statement:
+def create_user(cursor: TokenCursor) -> Statement:
     return create_role(cursor, login=True)
 
 
-def alter_role(cursor: Cursor) -> Statement:
+def alter_role(cursor: TokenCursor) -> Statement:
     """After ALTER ROLE or ALTER USER."""
     if cursor.peek_words("all"):
         raise cursor.unsupported("ALTER ROLE ALL")
@@ -87,7 +87,7 @@ def alter_role(cursor: Cursor) -> Statement:
     return AlterRole(name, _options(cursor, "ALTER ROLE"))
 
 
-def drop_role(cursor: Cursor) -> Statement:
+def drop_role(cursor: TokenCursor) -> Statement:
     """After DROP ROLE or DROP USER."""
     if_exists = cursor.accept_if_exists()
     names = [cursor.ident()]
@@ -96,7 +96,7 @@ def drop_role(cursor: Cursor) -> Statement:
     return DropRole(tuple(names), if_exists)
 
 
-def _options(cursor: Cursor, statement: str) -> RoleOptions:
+def _options(cursor: TokenCursor, statement: str) -> RoleOptions:
     cursor.accept("with")
     flags: dict[str, bool] = {}
     password: Password | None = None
@@ -125,7 +125,7 @@ def _twice(offset: int) -> SyntaxError_:
     return SyntaxError_("conflicting or redundant options", position=offset + 1)
 
 
-def _password(cursor: Cursor, statement: str) -> Password:
+def _password(cursor: TokenCursor, statement: str) -> Password:
     """What comes instead of a string may be the password: the error does not quote it."""
     cursor.accept("encrypted")
     position = cursor.offset + 1
@@ -133,21 +133,21 @@ def _password(cursor: Cursor, statement: str) -> Password:
         if cursor.accept("null"):
             return Password(None)
         position = cursor.offset + 1
-        if cursor.token.kind is Kind.STRING:
+        if cursor.token.kind is TokenKind.STRING:
             return Password(cursor.string())
     raise SyntaxError_(
         f"syntax error in {statement}", hint=f"Write {statement} name PASSWORD '...'.", position=position
     )
 
 
-def role_name(cursor: Cursor) -> RoleName:
+def role_name(cursor: TokenCursor) -> RoleName:
     offset = cursor.offset
     if cursor.peek_any(*_KEYWORDS):
         return RoleName(cursor.advance().value, True, offset)
     return RoleName(cursor.ident().value, False, offset)
 
 
-def _role_names(cursor: Cursor) -> tuple[RoleName, ...]:
+def _role_names(cursor: TokenCursor) -> tuple[RoleName, ...]:
     found: list[RoleName] = []
     while True:
         cursor.accept("group")
@@ -159,19 +159,19 @@ def _role_names(cursor: Cursor) -> tuple[RoleName, ...]:
 # -- privileges
 
 
-def grant(cursor: Cursor) -> Statement:
+def grant(cursor: TokenCursor) -> Statement:
     """After GRANT."""
     return _grant(cursor, revoke=False)
 
 
-def revoke(cursor: Cursor) -> Statement:
+def revoke(cursor: TokenCursor) -> Statement:
     """After REVOKE."""
     if cursor.peek_words("grant", "option") or cursor.peek_words("admin", "option"):
         raise cursor.unsupported(f"REVOKE {cursor.token.value.upper()} OPTION")
     return _grant(cursor, revoke=True)
 
 
-def _grant(cursor: Cursor, *, revoke: bool) -> Statement:
+def _grant(cursor: TokenCursor, *, revoke: bool) -> Statement:
     verb = "REVOKE" if revoke else "GRANT"
     to = cursor.find_word("on", "from" if revoke else "to")
     if to is None:
@@ -206,11 +206,11 @@ _PARTS = {
 }
 
 
-def _expect_to(cursor: Cursor, revoke: bool) -> None:
+def _expect_to(cursor: TokenCursor, revoke: bool) -> None:
     cursor.expect("from" if revoke else "to")
 
 
-def _tail(cursor: Cursor, verb: str, revoke: bool) -> None:
+def _tail(cursor: TokenCursor, verb: str, revoke: bool) -> None:
     if cursor.peek_any("with"):
         raise cursor.unsupported(f"{verb} ... WITH", hint="Only owners (and superusers) grant.")
     if cursor.peek_any("granted"):
@@ -220,7 +220,7 @@ def _tail(cursor: Cursor, verb: str, revoke: bool) -> None:
         cursor.accept("restrict")
 
 
-def _privileges(cursor: Cursor, verb: str) -> tuple[str, ...]:
+def _privileges(cursor: TokenCursor, verb: str) -> tuple[str, ...]:
     if cursor.accept("all"):
         cursor.accept("privileges")
         return ()
@@ -239,7 +239,7 @@ def _privileges(cursor: Cursor, verb: str) -> tuple[str, ...]:
             return tuple(dict.fromkeys(found))
 
 
-def _kind(cursor: Cursor) -> GrantKind:
+def _kind(cursor: TokenCursor) -> GrantKind:
     if cursor.accept("all"):
         for word in ("tables", "views", "sources"):
             if cursor.accept(word):
@@ -247,10 +247,16 @@ def _kind(cursor: Cursor) -> GrantKind:
                 return GrantKind.ALL_TABLES
         raise cursor.unsupported(f"ON ALL {cursor.token.value.upper()}")
     for kind in (GrantKind.SCHEMA, GrantKind.DATABASE, GrantKind.CONNECTION, GrantKind.SECRET):
-        if cursor.peek_any(kind.value.lower()) and cursor.following.kind in (Kind.WORD, Kind.QUOTED):
+        if cursor.peek_any(kind.value.lower()) and cursor.following.kind in (
+            TokenKind.WORD,
+            TokenKind.QUOTED,
+        ):
             cursor.expect(kind.value.lower())
             return kind
-    named = cursor.following.kind in (Kind.WORD, Kind.QUOTED) and cursor.following.key not in ("to", "from")
+    named = cursor.following.kind in (TokenKind.WORD, TokenKind.QUOTED) and cursor.following.key not in (
+        "to",
+        "from",
+    )
     if cursor.peek_any(*_UNGRANTABLE) and named:
         raise cursor.unsupported(f"ON {cursor.token.value.upper()}")
     for words in (("table",), ("view",), ("source",), ("materialized", "view")):
@@ -262,7 +268,7 @@ def _kind(cursor: Cursor) -> GrantKind:
 # -- owners
 
 
-def alter_owner(cursor: Cursor, kind: ObjectKind, name: Name, if_exists: bool) -> Statement | None:
+def alter_owner(cursor: TokenCursor, kind: ObjectKind, name: Name, if_exists: bool) -> Statement | None:
     """After ALTER kind name: OWNER TO role, or None."""
     if not cursor.accept("owner"):
         return None
@@ -270,7 +276,7 @@ def alter_owner(cursor: Cursor, kind: ObjectKind, name: Name, if_exists: bool) -
     return AlterOwner(kind, name, role_name(cursor), if_exists)
 
 
-def reassign(cursor: Cursor) -> Statement:
+def reassign(cursor: TokenCursor) -> Statement:
     """After REASSIGN."""
     cursor.expect("owned", "by")
     roles = _role_names(cursor)
@@ -278,7 +284,7 @@ def reassign(cursor: Cursor) -> Statement:
     return ReassignOwned(roles, role_name(cursor))
 
 
-def drop_owned(cursor: Cursor) -> Statement:
+def drop_owned(cursor: TokenCursor) -> Statement:
     """After DROP OWNED."""
     cursor.expect("by")
     roles = _role_names(cursor)
@@ -288,15 +294,19 @@ def drop_owned(cursor: Cursor) -> Statement:
     return DropOwned(roles, cascade)
 
 
-CREATE: dict[str, Callable[[Cursor], Statement]] = {"role": create_role, "user": create_user}
-ALTER: dict[str, Callable[[Cursor], Statement]] = {"role": alter_role, "user": alter_role}
-DROP: dict[str, Callable[[Cursor], Statement]] = {"role": drop_role, "user": drop_role, "owned": drop_owned}
+CREATE: dict[str, Callable[[TokenCursor], Statement]] = {"role": create_role, "user": create_user}
+ALTER: dict[str, Callable[[TokenCursor], Statement]] = {"role": alter_role, "user": alter_role}
+DROP: dict[str, Callable[[TokenCursor], Statement]] = {
+    "role": drop_role,
+    "user": drop_role,
+    "owned": drop_owned,
+}
 
 
-def set_role(cursor: Cursor) -> tuple[str, ...]:
+def set_role(cursor: TokenCursor) -> tuple[str, ...]:
     """After SET ROLE: the value of the variable `role`, `none` for who logged in."""
     if cursor.accept("none"):
         return ("none",)
-    if cursor.token.kind is Kind.STRING:
+    if cursor.token.kind is TokenKind.STRING:
         return (cursor.string(),)
     return (cursor.ident().value,)

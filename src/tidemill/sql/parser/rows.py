@@ -1,8 +1,8 @@
 """The rows of INSERT ... VALUES, read without sqlglot's parser where a cell is a plain literal.
 
 A bulk INSERT is the largest text a client sends: per cell, making the literal's node here takes a tenth of
-the time of the full parser. Cells that are anything else go through `glot`, one by one, so both ways give
-the same trees.
+the time of the full parser. Cells that are anything else go through `sqlglot_parser`, one by one, so both
+ways give the same trees.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from sqlglot import exp
 
 from tidemill.errors import SyntaxError_
 from tidemill.sql.ast import Default, Expr, Values
-from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.tokens import Kind, Token
+from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.tokens import Token, TokenKind
 
 # After VALUES (...), (...) these make it a query: VALUES (1) ORDER BY 1.
 _QUERY_TAIL = ("order", "limit", "offset", "fetch", "union", "intersect", "except", "as")
 
 
-def values_rows(cursor: Cursor) -> Values | None:
+def values_rows(cursor: TokenCursor) -> Values | None:
     """VALUES (...), ... up to RETURNING, ON CONFLICT or the end; None, without moving, where this is
     another query."""
     start = cursor.index
@@ -39,7 +39,7 @@ def values_rows(cursor: Cursor) -> Values | None:
     return Values(tuple(rows), offset)
 
 
-def _row(cursor: Cursor) -> tuple[Expr | Default, ...]:
+def _row(cursor: TokenCursor) -> tuple[Expr | Default, ...]:
     cursor.expect_symbol("(")
     cells = [value_or_default(cursor, ",")]
     while cursor.accept_symbol(","):
@@ -48,12 +48,14 @@ def _row(cursor: Cursor) -> tuple[Expr | Default, ...]:
     return tuple(cells)
 
 
-def value_or_default(cursor: Cursor, *stops: str) -> Expr | Default:
+def value_or_default(cursor: TokenCursor, *stops: str) -> Expr | Default:
     """A value up to one of `stops`, a closing parenthesis too many, or the end."""
     token = cursor.token
     kind, value, _, _ = cursor.following
-    if kind is Kind.END or (kind in (Kind.SYMBOL, Kind.WORD) and (value == ")" or value in stops)):
-        if token[:2] == (Kind.WORD, "default"):
+    if kind is TokenKind.END or (
+        kind in (TokenKind.SYMBOL, TokenKind.WORD) and (value == ")" or value in stops)
+    ):
+        if token[:2] == (TokenKind.WORD, "default"):
             cursor.advance()
             return Default(token.start)
         tree = _literal(token)
@@ -65,14 +67,14 @@ def value_or_default(cursor: Cursor, *stops: str) -> Expr | Default:
 
 def _literal(token: Token) -> exp.Expr | None:
     kind, value, _, _ = token
-    if kind is Kind.NUMBER:
+    if kind is TokenKind.NUMBER:
         # Not Literal.number: it works out the Python value to look at its sign, which a token never has.
         return exp.Literal(this="0" + value if value[0] == "." else value, is_string=False)
-    if kind is Kind.STRING:
+    if kind is TokenKind.STRING:
         return exp.Literal.string(value)
-    if kind is Kind.PARAM:
+    if kind is TokenKind.PARAM:
         return exp.Parameter(this=exp.Literal.number(value))
-    if kind is Kind.WORD:
+    if kind is TokenKind.WORD:
         if value == "null":
             return exp.Null()
         if value in ("true", "false"):

@@ -11,15 +11,15 @@ from tidemill.sql.ast import (
     ShowVariable,
     Statement,
 )
-from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.parser.habits import set_constraints
+from tidemill.sql.parser.compatibility import set_constraints
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.options import signed_token
 from tidemill.sql.parser.roles import set_role
 from tidemill.sql.parser.transactions import set_transaction
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 
-def set_(cursor: Cursor) -> Statement:
+def set_(cursor: TokenCursor) -> Statement:
     """After SET."""
     if cursor.accept("transaction"):
         return set_transaction(cursor, session=False)
@@ -38,7 +38,7 @@ def set_(cursor: Cursor) -> Statement:
         return SetVariable("role", set_role(cursor), local)
     if cursor.accept("time", "zone"):
         return SetVariable("timezone", _time_zone(cursor), local)
-    if cursor.peek_words("schema") and cursor.following.kind is Kind.STRING:
+    if cursor.peek_words("schema") and cursor.following.kind is TokenKind.STRING:
         cursor.expect("schema")
         return SetVariable("search_path", (_value(cursor),), local)
     if cursor.accept("names"):
@@ -49,26 +49,26 @@ def set_(cursor: Cursor) -> Statement:
     return SetVariable(name, _values(cursor), local)
 
 
-def _authorization(cursor: Cursor, local: bool) -> Statement:
+def _authorization(cursor: TokenCursor, local: bool) -> Statement:
     """Who logged in cannot be changed; DEFAULT goes back to that role, as clients do with pooled sessions."""
     if not cursor.accept("default"):
         raise cursor.unsupported("SET SESSION AUTHORIZATION", hint="Use SET ROLE.")
     return SetVariable("role", None, local)
 
 
-def reset(cursor: Cursor) -> Statement:
+def reset(cursor: TokenCursor) -> Statement:
     """After RESET."""
     if cursor.accept("session", "authorization"):
         return ResetVariable("role")
     return ResetVariable(_variable_or_all(cursor))
 
 
-def show_variable(cursor: Cursor) -> Statement:
+def show_variable(cursor: TokenCursor) -> Statement:
     """After SHOW, where nothing else fits."""
     return ShowVariable(_variable_or_all(cursor))
 
 
-def alter_system(cursor: Cursor) -> Statement:
+def alter_system(cursor: TokenCursor) -> Statement:
     """After ALTER SYSTEM."""
     if cursor.accept("reset"):
         return AlterSystem(None if cursor.accept("all") else _variable(cursor), None)
@@ -79,7 +79,7 @@ def alter_system(cursor: Cursor) -> Statement:
     return AlterSystem(name, _values(cursor))
 
 
-def discard(cursor: Cursor) -> Statement:
+def discard(cursor: TokenCursor) -> Statement:
     """After DISCARD."""
     for kind in DiscardKind:
         if cursor.accept(kind.value.lower()):
@@ -89,7 +89,7 @@ def discard(cursor: Cursor) -> Statement:
     raise cursor.error()
 
 
-def _variable_or_all(cursor: Cursor) -> str | None:
+def _variable_or_all(cursor: TokenCursor) -> str | None:
     if cursor.accept("all"):
         return None
     if cursor.accept("time", "zone"):
@@ -101,7 +101,7 @@ def _variable_or_all(cursor: Cursor) -> str | None:
     return _variable(cursor)
 
 
-def _variable(cursor: Cursor) -> str:
+def _variable(cursor: TokenCursor) -> str:
     """A variable's name: its case does not matter, also when it is quoted."""
     parts = [cursor.ident().value]
     while cursor.accept_symbol("."):
@@ -109,7 +109,7 @@ def _variable(cursor: Cursor) -> str:
     return ".".join(parts).lower()
 
 
-def _time_zone(cursor: Cursor) -> tuple[str, ...] | None:
+def _time_zone(cursor: TokenCursor) -> tuple[str, ...] | None:
     if cursor.accept("default") or cursor.accept("local"):
         return None
     if cursor.accept("interval"):
@@ -119,7 +119,7 @@ def _time_zone(cursor: Cursor) -> tuple[str, ...] | None:
     return (_value(cursor),)
 
 
-def _values(cursor: Cursor) -> tuple[str, ...] | None:
+def _values(cursor: TokenCursor) -> tuple[str, ...] | None:
     if cursor.accept("default"):
         return None
     values = [_value(cursor)]
@@ -128,7 +128,7 @@ def _values(cursor: Cursor) -> tuple[str, ...] | None:
     return tuple(values)
 
 
-def _value(cursor: Cursor) -> str:
+def _value(cursor: TokenCursor) -> str:
     """A string, a word, or a number with its sign."""
     sign, token = signed_token(cursor)
     return sign + token.value

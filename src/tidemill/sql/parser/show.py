@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.errors import Unsupported
 from tidemill.sql.ast import Listing, ObjectKind, ShowCreate, ShowObjects, Statement
 from tidemill.sql.names import words
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.settings import show_variable
 
 _NOT_YET = words(
@@ -38,7 +38,7 @@ _WITHIN_PARTS = {
 }
 
 
-def show(cursor: Cursor) -> Statement:
+def show(cursor: TokenCursor) -> Statement:
     """After SHOW."""
     if cursor.accept("create"):
         return _show_create(cursor)
@@ -55,7 +55,7 @@ def show(cursor: Cursor) -> Statement:
     return show_variable(cursor)
 
 
-def _show_create(cursor: Cursor) -> Statement:
+def _show_create(cursor: TokenCursor) -> Statement:
     for kind in _CREATED:
         if cursor.accept(*kind.value.lower().split()):
             return ShowCreate(kind, cursor.name())
@@ -70,7 +70,7 @@ def _show_create(cursor: Cursor) -> Statement:
     )
 
 
-def _show_objects(cursor: Cursor, listing: Listing) -> Statement:
+def _show_objects(cursor: TokenCursor, listing: Listing) -> Statement:
     within = None
     if listing is Listing.COLUMNS:
         if not cursor.accept("in"):

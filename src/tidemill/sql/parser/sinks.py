@@ -7,17 +7,17 @@ from typing import Any
 
 from tidemill.errors import SyntaxError_, Unsupported
 from tidemill.sql.ast import CreateSink, Share, SinkFormat, Statement
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import accept_fields, boolean
 from tidemill.sql.parser.sink_targets import sink_target
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 _FORMATS_HINT = "The formats of a sink are AVRO and JSON."
 _ENVELOPES_HINT = "Write ENVELOPE MATERIALIZE: the whole history, as CDCv2 has it."
 _ENVELOPES_NOT_YET = ("upsert", "debezium")
 
 
-def create_sink(cursor: Cursor) -> Statement:
+def create_sink(cursor: TokenCursor) -> Statement:
     """After CREATE SINK."""
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.name()
@@ -40,7 +40,7 @@ def create_sink(cursor: Cursor) -> Statement:
 # -- FORMAT, ENVELOPE
 
 
-def _format(cursor: Cursor) -> SinkFormat:
+def _format(cursor: TokenCursor) -> SinkFormat:
     """After FORMAT."""
     offset = cursor.offset
     if cursor.accept("json"):
@@ -50,7 +50,7 @@ def _format(cursor: Cursor) -> SinkFormat:
             return SinkFormat("AVRO", offset=offset)
         cursor.expect("confluent", "schema", "registry", "connection")
         return SinkFormat("AVRO", cursor.name(), offset)
-    if cursor.token.kind is not Kind.WORD:
+    if cursor.token.kind is not TokenKind.WORD:
         raise cursor.error()
     raise Unsupported(
         f"FORMAT {cursor.token.value.upper()} of a sink is not supported",
@@ -59,14 +59,14 @@ def _format(cursor: Cursor) -> SinkFormat:
     )
 
 
-def _envelope(cursor: Cursor) -> str:
+def _envelope(cursor: TokenCursor) -> str:
     if not cursor.accept("envelope"):
-        if cursor.token.kind is Kind.END or cursor.peek_any("with"):
+        if cursor.token.kind is TokenKind.END or cursor.peek_any("with"):
             raise SyntaxError_("a sink needs ENVELOPE", hint=_ENVELOPES_HINT, position=cursor.offset + 1)
         raise cursor.error()
     if cursor.accept("materialize"):
         return "MATERIALIZE"
-    if cursor.token.kind is not Kind.WORD:
+    if cursor.token.kind is not TokenKind.WORD:
         raise cursor.error()
     name, position = cursor.token.value.upper(), cursor.offset + 1
     if cursor.peek_any(*_ENVELOPES_NOT_YET):
@@ -79,20 +79,20 @@ def _envelope(cursor: Cursor) -> str:
 # -- options
 
 
-def _with_options(cursor: Cursor) -> dict[str, Any]:
+def _with_options(cursor: TokenCursor) -> dict[str, Any]:
     return accept_fields(cursor, _WITH, "a sink") if cursor.accept("with") else {}
 
 
-def _share(cursor: Cursor) -> Share:
+def _share(cursor: TokenCursor) -> Share:
     """number OF writers."""
     number = cursor.integer()
     cursor.expect("of")
     return Share(number, cursor.integer())
 
 
-_WITH: dict[tuple[str, ...], Callable[[Cursor], object]] = {
+_WITH: dict[tuple[str, ...], Callable[[TokenCursor], object]] = {
     ("snapshot",): boolean,
-    ("as", "of"): Cursor.integer,
+    ("as", "of"): TokenCursor.integer,
     ("share",): _share,
     ("join",): boolean,
 }

@@ -20,11 +20,11 @@ from tidemill.sql.ast import (
     SourceOutput,
     Statement,
 )
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.formats import end_of_clauses, messages
 from tidemill.sql.parser.named_options import boolean, nearest
 from tidemill.sql.parser.upstreams import upstream
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ _TABLE_ORDER = "Behind (REFERENCE ...) stand FORMAT, INCLUDE, ENVELOPE and ON ER
 _OPTIONS = "RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'"
 
 
-def create_source(cursor: Cursor) -> Statement:
+def create_source(cursor: TokenCursor) -> Statement:
     """After CREATE SOURCE."""
     if_not_exists = cursor.accept_if_not_exists()
     name = cursor.name()
@@ -61,7 +61,7 @@ def create_source(cursor: Cursor) -> Statement:
 
 
 def create_table_from_source(
-    cursor: Cursor, name: Name, columns: Sequence[Ident], if_not_exists: bool
+    cursor: TokenCursor, name: Name, columns: Sequence[Ident], if_not_exists: bool
 ) -> Statement:
     """After CREATE TABLE name [(columns)] FROM."""
     cursor.expect("source", hint=_FROM_SOURCE)
@@ -69,7 +69,7 @@ def create_table_from_source(
     cursor.expect_symbol("(", _FROM_SOURCE)
     cursor.expect("reference", hint=_FROM_SOURCE)
     cursor.accept_symbol("=")
-    if cursor.token.kind is Kind.STRING:
+    if cursor.token.kind is TokenKind.STRING:
         raise cursor.error("It is a name: write it in double quotes, or in none.")
     reference = cursor.name()
     cursor.expect_symbol(")", _FROM_SOURCE)
@@ -80,7 +80,7 @@ def create_table_from_source(
     return CreateTableFromSource(name, source, reference, tuple(columns), if_not_exists, said)
 
 
-def for_tables(cursor: Cursor) -> ForTables | None:
+def for_tables(cursor: TokenCursor) -> ForTables | None:
     """[FOR ALL TABLES | FOR TABLES (output [AS name], ...)]"""
     if not cursor.accept("for"):
         return None
@@ -97,7 +97,7 @@ def for_tables(cursor: Cursor) -> ForTables | None:
     return ForTables(tuple(found))
 
 
-def _output(cursor: Cursor) -> SourceOutput:
+def _output(cursor: TokenCursor) -> SourceOutput:
     output = cursor.name()
     return SourceOutput(output, cursor.name() if cursor.accept("as") else None)
 
@@ -116,7 +116,7 @@ class _Timeline:
     name: str
 
 
-def _with_options(cursor: Cursor) -> tuple[str | None, str | None, bool, str | None]:
+def _with_options(cursor: TokenCursor) -> tuple[str | None, str | None, bool, str | None]:
     """[WITH (RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...', VALIDATE = false, TIMELINE '...')], in any
     order."""
     history = interval = timeline = None
@@ -134,7 +134,7 @@ def _with_options(cursor: Cursor) -> tuple[str | None, str | None, bool, str | N
     return history, interval, validate, timeline
 
 
-def _options(cursor: Cursor, read: Callable[[Cursor], T]) -> tuple[T, ...]:
+def _options(cursor: TokenCursor, read: Callable[[TokenCursor], T]) -> tuple[T, ...]:
     """The options in parentheses, each at most once."""
     cursor.expect_symbol("(", _WITH)
     found: list[T] = []
@@ -149,7 +149,7 @@ def _options(cursor: Cursor, read: Callable[[Cursor], T]) -> tuple[T, ...]:
         cursor.expect_symbol(",")
 
 
-def _with_option(cursor: Cursor) -> SourceAction | _Validate | _Timeline:
+def _with_option(cursor: TokenCursor) -> SourceAction | _Validate | _Timeline:
     if cursor.accept("validate"):
         cursor.accept_symbol("=")
         return _Validate(boolean(cursor))
@@ -159,7 +159,7 @@ def _with_option(cursor: Cursor) -> SourceAction | _Validate | _Timeline:
     return _set_option(cursor, "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...', VALIDATE and TIMELINE")
 
 
-def _set_option(cursor: Cursor, known: str = _OPTIONS) -> SourceAction:
+def _set_option(cursor: TokenCursor, known: str = _OPTIONS) -> SourceAction:
     if cursor.accept("retain", "history"):
         cursor.accept_symbol("=")
         cursor.accept("for")
@@ -170,7 +170,7 @@ def _set_option(cursor: Cursor, known: str = _OPTIONS) -> SourceAction:
     raise _no_option(cursor, known)
 
 
-def _reset_option(cursor: Cursor) -> SourceAction:
+def _reset_option(cursor: TokenCursor) -> SourceAction:
     if cursor.accept("retain", "history"):
         return SetRetainHistory(None)
     if cursor.accept("timestamp", "interval"):
@@ -178,12 +178,12 @@ def _reset_option(cursor: Cursor) -> SourceAction:
     raise _no_option(cursor)
 
 
-def _no_option(cursor: Cursor, known: str = _OPTIONS) -> TidemillError:
+def _no_option(cursor: TokenCursor, known: str = _OPTIONS) -> TidemillError:
     hint = f"The options are {known}."
-    if cursor.token.kind is not Kind.WORD:
+    if cursor.token.kind is not TokenKind.WORD:
         return cursor.error(hint)
     name = cursor.token.value.upper()
-    if cursor.following.kind is Kind.WORD:
+    if cursor.following.kind is TokenKind.WORD:
         name += f" {cursor.following.value.upper()}"
     words = (_named(part) for part in known.replace(" and ", ", ").split(", "))
     return cursor.unsupported(f"option {cursor.token.value.upper()}", hint=nearest(name, words, hint))
@@ -194,7 +194,7 @@ def _named(shown: str) -> str:
     return shown.removesuffix(" '...'").removesuffix(" FOR")
 
 
-def alter_source(cursor: Cursor, name: Name, if_exists: bool) -> Statement:
+def alter_source(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
     """After ALTER SOURCE [IF EXISTS] name, where no RENAME follows."""
     if cursor.peek_symbol("(", 1):
         if cursor.accept("set"):

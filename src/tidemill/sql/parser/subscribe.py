@@ -13,7 +13,6 @@ from typing import Literal
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sql.ast import (
     AsOf,
-    Bound,
     EnvelopeDebezium,
     EnvelopeUpsert,
     Expr,
@@ -24,9 +23,10 @@ from tidemill.sql.ast import (
     Subscribe,
     SubscribeOutput,
     SubscribePlain,
+    TimeBound,
     WithinTimestampOrderBy,
 )
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import boolean, refuse_twice
 from tidemill.sql.parser.query import STARTS, at_query, query_to_end
 from tidemill.sql.parser.refused import refuse_statement
@@ -38,7 +38,7 @@ from tidemill.sql.parser.subscribe_hints import (
     paren_hint,
     start_hint,
 )
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 # An expression ends before one of these words, if one of those follows it: alone it may be a column. No word:
 # it is reserved.
@@ -52,14 +52,14 @@ _CLAUSES: dict[str, tuple[str, ...]] = {
 _ORDER_ENDS: dict[str, tuple[str, ...]] = {",": (), "asc": (), "desc": (), "nulls": ("first", "last")}
 
 
-def accept_subscribe(cursor: Cursor) -> bool:
+def accept_subscribe(cursor: TokenCursor) -> bool:
     """Whether a SUBSCRIBE starts here; then the cursor stands behind the word."""
     if cursor.peek_any("tail"):
         raise refuse_statement(cursor)
     return cursor.accept("subscribe")
 
 
-def subscribe(cursor: Cursor) -> Subscribe:
+def subscribe(cursor: TokenCursor) -> Subscribe:
     """After SUBSCRIBE; up to its last clause."""
     offset = cursor.fork(cursor.index - 1).offset
     cursor.accept("to")
@@ -74,7 +74,7 @@ def subscribe(cursor: Cursor) -> Subscribe:
     return Subscribe(relation, output or SubscribePlain(), snapshot, progress, as_of, up_to, offset)
 
 
-def _relation(cursor: Cursor) -> Name | Query:
+def _relation(cursor: TokenCursor) -> Name | Query:
     if cursor.peek_any(*STARTS):
         raise SyntaxError_(
             f"SUBSCRIBE {cursor.token.value.upper()} needs parentheses",
@@ -96,7 +96,7 @@ def _relation(cursor: Cursor) -> Name | Query:
     return query
 
 
-def _name(cursor: Cursor) -> Name:
+def _name(cursor: TokenCursor) -> Name:
     try:
         return cursor.name()
     except SyntaxError_ as e:
@@ -107,7 +107,7 @@ def _name(cursor: Cursor) -> Name:
 # -- the output
 
 
-def _output(cursor: Cursor, before: SubscribeOutput | None) -> SubscribeOutput | None:
+def _output(cursor: TokenCursor, before: SubscribeOutput | None) -> SubscribeOutput | None:
     """The output clause if one comes next, and `before`, the one that was said already, if none does."""
     offset = cursor.offset
     if not cursor.peek_any("within", "envelope"):
@@ -128,7 +128,7 @@ def _output(cursor: Cursor, before: SubscribeOutput | None) -> SubscribeOutput |
     raise _expected("one of UPSERT or DEBEZIUM", cursor)
 
 
-def _keys(cursor: Cursor, envelope: str) -> tuple[Ident, ...]:
+def _keys(cursor: TokenCursor, envelope: str) -> tuple[Ident, ...]:
     """(KEY (column, ...))"""
     try:
         cursor.expect_symbol("(")
@@ -141,7 +141,7 @@ def _keys(cursor: Cursor, envelope: str) -> tuple[Ident, ...]:
     return keys
 
 
-def _order_item(cursor: Cursor) -> OrderItem:
+def _order_item(cursor: TokenCursor) -> OrderItem:
     expression = _expression(cursor, ordered=True)
     descending = cursor.accept("desc")
     if not descending:
@@ -157,7 +157,7 @@ def _order_item(cursor: Cursor) -> OrderItem:
 # -- options and times
 
 
-def _options(cursor: Cursor) -> tuple[bool, bool]:
+def _options(cursor: TokenCursor) -> tuple[bool, bool]:
     """[WITH (SNAPSHOT [[=] bool], PROGRESS [[=] bool])]: snapshot, progress."""
     said = {"snapshot": True, "progress": False}
     if not cursor.accept("with"):
@@ -177,7 +177,7 @@ def _options(cursor: Cursor) -> tuple[bool, bool]:
         cursor.expect_symbol(",")
 
 
-def _as_of(cursor: Cursor) -> AsOf | Literal[Bound.EARLIEST] | None:
+def _as_of(cursor: TokenCursor) -> AsOf | Literal[TimeBound.EARLIEST] | None:
     if not cursor.accept("as", "of"):
         return None
     at_least = cursor.accept("at", "least")
@@ -185,23 +185,23 @@ def _as_of(cursor: Cursor) -> AsOf | Literal[Bound.EARLIEST] | None:
         if at_least:
             raise cursor.error()
         cursor.expect("earliest")
-        return Bound.EARLIEST
+        return TimeBound.EARLIEST
     if cursor.peek_any("latest"):
         raise cursor.error("LATEST is for UP TO. Without AS OF a subscription begins now.")
     return AsOf(_expression(cursor), at_least)
 
 
-def _up_to(cursor: Cursor) -> Expr | Literal[Bound.LATEST] | None:
+def _up_to(cursor: TokenCursor) -> Expr | Literal[TimeBound.LATEST] | None:
     if not cursor.accept("up", "to"):
         return None
     if cursor.accept("latest"):
-        return Bound.LATEST
+        return TimeBound.LATEST
     if cursor.peek_any("earliest"):
         raise cursor.error("EARLIEST is for AS OF.")
     return _expression(cursor)
 
 
-def _expression(cursor: Cursor, *, ordered: bool = False) -> Expr:
+def _expression(cursor: TokenCursor, *, ordered: bool = False) -> Expr:
     """An expression up to the next clause; with `ordered` one of a list, which ASC, DESC or NULLS may
     follow."""
     ends = _CLAUSES | (_ORDER_ENDS if ordered else {})
@@ -216,11 +216,11 @@ def _expression(cursor: Cursor, *, ordered: bool = False) -> Expr:
         probe.advance()
 
 
-def _expected(what: str, cursor: Cursor) -> TidemillError:
+def _expected(what: str, cursor: TokenCursor) -> TidemillError:
     token = cursor.token
-    if token.kind is Kind.END:
+    if token.kind is TokenKind.END:
         found = "the end"
     else:
         found = cursor.text[token.start : token.end]
-        found = found.upper() if token.kind is Kind.WORD else found
+        found = found.upper() if token.kind is TokenKind.WORD else found
     return SyntaxError_(f"Expected {what}, found {found}", position=cursor.offset + 1)

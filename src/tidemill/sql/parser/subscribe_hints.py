@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tidemill.errors import TidemillError
 from tidemill.sql.ast import Name, Query
 from tidemill.sql.names import words
-from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.tokens import Kind, Token, syntax_error
+from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.tokens import Token, TokenKind, syntax_error
 
 RELATION_OR_QUERY = (
     "SUBSCRIBE takes the name of a relation, or a query in parentheses: SUBSCRIBE (SELECT ...)."
@@ -36,30 +36,30 @@ _OPTIONS = frozenset({"progress", "snapshot"})
 _BEFORE_A_RELATION = frozenset({"(", "from", "join", "as"})
 
 
-def start_hint(cursor: Cursor) -> str:
+def start_hint(cursor: TokenCursor) -> str:
     """For the place where a relation should stand; `cursor` is at SELECT, TABLE or their kin."""
     word = cursor.token.value.upper()
     after = cursor.fork(cursor.index + 1)
-    if word == "TABLE" and after.token.kind in (Kind.WORD, Kind.QUOTED):
+    if word == "TABLE" and after.token.kind in (TokenKind.WORD, TokenKind.QUOTED):
         return f"Write the name alone: SUBSCRIBE {_spelled(after)}."
     return f"Write SUBSCRIBE ({word} ...)."
 
 
-def paren_hint(cursor: Cursor) -> str:
+def paren_hint(cursor: TokenCursor) -> str:
     """Behind a parenthesis in which no query starts."""
     token = cursor.token
-    if token.kind in (Kind.WORD, Kind.QUOTED) and cursor.peek_symbol(")", 1):
+    if token.kind in (TokenKind.WORD, TokenKind.QUOTED) and cursor.peek_symbol(")", 1):
         return f"Write a relation's name without parentheses: SUBSCRIBE {_spelled(cursor)}."
     return "In the parentheses stands a query: SELECT, VALUES, TABLE or WITH."
 
 
-def check_end(cursor: Cursor, relation: Name | Query) -> None:
+def check_end(cursor: TokenCursor, relation: Name | Query) -> None:
     """Behind the last clause that could be read."""
     if not cursor.at_end and not cursor.peek_symbol(")"):
         raise cursor.error(_end_hint(cursor, relation))
 
 
-def _end_hint(cursor: Cursor, relation: Name | Query) -> str:
+def _end_hint(cursor: TokenCursor, relation: Name | Query) -> str:
     key = cursor.token.key
     if key == "order":
         return _ORDER
@@ -76,7 +76,7 @@ def _end_hint(cursor: Cursor, relation: Name | Query) -> str:
     if isinstance(relation, Query):
         return "Write it into the query, within the parentheses." if key in _OF_A_QUERY else RELATION_OR_QUERY
     if cursor.find_word("from") is None:
-        if relation.parts[0] in _KINDS and cursor.token.kind in (Kind.WORD, Kind.QUOTED):
+        if relation.parts[0] in _KINDS and cursor.token.kind in (TokenKind.WORD, TokenKind.QUOTED):
             name = cursor.fork(cursor.index + 1) if cursor.peek_any("view") else cursor
             return f"Write the name alone: SUBSCRIBE {_spelled(name)}."
         if key in _OF_A_QUERY or key == ",":
@@ -89,11 +89,11 @@ def inside_query(text: str, tokens: Sequence[Token]) -> TidemillError | None:
     """Of a query that could not be read: the error if that is because a SUBSCRIBE stands in it."""
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if (
-            token.kind is Kind.WORD
+            token.kind is TokenKind.WORD
             and token.value == "subscribe"
-            and before.kind in (Kind.WORD, Kind.SYMBOL)
+            and before.kind in (TokenKind.WORD, TokenKind.SYMBOL)
             and before.value in _BEFORE_A_RELATION
-            and (after.kind in (Kind.WORD, Kind.QUOTED) or after.value == "(")
+            and (after.kind in (TokenKind.WORD, TokenKind.QUOTED) or after.value == "(")
         ):
             error = syntax_error(text, token.start, token.end)
             error.hint = NO_QUERY
@@ -101,11 +101,11 @@ def inside_query(text: str, tokens: Sequence[Token]) -> TidemillError | None:
     return None
 
 
-def _spelled(cursor: Cursor) -> str:
+def _spelled(cursor: TokenCursor) -> str:
     """The name that it stands on, as it was written."""
     probe = cursor.fork()
     end = probe.advance().end
-    while probe.peek_symbol(".") and probe.following.kind in (Kind.WORD, Kind.QUOTED):
+    while probe.peek_symbol(".") and probe.following.kind in (TokenKind.WORD, TokenKind.QUOTED):
         probe.advance()
         end = probe.advance().end
     return cursor.text[cursor.offset : end]

@@ -15,7 +15,7 @@ from tidemill.sql.ast import (
     Statement,
     TransactionModes,
 )
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 
 _LEVELS = (
     ("strict", "serializable"),
@@ -26,26 +26,26 @@ _LEVELS = (
 )
 
 
-def begin(cursor: Cursor) -> Statement:
+def begin(cursor: TokenCursor) -> Statement:
     """After BEGIN."""
     _transaction_word(cursor)
     return Begin(_modes(cursor, needed=False))
 
 
-def start_transaction(cursor: Cursor) -> Statement:
+def start_transaction(cursor: TokenCursor) -> Statement:
     """After START."""
     cursor.expect("transaction")
     return Begin(_modes(cursor, needed=False), start=True)
 
 
-def commit(cursor: Cursor) -> Statement:
+def commit(cursor: TokenCursor) -> Statement:
     """After COMMIT or END."""
     if cursor.peek_any("prepared"):
         raise cursor.unsupported("COMMIT PREPARED")
     return Commit(_chained(cursor))
 
 
-def rollback(cursor: Cursor) -> Statement:
+def rollback(cursor: TokenCursor) -> Statement:
     """After ROLLBACK or ABORT."""
     if cursor.peek_any("prepared"):
         raise cursor.unsupported("ROLLBACK PREPARED")
@@ -56,30 +56,30 @@ def rollback(cursor: Cursor) -> Statement:
     return Rollback(chain)
 
 
-def savepoint(cursor: Cursor) -> Statement:
+def savepoint(cursor: TokenCursor) -> Statement:
     """After SAVEPOINT."""
     return Savepoint(cursor.ident())
 
 
-def release(cursor: Cursor) -> Statement:
+def release(cursor: TokenCursor) -> Statement:
     """After RELEASE."""
     cursor.accept("savepoint")
     return ReleaseSavepoint(cursor.ident())
 
 
-def set_transaction(cursor: Cursor, session: bool) -> Statement:
+def set_transaction(cursor: TokenCursor, session: bool) -> Statement:
     """After SET TRANSACTION, or SET SESSION CHARACTERISTICS AS TRANSACTION."""
     if cursor.peek_any("snapshot"):
         raise cursor.unsupported("SET TRANSACTION SNAPSHOT")
     return SetTransaction(_modes(cursor, needed=True), session)
 
 
-def _transaction_word(cursor: Cursor) -> None:
+def _transaction_word(cursor: TokenCursor) -> None:
     if not cursor.accept("transaction"):
         cursor.accept("work")
 
 
-def _chained(cursor: Cursor) -> bool:
+def _chained(cursor: TokenCursor) -> bool:
     """[WORK | TRANSACTION] [AND [NO] CHAIN]"""
     _transaction_word(cursor)
     if not cursor.accept("and"):
@@ -89,7 +89,7 @@ def _chained(cursor: Cursor) -> bool:
     return chain
 
 
-def _modes(cursor: Cursor, needed: bool) -> TransactionModes:
+def _modes(cursor: TokenCursor, needed: bool) -> TransactionModes:
     modes = TransactionModes()
     if cursor.at_end and not needed:
         return modes
@@ -100,7 +100,7 @@ def _modes(cursor: Cursor, needed: bool) -> TransactionModes:
             return modes
 
 
-def _mode(cursor: Cursor, modes: TransactionModes) -> TransactionModes:
+def _mode(cursor: TokenCursor, modes: TransactionModes) -> TransactionModes:
     if cursor.accept("isolation", "level"):
         for words in _LEVELS:
             if cursor.accept(*words):

@@ -1,9 +1,9 @@
 """What sqlglot's parser returned, checked and made canonical.
 
-`glot` calls `accept` on every tree. Trees that are too high (`depth`), that PostgreSQL's grammar does not
-give (`shape`) or whose operators are grouped otherwise (`precedence`) are refused. The rest is made
-canonical: names folded, quoted only where they must be, comments gone. So two texts of the same meaning
-give equal trees, and rendered text parses back to an equal one.
+`sqlglot_parser` calls `accept` on every tree. Trees that are too high (`depth`), that PostgreSQL's grammar
+does not give (`shape`) or whose operators are grouped otherwise (`precedence`) are refused. The rest is made
+canonical: names folded, quoted only where they must be, comments gone. So two texts of the same meaning give
+equal trees, and rendered text parses back to an equal one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, fold, needs_quotes
 from tidemill.sql.parser import precedence, shape
 from tidemill.sql.parser.depth import check_tree
-from tidemill.sql.parser.lower import PLAIN_CALL
+from tidemill.sql.parser.sqlglot_tokens import PLAIN_CALL
 from tidemill.sql.tokens import syntax_error
 
 
@@ -86,9 +86,9 @@ def _call(node: exp.Anonymous) -> None:
 
 
 def _arrow(node: exp.JSONExtract | exp.JSONExtractScalar) -> None:
-    """Take away the parentheses that `lower` wrote around a column before `->` and a literal after it, and
-    write those that the generator would write around an operator after it: then the tree is the one that its
-    text gives."""
+    """Take away the parentheses that `sqlglot_tokens` wrote around a column before `->` and a literal after
+    it, and write those that the generator would write around an operator after it: then the tree is the one
+    that its text gives."""
     inner = node.this
     while isinstance(inner, exp.Paren):
         inner = inner.this
@@ -102,7 +102,7 @@ def _arrow(node: exp.JSONExtract | exp.JSONExtractScalar) -> None:
 
 
 def _between(node: exp.Between) -> None:
-    """Take away the parentheses that `lower` wrote around the lower bound."""
+    """Take away the parentheses that `sqlglot_tokens` wrote around the lower bound."""
     if isinstance(node.args["low"], exp.Paren):
         node.set("low", node.args["low"].this)
 

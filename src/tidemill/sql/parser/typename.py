@@ -1,8 +1,8 @@
 """Where a type name ends: PostgreSQL's and our own spellings, recognised on tokens.
 
 `Cursor.type_text` uses it for column definitions (the text then goes to `tidemill.types.parse_type`),
-`lower` for casts and typed literals inside query bodies. It finds the extent only; whether the type exists
-is for others to say.
+`sqlglot_tokens` for casts and typed literals inside query bodies. It finds the extent only; whether the type
+exists is for others to say.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.sql.names import RESERVED, words
-from tidemill.sql.tokens import Kind, Token
+from tidemill.sql.tokens import Token, TokenKind
 
 # Words that name a type when a string follows (`date '2020-01-01'`), or in a cast. `interval` is among them.
 TYPE_WORDS = words(
@@ -40,9 +40,9 @@ def type_end(tokens: Sequence[Token], at: int) -> int | None:
     """The index after the type name that starts at `at`, or None if none starts there. `tokens` ends with
     END."""
     first = tokens[at]
-    if first.kind is Kind.QUOTED:
+    if first.kind is TokenKind.QUOTED:
         return _suffixes(tokens, _modifier(tokens, _dotted(tokens, at + 1)))
-    if first.kind is not Kind.WORD or first.value in RESERVED:
+    if first.kind is not TokenKind.WORD or first.value in RESERVED:
         return None
     word = first.value
     at += 1
@@ -63,7 +63,7 @@ def type_end(tokens: Sequence[Token], at: int) -> int | None:
 
 
 def _dotted(tokens: Sequence[Token], at: int) -> int:
-    while _is(tokens, at, ".") and tokens[at + 1].kind in (Kind.WORD, Kind.QUOTED):
+    while _is(tokens, at, ".") and tokens[at + 1].kind in (TokenKind.WORD, TokenKind.QUOTED):
         at += 2
     return at
 
@@ -75,7 +75,7 @@ def _modifier(tokens: Sequence[Token], at: int) -> int:
     end = at + 1
     while True:
         end += tokens[end].key in ("-", "+")
-        if tokens[end].kind is not Kind.NUMBER:
+        if tokens[end].kind is not TokenKind.NUMBER:
             return at
         end += 1
         if _is(tokens, end, ")"):
@@ -92,7 +92,7 @@ def _suffixes(tokens: Sequence[Token], at: int) -> int:
         if _is(tokens, at, "array"):
             at += 1
         if _is(tokens, at, "["):
-            close = at + 1 + (tokens[at + 1].kind is Kind.NUMBER)
+            close = at + 1 + (tokens[at + 1].kind is TokenKind.NUMBER)
             if not _is(tokens, close, "]"):
                 return start
             at = close + 1

@@ -17,14 +17,14 @@ from tidemill.sql.ast import (
     Update,
     Values,
 )
-from tidemill.sql.parser import glot
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser import sqlglot_parser
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.query import STARTS, query_to_end
 from tidemill.sql.parser.rows import value_or_default, values_rows
-from tidemill.sql.tokens import Kind, Token
+from tidemill.sql.tokens import Token, TokenKind
 
 
-def insert(cursor: Cursor, ctes: exp.With | None = None) -> Statement:
+def insert(cursor: TokenCursor, ctes: exp.With | None = None) -> Statement:
     """After INSERT; `ctes` stood before it."""
     cursor.expect("into")
     table = cursor.name()
@@ -63,7 +63,7 @@ def _give(query: Query, ctes: exp.With) -> None:
     query.tree.set("with_", ctes)
 
 
-def _refuse_on_conflict(cursor: Cursor) -> None:
+def _refuse_on_conflict(cursor: TokenCursor) -> None:
     at = cursor.find("conflict")
     if at == cursor.index:
         return
@@ -75,15 +75,15 @@ def _refuse_on_conflict(cursor: Cursor) -> None:
         )
 
 
-def _is_query(cursor: Cursor) -> bool:
+def _is_query(cursor: TokenCursor) -> bool:
     """Whether what follows an opening parenthesis is a query and not a list of names or values."""
     token = cursor.following
-    if token[:2] == (Kind.WORD, "values") and not cursor.peek_symbol("(", ahead=2):
+    if token[:2] == (TokenKind.WORD, "values") and not cursor.peek_symbol("(", ahead=2):
         return False  # a column's name
-    return (token.kind is Kind.WORD and token.value in STARTS) or token[:2] == (Kind.SYMBOL, "(")
+    return (token.kind is TokenKind.WORD and token.value in STARTS) or token[:2] == (TokenKind.SYMBOL, "(")
 
 
-def update(cursor: Cursor) -> Statement:
+def update(cursor: TokenCursor) -> Statement:
     """After UPDATE."""
     cursor.accept("only")
     table = cursor.name()
@@ -96,7 +96,7 @@ def update(cursor: Cursor) -> Statement:
     return Update(table, tuple(assignments), alias, from_, _where(cursor), _returning(cursor))
 
 
-def delete(cursor: Cursor) -> Statement:
+def delete(cursor: TokenCursor) -> Statement:
     """After DELETE."""
     cursor.expect("from")
     cursor.accept("only")
@@ -106,7 +106,7 @@ def delete(cursor: Cursor) -> Statement:
     return Delete(table, alias, using, _where(cursor), _returning(cursor))
 
 
-def truncate(cursor: Cursor) -> Statement:
+def truncate(cursor: TokenCursor) -> Statement:
     """After TRUNCATE."""
     cursor.accept("table")
     cursor.accept("only")
@@ -119,7 +119,7 @@ def truncate(cursor: Cursor) -> Statement:
     return Truncate(tables)
 
 
-def _alias(cursor: Cursor, *not_one: str) -> Ident | None:
+def _alias(cursor: TokenCursor, *not_one: str) -> Ident | None:
     if cursor.accept("as"):
         return cursor.ident()
     if cursor.at_end or cursor.peek_any(*not_one):
@@ -127,7 +127,7 @@ def _alias(cursor: Cursor, *not_one: str) -> Ident | None:
     return cursor.ident()
 
 
-def _assignments(cursor: Cursor) -> list[Assignment]:
+def _assignments(cursor: TokenCursor) -> list[Assignment]:
     """c = value, or (c, ...) = (value, ...), ROW (value, ...) or (SELECT ...)."""
     if not cursor.peek_symbol("("):
         column = cursor.ident()
@@ -153,19 +153,19 @@ def _assignments(cursor: Cursor) -> list[Assignment]:
     return [Assignment((c,), v) for c, v in zip(columns, values, strict=True)]
 
 
-def _relations(cursor: Cursor) -> Query:
+def _relations(cursor: TokenCursor) -> Query:
     """The items of FROM or USING, as SELECT * FROM items."""
     offset = cursor.offset
     tokens, base = cursor.cut(cursor.find("where", "returning"))
     head = [
-        Token(Kind.WORD, "select", offset, offset),
-        Token(Kind.SYMBOL, "*", offset, offset),
-        Token(Kind.WORD, "from", offset, offset),
+        Token(TokenKind.WORD, "select", offset, offset),
+        Token(TokenKind.SYMBOL, "*", offset, offset),
+        Token(TokenKind.WORD, "from", offset, offset),
     ]
-    return Query(glot.parse_body(cursor.text, head + tokens, base - len(head)), None, offset)
+    return Query(sqlglot_parser.parse_body(cursor.text, head + tokens, base - len(head)), None, offset)
 
 
-def _where(cursor: Cursor) -> Expr | None:
+def _where(cursor: TokenCursor) -> Expr | None:
     if not cursor.accept("where"):
         return None
     if cursor.peek_words("current", "of"):
@@ -173,5 +173,5 @@ def _where(cursor: Cursor) -> Expr | None:
     return cursor.expression("returning")
 
 
-def _returning(cursor: Cursor) -> tuple[Expr, ...]:
+def _returning(cursor: TokenCursor) -> tuple[Expr, ...]:
     return cursor.items() if cursor.accept("returning") else ()

@@ -2,10 +2,10 @@
 
 Called by `sql.functions` for what Spark's engine would answer otherwise (it takes the first alternative that
 fits where PostgreSQL takes the longest), and by `sql.local`. `compile_regex` reads a pattern once;
-`Regex.find` gives matches and their groups."""
+`CompiledRegex.find` gives matches and their groups."""
 
 from __future__ import annotations
 
-from tidemill.sql.regex.compiled import Match, Regex, compile_regex
+from tidemill.sql.regex.compiled import CompiledRegex, Match, compile_regex
 
-__all__ = ["Match", "Regex", "compile_regex"]
+__all__ = ["CompiledRegex", "Match", "compile_regex"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidemill.sql.regex.nodes import CLASSES, Chars, Node, Place
+from tidemill.sql.regex.nodes import CLASSES, Chars, RegexNode, RegexPosition
 
 if TYPE_CHECKING:
-    from tidemill.sql.regex.syntax import Options
+    from tidemill.sql.regex.syntax import RegexOptions
 
 # The names of POSIX that stand for one character; a character stands for itself.
 _NAMED = {
@@ -30,18 +30,18 @@ _NAMED = {
 }
 
 
-def read_bracket(text: str, at: int, options: Options) -> tuple[Node, int]:
+def read_bracket(text: str, at: int, options: RegexOptions) -> tuple[RegexNode, int]:
     """The set that starts at `at`, and where it ends."""
     from tidemill.sql.regex.syntax import word_end, word_start
 
     for mark, test in (("[[:<:]]", word_start), ("[[:>:]]", word_end)):
         if text.startswith(mark, at):
-            return Place(test=test), at + len(mark)
+            return RegexPosition(test=test), at + len(mark)
     return _Bracket(text, at, options).read()
 
 
 class _Bracket:
-    def __init__(self, text: str, at: int, options: Options) -> None:
+    def __init__(self, text: str, at: int, options: RegexOptions) -> None:
         self.text = text
         self.at = at + 1
         self.options = options
@@ -49,7 +49,7 @@ class _Bracket:
         self.ranges: list[tuple[str, str]] = []
         self.classes: list[Callable[[str], bool]] = []
 
-    def read(self) -> tuple[Node, int]:
+    def read(self) -> tuple[RegexNode, int]:
         from tidemill.sql.regex.syntax import error
 
         negated = self.text.startswith("^", self.at)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tidemill.caches import cached
 from tidemill.sql.regex.match import Search
-from tidemill.sql.regex.nodes import Node
-from tidemill.sql.regex.syntax import Options, parse
+from tidemill.sql.regex.nodes import RegexNode
+from tidemill.sql.regex.syntax import RegexOptions, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Regex:
-    root: Node
+class CompiledRegex:
+    root: RegexNode
     groups: int
 
     def find(self, text: str, at: int = 0) -> Match | None:
@@ -58,6 +58,6 @@ class Regex:
 
 
 @cached(512)
-def compile_regex(pattern: str, options: Options | None = None) -> Regex:
-    root, groups = parse(pattern, options or Options())
-    return Regex(root, groups)
+def compile_regex(pattern: str, options: RegexOptions | None = None) -> CompiledRegex:
+    root, groups = parse(pattern, options or RegexOptions())
+    return CompiledRegex(root, groups)

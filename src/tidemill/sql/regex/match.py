@@ -10,15 +10,15 @@ from collections.abc import Iterable
 
 from tidemill.errors import LimitExceeded
 from tidemill.sql.regex.nodes import (
+    BackReference,
     Chars,
     Choice,
     Empty,
     Group,
-    Look,
-    Node,
-    Place,
+    LookAround,
     Prefer,
-    Reference,
+    RegexNode,
+    RegexPosition,
     Repeat,
     Sequence,
     group_numbers,
@@ -35,7 +35,7 @@ Ends = tuple[int, ...]
 class Search:
     """One text with one pattern."""
 
-    def __init__(self, root: Node, text: str) -> None:
+    def __init__(self, root: RegexNode, text: str) -> None:
         self.root = root
         self.text = text
         self._known: dict[tuple[int, int], Ends] = {}
@@ -51,12 +51,12 @@ class Search:
                     return start, end
         return None
 
-    def _preferred(self, node: Node, ends: Ends) -> Iterable[int]:
+    def _preferred(self, node: RegexNode, ends: Ends) -> Iterable[int]:
         return ends if node.prefers is Prefer.SHORTER else reversed(ends)
 
     # --- what a part can match
 
-    def ends(self, node: Node, at: int) -> Ends:
+    def ends(self, node: RegexNode, at: int) -> Ends:
         """Every place at which a match of the part from `at` on can end, in order."""
         key = (id(node), at)
         found = self._known.get(key)
@@ -72,7 +72,7 @@ class Search:
                 )
         return found
 
-    def _ends(self, node: Node, at: int) -> Ends:
+    def _ends(self, node: RegexNode, at: int) -> Ends:
         text = self.text
         if isinstance(node, Chars):
             return (at + 1,) if at < len(text) and node.has(text[at]) else ()
@@ -89,15 +89,15 @@ class Search:
             return tuple(sorted({e for branch in node.branches for e in self.ends(branch, at)}))
         if isinstance(node, Group):
             return self.ends(node.inner, at)
-        if isinstance(node, Reference):
+        if isinstance(node, BackReference):
             return self.ends(node.pattern, at)
-        if isinstance(node, Place):
+        if isinstance(node, RegexPosition):
             return (at,) if node.test(text, at) else ()
-        if isinstance(node, Look):
+        if isinstance(node, LookAround):
             return (at,) if self._seen(node, at) is not node.negated else ()
         return (at,) if isinstance(node, Empty) else ()
 
-    def _seen(self, node: Look, at: int) -> bool:
+    def _seen(self, node: LookAround, at: int) -> bool:
         if not node.behind:
             return bool(self.ends(node.inner, at))
         return any(at in self.ends(node.inner, start) for start in range(at, -1, -1))
@@ -125,7 +125,7 @@ class Search:
 
     # --- the groups within a match
 
-    def divide(self, node: Node, start: int, end: int) -> bool:
+    def divide(self, node: RegexNode, start: int, end: int) -> bool:
         """Find the groups of a part that matches start to end; False where references do not hold."""
         if not node.messy:
             return True
@@ -147,11 +147,11 @@ class Search:
                     self._in_repeat(node, 0, start, end, [])
                 return True
             return self._in_repeat(node, 0, start, end, [])
-        if isinstance(node, Reference):
+        if isinstance(node, BackReference):
             return self._refers(node, start, end)
         return True
 
-    def _kept(self, node: Node, start: int, end: int) -> bool:
+    def _kept(self, node: RegexNode, start: int, end: int) -> bool:
         """`divide`, leaving no groups behind where it fails."""
         before = dict(self.spans)
         if self.divide(node, start, end):
@@ -159,7 +159,7 @@ class Search:
         self.spans = before
         return False
 
-    def _in_sequence(self, parts: tuple[Node, ...], first: int, start: int, end: int) -> bool:
+    def _in_sequence(self, parts: tuple[RegexNode, ...], first: int, start: int, end: int) -> bool:
         part = parts[first]
         if first == len(parts) - 1:
             return end in self.ends(part, start) and self._kept(part, start, end)
@@ -172,7 +172,7 @@ class Search:
             self.spans = before
         return False
 
-    def _reaches(self, parts: tuple[Node, ...], first: int, start: int, end: int) -> bool:
+    def _reaches(self, parts: tuple[RegexNode, ...], first: int, start: int, end: int) -> bool:
         places = {start}
         for part in parts[first:]:
             places = {e for p in places for e in self.ends(part, p) if e <= end}
@@ -193,7 +193,7 @@ class Search:
                 return True
         return False
 
-    def _all(self, inner: Node, pieces: list[tuple[int, int]]) -> bool:
+    def _all(self, inner: RegexNode, pieces: list[tuple[int, int]]) -> bool:
         before = dict(self.spans)
         inside = group_numbers(inner)
         for start, end in pieces:
@@ -205,7 +205,7 @@ class Search:
                 return False
         return True
 
-    def _refers(self, node: Reference, start: int, end: int) -> bool:
+    def _refers(self, node: BackReference, start: int, end: int) -> bool:
         span = self.spans.get(node.number)
         if span is None:
             return False

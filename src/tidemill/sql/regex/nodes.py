@@ -19,7 +19,7 @@ class Prefer(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class RegexNode:
     """`prefers` is the part's own preference, `mixed` whether both occur in it."""
 
     prefers: Prefer = Prefer.NONE
@@ -33,12 +33,12 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Empty(Node):
+class Empty(RegexNode):
     pass
 
 
 @dataclass(slots=True, eq=False)
-class Chars(Node):
+class Chars(RegexNode):
     """One character out of a set."""
 
     plain: frozenset[str] = frozenset()
@@ -72,58 +72,58 @@ def _variants(ch: str) -> set[str]:
 
 
 @dataclass(slots=True, eq=False)
-class Sequence(Node):
+class Sequence(RegexNode):
     """Parts one after the other; runs of parts that are not messy are one `Sequence` of their own."""
 
-    parts: tuple[Node, ...] = ()
+    parts: tuple[RegexNode, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
-class Choice(Node):
-    branches: tuple[Node, ...] = ()
+class Choice(RegexNode):
+    branches: tuple[RegexNode, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
-class Repeat(Node):
+class Repeat(RegexNode):
     """`most` None: without end."""
 
-    inner: Node = field(default_factory=Empty)
+    inner: RegexNode = field(default_factory=Empty)
     least: int = 0
     most: int | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Group(Node):
-    inner: Node = field(default_factory=Empty)
+class Group(RegexNode):
+    inner: RegexNode = field(default_factory=Empty)
     number: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class Reference(Node):
+class BackReference(RegexNode):
     """What a group matched, once more. `pattern` is the group's own, for what it can match at all."""
 
     number: int = 0
-    pattern: Node = field(default_factory=Empty)
+    pattern: RegexNode = field(default_factory=Empty)
     insensitive: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Place(Node):
+class RegexPosition(RegexNode):
     """A condition on the place: ^ $ and the ends of words."""
 
     test: Callable[[str, int], bool] = lambda text, at: True
 
 
 @dataclass(slots=True, eq=False)
-class Look(Node):
+class LookAround(RegexNode):
     """Lookahead, or lookbehind."""
 
-    inner: Node = field(default_factory=Empty)
+    inner: RegexNode = field(default_factory=Empty)
     behind: bool = False
     negated: bool = False
 
 
-def combine(first: Node | None, *others: Node) -> tuple[Prefer, bool, bool, bool]:
+def combine(first: RegexNode | None, *others: RegexNode) -> tuple[Prefer, bool, bool, bool]:
     """The attributes of parts in a row: the first preference counts."""
     parts = [p for p in (first, *others) if p is not None]
     wishes = {p.prefers for p in parts} - {Prefer.NONE}
@@ -132,7 +132,7 @@ def combine(first: Node | None, *others: Node) -> tuple[Prefer, bool, bool, bool
     return prefers, mixed, any(p.captures for p in parts), any(p.refers for p in parts)
 
 
-def group_numbers(node: Node) -> set[int]:
+def group_numbers(node: RegexNode) -> set[int]:
     if isinstance(node, Group):
         return {node.number} | group_numbers(node.inner)
     if isinstance(node, Sequence):

@@ -12,15 +12,15 @@ from tidemill.errors import TidemillError
 from tidemill.sql.regex.brackets import read_bracket
 from tidemill.sql.regex.nodes import (
     CLASSES,
+    BackReference,
     Chars,
     Choice,
     Empty,
     Group,
-    Look,
-    Node,
-    Place,
+    LookAround,
     Prefer,
-    Reference,
+    RegexNode,
+    RegexPosition,
     Repeat,
     Sequence,
     combine,
@@ -34,7 +34,7 @@ MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RegexOptions:
     """`lines`: ^ and $ match at newlines too; `dot_newline`: . and [^x] match a newline."""
 
     insensitive: bool = False
@@ -43,7 +43,7 @@ class Options:
     lines: bool = False
     dot_newline: bool = True
 
-    def with_letters(self, letters: str) -> Options:
+    def with_letters(self, letters: str) -> RegexOptions:
         found = self
         for letter in letters:
             change = _LETTERS.get(letter)
@@ -71,24 +71,24 @@ def error(text: str) -> TidemillError:
     return TidemillError(f"invalid regular expression: {text}", sqlstate="2201B")
 
 
-def parse(pattern: str, options: Options) -> tuple[Node, int]:
+def parse(pattern: str, options: RegexOptions) -> tuple[RegexNode, int]:
     """The pattern and how many groups it has."""
-    reader = Reader(pattern, options)
+    reader = RegexReader(pattern, options)
     return reader.read(), reader.groups
 
 
-class Reader:
+class RegexReader:
     """One pass over one pattern."""
 
-    def __init__(self, pattern: str, options: Options) -> None:
+    def __init__(self, pattern: str, options: RegexOptions) -> None:
         self.text = pattern
         self.at = 0
         self.options = options
         self.groups = 0
         self.depth = 0
-        self.done: dict[int, Node] = {}
+        self.done: dict[int, RegexNode] = {}
 
-    def read(self) -> Node:
+    def read(self) -> RegexNode:
         if self.text.startswith("***"):
             if self.text[3:4] == "=":
                 self.options = replace(self.options, literal=True)
@@ -115,7 +115,7 @@ class Reader:
 
     # --- structure
 
-    def _choice(self) -> Node:
+    def _choice(self) -> RegexNode:
         branches = [self._branch()]
         while self.peek() == "|":
             self.at += 1
@@ -126,8 +126,8 @@ class Reader:
         mixed = mixed or any(b.prefers is Prefer.SHORTER for b in branches)
         return Choice(Prefer.LONGER, mixed, captures, refers, tuple(branches))
 
-    def _branch(self) -> Node:
-        parts: list[Node] = []
+    def _branch(self) -> RegexNode:
+        parts: list[RegexNode] = []
         while True:
             self._skip()
             if not self.peek() or self.peek() == "|" or (self.peek() == ")" and self.depth):
@@ -150,13 +150,13 @@ class Reader:
             else:
                 return
 
-    def _quantified(self) -> list[Node]:
+    def _quantified(self) -> list[RegexNode]:
         atom = self._atom()
         self._skip()
         bound = self._bound()
         if bound is None:
             return [atom]
-        if isinstance(atom, Place | Look):
+        if isinstance(atom, RegexPosition | LookAround):
             raise error("quantifier operand invalid")
         least, most, prefers = bound
         self._skip()
@@ -198,7 +198,7 @@ class Reader:
 
     # --- atoms
 
-    def _atom(self) -> Node:
+    def _atom(self) -> RegexNode:
         ch = self.peek()
         if ch == "(":
             return self._parenthesis()
@@ -218,16 +218,16 @@ class Reader:
         if ch == ".":
             return Chars(negated=True, no_newline=not self.options.dot_newline)
         if ch == "^":
-            return Place(test=_line_start if self.options.lines else _text_start)
+            return RegexPosition(test=_line_start if self.options.lines else _text_start)
         if ch == "$":
-            return Place(test=_line_end if self.options.lines else _text_end)
+            return RegexPosition(test=_line_end if self.options.lines else _text_end)
         return self.one(ch)
 
-    def _parenthesis(self) -> Node:
+    def _parenthesis(self) -> RegexNode:
         for mark, behind, negated in _LOOKS:
             if self.text.startswith(mark, self.at):
                 self.at += len(mark)
-                return Look(inner=self._inside(), behind=behind, negated=negated)
+                return LookAround(inner=self._inside(), behind=behind, negated=negated)
         if self.peek(3) == "(?:":
             self.at += 3
             return self._inside()
@@ -241,7 +241,7 @@ class Reader:
         self.done[number] = group
         return group
 
-    def _inside(self) -> Node:
+    def _inside(self) -> RegexNode:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise error("regular expression is too complex")
@@ -252,13 +252,13 @@ class Reader:
         self.depth -= 1
         return found
 
-    def _escape(self) -> Node:
+    def _escape(self) -> RegexNode:
         ch = self.text[self.at + 1 : self.at + 2]
         if not ch:
             raise error("invalid escape \\ sequence")
         if ch in _PLACES:
             self.at += 2
-            return Place(test=_PLACES[ch])
+            return RegexPosition(test=_PLACES[ch])
         if ch in _CLASS_LETTERS:
             self.at += 2
             name, negated = _CLASS_LETTERS[ch]
@@ -272,11 +272,11 @@ class Reader:
         value, self.at = read_character(self.text, self.at)
         return self.one(value)
 
-    def _reference(self, number: int, width: int) -> Node:
+    def _reference(self, number: int, width: int) -> RegexNode:
         if number not in self.done:
             raise error("invalid backreference number")
         self.at += 1 + width
-        return Reference(
+        return BackReference(
             refers=True,
             number=number,
             pattern=self.done[number],
@@ -295,9 +295,9 @@ _CLASS_LETTERS = {
 }
 
 
-def sequence(parts: list[Node]) -> Node:
+def sequence(parts: list[RegexNode]) -> RegexNode:
     """Parts in a row: runs that are not messy and want the same become one part."""
-    runs: list[list[Node]] = []
+    runs: list[list[RegexNode]] = []
     for part in parts:
         if runs and not part.messy and not any(p.messy for p in runs[-1]):
             wishes = {p.prefers for p in (*runs[-1], part)} - {Prefer.NONE}
@@ -311,12 +311,12 @@ def sequence(parts: list[Node]) -> Node:
     return joined[0] if len(joined) == 1 else _row(joined)
 
 
-def _row(parts: list[Node]) -> Sequence:
+def _row(parts: list[RegexNode]) -> Sequence:
     prefers, mixed, captures, refers = combine(None, *parts)
     return Sequence(prefers, mixed, captures, refers, tuple(parts))
 
 
-def repeated(atom: Node, least: int, most: int | None, prefers: Prefer) -> list[Node]:
+def repeated(atom: RegexNode, least: int, most: int | None, prefers: Prefer) -> list[RegexNode]:
     """An atom with its quantifier. What has groups is its repetitions without them and one more with them,
     so that the groups are the last one's."""
     wish = atom.prefers if prefers is Prefer.NONE else prefers
@@ -334,17 +334,17 @@ def repeated(atom: Node, least: int, most: int | None, prefers: Prefer) -> list[
     return [Repeat(wish, mixed, atom.captures, atom.refers, atom, least, most)]
 
 
-def _wrapped(parts: list[Node], wish: Prefer) -> Sequence:
+def _wrapped(parts: list[RegexNode], wish: Prefer) -> Sequence:
     row = _row(parts)
     row.prefers = wish
     return row
 
 
-def _preferring(atom: Node, wish: Prefer) -> Node:
+def _preferring(atom: RegexNode, wish: Prefer) -> RegexNode:
     return atom if wish is atom.prefers else _wrapped([Empty(), atom], wish)
 
 
-def without_groups(node: Node) -> Node:
+def without_groups(node: RegexNode) -> RegexNode:
     """The same part, remembering nothing."""
     if isinstance(node, Group):
         return without_groups(node.inner)

@@ -110,7 +110,7 @@ WIDTHS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TemplateField:
     """A field (`name` in capitals, `written` as the template has it), or one character of text."""
 
     name: str = ""
@@ -130,8 +130,8 @@ class Piece:
 
 
 @cached(256)
-def read_picture(template: str) -> tuple[Piece, ...]:
-    pieces: list[Piece] = []
+def read_picture(template: str) -> tuple[TemplateField, ...]:
+    pieces: list[TemplateField] = []
     at = 0
     while at < len(template):
         fill = local = False
@@ -155,23 +155,23 @@ def read_picture(template: str) -> tuple[Piece, ...]:
                 at += 2
             elif template[at : at + 2] == "SP":
                 at += 2
-            pieces.append(Piece(word.upper(), word, fill=fill, local=local, ordinal=ordinal))
+            pieces.append(TemplateField(word.upper(), word, fill=fill, local=local, ordinal=ordinal))
         elif at < len(template):
             at = _text(template, at, pieces)
     return tuple(pieces)
 
 
-def _text(template: str, at: int, pieces: list[Piece]) -> int:
+def _text(template: str, at: int, pieces: list[TemplateField]) -> int:
     """Text outside of fields; in double quotes every character is text."""
     if template[at] != '"':
         if template[at] == "\\" and template[at + 1 : at + 2] == '"':
             at += 1
-        pieces.append(Piece(text=template[at]))
+        pieces.append(TemplateField(text=template[at]))
         return at + 1
     at += 1
     while at < len(template) and template[at] != '"':
         if template[at] == "\\" and at + 1 < len(template):
             at += 1
-        pieces.append(Piece(text=template[at]))
+        pieces.append(TemplateField(text=template[at]))
         at += 1
     return at + 1

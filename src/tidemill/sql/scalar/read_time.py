@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql.scalar.calendar import days_of_julian, monday_of_week, to_instant
-from tidemill.sql.scalar.pictures import WIDTHS, Piece, read_picture
+from tidemill.sql.scalar.pictures import WIDTHS, TemplateField, read_picture
 from tidemill.sql.scalar.show_time import DAYS, MONTHS, ROMAN
 from tidemill.types.wire.calendar import (
     FIRST_DAY,
@@ -74,7 +74,7 @@ class _Reader:
             self.at += 1
         return self.at - start
 
-    def _character(self, piece: Piece, extra: int) -> int:
+    def _character(self, piece: TemplateField, extra: int) -> int:
         if piece.text.isspace() or piece.separates:
             if self.fixed:
                 self.at += 1
@@ -145,7 +145,7 @@ class _Reader:
 
     # --- fields
 
-    def _field(self, piece: Piece, index: int, extra: int) -> None:
+    def _field(self, piece: TemplateField, index: int, extra: int) -> None:
         name = piece.name
         if name in _ISO or name in _COMMON:
             iso = name in _ISO
@@ -178,7 +178,7 @@ class _Reader:
         if piece.ordinal:
             self.at += 2
 
-    def _word(self, words: tuple[str, ...] | list[str], piece: Piece) -> int:
+    def _word(self, words: tuple[str, ...] | list[str], piece: TemplateField) -> int:
         rest = self.text[self.at :].lower()
         for i, word in enumerate(words):
             if rest.startswith(word.lower()):
@@ -190,7 +190,7 @@ class _Reader:
             "The given value did not match any of the allowed values for this field.",
         )
 
-    def _zone(self, piece: Piece, index: int, extra: int) -> None:
+    def _zone(self, piece: TemplateField, index: int, extra: int) -> None:
         if piece.name == "TZ":
             raise Unsupported(
                 "TZ in to_timestamp() is not supported", hint="Use TZH and TZM, or AT TIME ZONE."
@@ -211,7 +211,7 @@ class _Reader:
             self.at += 1
             self.out.values["TZM"] = self._int("MI", index)[0]
 
-    def _digits(self, piece: Piece, index: int) -> None:
+    def _digits(self, piece: TemplateField, index: int) -> None:
         name, written = piece.name, piece.written
         if name == "Y,YYY":
             found = re.compile(r"([+-]?\d+),(\d{1,3})").match(self.text, self.at)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidemill.caches import cached
 from tidemill.errors import InvalidValue, Unsupported
-from tidemill.sql.regex import Match, Regex, compile_regex
-from tidemill.sql.regex.syntax import Options
+from tidemill.sql.regex import CompiledRegex, Match, compile_regex
+from tidemill.sql.regex.syntax import RegexOptions
 
 _LETTERS = frozenset("cimnpqstwx")
 
@@ -15,7 +15,7 @@ def _bad(name: str, value: int) -> InvalidValue:
 
 
 @cached(512)
-def _read(pattern: str, flags: str, function: str, one: bool) -> tuple[Regex, bool]:
+def _read(pattern: str, flags: str, function: str, one: bool) -> tuple[CompiledRegex, bool]:
     """The pattern, and whether `g` was among the flags. `one`: the function takes no g."""
     every = False
     letters = ""
@@ -30,7 +30,7 @@ def _read(pattern: str, flags: str, function: str, one: bool) -> tuple[Regex, bo
             raise InvalidValue(f'invalid regular expression option: "{flag}"', sqlstate="22023")
         else:
             letters += flag
-    return compile_regex(pattern, Options().with_letters(letters)), every
+    return compile_regex(pattern, RegexOptions().with_letters(letters)), every
 
 
 def like(text: str, pattern: str, flags: str = "") -> bool:
@@ -44,7 +44,7 @@ def matches(text: str, pattern: str) -> bool:
 
 def matches_any_case(text: str, pattern: str) -> bool:
     """text ~* pattern."""
-    return compile_regex(pattern, Options(insensitive=True)).find(text) is not None
+    return compile_regex(pattern, RegexOptions(insensitive=True)).find(text) is not None
 
 
 def count(text: str, pattern: str, start: int = 1, flags: str = "") -> int:
@@ -54,7 +54,7 @@ def count(text: str, pattern: str, start: int = 1, flags: str = "") -> int:
     return sum(1 for _ in regex.all(text, start - 1))
 
 
-def _nth(regex: Regex, text: str, start: int, n: int) -> Match | None:
+def _nth(regex: CompiledRegex, text: str, start: int, n: int) -> Match | None:
     for i, found in enumerate(regex.all(text, start - 1), 1):
         if i == n:
             return found
@@ -164,7 +164,7 @@ def replace_from(
     return _replaced(regex, text, replacement, start - 1, (0 if every else 1) if n is None else n)
 
 
-def _replaced(regex: Regex, text: str, replacement: str, at: int, n: int) -> str:
+def _replaced(regex: CompiledRegex, text: str, replacement: str, at: int, n: int) -> str:
     out: list[str] = []
     copied = 0
     for i, found in enumerate(regex.all(text, at), 1):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql.scalar.calendar import abbreviation, iso_week, julian_day, local_offset
-from tidemill.sql.scalar.pictures import Piece, read_picture
+from tidemill.sql.scalar.pictures import TemplateField, read_picture
 from tidemill.sql.scalar.spans import Interval, is_endless, is_infinite
 from tidemill.types.wire.calendar import MICROS_PER_DAY, civil_from_days, days_from_civil
 
@@ -89,7 +89,7 @@ def _shown(fields: Fields, template: str) -> str:
     return "".join(_piece(fields, p) if p.name else p.text for p in read_picture(template))
 
 
-def _piece(f: Fields, p: Piece) -> str:
+def _piece(f: Fields, p: TemplateField) -> str:
     found = _value(f, p)
     if not p.ordinal or not found[-1:].isdigit():
         return found
@@ -102,7 +102,7 @@ def ordinal(digits: str, lower: bool) -> str:
     return suffix.lower() if lower else suffix
 
 
-def _value(f: Fields, p: Piece) -> str:
+def _value(f: Fields, p: TemplateField) -> str:
     name = p.name
     hour, minute, second, micros = f.clock
     if name in ("A.M.", "P.M.", "AM", "PM"):
@@ -165,7 +165,7 @@ def _no_date() -> InvalidValue:
     )
 
 
-def _calendar(f: Fields, p: Piece) -> str:
+def _calendar(f: Fields, p: TemplateField) -> str:
     name, year = p.name, f.shown_year
     if name == "MM":
         return _number(f.month, 2, p)
@@ -200,7 +200,7 @@ def _calendar(f: Fields, p: Piece) -> str:
     return _number(part, width, p)
 
 
-def _iso(f: Fields, p: Piece) -> str:
+def _iso(f: Fields, p: TemplateField) -> str:
     iso_year, week, day = iso_week(f.days)
     if p.name == "IW":
         return _number(week, 2, p)
@@ -213,13 +213,13 @@ def _iso(f: Fields, p: Piece) -> str:
     return _number(shown % 10**width, width, p)
 
 
-def _number(value: int, width: int, p: Piece) -> str:
+def _number(value: int, width: int, p: TemplateField) -> str:
     if p.fill:
         return str(value)
     return f"{value:0{width if value >= 0 else width + 1}d}"
 
 
-def _padded(word: str, p: Piece, width: int) -> str:
+def _padded(word: str, p: TemplateField, width: int) -> str:
     if p.written.isupper():
         word = word.upper()
     elif p.written.islower():
@@ -227,7 +227,7 @@ def _padded(word: str, p: Piece, width: int) -> str:
     return word if p.fill or p.local else word.ljust(width)
 
 
-def _month(f: Fields, p: Piece) -> str:
+def _month(f: Fields, p: TemplateField) -> str:
     if p.name == "RM":
         word = ROMAN[f.month - 1]
         word = word.lower() if p.written.islower() else word
@@ -236,7 +236,7 @@ def _month(f: Fields, p: Piece) -> str:
     return _padded(word if p.name == "MONTH" else word[:3], p, 9 if p.name == "MONTH" else 0)
 
 
-def _century(f: Fields, p: Piece) -> str:
+def _century(f: Fields, p: TemplateField) -> str:
     if f.interval:
         value = int(f.year / 100)
     elif f.year > 0:
@@ -246,7 +246,7 @@ def _century(f: Fields, p: Piece) -> str:
     return _number(value, 2, p) if -99 <= value <= 99 else str(value)
 
 
-def _zone(f: Fields, p: Piece) -> str:
+def _zone(f: Fields, p: TemplateField) -> str:
     if f.interval:
         raise _no_date()
     offset = f.offset or 0

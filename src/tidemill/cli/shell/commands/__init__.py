@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.cli.shell.commands import buffer, connection, describe, display, files, general
-from tidemill.cli.shell.commands.registry import REGISTRY, Call
+from tidemill.cli.shell.commands.registry import REGISTRY, CommandCall
 from tidemill.cli.shell.shell import Next, Shell
 from tidemill.cli.shell.splitter import Command
 from tidemill.errors import UndefinedObject
@@ -19,4 +19,4 @@ def run(shell: Shell, command: Command) -> Next:
         handler = describe.handler_of(command.name)
     if handler is None:
         raise UndefinedObject(f"invalid command \\{command.name}", hint="Try \\? for help.")
-    return handler(Call(shell, command.name, command.rest)) or Next.GO_ON
+    return handler(CommandCall(shell, command.name, command.rest)) or Next.GO_ON

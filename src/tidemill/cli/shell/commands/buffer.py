@@ -10,8 +10,8 @@ import tempfile
 import time
 from datetime import datetime
 
-from tidemill.cli.shell.commands.registry import Call, command
-from tidemill.cli.shell.look import set_option
+from tidemill.cli.shell.commands.registry import CommandCall, command
+from tidemill.cli.shell.display_settings import set_option
 from tidemill.cli.shell.output import opened
 from tidemill.cli.shell.shell import Next, Shell
 from tidemill.errors import InvalidValue, UndefinedObject
@@ -30,7 +30,7 @@ def taken(shell: Shell) -> str:
 
 
 @command("g", "gx")
-def go(call: Call) -> Next:
+def go(call: CommandCall) -> Next:
     r"""`\g [(option=value ...)] [FILE | |COMMAND]`."""
     shell = call.shell
     look = shell.with_look(expanded="on") if call.name == "gx" else shell.with_look()
@@ -43,7 +43,7 @@ def go(call: Call) -> Next:
             name, _, value = option.partition("=")
             set_option(look, name, value or None)
         rest = rest.strip()
-    words = Call(shell, call.name, rest).words if not rest.startswith("|") else [rest]
+    words = CommandCall(shell, call.name, rest).words if not rest.startswith("|") else [rest]
     sql = taken(shell)
     target = opened(words[0]) if words else None
     try:
@@ -55,7 +55,7 @@ def go(call: Call) -> Next:
 
 
 @command("gset")
-def keep(call: Call) -> None:
+def keep(call: CommandCall) -> None:
     """The one row that comes becomes variables."""
     shell = call.shell
     words = call.words
@@ -73,7 +73,7 @@ def keep(call: Call) -> None:
 
 
 @command("gexec")
-def run_answers(call: Call) -> Next:
+def run_answers(call: CommandCall) -> Next:
     """Every value that comes is a statement."""
     shell = call.shell
     shell.last_query = sql = taken(shell)
@@ -88,7 +88,7 @@ def run_answers(call: Call) -> Next:
 
 
 @command("watch")
-def watch(call: Call) -> Next:
+def watch(call: CommandCall) -> Next:
     r"""`\watch [SECONDS] [c=TIMES]`: again and again, until Ctrl-C."""
     shell = call.shell
     seconds, times = _interval(call)
@@ -110,7 +110,7 @@ def watch(call: Call) -> Next:
         shell.interrupts.take()
 
 
-def _interval(call: Call) -> tuple[float, int | None]:
+def _interval(call: CommandCall) -> tuple[float, int | None]:
     seconds, times = WATCH_SECONDS, None
     for word in call.words:
         name, _, value = word.rpartition("=")
@@ -140,21 +140,21 @@ def _pressed(shell: Shell, seconds: float) -> bool:
 
 
 @command("p", "print")
-def show(call: Call) -> None:
+def show(call: CommandCall) -> None:
     shell = call.shell
     text = shell.frame.splitter.buffer.strip() or shell.last_query
     shell.printer.target.write((text or "Query buffer is empty.") + "\n")
 
 
 @command("r", "reset")
-def reset(call: Call) -> None:
+def reset(call: CommandCall) -> None:
     call.shell.frame.splitter.replace("")
     if not call.shell.quiet:
         call.shell.printer.target.write("Query buffer reset (cleared).\n")
 
 
 @command("e", "edit")
-def edit(call: Call) -> None:
+def edit(call: CommandCall) -> None:
     """The buffer, or a file, in the editor; what it becomes stands at the next prompt."""
     shell = call.shell
     words = call.words

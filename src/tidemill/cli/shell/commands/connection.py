@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg.conninfo import conninfo_to_dict
 
-from tidemill.cli.shell.commands.registry import Call, command
+from tidemill.cli.shell.commands.registry import CommandCall, command
 from tidemill.cli.shell.connecting import asked
 from tidemill.cli.shell.shell import Shell
 from tidemill.cli.shell.variables import literal
@@ -12,7 +12,7 @@ from tidemill.errors import InvalidValue, TidemillError, Unsupported
 
 
 @command("c", "connect")
-def connect(call: Call) -> None:
+def connect(call: CommandCall) -> None:
     shell = call.shell
     words = call.words
     if words:
@@ -28,7 +28,7 @@ def connect(call: Call) -> None:
 
 
 @command("conninfo")
-def conninfo(call: Call) -> None:
+def conninfo(call: CommandCall) -> None:
     shell = call.shell
     session = shell.ready()
     shell.printer.target.write(f"You are connected to {described(shell)}.\n")
@@ -37,7 +37,7 @@ def conninfo(call: Call) -> None:
 
 
 @command("encoding")
-def encoding(call: Call) -> None:
+def encoding(call: CommandCall) -> None:
     """There is one. Scripts that were written for psql ask for it."""
     words = call.words
     if not words:
@@ -56,7 +56,7 @@ def described(shell: Shell) -> str:
 
 
 @command("password")
-def password(call: Call) -> None:
+def password(call: CommandCall) -> None:
     """The server gets a verifier: the password itself is in no statement, log or history."""
     shell = call.shell
     words = call.words

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from tidemill.cli.shell import catalogs
-from tidemill.cli.shell.commands.registry import Call, Handler, command
-from tidemill.cli.shell.look import Column, Row
+from tidemill.cli.shell.commands.registry import CommandCall, Handler, command
+from tidemill.cli.shell.display_settings import ColumnLook, Row
 from tidemill.cli.shell.patterns import parse
 from tidemill.cli.shell.shell import Next, Shell
 from tidemill.cli.shell.variables import identifier
@@ -29,13 +29,13 @@ def is_tidemill(shell: Shell) -> bool:
     return bool(shell.query(catalogs.IS_TIDEMILL).rows)
 
 
-def _shown(call: Call, sql: str, title: str) -> Next | None:
+def _shown(call: CommandCall, sql: str, title: str) -> Next | None:
     table = call.shell.query(sql)
     call.shell.printer.table(table.columns, table.rows, title=title)
     return None
 
 
-def relations(call: Call) -> Next | None:
+def relations(call: CommandCall) -> Next | None:
     found = _RELATIONS.fullmatch(call.name)
     assert found is not None
     letters, modifiers = found.groups()
@@ -96,29 +96,29 @@ def _index(row: Row) -> str:
     return f'"{name}" {what}{(definition or "").partition(" USING ")[2]}'
 
 
-def schemas(call: Call) -> Next | None:
+def schemas(call: CommandCall) -> Next | None:
     sql = catalogs.schemas(parse(call.pattern), system="S" in call.name, more="+" in call.name)
     return _shown(call, sql, "List of schemas")
 
 
-def functions(call: Call) -> Next | None:
+def functions(call: CommandCall) -> Next | None:
     sql = catalogs.functions(parse(call.pattern), system="S" in call.name, more="+" in call.name)
     return _shown(call, sql, "List of functions")
 
 
-def databases(call: Call) -> Next | None:
+def databases(call: CommandCall) -> Next | None:
     return _shown(call, catalogs.databases(parse(call.pattern), more="+" in call.name), "List of databases")
 
 
-def privileges(call: Call) -> Next | None:
+def privileges(call: CommandCall) -> Next | None:
     return _shown(call, catalogs.privileges(parse(call.pattern)), "Access privileges")
 
 
-def settings(call: Call) -> Next | None:
+def settings(call: CommandCall) -> Next | None:
     return _shown(call, catalogs.settings(parse(call.pattern)), "List of configuration parameters")
 
 
-def roles(call: Call) -> Next | None:
+def roles(call: CommandCall) -> Next | None:
     table = call.shell.query(catalogs.roles(parse(call.pattern), system="S" in call.name))
     rows: list[Row] = []
     for name, *flags, groups in table.rows:
@@ -126,12 +126,16 @@ def roles(call: Call) -> Next | None:
         told = [flag == ("f" if i in (1, 4) else "t") for i, flag in enumerate(flags)]
         words = ", ".join(word for word, tell in zip(_ROLE_WORDS, told, strict=True) if tell)
         rows.append((name, words, groups))
-    columns = (Column("Role name", _TEXT), Column("Attributes", _TEXT), Column("Member of", _TEXT))
+    columns = (
+        ColumnLook("Role name", _TEXT),
+        ColumnLook("Attributes", _TEXT),
+        ColumnLook("Member of", _TEXT),
+    )
     call.shell.printer.table(columns, rows, title="List of roles")
     return None
 
 
-def view_text(call: Call) -> Next | None:
+def view_text(call: CommandCall) -> Next | None:
     shell = call.shell
     found = shell.query(catalogs.found(parse(call.pattern), tidemill=False)).rows
     if not found or found[0][3] not in ("v", "m"):

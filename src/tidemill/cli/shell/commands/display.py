@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemill.cli.shell.commands.registry import Call, command
-from tidemill.cli.shell.look import all_options, set_option
+from tidemill.cli.shell.commands.registry import CommandCall, command
+from tidemill.cli.shell.display_settings import all_options, set_option
 from tidemill.cli.shell.shell import Shell
 from tidemill.cli.shell.variables import truth
 
@@ -14,13 +14,13 @@ def _set(shell: Shell, name: str, value: str | None) -> None:
         shell.printer.target.write(told + "\n")
 
 
-def _first(call: Call) -> str | None:
+def _first(call: CommandCall) -> str | None:
     words = call.words
     return words[0].rstrip(";") if words else None
 
 
 @command("pset")
-def pset(call: Call) -> None:
+def pset(call: CommandCall) -> None:
     words = call.words
     if not words:
         call.shell.printer.target.write("".join(text + "\n" for text in all_options(call.shell.look)))
@@ -29,34 +29,34 @@ def pset(call: Call) -> None:
 
 
 @command("x")
-def expanded(call: Call) -> None:
+def expanded(call: CommandCall) -> None:
     _set(call.shell, "expanded", _first(call))
 
 
 @command("t")
-def tuples_only(call: Call) -> None:
+def tuples_only(call: CommandCall) -> None:
     _set(call.shell, "tuples_only", _first(call))
 
 
 @command("a")
-def unaligned(call: Call) -> None:
+def unaligned(call: CommandCall) -> None:
     _set(call.shell, "format", "aligned" if call.shell.look.format == "unaligned" else "unaligned")
 
 
 @command("f")
-def separator(call: Call) -> None:
+def separator(call: CommandCall) -> None:
     # As it stands: a semicolon is a separator that people want.
     words = call.words
     _set(call.shell, "fieldsep", words[0] if words else None)
 
 
 @command("C")
-def title(call: Call) -> None:
+def title(call: CommandCall) -> None:
     _set(call.shell, "title", _first(call))
 
 
 @command("timing")
-def timing(call: Call) -> None:
+def timing(call: CommandCall) -> None:
     shell, value = call.shell, _first(call)
     shell.timing = not shell.timing if value is None else truth(value, "\\timing")
     if not shell.quiet:

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Generator, Iterator
 from typing import IO
 
-from tidemill.cli.shell.commands.registry import Call, command
+from tidemill.cli.shell.commands.registry import CommandCall, command
 from tidemill.cli.shell.output import opened, standard_output
-from tidemill.cli.shell.shell import Next, Shell, Status, resolved
+from tidemill.cli.shell.shell import ExitStatus, Next, Shell, resolved
 from tidemill.cli.shell.sources import of_file
 from tidemill.errors import SyntaxError_
 
@@ -28,7 +28,7 @@ _COPY = re.compile(
 
 
 @command("i", "include", "ir", "include_relative")
-def include(call: Call) -> Next | None:
+def include(call: CommandCall) -> Next | None:
     shell = call.shell
     name = call.needs(1)[0]
     relative = call.name in ("ir", "include_relative")
@@ -39,11 +39,11 @@ def include(call: Call) -> Next | None:
 def run_file(shell: Shell, name: str) -> Next | None:
     with of_file(name) as source:
         status = shell.run(source)
-    return None if status == Status.OK else Next.FAILED
+    return None if status == ExitStatus.OK else Next.FAILED
 
 
 @command("o", "out")
-def output(call: Call) -> None:
+def output(call: CommandCall) -> None:
     """Results go to a file or a command from here on; without a name, to the standard output again."""
     shell = call.shell
     words = [call.rest] if call.rest.startswith("|") else call.words
@@ -53,7 +53,7 @@ def output(call: Call) -> None:
 
 
 @command("w", "write")
-def write(call: Call) -> None:
+def write(call: CommandCall) -> None:
     """The query buffer to a file."""
     name = call.needs(1)[0]
     target = opened(name)
@@ -64,7 +64,7 @@ def write(call: Call) -> None:
 
 
 @command("copy")
-def copy(call: Call) -> Next:
+def copy(call: CommandCall) -> Next:
     r"""`\copy what from|to 'file' options`: COPY through this program, with files of this machine."""
     shell = call.shell
     found = _COPY.fullmatch(call.rest.rstrip().rstrip(";"))

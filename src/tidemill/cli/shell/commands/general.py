@@ -7,30 +7,30 @@ import subprocess
 import sys
 
 from tidemill.cli.shell import help as helping
-from tidemill.cli.shell.commands.registry import Call, command
+from tidemill.cli.shell.commands.registry import CommandCall, command
 from tidemill.cli.shell.shell import Next
 from tidemill.errors import UndefinedObject
 
 
 @command("q", "quit")
-def quit_(call: Call) -> Next:
+def quit_(call: CommandCall) -> Next:
     del call
     return Next.QUIT
 
 
 @command("?")
-def commands(call: Call) -> None:
+def commands(call: CommandCall) -> None:
     call.shell.printer.target.write(helping.COMMANDS)
 
 
 @command("h", "help")
-def syntax(call: Call) -> None:
+def syntax(call: CommandCall) -> None:
     wanted = call.rest.rstrip("; ").strip()
     call.shell.printer.target.write(helping.syntax(wanted))
 
 
 @command("set")
-def set_variable(call: Call) -> None:
+def set_variable(call: CommandCall) -> None:
     words = call.words
     if not words:
         for name, value in call.shell.variables:
@@ -40,12 +40,12 @@ def set_variable(call: Call) -> None:
 
 
 @command("unset")
-def unset_variable(call: Call) -> None:
+def unset_variable(call: CommandCall) -> None:
     call.shell.variables.unset(call.needs(1)[0])
 
 
 @command("echo", "qecho", "warn")
-def echo(call: Call) -> None:
+def echo(call: CommandCall) -> None:
     """`\\echo` to the standard output, `\\qecho` to where results go, `\\warn` to where errors go."""
     words = call.words
     end = "\n"
@@ -61,7 +61,7 @@ def echo(call: Call) -> None:
 
 
 @command("!")
-def run_shell(call: Call) -> Next:
+def run_shell(call: CommandCall) -> Next:
     """A command of the operating system, or without one a shell to work in."""
     call.shell.printer.target.flush()
     line = [os.environ.get("SHELL", "/bin/sh")] if not call.rest else ["/bin/sh", "-c", call.rest]
@@ -73,13 +73,13 @@ def run_shell(call: Call) -> Next:
 
 
 @command("cd")
-def change_folder(call: Call) -> None:
+def change_folder(call: CommandCall) -> None:
     words = call.words
     os.chdir(os.path.expanduser(words[0] if words else "~"))
 
 
 @command("errverbose")
-def last_error(call: Call) -> None:
+def last_error(call: CommandCall) -> None:
     error = call.shell.last_error
     if error is None:
         raise UndefinedObject("there is no previous error")

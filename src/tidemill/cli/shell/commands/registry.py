@@ -11,7 +11,7 @@ from tidemill.errors import InvalidValue
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommandCall:
     """A command as it was typed. `name` has no backslash; `words` are its arguments, read."""
 
     shell: Shell
@@ -37,7 +37,7 @@ class Call:
 
 
 # None: go on.
-Handler = Callable[[Call], Next | None]
+Handler = Callable[[CommandCall], Next | None]
 REGISTRY: dict[str, Handler] = {}
 
 

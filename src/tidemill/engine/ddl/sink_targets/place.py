@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemill.engine.ddl.upstreams.reach import asking
+from tidemill.engine.ddl.upstreams.connection_check import asking
 from tidemill.errors import InvalidValue, SyntaxError_
 from tidemill.sinks import files_target, presence
 from tidemill.sinks.files_target import check_writable, is_free

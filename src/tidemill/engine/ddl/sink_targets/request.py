@@ -16,7 +16,7 @@ from tidemill.cdcv2.avro import AvroCodec
 from tidemill.cdcv2.json import JsonCodec
 from tidemill.decode.registry import Registry
 from tidemill.engine.ddl.sink_targets.place import Beginning
-from tidemill.engine.ddl.upstreams.reach import asking
+from tidemill.engine.ddl.upstreams.connection_check import asking
 from tidemill.engine.session.session import EngineSession
 from tidemill.errors import InvalidValue, TidemillError, WrongObjectType
 from tidemill.sinks.definition import AVRO, JSON, WHOLE, Definition

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.catalog.items import Source
-from tidemill.engine.ddl.upstreams.described import Context, Described
+from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.files import describe_files
 from tidemill.engine.ddl.upstreams.kafka import describe_kafka, describe_kafka_table
 from tidemill.engine.ddl.upstreams.load_generator import describe_load_generator
@@ -23,20 +23,20 @@ from tidemill.sql.parser.upstreams.files import Files
 from tidemill.sql.parser.upstreams.kafka import Kafka
 from tidemill.sql.parser.upstreams.load_generator import LoadGenerator
 
-__all__ = ["TABLES", "UPSTREAMS", "Context", "Described", "DescribedOutput", "describe"]
+__all__ = ["TABLES", "UPSTREAMS", "DescribeContext", "Described", "DescribedOutput", "describe"]
 
 # The second argument is of the class that the kind stands under.
-UPSTREAMS: dict[type[ast.Upstream], Callable[[ast.CreateSource, Any, Context], Described]] = {
+UPSTREAMS: dict[type[ast.Upstream], Callable[[ast.CreateSource, Any, DescribeContext], Described]] = {
     LoadGenerator: describe_load_generator,
     Kafka: describe_kafka,
     Files: describe_files,
 }
-TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, Context], DescribedOutput]] = {
+TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, DescribeContext], DescribedOutput]] = {
     KAFKA: describe_kafka_table,
 }
 
 
-def describe(statement: ast.CreateSource, context: Context) -> Described:
+def describe(statement: ast.CreateSource, context: DescribeContext) -> Described:
     """What the source will be. May ask the upstream, so it may block; raises what is wrong with the
     statement, or with the upstream."""
     upstream = statement.upstream

@@ -10,12 +10,12 @@ from tidemill.catalog.connections import Secrets, options
 from tidemill.catalog.items import Connection, ItemId
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Notice
-from tidemill.sources.contract import Gauge, Output
+from tidemill.sources.contract import Gauge, OutputDefinition
 from tidemill.sql import ast
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class DescribeContext:
     """What a statement about sources is worked out with."""
 
     catalog: CatalogState
@@ -43,16 +43,16 @@ class Described:
     label: str
     definition: dict[str, Any]
     gauge: Gauge
-    outputs: tuple[Output, ...]
+    outputs: tuple[OutputDefinition, ...]
     # How messages become rows, where the source is a relation itself.
     envelope: str | None = None
     # Those that the definition names.
     connections: tuple[ItemId, ...] = ()
     # With ON ERROR DEAD LETTER the last output of the definition. It is none of `outputs`.
-    dead_letters: Output | None = None
+    dead_letters: OutputDefinition | None = None
     # What whoever makes the source should know.
     notices: tuple[Notice, ...] = ()
 
     @property
-    def own(self) -> Output | None:
+    def own(self) -> OutputDefinition | None:
         return self.outputs[0] if len(self.outputs) == 1 else None

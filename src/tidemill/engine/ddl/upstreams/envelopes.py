@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tidemill.engine.ddl.upstreams.described import Context
+from tidemill.engine.ddl.upstreams.described import DescribeContext
 from tidemill.errors import TidemillError, Unsupported
 from tidemill.sources.kafka.layout import order_of
 from tidemill.sql import ast
@@ -20,14 +20,14 @@ ORDER_BY_PARAMETER = "enable_upsert_order_by"
 Includes = Sequence[Mapping[str, Any]]
 
 
-def describe_envelope(envelope: ast.Envelope, include: Includes, context: Context) -> dict[str, Any]:
+def describe_envelope(envelope: ast.Envelope, include: Includes, context: DescribeContext) -> dict[str, Any]:
     """Raises what is wrong with the options; `include` is what the output includes, by the definition."""
     describe = OPTIONS.get(type(envelope))
     options = {} if describe is None else describe(envelope, include, context)
     return {"kind": envelope.kind.lower(), **options}
 
 
-def _upsert(envelope: Upsert, include: Includes, context: Context) -> dict[str, Any]:
+def _upsert(envelope: Upsert, include: Includes, context: DescribeContext) -> dict[str, Any]:
     order = None
     if envelope.order_by:
         if not context.order_by:
@@ -46,4 +46,6 @@ def _upsert(envelope: Upsert, include: Includes, context: Context) -> dict[str, 
 
 
 # The first argument is of the class that the envelope stands under.
-OPTIONS: dict[type[ast.Envelope], Callable[[Any, Includes, Context], dict[str, Any]]] = {Upsert: _upsert}
+OPTIONS: dict[type[ast.Envelope], Callable[[Any, Includes, DescribeContext], dict[str, Any]]] = {
+    Upsert: _upsert
+}

@@ -14,7 +14,7 @@ from typing import Any
 from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.cdcv2.wording import sentence
 from tidemill.decode.stream import stream_shape
-from tidemill.engine.ddl.upstreams.described import Context, Described
+from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.errors import (
     InvalidValue,
     Notice,
@@ -36,7 +36,7 @@ from tidemill.sql.parser.envelopes.materialize import Materialize
 from tidemill.sql.parser.upstreams.files import Files
 
 
-def describe_files(statement: ast.CreateSource, files: Files, context: Context) -> Described:
+def describe_files(statement: ast.CreateSource, files: Files, context: DescribeContext) -> Described:
     folder = below_root(context.files_root, files.path)
     said = statement.messages
     if statement.tables is not None:
@@ -65,7 +65,7 @@ def describe_files(statement: ast.CreateSource, files: Files, context: Context) 
     )
 
 
-def _look(folder: Path, path: str, context: Context) -> tuple[Notice, ...]:
+def _look(folder: Path, path: str, context: DescribeContext) -> tuple[Notice, ...]:
     """Whether there is anything at the path, which may be mistyped. Raises what keeps it from being read."""
     here = f"It is taken from the folder files_root on, which is {context.files_root}."
     if not os.path.lexists(folder):
@@ -80,7 +80,7 @@ def _look(folder: Path, path: str, context: Context) -> tuple[Notice, ...]:
     return (Notice(f'folder "{path}" has no files yet', detail="What appears in it is read.", hint=here),)
 
 
-def _written_to(folder: Path, context: Context) -> bool:
+def _written_to(folder: Path, context: DescribeContext) -> bool:
     """By a sink of this server, which has not come to write yet."""
     root = os.path.realpath(context.files_root)
     paths = (Definition.of(sink).path for sink in context.catalog.sinks())

@@ -16,8 +16,8 @@ from tidemill.decode.registry import Registry
 from tidemill.decode.resolve import avro_stream_registered as resolve_union
 from tidemill.decode.stream import stream_shape
 from tidemill.engine.ddl.connection_options import check_url
-from tidemill.engine.ddl.upstreams.described import Context
-from tidemill.engine.ddl.upstreams.reach import asking
+from tidemill.engine.ddl.upstreams.connection_check import asking
+from tidemill.engine.ddl.upstreams.described import DescribeContext
 from tidemill.errors import InvalidValue, SyntaxError_, TidemillError
 from tidemill.sql import ast
 from tidemill.types.model import Column
@@ -39,7 +39,7 @@ class ResolvedFormat:
     connections: tuple[ItemId, ...] = ()
 
 
-def resolve_format(form: ast.Format, side: Side, topic: str, context: Context) -> ResolvedFormat:
+def resolve_format(form: ast.Format, side: Side, topic: str, context: DescribeContext) -> ResolvedFormat:
     """May ask the registry, so it may block. Raises what is wrong with the format, or with its schema."""
     try:
         _check_schema(form)
@@ -52,7 +52,9 @@ def resolve_format(form: ast.Format, side: Side, topic: str, context: Context) -
     return ResolvedFormat(found.format, found.columns)
 
 
-def resolve_stream(form: ast.Format, components: int | None, topic: str, context: Context) -> ResolvedFormat:
+def resolve_stream(
+    form: ast.Format, components: int | None, topic: str, context: DescribeContext
+) -> ResolvedFormat:
     """The format of a CDCv2 stream: Avro with the union of its messages as schema, or JSON. `components`: its
     times are products of so many numbers. May ask the registry, so it may block."""
     more = {} if components is None else {"components": components}
@@ -85,7 +87,7 @@ def _check_schema(form: ast.Format) -> None:
         )
 
 
-def resolve_key(value: ast.Format, topic: str, context: Context) -> ResolvedFormat | None:
+def resolve_key(value: ast.Format, topic: str, context: DescribeContext) -> ResolvedFormat | None:
     """The key's format where only FORMAT was said: a registry that has the value's schema has the key's too.
     None for formats without one."""
     if isinstance(value, ast.AvroRegistry | ast.ProtobufRegistry):
@@ -95,7 +97,7 @@ def resolve_key(value: ast.Format, topic: str, context: Context) -> ResolvedForm
 
 def _said(
     form: ast.PlainFormat | ast.Regex | ast.Csv | ast.AvroSchema | ast.ProtobufSchema,
-) -> resolve.Resolved:
+) -> resolve.FormatResolution:
     """Of a format that is all in the statement."""
     match form:
         case ast.PlainFormat(name):
@@ -139,8 +141,8 @@ def _registered(
     form: ast.AvroRegistry | ast.ProtobufRegistry,
     side: Side,
     topic: str,
-    context: Context,
-    avro: Callable[..., resolve.Resolved] = resolve.avro_registered,
+    context: DescribeContext,
+    avro: Callable[..., resolve.FormatResolution] = resolve.avro_registered,
 ) -> ResolvedFormat:
     """With the schema that the registry has now, or the one that the statement names. `avro` says which
     columns an Avro schema gives."""
@@ -162,11 +164,11 @@ def _registered(
     return ResolvedFormat(found.format, found.columns, connections)
 
 
-def _strategy(said: ast.Strategy | None) -> resolve.Strategy:
+def _strategy(said: ast.Strategy | None) -> resolve.SchemaStrategy:
     match said:
         case ast.Strategy("INLINE", str() as schema):
-            return resolve.Strategy(text=schema)
+            return resolve.SchemaStrategy(text=schema)
         case ast.Strategy("ID", int() as schema_id):
-            return resolve.Strategy(schema_id=schema_id)
+            return resolve.SchemaStrategy(schema_id=schema_id)
         case _:
             return resolve.LATEST

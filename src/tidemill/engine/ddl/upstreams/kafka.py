@@ -14,9 +14,9 @@ from typing import Any
 from tidemill.catalog.connections import KAFKA
 from tidemill.catalog.items import Source
 from tidemill.engine.ddl.connection_options import check_addresses, split_addresses
-from tidemill.engine.ddl.upstreams.described import Context, Described
+from tidemill.engine.ddl.upstreams.connection_check import offsets_for_time, topic_info
+from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
-from tidemill.engine.ddl.upstreams.reach import offsets_for_time, topic_info
 from tidemill.engine.session.durations import milliseconds
 from tidemill.errors import InvalidValue, SyntaxError_, UndefinedObject, Unsupported
 from tidemill.sources.kafka.dead_letters import twin_output
@@ -33,7 +33,7 @@ DEFAULT_REFRESH_MS = 60_000
 MIN_REFRESH_MS, MAX_REFRESH_MS = 100, 3_600_000
 
 
-def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: Context) -> Described:
+def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: DescribeContext) -> Described:
     topic = _topic(kafka)
     if statement.tables is not None:
         raise Unsupported(
@@ -104,7 +104,7 @@ def _refresh(text: str | None) -> int:
     return found
 
 
-def _output(topic: str, said: ast.Messages, context: Context) -> DescribedOutput | None:
+def _output(topic: str, said: ast.Messages, context: DescribeContext) -> DescribedOutput | None:
     """None for a source that says nothing of its messages: its tables will."""
     if said.silent:
         return None
@@ -165,7 +165,7 @@ def _checked(given: tuple[int, ...], info: TopicInfo) -> dict[int, int]:
 
 
 def describe_kafka_table(
-    source: Source, statement: ast.CreateTableFromSource, context: Context
+    source: Source, statement: ast.CreateTableFromSource, context: DescribeContext
 ) -> DescribedOutput:
     """The output that a table adds to its source."""
     topic: str = json.loads(source.definition)["topic"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.engine.ddl.upstreams.described import Context, Described
+from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.session.durations import microseconds
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sources.definition import open_source
@@ -20,7 +20,7 @@ _ENVELOPE = "ENVELOPE"
 
 
 def describe_load_generator(
-    statement: ast.CreateSource, generator: LoadGenerator, context: Context
+    statement: ast.CreateSource, generator: LoadGenerator, context: DescribeContext
 ) -> Described:
     try:
         options = _options(statement, generator)

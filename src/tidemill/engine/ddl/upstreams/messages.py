@@ -11,11 +11,11 @@ from typing import Any
 
 from tidemill.catalog.items import ItemId
 from tidemill.catalog.sidecars import MATERIALIZE
-from tidemill.engine.ddl.upstreams.described import Context
+from tidemill.engine.ddl.upstreams.described import DescribeContext
 from tidemill.engine.ddl.upstreams.envelopes import describe_envelope
 from tidemill.engine.ddl.upstreams.formats import Side, resolve_format, resolve_key, resolve_stream
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
-from tidemill.sources.contract import Output
+from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.kafka.dead_letters import ASIDE, twin
 from tidemill.sources.kafka.envelopes import envelope_of, plan
 from tidemill.sources.kafka.outputs import output_of
@@ -29,7 +29,7 @@ class DescribedOutput:
     """`spec` is the output as the definition has it."""
 
     spec: dict[str, Any]
-    output: Output
+    output: OutputDefinition
     connections: tuple[ItemId, ...]
 
     @property
@@ -42,7 +42,7 @@ class DescribedOutput:
         return twin(self.spec, f"{self.spec['name']}#2") if self.spec.get(ASIDE) else None
 
 
-def describe_output(name: str, topic: str, said: ast.Messages, context: Context) -> DescribedOutput:
+def describe_output(name: str, topic: str, said: ast.Messages, context: DescribeContext) -> DescribedOutput:
     """The output `name` of a topic. May ask the registry, so it may block."""
     if said.value is None:
         raise Unsupported("messages without FORMAT cannot be read", hint="Write FORMAT behind the options.")
@@ -75,7 +75,7 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Context)
 
 
 def _stream(
-    name: str, topic: str, said: ast.Messages, components: int | None, context: Context
+    name: str, topic: str, said: ast.Messages, components: int | None, context: DescribeContext
 ) -> DescribedOutput:
     """A CDCv2 stream: its data's columns, and nothing of the records that carried them."""
     if said.on_error is not None and said.on_error.dead_letter:

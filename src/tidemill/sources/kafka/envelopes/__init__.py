@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.errors import SyntaxError_
-from tidemill.sources.kafka.envelopes.debezium_upsert import DebeziumUpsert
-from tidemill.sources.kafka.envelopes.none import NoEnvelope
-from tidemill.sources.kafka.envelopes.upsert import Upsert
-from tidemill.sources.kafka.layout import Envelope, Include, Layout
+from tidemill.sources.kafka.envelopes.debezium_upsert import DebeziumUpsertLayout
+from tidemill.sources.kafka.envelopes.none import NoEnvelopeLayout
+from tidemill.sources.kafka.envelopes.upsert import UpsertLayout
+from tidemill.sources.kafka.layout import EnvelopeLayout, IncludedColumn, Layout
 from tidemill.types.model import Column
 
 # By the `kind` that definitions have.
-ENVELOPES: dict[str, Envelope] = {each.name: each for each in (NoEnvelope(), Upsert(), DebeziumUpsert())}
+ENVELOPES: dict[str, EnvelopeLayout] = {
+    each.name: each for each in (NoEnvelopeLayout(), UpsertLayout(), DebeziumUpsertLayout())
+}
 
 
-def envelope_of(spec: Mapping[str, Any]) -> Envelope:
+def envelope_of(spec: Mapping[str, Any]) -> EnvelopeLayout:
     """Of an output of a definition."""
     return ENVELOPES[spec["envelope"]["kind"]]
 
@@ -31,7 +33,7 @@ def plan(
 ) -> Layout:
     """The layout of an output, as the definition describes it (`name`, `key`, `value`, `include`,
     `envelope`); the columns are those of its decoders. Raises what is wrong with it."""
-    include = [Include.of(item) for item in spec.get("include") or ()]
+    include = [IncludedColumn.of(item) for item in spec.get("include") or ()]
     envelope = envelope_of(spec)
     envelope.check(spec, include)
     if spec["key"] is None and any(item.what == "key" for item in include):

@@ -16,14 +16,14 @@ from tidemill.decode.debezium.json_changes import JsonChanges, bare_keys
 from tidemill.decode.debezium.narrow_schema import narrowed
 from tidemill.decode.record_values import ValueReader
 from tidemill.errors import DatatypeMismatch, SyntaxError_, UndefinedObject
-from tidemill.sources.kafka.layout import Envelope, Include, Layout, output_from
+from tidemill.sources.kafka.layout import EnvelopeLayout, IncludedColumn, Layout, output_from
 from tidemill.types.model import Column, Kind
 
 
-class DebeziumUpsert(Envelope):
+class DebeziumUpsertLayout(EnvelopeLayout):
     name: ClassVar[str] = "debezium upsert"
 
-    def check(self, spec: Mapping[str, Any], include: Sequence[Include]) -> None:
+    def check(self, spec: Mapping[str, Any], include: Sequence[IncludedColumn]) -> None:
         if spec["value"]["format"] not in ("avro", "json"):
             raise SyntaxError_(
                 "ENVELOPE DEBEZIUM requires that VALUE FORMAT is set to AVRO",
@@ -49,7 +49,7 @@ class DebeziumUpsert(Envelope):
         spec: Mapping[str, Any],
         key_columns: Sequence[Column],
         value_columns: Sequence[Column],
-        include: Sequence[Include],
+        include: Sequence[IncludedColumn],
     ) -> Layout:
         """The fields of `after`; the key's columns are among them, in any order."""
         if spec["value"]["format"] != "avro":

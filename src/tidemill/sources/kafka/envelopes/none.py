@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tidemill.sources.kafka.layout import Envelope
+from tidemill.sources.kafka.layout import EnvelopeLayout
 
 
-class NoEnvelope(Envelope):
+class NoEnvelopeLayout(EnvelopeLayout):
     name: ClassVar[str] = "none"
     keyed: ClassVar[bool] = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tidemill.sources.kafka.layout import Envelope
+from tidemill.sources.kafka.layout import EnvelopeLayout
 
 
-class Upsert(Envelope):
+class UpsertLayout(EnvelopeLayout):
     name: ClassVar[str] = "upsert"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.sql.ast import Envelope
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.envelopes.debezium_upsert import parse_debezium_upsert
 from tidemill.sql.parser.envelopes.materialize import parse_materialize
 from tidemill.sql.parser.envelopes.none import parse_none
@@ -17,7 +17,7 @@ from tidemill.sql.parser.envelopes.upsert import parse_upsert
 from tidemill.sql.parser.named_options import refuse_kind, spelled
 
 # The words after ENVELOPE, and who reads what follows them; the longer of two that begin alike comes first.
-ENVELOPES: dict[tuple[str, ...], Callable[[Cursor, int], Envelope]] = {
+ENVELOPES: dict[tuple[str, ...], Callable[[TokenCursor, int], Envelope]] = {
     ("none",): parse_none,
     ("upsert",): parse_upsert,
     ("debezium", "upsert"): parse_debezium_upsert,
@@ -29,7 +29,7 @@ _NOT_YET = (("debezium",),)
 _ALSO: dict[tuple[str, ...], str] = {("materialize",): " (CDCv2)"}
 
 
-def envelope(cursor: Cursor) -> Envelope:
+def envelope(cursor: TokenCursor) -> Envelope:
     """ENVELOPE kind [(options)]"""
     cursor.expect("envelope")
     offset = cursor.offset

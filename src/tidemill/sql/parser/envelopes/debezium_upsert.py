@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.ast.formats import Envelope
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.envelopes.none import refuse_options
 
 
@@ -19,6 +19,6 @@ class DebeziumUpsert(Envelope):
     offset: int = offset_field()
 
 
-def parse_debezium_upsert(cursor: Cursor, offset: int) -> DebeziumUpsert:
+def parse_debezium_upsert(cursor: TokenCursor, offset: int) -> DebeziumUpsert:
     refuse_options(cursor)
     return DebeziumUpsert(offset)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.ast.formats import Envelope
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 
 _HINT = "Write ENVELOPE MATERIALIZE, or ENVELOPE MATERIALIZE (TIME COMPONENTS 2) where times are pairs."
 
@@ -26,7 +26,7 @@ class Materialize(Envelope):
         return () if self.components is None else (f"TIME COMPONENTS {self.components}",)
 
 
-def parse_materialize(cursor: Cursor, offset: int) -> Materialize:
+def parse_materialize(cursor: TokenCursor, offset: int) -> Materialize:
     if not cursor.accept_symbol("("):
         return Materialize(offset=offset)
     cursor.expect("time", "components", hint=_HINT)

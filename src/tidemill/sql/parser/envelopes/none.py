@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.ast.formats import Envelope
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 
 _NO_PARENTHESES = "Only ENVELOPE UPSERT takes ORDER BY and VALUE DECODING ERRORS, in parentheses."
 
@@ -20,12 +20,12 @@ class NoEnvelope(Envelope):
     offset: int = offset_field()
 
 
-def parse_none(cursor: Cursor, offset: int) -> NoEnvelope:
+def parse_none(cursor: TokenCursor, offset: int) -> NoEnvelope:
     refuse_options(cursor)
     return NoEnvelope(offset)
 
 
-def refuse_options(cursor: Cursor) -> None:
+def refuse_options(cursor: TokenCursor) -> None:
     """Of an envelope that has none."""
     if cursor.peek_symbol("("):
         raise cursor.error(_NO_PARENTHESES)

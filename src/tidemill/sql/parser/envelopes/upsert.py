@@ -9,8 +9,8 @@ from typing import ClassVar
 from tidemill.errors import SyntaxError_
 from tidemill.sql.ast.base import Ident, offset_field
 from tidemill.sql.ast.formats import Envelope
-from tidemill.sql.parser.cursor import Cursor
-from tidemill.sql.tokens import Kind
+from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.tokens import TokenKind
 
 _HINT = "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE)."
 _ORDER = "Write ORDER BY (column, ...), with columns that are included: TIMESTAMP, OFFSET."
@@ -35,7 +35,7 @@ class Upsert(Envelope):
         return [*order, *([] if inline is None else [f"VALUE DECODING ERRORS = (INLINE AS {inline})"])]
 
 
-def parse_upsert(cursor: Cursor, offset: int) -> Upsert:
+def parse_upsert(cursor: TokenCursor, offset: int) -> Upsert:
     envelope = Upsert(offset=offset)
     while cursor.accept_symbol("("):
         envelope = _clause(cursor, envelope)
@@ -47,7 +47,7 @@ def parse_upsert(cursor: Cursor, offset: int) -> Upsert:
     return envelope
 
 
-def _clause(cursor: Cursor, envelope: Upsert) -> Upsert:
+def _clause(cursor: TokenCursor, envelope: Upsert) -> Upsert:
     position = cursor.offset + 1
     if cursor.accept("order", "by"):
         if envelope.order_by:
@@ -60,7 +60,7 @@ def _clause(cursor: Cursor, envelope: Upsert) -> Upsert:
     raise cursor.error(_HINT)
 
 
-def _order_by(cursor: Cursor) -> tuple[Ident, ...]:
+def _order_by(cursor: TokenCursor) -> tuple[Ident, ...]:
     """(column [ASC], ...) [ASC]. The columns are often called as key words are: TIMESTAMP, OFFSET."""
     if not cursor.accept_symbol("("):
         raise SyntaxError_(
@@ -76,16 +76,16 @@ def _order_by(cursor: Cursor) -> tuple[Ident, ...]:
     return tuple(found)
 
 
-def _order_column(cursor: Cursor) -> Ident:
+def _order_column(cursor: TokenCursor) -> Ident:
     offset = cursor.offset
-    if cursor.token.kind not in (Kind.WORD, Kind.QUOTED):
+    if cursor.token.kind not in (TokenKind.WORD, TokenKind.QUOTED):
         raise cursor.error(_ORDER)
     column = Ident(cursor.word(), offset)
     _ascending(cursor)
     return column
 
 
-def _ascending(cursor: Cursor) -> None:
+def _ascending(cursor: TokenCursor) -> None:
     if cursor.peek_any("desc"):
         raise SyntaxError_(
             "ENVELOPE UPSERT (ORDER BY ...) is always ascending: DESC is not possible",
@@ -95,7 +95,7 @@ def _ascending(cursor: Cursor) -> None:
     cursor.accept("asc")
 
 
-def _inline(cursor: Cursor) -> Ident:
+def _inline(cursor: TokenCursor) -> Ident:
     """[=] [(] INLINE [AS name] [)]"""
     cursor.accept_symbol("=")
     closed = cursor.accept_symbol("(")

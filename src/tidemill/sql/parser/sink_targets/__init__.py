@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.sql.ast import SinkTarget
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import refuse_kind
 from tidemill.sql.parser.sink_targets.files import IntoFiles, parse_into_files
 from tidemill.sql.parser.sink_targets.kafka import IntoKafka, parse_into_kafka
 
 # The words after INTO, who reads what follows them, and how it is written, for hints.
-SINK_TARGETS: dict[tuple[str, ...], tuple[Callable[[Cursor, int], SinkTarget], str]] = {
+SINK_TARGETS: dict[tuple[str, ...], tuple[Callable[[TokenCursor, int], SinkTarget], str]] = {
     ("kafka",): (parse_into_kafka, IntoKafka.WRITTEN),
     ("files",): (parse_into_files, IntoFiles.WRITTEN),
 }
@@ -23,7 +23,7 @@ SINK_TARGETS: dict[tuple[str, ...], tuple[Callable[[Cursor, int], SinkTarget], s
 _NOT_YET = (("s3",), ("iceberg",), ("postgres",), ("kinesis",))
 
 
-def sink_target(cursor: Cursor) -> SinkTarget:
+def sink_target(cursor: TokenCursor) -> SinkTarget:
     """After INTO."""
     offset = cursor.offset
     for words, (parser, _) in SINK_TARGETS.items():

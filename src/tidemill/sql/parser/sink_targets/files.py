@@ -8,7 +8,7 @@ from typing import ClassVar
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.ast.sinks import SinkTarget
 from tidemill.sql.names import quote_literal
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,5 +23,5 @@ class IntoFiles(SinkTarget):
         return f"FILES {quote_literal(self.path)}"
 
 
-def parse_into_files(cursor: Cursor, offset: int) -> IntoFiles:
+def parse_into_files(cursor: TokenCursor, offset: int) -> IntoFiles:
     return IntoFiles(cursor.string(), offset)

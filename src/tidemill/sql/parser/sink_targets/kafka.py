@@ -9,7 +9,7 @@ from typing import ClassVar
 from tidemill.sql.ast.base import Name, offset_field
 from tidemill.sql.ast.sinks import SinkTarget
 from tidemill.sql.names import quote_literal
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import accept_fields
 
 
@@ -36,7 +36,7 @@ class IntoKafka(SinkTarget):
         return replace(self, connection=connection)
 
 
-def parse_into_kafka(cursor: Cursor, offset: int) -> IntoKafka:
+def parse_into_kafka(cursor: TokenCursor, offset: int) -> IntoKafka:
     if cursor.peek_any("broker", "brokers"):
         raise cursor.unsupported(
             "INTO KAFKA BROKER", hint="Make a connection first: CREATE CONNECTION ... TO KAFKA (...)."
@@ -45,8 +45,8 @@ def parse_into_kafka(cursor: Cursor, offset: int) -> IntoKafka:
     return IntoKafka(cursor.name(), **accept_fields(cursor, _READERS, "a Kafka sink"), offset=offset)
 
 
-_READERS: dict[tuple[str, ...], Callable[[Cursor], object]] = {
-    ("topic",): Cursor.string,
-    ("partition", "count"): Cursor.integer,
-    ("replication", "factor"): Cursor.integer,
+_READERS: dict[tuple[str, ...], Callable[[TokenCursor], object]] = {
+    ("topic",): TokenCursor.string,
+    ("partition", "count"): TokenCursor.integer,
+    ("replication", "factor"): TokenCursor.integer,
 }

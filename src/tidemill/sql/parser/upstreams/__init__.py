@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.sql.ast import Upstream
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import refuse_kind, spelled
 from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
 
 # The words after FROM, and who reads what follows them.
-UPSTREAMS: dict[tuple[str, ...], Callable[[Cursor], Upstream]] = {
+UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
     ("load", "generator"): parse_load_generator,
     ("kafka",): parse_kafka,
     ("files",): parse_files,
@@ -35,7 +35,7 @@ _NOT_YET = (
 )
 
 
-def upstream(cursor: Cursor) -> Upstream:
+def upstream(cursor: TokenCursor) -> Upstream:
     """After FROM."""
     for words, parser in UPSTREAMS.items():
         if cursor.accept(*words):

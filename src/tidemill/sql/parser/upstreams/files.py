@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.ast.sources import Upstream
 from tidemill.sql.names import quote_literal
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Files(Upstream):
         return f"FILES {quote_literal(self.path)}"
 
 
-def parse_files(cursor: Cursor) -> Files:
+def parse_files(cursor: TokenCursor) -> Files:
     """After FILES: 'path'."""
     offset = cursor.offset
     return Files(cursor.string(), offset)

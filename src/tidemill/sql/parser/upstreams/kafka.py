@@ -11,7 +11,7 @@ from tidemill.sql.ast.base import Name, offset_field
 from tidemill.sql.ast.sources import Upstream
 from tidemill.sql.names import quote_literal
 from tidemill.sql.parser.connections import brokers
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import accept_option, refuse_twice, spelled
 
 
@@ -57,7 +57,7 @@ _WRITE_BROKER = "Write FROM KAFKA BROKER 'host:port' TOPIC '...'."
 _WRITE_OFFSETS = "Write START OFFSET (n, ...): one whole number for each partition, in their order."
 
 
-def parse_kafka(cursor: Cursor) -> Kafka:
+def parse_kafka(cursor: TokenCursor) -> Kafka:
     """After KAFKA: CONNECTION k (options), or BROKER 'h:p' TOPIC 't' [(options)]."""
     offset = cursor.offset
     if cursor.accept("connection"):
@@ -71,7 +71,7 @@ def parse_kafka(cursor: Cursor) -> Kafka:
     return Kafka(None, addresses, topic, **more, offset=offset)
 
 
-def _options(cursor: Cursor, said: list[str] | None = None) -> dict[str, Any]:
+def _options(cursor: TokenCursor, said: list[str] | None = None) -> dict[str, Any]:
     """(option, ...) by the fields of `Kafka`; `said` were said before."""
     cursor.expect_symbol("(", _WRITE)
     names = said or []
@@ -86,7 +86,7 @@ def _options(cursor: Cursor, said: list[str] | None = None) -> dict[str, Any]:
         cursor.expect_symbol(",", "Between options stands a comma, and behind the last a parenthesis.")
 
 
-def _offsets(cursor: Cursor) -> tuple[int, ...]:
+def _offsets(cursor: TokenCursor) -> tuple[int, ...]:
     """(n, ...), [n, ...] or n: by partition."""
     for opening, closing in (("(", ")"), ("[", "]")):
         if cursor.accept_symbol(opening):
@@ -98,7 +98,7 @@ def _offsets(cursor: Cursor) -> tuple[int, ...]:
     return (_offset(cursor),)
 
 
-def _offset(cursor: Cursor) -> int:
+def _offset(cursor: TokenCursor) -> int:
     position = cursor.offset + 1
     if not cursor.accept_symbol("-"):
         return cursor.integer(_WRITE_OFFSETS)
@@ -111,19 +111,19 @@ def _offset(cursor: Cursor) -> int:
     )
 
 
-def _milliseconds(cursor: Cursor) -> int:
+def _milliseconds(cursor: TokenCursor) -> int:
     sign = -1 if cursor.accept_symbol("-") else 1
     return sign * cursor.integer(
         "Write START TIMESTAMP n: milliseconds since 1970, or a negative number of them before now."
     )
 
 
-_READERS: dict[tuple[str, ...], Callable[[Cursor], object]] = {
+_READERS: dict[tuple[str, ...], Callable[[TokenCursor], object]] = {
     ("topic",): lambda cursor: cursor.string("Write TOPIC '...'."),
     ("start", "offset"): _offsets,
     ("start", "timestamp"): _milliseconds,
-    ("group", "id", "prefix"): Cursor.string,
-    ("topic", "metadata", "refresh", "interval"): Cursor.string,
+    ("group", "id", "prefix"): TokenCursor.string,
+    ("topic", "metadata", "refresh", "interval"): TokenCursor.string,
 }
 _FIELDS: dict[tuple[str, ...], str] = {
     ("topic",): "topic",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.ast.sources import Option, OptionValue, Upstream
 from tidemill.sql.names import quote_literal
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.options import options
-from tidemill.sql.tokens import Kind
+from tidemill.sql.tokens import TokenKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ def _value(value: OptionValue) -> str:
 _TWO_WORDS = (("key", "value"),)
 
 
-def parse_load_generator(cursor: Cursor) -> LoadGenerator:
+def parse_load_generator(cursor: TokenCursor) -> LoadGenerator:
     """After LOAD GENERATOR: kind [(options)]. Which kinds there are, the planner knows."""
     offset = cursor.offset
     for words in _TWO_WORDS:
         if cursor.accept(*words):
             return LoadGenerator(" ".join(words).upper(), options(cursor), offset)
-    if cursor.token.kind is not Kind.WORD:
+    if cursor.token.kind is not TokenKind.WORD:
         raise cursor.error()
     return LoadGenerator(cursor.word().upper(), options(cursor), offset)

@@ -16,7 +16,7 @@ from tidemill.engine.api import (
     CopyOut,
     EmptyQuery,
     ParameterStatus,
-    Prepared,
+    PreparedStatement,
     Rows,
     Session,
 )
@@ -24,13 +24,13 @@ from tidemill.errors import Notice, QueryCanceled, Unsupported
 from tidemill.server.limits import result_limit
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
-from tidemill.server.pgwire.complaints import client_error
+from tidemill.server.pgwire.client_line import ClientLine, ConnectionEnds
 from tidemill.server.pgwire.copying import admitted, receive_copy
+from tidemill.server.pgwire.error_reports import client_error
 from tidemill.server.pgwire.execution import Execution
 from tidemill.server.pgwire.extended import Extended
 from tidemill.server.pgwire.idle import allowance
-from tidemill.server.pgwire.line import ConnectionEnds, Line
-from tidemill.server.pgwire.portals import Kept
+from tidemill.server.pgwire.portals import SessionPortals
 from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
 from tidemill.server.pgwire.rows import BINARY, TEXT
@@ -49,11 +49,11 @@ _AS_THEY_COME = Notice(
 class Conductor:
     """The conversation with one client after its login."""
 
-    def __init__(self, session: Session, line: Line, conversation: Conversation) -> None:
+    def __init__(self, session: Session, line: ClientLine, conversation: Conversation) -> None:
         self._session = session
         self._line = line
         self._conversation = conversation
-        self._kept = Kept(session.statements, session.portals)
+        self._kept = SessionPortals(session.statements, session.portals)
         self._execution = Execution(session, line)
         self._extended = Extended(session, line, conversation, self._kept, self._execution)
         # A message is being acted on; a cancel that comes at another time concerns nothing.
@@ -129,7 +129,7 @@ class Conductor:
                 await self._extended.bind(message)
             case m.Describe():
                 await self._extended.describe(message)
-            case m.Execute():
+            case m.ExecuteMessage():
                 in_block, self._chained = self._chained, True
                 alone = not in_block and self._line.inbox.next_is(m.Sync)
                 self._held = await self._extended.execute(message, alone=alone, in_block=in_block)
@@ -139,21 +139,21 @@ class Conductor:
                 await self._sync()
             case m.Parse():
                 await self._extended.parse(message)
-            case m.Query():
+            case m.QueryMessage():
                 await self._query(message.text)
             case m.Flush():
                 self._deliver_events()
                 self._line.outbox.flush()
-            case m.Close():
+            case m.CloseMessage():
                 await self._extended.close(message)
-            case m.Refused():
+            case m.MessageRefused():
                 raise message.error
-            case m.FunctionCall():
+            case m.FunctionCallMessage():
                 raise Unsupported(
                     "function calls by message are not supported", hint="Call the function in a SELECT."
                 )
             case _:
-                raise m.ProtocolViolation(f"unexpected message {type(message).__name__}")
+                raise m.MalformedMessage(f"unexpected message {type(message).__name__}")
 
     async def _failed(self, message: m.Message, error: Exception) -> None:
         ending = self._line.inbox.ending
@@ -175,8 +175,8 @@ class Conductor:
         self._line.outbox.put(replies.error_response(told))
         # At once: a client that sent Flush instead of Sync waits for it, and its Flush is void now.
         self._line.outbox.flush()
-        if isinstance(message, m.Query | m.Sync | m.FunctionCall) or (
-            isinstance(message, m.Refused) and message.tag in "QF"
+        if isinstance(message, m.QueryMessage | m.Sync | m.FunctionCallMessage) or (
+            isinstance(message, m.MessageRefused) and message.tag in "QF"
         ):
             self._ready()
 
@@ -203,7 +203,7 @@ class Conductor:
         await self._kept.released()
         self._ready()
 
-    async def _statement(self, statement: Prepared, *, in_block: bool) -> str | None:
+    async def _statement(self, statement: PreparedStatement, *, in_block: bool) -> str | None:
         """Run one statement of a simple query, `in_block` if there are others in its transaction; returns its
         tag (None: there is none to send)."""
         with self._execution.running(statement):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.ingest.unit import Unit
-from tidemill.sources.contract import Piece
+from tidemill.sources.contract import SourcePiece
 
 # A unit of no more records is one task, whatever its partitions: a second task costs more than it saves.
 WHOLE_RECORDS = 20_000
@@ -21,7 +21,7 @@ ALONE_SHARES = 4
 MOST_TASKS = 64
 
 # (position of the unit, the pieces of it that the task reads)
-Share = tuple[int, tuple[Piece, ...]]
+Share = tuple[int, tuple[SourcePiece, ...]]
 
 
 def key_shares(records: int, cores: int, *, at_hand: bool) -> int:

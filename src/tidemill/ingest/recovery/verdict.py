@@ -13,8 +13,8 @@ from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import Tally
 from tidemill.cdcv2.times import Time, least, shown
 from tidemill.errors import LimitExceeded, TidemillError
-from tidemill.ingest.recovery.values import Found, Place, Recover, Settled, Tallied
-from tidemill.sources.contract import Stream
+from tidemill.ingest.recovery.values import FoundUpdates, Place, Recover, Settled, Tallied
+from tidemill.sources.contract import StreamSpec
 
 # Updates that wait in one relation's stash. Each takes some hundred bytes in the shard and in the state on
 # the workers' disks: some ten gigabytes in all, half of what the states may take.
@@ -29,7 +29,7 @@ ENVELOPE_ERROR = "Envelope error: Materialize: "
 DECODE_ERROR = "Decode error: "
 
 
-def opened(tallied: Tallied, stream: Stream) -> Tally:
+def opened(tallied: Tallied, stream: StreamSpec) -> Tally:
     """The tally as it was kept."""
     contents = tallied.contents
     tally = Tally(None, content=lambda time: signed(contents.get(time, 0)))
@@ -40,7 +40,7 @@ def opened(tallied: Tallied, stream: Stream) -> Tally:
     return tally
 
 
-def settle(recover: Recover, found: Found, max_stashed: int = MAX_STASHED) -> Settled:
+def settle(recover: Recover, found: FoundUpdates, max_stashed: int = MAX_STASHED) -> Settled:
     """Raises LimitExceeded."""
     stream = recover.stream
     # Filled before the tally asks for any of them.
@@ -80,7 +80,7 @@ def settle(recover: Recover, found: Found, max_stashed: int = MAX_STASHED) -> Se
     )
 
 
-def _observe(tally: Tally, found: Found, contents: dict[Time, int], stream: Stream) -> None:
+def _observe(tally: Tally, found: FoundUpdates, contents: dict[Time, int], stream: StreamSpec) -> None:
     times = list(found.counts)
     wanted = [t for t, keep in zip(times, tally.news(times), strict=True) if keep]
     for time in wanted:
@@ -89,7 +89,7 @@ def _observe(tally: Tally, found: Found, contents: dict[Time, int], stream: Stre
         tally.observe([(t, found.counts[t]) for t in wanted], _spans(found, stream))
 
 
-def _spans(found: Found, stream: Stream) -> str:
+def _spans(found: FoundUpdates, stream: StreamSpec) -> str:
     """Where the unit's updates came from."""
     told_ = [f"{stream.place(p, first)} to {last}" for p, (first, last) in sorted(found.spans.items())]
     more = f" and {len(told_) - MAX_NAMED} more" if len(told_) > MAX_NAMED else ""

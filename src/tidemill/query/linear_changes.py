@@ -95,7 +95,7 @@ def _struct(values: Sequence[str]) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class Piece:
+class ChangePiece:
     """One formula (which is in no other piece at the time) over one table of changes: the relation's columns
     under physical names; others do not matter. `evaluate` leaves an `error`, or a `result`."""
 
@@ -128,7 +128,7 @@ class Piece:
         self._rows, self._bytes = [], 0
 
 
-def evaluate(host: SparkHost, pieces: Sequence[Piece]) -> None:
+def evaluate(host: SparkHost, pieces: Sequence[ChangePiece]) -> None:
     """Fill in every piece. Blocks. Raises `Unavailable` where Spark is gone; all else is a piece's own
     error."""
     shared = _by_table([p for p in pieces if p.formula.flat is not None])
@@ -137,10 +137,10 @@ def evaluate(host: SparkHost, pieces: Sequence[Piece]) -> None:
     _isolated(host, [p for p in pieces if p.formula.flat is None], _united)
 
 
-def _by_table(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _by_table(pieces: Sequence[ChangePiece]) -> list[list[ChangePiece]]:
     """Those over equal tables together. (Followers of one relation are handed equal spans of its changes,
     and comparing them costs some 40 µs.)"""
-    groups: list[list[Piece]] = []
+    groups: list[list[ChangePiece]] = []
     for piece in pieces:
         for group in groups:
             if group[0].table is piece.table or group[0].table.equals(piece.table):
@@ -151,7 +151,9 @@ def _by_table(pieces: Sequence[Piece]) -> list[list[Piece]]:
     return groups
 
 
-def _isolated(host: SparkHost, pieces: list[Piece], run: Callable[[SparkHost, list[Piece]], None]) -> None:
+def _isolated(
+    host: SparkHost, pieces: list[ChangePiece], run: Callable[[SparkHost, list[ChangePiece]], None]
+) -> None:
     if not pieces:
         return
     try:
@@ -172,7 +174,7 @@ def _isolated(host: SparkHost, pieces: list[Piece], run: Callable[[SparkHost, li
 # -- one projection ------------------------------------------------------------------------------------
 
 
-def _projected(host: SparkHost, pieces: list[Piece]) -> None:
+def _projected(host: SparkHost, pieces: list[ChangePiece]) -> None:
     table = pieces[0].table
     columns = [p.formula.flat for p in pieces]
     text = f"SELECT {FLAT_ALIAS}.{ROW} AS {ROW}, {', '.join(map(str, columns))} FROM tm_ch_0 AS {FLAT_ALIAS}"
@@ -192,7 +194,7 @@ def _projected(host: SparkHost, pieces: list[Piece]) -> None:
 # -- one union -----------------------------------------------------------------------------------------
 
 
-def _united(host: SparkHost, pieces: list[Piece]) -> None:
+def _united(host: SparkHost, pieces: list[ChangePiece]) -> None:
     structs = list(dict.fromkeys(p.formula.struct for p in pieces))
     groups = _by_table(pieces)
     names = {p: f"tm_ch_{n}" for n, group in enumerate(groups) for p in group}

@@ -1,10 +1,10 @@
 """Our tokens as sqlglot's tokens, for the query bodies that its parser reads.
 
-`glot` calls `lower` on the tokens of one body. Each word gets sqlglot's token type only if PostgreSQL knows
-the word, each operator only if PostgreSQL knows it, so the other dialects' grammar that the stock parser
-carries (QUALIFY, PIVOT, SEMI JOIN, `==`, `??`, `LIKE` under other names) is out of reach. Where sqlglot
-reads PostgreSQL's own text differently, the tokens are written in the form it reads rightly; each such
-place says what was seen.
+`sqlglot_parser` calls `sqlglot_tokens` on the tokens of one body. Each word gets sqlglot's token type only if
+PostgreSQL knows the word, each operator only if PostgreSQL knows it, so the other dialects' grammar that the
+stock parser carries (QUALIFY, PIVOT, SEMI JOIN, `==`, `??`, `LIKE` under other names) is out of reach. Where
+sqlglot reads PostgreSQL's own text differently, the tokens are written in the form it reads rightly; each
+such place says what was seen.
 
 A lowered token keeps its offsets in the text, and its index among ours in `col`: errors and nodes point
 back by them.
@@ -23,7 +23,7 @@ from sqlglot.tokenizer_core import TokenType
 from tidemill.errors import Unsupported
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, needs_quotes, words
 from tidemill.sql.parser.typename import INTERVAL_FIELDS, TYPE_WORDS, type_end
-from tidemill.sql.tokens import Kind, Token, closes_distinct_on, syntax_error
+from tidemill.sql.tokens import Token, TokenKind, closes_distinct_on, syntax_error
 
 _KEYWORDS: dict[str, TokenType] = dict(Postgres.Tokenizer.KEYWORDS)
 _SINGLE: dict[str, TokenType] = dict(Postgres.Tokenizer.SINGLE_TOKENS)
@@ -115,7 +115,7 @@ _OPERATORS: dict[str, tuple[TokenType, ...]] = {
 # which those below `=` here have anyway; the comparisons would be grouped otherwise only within each other.
 _QUALIFIED = words("~ ~* !~ !~* ~~ ~~* !~~ !~~* || = <> < > <= >=")
 _OID_TYPES = words("oid regclass regtype regproc regprocedure regnamespace regrole regoper regoperator")
-_VALUES = frozenset({Kind.STRING, Kind.NUMBER, Kind.PARAM, Kind.BITS, Kind.QUOTED})
+_VALUES = frozenset({TokenKind.STRING, TokenKind.NUMBER, TokenKind.PARAM, TokenKind.BITS, TokenKind.QUOTED})
 _BEFORE_STRINGS = RESERVED | RESERVED_FUNCTION_OR_TYPE | words("between by escape groups range rows zone")
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
@@ -144,13 +144,13 @@ class _Lowering:
 
     def run(self) -> list[GlotToken]:
         tokens, at = self._tokens, 0
-        while tokens[at].kind is not Kind.END:
+        while tokens[at].kind is not TokenKind.END:
             if at in self._lower_bounds:
                 self._emit(TokenType.R_PAREN, ")", at)
             kind = tokens[at].kind
-            if kind is Kind.SYMBOL:
+            if kind is TokenKind.SYMBOL:
                 at = self._symbol(at)
-            elif kind is Kind.WORD:
+            elif kind is TokenKind.WORD:
                 at = self._word(at)
             else:
                 self._value(at)
@@ -163,9 +163,9 @@ class _Lowering:
 
     def _value(self, at: int) -> None:
         kind, value, _, _ = self._tokens[at]
-        if kind is Kind.NUMBER:
+        if kind is TokenKind.NUMBER:
             self._emit(TokenType.NUMBER, "0" + value if value[0] == "." else value, at)
-        elif kind is Kind.STRING:
+        elif kind is TokenKind.STRING:
             if (
                 at
                 and at != self._after_operator
@@ -174,12 +174,12 @@ class _Lowering:
             ):
                 raise syntax_error(self._text, self._tokens[at].start, self._tokens[at].end)
             self._emit(TokenType.STRING, value, at)
-        elif kind is Kind.QUOTED:
-            if value in _FOREIGN_FUNCTIONS and self._tokens[at + 1][:2] == (Kind.SYMBOL, "("):
+        elif kind is TokenKind.QUOTED:
+            if value in _FOREIGN_FUNCTIONS and self._tokens[at + 1][:2] == (TokenKind.SYMBOL, "("):
                 self._emit(TokenType.VAR, PLAIN_CALL + value, at)
             else:
                 self._name(at)
-        elif kind is Kind.PARAM:
+        elif kind is TokenKind.PARAM:
             self._emit(TokenType.PARAMETER, "$", at)
             self._emit(TokenType.NUMBER, value, at)
         else:
@@ -190,12 +190,12 @@ class _Lowering:
         so that `f(a -> 'k' || 'x')` had another meaning: one more pair of parentheses on each side prevents
         it (`tree` takes them away)."""
         token_kind, value, _, _ = self._tokens[at]
-        quoted = token_kind is Kind.QUOTED or needs_quotes(value)
+        quoted = token_kind is TokenKind.QUOTED or needs_quotes(value)
         kind = TokenType.IDENTIFIER if quoted else TokenType.VAR
         following = self._tokens[at + 1]
         if (
             following.key == "->"
-            and following.kind is Kind.SYMBOL
+            and following.kind is TokenKind.SYMBOL
             and at
             and self._tokens[at - 1].key in ("(", ",")
         ):
@@ -208,7 +208,7 @@ class _Lowering:
         token = self._tokens[at]
         value = token.value
         if value == "(":
-            self._open.append(at > 0 and self._tokens[at - 1][:2] == (Kind.WORD, "cast"))
+            self._open.append(at > 0 and self._tokens[at - 1][:2] == (TokenKind.WORD, "cast"))
             if self._is_lambda_head(at):
                 self._emit(TokenType.L_PAREN, "(", at)
                 self._emit(TokenType.L_PAREN, "(", at)
@@ -232,14 +232,18 @@ class _Lowering:
         ):
             raise syntax_error(self._text, token.start, token.end)
         # `a < < b` is no shift.
-        if value in "<>" and self._tokens[at + 1].key == value and self._tokens[at + 1].kind is Kind.SYMBOL:
+        if (
+            value in "<>"
+            and self._tokens[at + 1].key == value
+            and self._tokens[at + 1].kind is TokenKind.SYMBOL
+        ):
             after = self._tokens[at + 1]
             raise syntax_error(self._text, after.start, after.end)
         for kind in kinds:
             self._emit(kind, value, at)
         if value == "::":
             return self._type(at + 1)
-        if value in ("->", "->>") and self._tokens[at + 1].kind in (Kind.STRING, Kind.NUMBER):
+        if value in ("->", "->>") and self._tokens[at + 1].kind in (TokenKind.STRING, TokenKind.NUMBER):
             # sqlglot would make a path of a literal: blanks around a key would be lost, and 1.5 be a key.
             self._emit(TokenType.L_PAREN, "(", at + 1)
             self._value(at + 1)
@@ -247,10 +251,10 @@ class _Lowering:
             return at + 2
         if value == ".":
             after = self._tokens[at + 1]
-            if after.kind is Kind.WORD and self._is_named(at - 1):
+            if after.kind is TokenKind.WORD and self._is_named(at - 1):
                 self._name(at + 1)
                 return at + 2
-            if (after.kind is not Kind.QUOTED and after.key != "*") or not self._is_named(at - 1):
+            if (after.kind is not TokenKind.QUOTED and after.key != "*") or not self._is_named(at - 1):
                 raise syntax_error(self._text, after.start, after.end)
         return at + 1
 
@@ -259,20 +263,20 @@ class _Lowering:
         if at < 0:
             return False
         kind, value, _, _ = self._tokens[at]
-        if kind is Kind.WORD:
+        if kind is TokenKind.WORD:
             return value not in RESERVED or (at > 0 and self._tokens[at - 1].key == ".")
-        return kind is Kind.QUOTED or (kind is Kind.SYMBOL and value in (")", "]"))
+        return kind is TokenKind.QUOTED or (kind is TokenKind.SYMBOL and value in (")", "]"))
 
     def _may_precede_string(self, at: int) -> bool:
         """Not a value or a name: sqlglot would join two strings, or take the string for an alias."""
         kind, value, _, _ = self._tokens[at]
-        if kind is Kind.WORD:
+        if kind is TokenKind.WORD:
             return value in _BEFORE_STRINGS
-        return kind is Kind.SYMBOL and value not in (")", "]", ".")
+        return kind is TokenKind.SYMBOL and value not in (")", "]", ".")
 
     def _is_frame(self, at: int) -> bool:
         """Whether the BETWEEN at `at` belongs to a window's frame."""
-        return self._tokens[at - 1].kind is Kind.WORD and self._tokens[at - 1].key in (
+        return self._tokens[at - 1].kind is TokenKind.WORD and self._tokens[at - 1].key in (
             "rows",
             "range",
             "groups",
@@ -283,9 +287,9 @@ class _Lowering:
         if at < 0:
             return False
         kind, value, _, _ = self._tokens[at]
-        if kind is Kind.SYMBOL:
+        if kind is TokenKind.SYMBOL:
             return value in (")", "]")
-        if kind is not Kind.WORD or value not in RESERVED or value in also:
+        if kind is not TokenKind.WORD or value not in RESERVED or value in also:
             return True
         return value in ("end", "null", "true", "false") or value.startswith(
             ("current_", "local", "session_")
@@ -294,16 +298,16 @@ class _Lowering:
     def _is_lambda_head(self, at: int) -> bool:
         tokens = self._tokens
         return (
-            tokens[at + 1].kind in (Kind.WORD, Kind.QUOTED)
-            and tokens[at + 2][:2] == (Kind.SYMBOL, ")")
-            and tokens[at + 3][:2] == (Kind.SYMBOL, "->")
+            tokens[at + 1].kind in (TokenKind.WORD, TokenKind.QUOTED)
+            and tokens[at + 2][:2] == (TokenKind.SYMBOL, ")")
+            and tokens[at + 3][:2] == (TokenKind.SYMBOL, "->")
         )
 
     def _word(self, at: int) -> int:
         value = self._tokens[at].key
         following = self._tokens[at + 1]
         pair = (value, following.key)
-        if pair in _PAIRS and following.kind is Kind.WORD:
+        if pair in _PAIRS and following.kind is TokenKind.WORD:
             self._emit(_PAIRS[pair], f"{value} {following.key}".upper(), at)
             return at + 2
         if value == "as":
@@ -311,11 +315,11 @@ class _Lowering:
             if self._open and self._open[-1]:
                 return self._type(at + 1)
             # A label may be any word, also a reserved one.
-            if following.kind is Kind.WORD and following.key not in ("not", "materialized"):
+            if following.kind is TokenKind.WORD and following.key not in ("not", "materialized"):
                 self._name(at + 1)
                 return at + 2
             return at + 1
-        if value == "operator" and following[:2] == (Kind.SYMBOL, "(") and self._is_operand(at - 1):
+        if value == "operator" and following[:2] == (TokenKind.SYMBOL, "(") and self._is_operand(at - 1):
             return self._qualified_operator(at)
         if value == "array" and following.key not in ("[", "("):
             raise syntax_error(self._text, following.start, following.end)
@@ -329,7 +333,7 @@ class _Lowering:
         if kind is not None:
             # sqlglot looks at the text too: SOME(SELECT ...) and ANY(SELECT ...) would give different trees.
             self._emit(kind, "ANY" if value == "some" else value.upper(), at)
-        elif value in _FOREIGN_FUNCTIONS and following[:2] == (Kind.SYMBOL, "("):
+        elif value in _FOREIGN_FUNCTIONS and following[:2] == (TokenKind.SYMBOL, "("):
             self._emit(TokenType.VAR, PLAIN_CALL + value, at)
         elif value in RESERVED:
             # No place of a query where it may stand is left (ASYMMETRIC, CHECK, ...), but sqlglot takes it
@@ -343,7 +347,10 @@ class _Lowering:
         """`OPERATOR(pg_catalog.~)` as `~`: there are no operators but pg_catalog's."""
         tokens = self._tokens
         end = at + 2
-        if tokens[end].kind in (Kind.WORD, Kind.QUOTED) and tokens[end + 1][:2] == (Kind.SYMBOL, "."):
+        if tokens[end].kind in (TokenKind.WORD, TokenKind.QUOTED) and tokens[end + 1][:2] == (
+            TokenKind.SYMBOL,
+            ".",
+        ):
             if tokens[end].key != "pg_catalog":
                 raise Unsupported(
                     f"operators of schema {tokens[end].value} are not supported",
@@ -351,9 +358,9 @@ class _Lowering:
                 )
             end += 2
         operator, close = tokens[end], tokens[end + 1]
-        if operator.kind is not Kind.SYMBOL or operator.value not in _QUALIFIED:
+        if operator.kind is not TokenKind.SYMBOL or operator.value not in _QUALIFIED:
             raise syntax_error(self._text, operator.start, operator.end)
-        if close[:2] != (Kind.SYMBOL, ")"):
+        if close[:2] != (TokenKind.SYMBOL, ")"):
             raise syntax_error(self._text, close.start, close.end)
         for kind in _OPERATORS[operator.value]:
             self._emit(kind, operator.value, end)
@@ -366,22 +373,22 @@ class _Lowering:
         tokens = self._tokens
         self._emit(TokenType.BETWEEN, "BETWEEN", at)
         at += 1
-        if tokens[at][:2] in ((Kind.WORD, "symmetric"), (Kind.WORD, "asymmetric")):
+        if tokens[at][:2] in ((TokenKind.WORD, "symmetric"), (TokenKind.WORD, "asymmetric")):
             self._emit(TokenType.VAR, tokens[at].key, at)
             at += 1
-        if tokens[at].kind is Kind.WORD and tokens[at].key in ("select", "with", "values", "table"):
+        if tokens[at].kind is TokenKind.WORD and tokens[at].key in ("select", "with", "values", "table"):
             raise syntax_error(self._text, tokens[at].start, tokens[at].end)
         depth = 0
         end = at
         while True:
             kind, value, start, stop = tokens[end]
-            if kind is Kind.SYMBOL or kind is Kind.WORD:
+            if kind is TokenKind.SYMBOL or kind is TokenKind.WORD:
                 if not depth and value == "and":
                     break
                 if not depth and value in (",", ")", "]", "between"):
                     raise syntax_error(self._text, start, stop)
                 depth += (value in ("(", "[", "case")) - (value in (")", "]", "end"))
-            elif kind is Kind.END:
+            elif kind is TokenKind.END:
                 raise syntax_error(self._text, start, stop)
             end += 1
         self._emit(TokenType.L_PAREN, "(", at)
@@ -390,7 +397,7 @@ class _Lowering:
 
     def _plain(self, at: int) -> None:
         following = self._tokens[at + 1]
-        if following.key == "->" and following.kind is Kind.SYMBOL:
+        if following.key == "->" and following.kind is TokenKind.SYMBOL:
             self._name(at)
         else:
             self._emit(TokenType.VAR, self._tokens[at].key, at)
@@ -399,10 +406,10 @@ class _Lowering:
         """`date '2020-01-01'` as `'2020-01-01'::date`: sqlglot splits and rewrites the text of intervals,
         and tries type names in ways that take exponential time when they nest (`date(date(date(...`)."""
         tokens = self._tokens
-        if at and (tokens[at - 1][:2] == (Kind.SYMBOL, ".") or tokens[at - 1].kind in _VALUES):
+        if at and (tokens[at - 1][:2] == (TokenKind.SYMBOL, ".") or tokens[at - 1].kind in _VALUES):
             return None
         end = type_end(tokens, at)
-        if end is None or tokens[end].kind is not Kind.STRING:
+        if end is None or tokens[end].kind is not TokenKind.STRING:
             return None
         if tokens[at].key == "interval":
             if end != at + 1:
@@ -419,8 +426,8 @@ class _Lowering:
         value, field = self._tokens[at + 1], self._tokens[at + 2]
         text = value.value
         end = at + 2
-        if field.kind is Kind.WORD and field.key in INTERVAL_FIELDS:
-            if not _WHOLE.fullmatch(text) or self._tokens[at + 3][:2] == (Kind.WORD, "to"):
+        if field.kind is TokenKind.WORD and field.key in INTERVAL_FIELDS:
+            if not _WHOLE.fullmatch(text) or self._tokens[at + 3][:2] == (TokenKind.WORD, "to"):
                 raise Unsupported(
                     "interval fields are not supported but after a whole number",
                     hint="Write the units inside the string: interval '1 day 2 hours'.",
@@ -442,30 +449,30 @@ class _Lowering:
         while at < end:
             kind, value, _, _ = tokens[at]
             pair = (value, tokens[at + 1].key)
-            if kind is Kind.WORD and pair in _TYPE_PAIRS:
+            if kind is TokenKind.WORD and pair in _TYPE_PAIRS:
                 self._emit(_TYPE_PAIRS[pair], " ".join(pair).upper(), at)
                 at += 1
-            elif kind is Kind.WORD and value == "array":
+            elif kind is TokenKind.WORD and value == "array":
                 if tokens[at + 1].key != "[" or at + 1 == end:
                     self._emit(TokenType.L_BRACKET, "[", at)
                     self._emit(TokenType.R_BRACKET, "]", at)
-            elif kind is Kind.WORD and value in _OID_TYPES:
+            elif kind is TokenKind.WORD and value in _OID_TYPES:
                 # sqlglot has nodes of its own for these, and makes no arrays of them; of a qualified name it
                 # does.
                 if tokens[at + 1].key == "[" and at + 1 < end and tokens[at - 1].key != ".":
                     self._emit(TokenType.VAR, "pg_catalog", at)
                     self._emit(TokenType.DOT, ".", at)
                 self._emit(TokenType.VAR, value, at)
-            elif kind is Kind.WORD:
+            elif kind is TokenKind.WORD:
                 self._emit(_TYPE_WORDS.get(value, _QUERY_WORDS.get(value, TokenType.VAR)), value, at)
-            elif kind is Kind.SYMBOL:
+            elif kind is TokenKind.SYMBOL:
                 self._emit(_OPERATORS[value][0], value, at)
-                if value == "[" and tokens[at + 1].kind is Kind.NUMBER:
+                if value == "[" and tokens[at + 1].kind is TokenKind.NUMBER:
                     at += 1
             else:
                 self._value(at)
             at += 1
-        if tokens[at][:2] == (Kind.SYMBOL, "("):
+        if tokens[at][:2] == (TokenKind.SYMBOL, "("):
             # Not a modifier that PostgreSQL knows; sqlglot would read any expression as one.
             raise syntax_error(self._text, tokens[at].start, tokens[at].end)
         return at

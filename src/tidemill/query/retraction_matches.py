@@ -1,9 +1,9 @@
 """Find the insertions that retractions may belong to, and where they lie.
 
-`read` calls `find` when a large collection has retractions. The parts are read here, by Arrow in threads of
-the server, and not by Spark: reading three columns and asking the probe takes a third of what Spark's own
-scan takes, Arrow gives the place of each row in its part for nothing, and little comes back. Only one row
-group per thread is held at a time.
+`read` calls `retraction_matches` when a large collection has retractions. The parts are read here, by Arrow
+in threads of the server, and not by Spark: reading three columns and asking the probe takes a third of what
+Spark's own scan takes, Arrow gives the place of each row in its part for nothing, and little comes back. Only
+one row group per thread is held at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PIECE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundInsertions:
     """Insertions that may have been retracted, row by row."""
 
     # The columns asked for, and `mz_diff` as the number of copies.
@@ -52,7 +52,7 @@ def find(
     threads: int,
     limit: int,
     check: Callable[[], None],
-) -> Found | None:
+) -> FoundInsertions | None:
     """The insertions at or before the snapshot's time to which the probe says yes; None when they are more
     than `limit` bytes. `check` is called often, and may raise. Raises `DataCorrupted`."""
     search = _Search(snapshot, probe, columns, limit, check)
@@ -74,11 +74,13 @@ def find(
         for where, rows in found:
             places.setdefault(part.path, []).append(where)
             tables.append(rows)
-    return Found(pa.concat_tables(tables), {path: np.concatenate(some) for path, some in places.items()})
+    return FoundInsertions(
+        pa.concat_tables(tables), {path: np.concatenate(some) for path, some in places.items()}
+    )
 
 
 class _Search:
-    """One `find`; `piece` runs in its threads."""
+    """One search; `piece` runs in its threads."""
 
     def __init__(
         self, snapshot: Snapshot, probe: Probe, columns: Sequence[str], limit: int, check: Callable[[], None]

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from tidemill.catalog.sidecars import DIFF, OFFSET, PARTITION, data_names, time_names
 from tidemill.cdcv2.times import Frontier
-from tidemill.envelope.keys import HASH_COLUMN, Shape, key_hash
+from tidemill.envelope.keys import HASH_COLUMN, KeyShape, key_hash
 from tidemill.ingest.exchange import BUCKETS, COMPRESS_BYTES, bucket_of, split
-from tidemill.ingest.recovery.values import Found, Recover, beyond, times_of
-from tidemill.sources.contract import OFFSET_COLUMN, STREAM_TIME_COLUMN, Batch
+from tidemill.ingest.recovery.values import FoundUpdates, Recover, beyond, times_of
+from tidemill.sources.contract import OFFSET_COLUMN, STREAM_TIME_COLUMN, SourceBatch
 from tidemill.sources.offsets import PartitionKey
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.columns import contiguous
@@ -30,10 +30,10 @@ EXCHANGE_ROWS = 262_144
 Send = Callable[[int, bytes], None]
 
 
-def shape_of(recover: Recover) -> Shape:
+def shape_of(recover: Recover) -> KeyShape:
     """The stash as the state of keys: what an update is about is its key."""
     times = time_names(recover.stream.kind)
-    return Shape.of(recover.desc, [*data_names(_width(recover)), *times])
+    return KeyShape.of(recover.desc, [*data_names(_width(recover)), *times])
 
 
 def _width(recover: Recover) -> int:
@@ -53,7 +53,7 @@ def components(table: pa.Table | pa.RecordBatch, kind: int) -> list[np.ndarray]:
 class Spread:
     """One target's updates of one piece. `found` has what is no update."""
 
-    def __init__(self, recover: Recover, partition: PartitionKey, send: Send, found: Found) -> None:
+    def __init__(self, recover: Recover, partition: PartitionKey, send: Send, found: FoundUpdates) -> None:
         self._recover = recover
         self._partition = "" if partition is None else str(partition)
         self._send = send
@@ -63,7 +63,7 @@ class Spread:
         self._held: list[pa.Table] = []
         self._rows = 0
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: SourceBatch) -> None:
         for stated in batch.stated:
             self._found.stated.append(((self._partition, stated.offset), stated.said))
         if not batch.rows.num_rows:
@@ -129,7 +129,7 @@ def _encode(table: pa.Table, partition: str) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def gather(slices: Iterable[bytes], shape: Shape) -> tuple[pa.RecordBatch, np.ndarray]:
+def gather(slices: Iterable[bytes], shape: KeyShape) -> tuple[pa.RecordBatch, np.ndarray]:
     """The updates of one bucket, as the stash has them, and their hashes; in the order of (partition,
     offset)."""
     decoded: list[tuple[tuple[str, int], pa.Table]] = []

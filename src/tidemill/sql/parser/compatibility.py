@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tidemill.errors import UndefinedObject
 from tidemill.sql.ast import Name, NoOp, ObjectKind, Statement
-from tidemill.sql.parser.cursor import Cursor
+from tidemill.sql.parser.cursor import TokenCursor
 
 _INDEX = "indexes are not needed: every relation is stored by columns with statistics; nothing was done"
 _UNIQUE = "nothing was done: indexes are not needed, and that values are unique is not enforced"
@@ -30,7 +30,7 @@ _NEVER_THERE = (
 )
 
 
-def no_op(cursor: Cursor, verb: str) -> Statement | None:
+def no_op(cursor: TokenCursor, verb: str) -> Statement | None:
     """After CREATE, DROP or ALTER: an index or a cluster, or None. What follows is not looked into, but
     for the relation that an index is of."""
     probe = cursor.fork()
@@ -47,7 +47,7 @@ def no_op(cursor: Cursor, verb: str) -> Statement | None:
     return None
 
 
-def _indexed(cursor: Cursor) -> tuple[Name, ...]:
+def _indexed(cursor: TokenCursor) -> tuple[Name, ...]:
     """The relation in CREATE INDEX ... [IN CLUSTER c] ON name ..."""
     cursor.rewind(cursor.find("on"))
     if not cursor.accept("on"):
@@ -56,7 +56,7 @@ def _indexed(cursor: Cursor) -> tuple[Name, ...]:
     return (cursor.name(),)
 
 
-def drop_absent(cursor: Cursor) -> Statement | None:
+def drop_absent(cursor: TokenCursor) -> Statement | None:
     """After DROP: IF EXISTS of a kind of thing that there is none of; None, without moving, for anything
     else."""
     for kind in _NEVER_THERE:
@@ -80,19 +80,19 @@ def drop_absent(cursor: Cursor) -> Statement | None:
     return None
 
 
-def vacuum(cursor: Cursor) -> Statement:
+def vacuum(cursor: TokenCursor) -> Statement:
     """After VACUUM."""
     _options(cursor, "full", "freeze", "verbose", "analyze", "analyse")
     return NoOp("VACUUM", (_VACUUM,), _relations(cursor))
 
 
-def analyze(cursor: Cursor) -> Statement:
+def analyze(cursor: TokenCursor) -> Statement:
     """After ANALYZE."""
     _options(cursor, "verbose")
     return NoOp("ANALYZE", (_ANALYZE,), _relations(cursor))
 
 
-def reindex(cursor: Cursor) -> Statement:
+def reindex(cursor: TokenCursor) -> Statement:
     """After REINDEX."""
     _options(cursor)
     table = cursor.accept("table")
@@ -103,13 +103,13 @@ def reindex(cursor: Cursor) -> Statement:
     return NoOp("REINDEX", (_INDEX,), names if table else ())
 
 
-def checkpoint(cursor: Cursor) -> Statement:
+def checkpoint(cursor: TokenCursor) -> Statement:
     """After CHECKPOINT."""
     _options(cursor)
     return NoOp("CHECKPOINT", (_CHECKPOINT,))
 
 
-def refresh(cursor: Cursor) -> Statement:
+def refresh(cursor: TokenCursor) -> Statement:
     """After REFRESH."""
     cursor.expect("materialized", "view")
     cursor.accept("concurrently")
@@ -120,14 +120,14 @@ def refresh(cursor: Cursor) -> Statement:
     return NoOp("REFRESH MATERIALIZED VIEW", (_REFRESH,), (name,), ObjectKind.MATERIALIZED_VIEW)
 
 
-def unlisten(cursor: Cursor) -> Statement:
+def unlisten(cursor: TokenCursor) -> Statement:
     """After UNLISTEN: nothing is listened to. Pools of connections send it when one comes back."""
     if not cursor.accept_symbol("*"):
         cursor.ident()
     return NoOp("UNLISTEN", ())
 
 
-def set_constraints(cursor: Cursor) -> Statement:
+def set_constraints(cursor: TokenCursor) -> Statement:
     """After SET CONSTRAINTS: none can be deferred."""
     all_ = cursor.accept("all")
     names = () if all_ else cursor.names()
@@ -140,7 +140,7 @@ def set_constraints(cursor: Cursor) -> Statement:
     return NoOp("SET CONSTRAINTS", ())
 
 
-def _options(cursor: Cursor, *names: str) -> None:
+def _options(cursor: TokenCursor, *names: str) -> None:
     """( option, ... ), or words."""
     if cursor.peek_symbol("("):
         cursor.advance()
@@ -150,7 +150,7 @@ def _options(cursor: Cursor, *names: str) -> None:
         cursor.advance()
 
 
-def _relations(cursor: Cursor) -> tuple[Name, ...]:
+def _relations(cursor: TokenCursor) -> tuple[Name, ...]:
     """[name [(column, ...)], ...]"""
     found: list[Name] = []
     while not cursor.at_end or found:

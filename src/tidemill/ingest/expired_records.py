@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidemill.ingest.unit import Failure
+from tidemill.ingest.unit import UnitFailure
 from tidemill.sources.contract import KEY_SLOT_COLUMN
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.model import RelationDesc
@@ -18,7 +18,7 @@ from tidemill.types.model import RelationDesc
 SLOT = b"\x02"
 
 
-def error_of(desc: RelationDesc, failure: Failure, time: int) -> pa.Table:
+def error_of(desc: RelationDesc, failure: UnitFailure, time: int) -> pa.Table:
     """The one update that says so."""
     text = f"the table cannot begin where its source does: {failure.primary}"
     if failure.detail:

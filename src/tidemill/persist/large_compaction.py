@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tidemill.persist.compact import Plan, make_plan, settled_parts, tier_inputs
+from tidemill.persist.compact import CompactionPlan, make_plan, settled_parts, tier_inputs
 from tidemill.persist.part import Part
 from tidemill.persist.settings import Settings
-from tidemill.persist.state import FANOUT, State
+from tidemill.persist.state import FANOUT, ShardState
 
 # A part of at least this share of the target's size is as good as one that has it: what a consolidation left
 # somewhat smaller is not written again for that.
@@ -24,11 +24,11 @@ class LargePlan:
     """`groups` are the inputs of `plan`, apart: each is consolidated by itself into parts of the target's
     size. A group of more weight than that is more than one task's memory."""
 
-    plan: Plan
+    plan: CompactionPlan
     groups: tuple[tuple[Part, ...], ...]
 
 
-def plan_large(state: State, since: int, settings: Settings) -> LargePlan | None:
+def plan_large(state: ShardState, since: int, settings: Settings) -> LargePlan | None:
     """A full consolidation where enough would go, else a full rank of parts that are large already but not
     as large as they should be; None where there is neither, or it fits in memory. O(1) for small shards."""
     if state.weight <= settings.compact_max_bytes:

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 
-class Tally(Collector):
+class StatementCounter(Collector):
     """A count of its own name. `value` goes up alone."""
 
     def __init__(self, name: str, help_: str) -> None:
@@ -28,7 +28,7 @@ class Tally(Collector):
         yield CounterMetricFamily(self._name, self._help, value=self.value)
 
 
-class Timing:
+class LatencyCounter:
     """Of one verb: how many took how long."""
 
     __slots__ = ("_bounds", "counts", "seconds")
@@ -51,13 +51,13 @@ class Timings(Collector):
         self._counter = counter
         self._histogram = histogram
         self._bounds = tuple(bounds)
-        self._by_verb: dict[str, Timing] = {}
+        self._by_verb: dict[str, LatencyCounter] = {}
         REGISTRY.register(self)
 
-    def of(self, verb: str) -> Timing:
+    def of(self, verb: str) -> LatencyCounter:
         found = self._by_verb.get(verb)
         if found is None:
-            found = self._by_verb[verb] = Timing(self._bounds)
+            found = self._by_verb[verb] = LatencyCounter(self._bounds)
         return found
 
     def collect(self) -> Iterator[Metric]:

@@ -34,7 +34,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FileMark:
     """The bytes [lower, upper) of a file, as they were when they were bound."""
 
     lower: int
@@ -55,16 +55,16 @@ def digest(path: Path, lower: int, upper: int) -> str:
     return found.hexdigest()
 
 
-def written(name: str, mark: Mark) -> tuple[str, str]:
+def written(name: str, mark: FileMark) -> tuple[str, str]:
     """A mark as it is kept: two texts, of which the first is different for each."""
     stamp = mark.stamp
     about = [mark.upper, mark.digest, stamp.size, stamp.modified, stamp.changed, stamp.inode]
     return json.dumps([name, mark.lower]), json.dumps(about, separators=(",", ":"))
 
 
-def read(kept: Mapping[str, str]) -> Iterable[tuple[str, Mark]]:
+def read(kept: Mapping[str, str]) -> Iterable[tuple[str, FileMark]]:
     """The marks that were kept, by the names of their files."""
     for key, value in kept.items():
         name, lower = json.loads(key)
         upper, said, *stamp = json.loads(value)
-        yield name, Mark(lower, upper, said, Stamp(*stamp))
+        yield name, FileMark(lower, upper, said, Stamp(*stamp))

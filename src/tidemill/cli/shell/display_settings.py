@@ -20,7 +20,7 @@ Rows = Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnLook:
     """A column of a result: its name, and the OID of its type."""
 
     name: str
@@ -44,7 +44,7 @@ class Column:
 
 
 @dataclass(slots=True)
-class Look:
+class DisplaySettings:
     """Each field is an option of `\\pset`."""
 
     format: str = "aligned"
@@ -75,7 +75,7 @@ _SWITCHES = ("tuples_only", "footer", "pager")
 _SHORT = {"x": "expanded", "t": "tuples_only"}
 
 
-def set_option(look: Look, name: str, value: str | None) -> str:
+def set_option(look: DisplaySettings, name: str, value: str | None) -> str:
     """`\\pset name [value]`; without a value a switch is turned over, others stay. Tells what it is then."""
     name = _SHORT.get(name, name)
     if name not in [f.name for f in fields(look)]:
@@ -107,7 +107,7 @@ def _checked(name: str, value: str) -> object:
     return value if value in choices else found[0]
 
 
-def described(look: Look, name: str) -> str:
+def described(look: DisplaySettings, name: str) -> str:
     """One option in words."""
     value = getattr(look, name)
     switch = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else value
@@ -126,6 +126,6 @@ def described(look: Look, name: str) -> str:
     return texts[name]
 
 
-def all_options(look: Look) -> list[str]:
+def all_options(look: DisplaySettings) -> list[str]:
     """Every option in words, by name."""
     return [described(look, f.name) for f in sorted(fields(look), key=lambda f: f.name)]

@@ -1,6 +1,6 @@
 """What the task does that gets all updates of some buckets: drop repetitions, count, and later release.
 
-Between `look` and `release` stands the verdict over the whole unit (`settle`). Both are called by `keyed`
+Between `look` and `release` stands the verdict over the whole unit (`verdict`). Both are called by `keyed`
 (in one task, for small units) and by the Spark runner (in two stages). Nothing is a loop over rows; only
 contradictions, of which one per time is told, are looked at one by one.
 """
@@ -20,14 +20,14 @@ from tidemill.cdcv2.column_recovery import keys_of
 from tidemill.cdcv2.column_stash import hash_updates
 from tidemill.cdcv2.columns import UpdateColumns, distinct_times
 from tidemill.cdcv2.times import Time
-from tidemill.envelope.keys import Shape, first_of_each_key, rows_equal
+from tidemill.envelope.keys import KeyShape, first_of_each_key, rows_equal
 from tidemill.envelope.upsert import as_updates
 from tidemill.ingest.history import CollectionHistory
-from tidemill.ingest.recovery.spread import components, gather, shape_of
-from tidemill.ingest.recovery.values import Found, Recover, Settled, beyond
+from tidemill.ingest.recovery.partition import components, gather, shape_of
+from tidemill.ingest.recovery.values import FoundUpdates, Recover, Settled, beyond
 from tidemill.ingest.state import BucketState, prepare, shared
 from tidemill.ingest.task import PartWriter, stamped
-from tidemill.ingest.unit import Facts, Target, Unit
+from tidemill.ingest.unit import Unit, UnitFacts, UnitTarget
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 # How much of a row an error shows.
@@ -43,7 +43,7 @@ class Fresh:
 
 
 def states_of(
-    unit: Unit, recover: Recover, buckets: Sequence[int], folder: str, facts: Facts, most: int | None
+    unit: Unit, recover: Recover, buckets: Sequence[int], folder: str, facts: UnitFacts, most: int | None
 ) -> dict[int, BucketState]:
     """The stash at the unit's beginning, by bucket."""
     began = time.monotonic()
@@ -57,7 +57,10 @@ def states_of(
 
 
 def look(
-    recover: Recover, states: Mapping[int, BucketState], slices: Mapping[int, Sequence[bytes]], found: Found
+    recover: Recover,
+    states: Mapping[int, BucketState],
+    slices: Mapping[int, Sequence[bytes]],
+    found: FoundUpdates,
 ) -> dict[int, Fresh]:
     """What of the slices, by bucket, is new; counted in `found`."""
     shape = shape_of(recover)
@@ -72,7 +75,7 @@ def look(
 
 
 def _distinct(
-    rows: pa.RecordBatch, hashes: np.ndarray, shape: Shape, recover: Recover, found: Found
+    rows: pa.RecordBatch, hashes: np.ndarray, shape: KeyShape, recover: Recover, found: FoundUpdates
 ) -> tuple[pa.RecordBatch, np.ndarray]:
     """Each update once, of the first record that has it; without those that cannot be true."""
     keys = [rows.column(i) for i in shape.key]
@@ -102,7 +105,7 @@ def _partner(row: int, chosen: np.ndarray, hashes: np.ndarray, keys: Sequence[pa
 
 
 def _unknown(
-    rows: pa.RecordBatch, hashes: np.ndarray, state: BucketState, recover: Recover, found: Found
+    rows: pa.RecordBatch, hashes: np.ndarray, state: BucketState, recover: Recover, found: FoundUpdates
 ) -> tuple[pa.RecordBatch, np.ndarray]:
     """Without those that the stash has; a different diff there is a contradiction."""
     known = state.lookup(rows, hashes)
@@ -123,7 +126,7 @@ def _tell(
     against: tuple[pa.RecordBatch, np.ndarray] | None,
     kind: str,
     recover: Recover,
-    found: Found,
+    found: FoundUpdates,
 ) -> None:
     """Each time with a contradiction, once: the row, and the one that it contradicts."""
     if not wrong.size:
@@ -151,7 +154,7 @@ def _said(rows: pa.RecordBatch, row: int, time_: Time, recover: Recover) -> str:
     return f"({shown}, {time_}, {values[DIFF]:+}) in {place}"
 
 
-def _count(rows: pa.RecordBatch, recover: Recover, found: Found) -> None:
+def _count(rows: pa.RecordBatch, recover: Recover, found: FoundUpdates) -> None:
     parts = components(rows, recover.stream.kind)
     stacked = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
     times, codes = distinct_times(stacked)
@@ -176,7 +179,7 @@ def release(
     settled: Settled,
     states: Mapping[int, BucketState],
     fresh: Mapping[int, Fresh],
-    facts: Facts,
+    facts: UnitFacts,
 ) -> None:
     """Write what the frontier has passed to the relation, and what changes in the stash; keep the states."""
     target = unit.targets[index]
@@ -185,7 +188,7 @@ def release(
     recover = target.recover
     shape = shape_of(recover)
     writer = PartWriter(unit, index, target, facts)
-    stash = PartWriter(unit, stash_index(index), Target(recover.stash, recover.desc), facts)
+    stash = PartWriter(unit, stash_index(index), UnitTarget(recover.stash, recover.desc), facts)
     for bucket, state in states.items():
         began = time.monotonic()
         stays, gone = _parted(recover, settled, state, fresh.get(bucket))

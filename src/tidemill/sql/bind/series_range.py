@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.sql.bind.ir import Const, Convert, Node
+from tidemill.sql.bind.ir import BoundNode, Const, Convert
 from tidemill.sql.functions.lattice import INTEGERS
 from tidemill.sql.functions.tree import add, bigint, call, cast, cast_to, int_divide, sub
 from tidemill.types.model import SqlType
@@ -55,7 +55,7 @@ class CountedSeries:
         return exp.Select(expressions=named, from_=exp.From(this=exp.Table(this=call("range", *given))))
 
 
-def counted_series(nodes: Sequence[Node]) -> CountedSeries | None:
+def counted_series(nodes: Sequence[BoundNode]) -> CountedSeries | None:
     """None where an end or the step is not known, or is none."""
     known = [_number(n) for n in nodes]
     start, stop, step = (*known, 1) if len(known) == 2 else known
@@ -66,7 +66,7 @@ def counted_series(nodes: Sequence[Node]) -> CountedSeries | None:
     return found if -_END <= start + found.rows * step < _END else None
 
 
-def _number(node: Node) -> int | None:
+def _number(node: BoundNode) -> int | None:
     """Integers alone: between them a conversion changes no value."""
     while isinstance(node, Convert) and node.type.kind in INTEGERS:
         node = node.arg

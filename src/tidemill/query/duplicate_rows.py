@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_NUMBERED_ROWS = 24_000_000
 # Columns that are tried before all of them.
 _FEW = 3
-# Rows that one thread takes at once, as in `find`.
+# Rows that one thread takes at once, as in `retraction_matches`.
 _PIECE_ROWS = 1 << 20
 
 

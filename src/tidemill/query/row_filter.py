@@ -1,8 +1,8 @@
 """Leave out single rows of parts that Spark reads, by their place in the file.
 
-`scan` uses it for the rows that `find` took out. Spark tells each row's place and its file's size, which
-stands for the file (parts of the same size are scanned apart). Compiled into the scan this costs a fifth of
-it; a hash of every row would cost as much as the scan.
+`scan` uses it for the rows that `retraction_matches` took out. Spark tells each row's place and its file's
+size, which stands for the file (parts of the same size are scanned apart). Compiled into the scan this costs
+a fifth of it; a hash of every row would cost as much as the scan.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hidden:
 
 
 def alike(parts: Iterable[Part]) -> list[list[Part]]:
-    """The parts in as few scans as `hide` can do."""
+    """The parts in as few scans as `row_filter` can do."""
     scans: list[dict[int, Part]] = []
     for part in parts:
         scan = next((s for s in scans if part.bytes not in s and len(s) < MAX_PARTS), None)

@@ -16,11 +16,11 @@ from starlette.websockets import WebSocket
 
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.server.http.limits import MAX_WAITING_BYTES, MAX_WAITING_MESSAGES
-from tidemill.server.http.messages import Cancel, CancelOther, Login, Queries, parse_first, parse_later
+from tidemill.server.http.messages import Cancel, CancelOther, LoginMessage, Queries, parse_first, parse_later
 from tidemill.server.http.request import BadRequest
 
 # What made no sense is kept as its error, to be told in its turn.
-Said: TypeAlias = Login | CancelOther | Queries | TidemillError
+Said: TypeAlias = LoginMessage | CancelOther | Queries | TidemillError
 
 # The close code for a client that broke a rule (RFC 6455).
 POLICY = 1008

@@ -1,8 +1,8 @@
 """The one door to sqlglot's parser: tokens of a body in, a checked tree out.
 
-`query` and the statement parsers call `parse_body` for whole queries, `parse_list` for select-list-like
-lists (RETURNING) and `parse_scalar` for one expression. The parser is sqlglot's stock PostgreSQL parser,
-never subclassed; `clauses`, `lower` and `tree` stand before and behind it. Raises `TidemillError` only.
+`query` and the statement parsers call `parse_body` for whole queries, `parse_list` for select-list-like lists
+(RETURNING) and `parse_scalar` for one expression. The parser is sqlglot's stock PostgreSQL parser, never
+subclassed; `clauses`, `sqlglot_tokens` and `tree` stand before and behind it. Raises `TidemillError` only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.parser import clauses
 from tidemill.sql.parser.depth import MAX_NESTING, too_complex
 from tidemill.sql.parser.key_words import hint_at, mark_names
-from tidemill.sql.parser.lower import lower
+from tidemill.sql.parser.sqlglot_tokens import lower
 from tidemill.sql.parser.tree import accept
-from tidemill.sql.tokens import Kind, Token, syntax_error
+from tidemill.sql.tokens import Token, TokenKind, syntax_error
 
 _DIALECT = Postgres()
 # It logs texts that it reads as commands; here such a text is an error that its sender gets.
@@ -64,7 +64,7 @@ def parse_scalar(text: str, tokens: Sequence[Token], base: int) -> exp.Expr:
 
 
 def _items(text: str, tokens: Sequence[Token], base: int) -> list[exp.Expr]:
-    if tokens[0].kind is Kind.END:
+    if tokens[0].kind is TokenKind.END:
         raise syntax_error(text, tokens[0].start, tokens[0].end)
     clauses.check(text, tokens)
     lowered = lower(text, tokens, base)

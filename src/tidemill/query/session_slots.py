@@ -20,7 +20,7 @@ from typing import Any
 
 from tidemill.errors import Unavailable
 from tidemill.persist.part import group_rows
-from tidemill.query.growth import Growth
+from tidemill.query.result_size import Growth
 from tidemill.sql.functions.python import register
 
 # A lease lasts some tens of milliseconds (analysis only), so more would only be needed beyond a hundred
@@ -63,7 +63,7 @@ def pieces(rows: int, memory: int) -> int:
     return max(1, -(-rows // group_rows(rows, memory)))
 
 
-class Slot:
+class SessionSlot:
     """One session. `jsession` is its JVM side, which the hot path of small queries speaks to directly."""
 
     def __init__(self, session: Any, *, small: bool) -> None:
@@ -122,7 +122,7 @@ class Slots:
         self._base = base
         # Guards the fields below; notified when a slot comes back.
         self._freed = threading.Condition()
-        self._free: dict[bool, list[Slot]] = {True: [], False: []}
+        self._free: dict[bool, list[SessionSlot]] = {True: [], False: []}
         self._made = {True: 0, False: 0}
 
     @property
@@ -138,7 +138,7 @@ class Slots:
             return any(self._free.values())
 
     @contextmanager
-    def lease(self, *, small: bool) -> Generator[Slot]:
+    def lease(self, *, small: bool) -> Generator[SessionSlot]:
         slot = self._take(small)
         try:
             yield slot
@@ -148,7 +148,7 @@ class Slots:
                 self._free[small].append(slot)
                 self._freed.notify()
 
-    def _take(self, small: bool) -> Slot:
+    def _take(self, small: bool) -> SessionSlot:
         with self._freed:
             if not self._free[small] and self._made[small] >= MAX_SLOTS:
                 self._freed.wait_for(lambda: self._free[small], LEASE_TIMEOUT)
@@ -166,10 +166,10 @@ class Slots:
                 self._made[small] -= 1
             raise
 
-    def _make(self, small: bool) -> Slot:
+    def _make(self, small: bool) -> SessionSlot:
         session = self._base.newSession()
         for key, value in _SMALL.items() if small else ():
             session.conf.set(key, value)
         # Functions that bound queries call by name; a new session knows none of another's.
         register(session)
-        return Slot(session, small=small)
+        return SessionSlot(session, small=small)

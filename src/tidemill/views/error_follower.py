@@ -21,7 +21,7 @@ from tidemill.persist.listen import Listen
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.multiset import add_up
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
-from tidemill.views.program import Input, Program
+from tidemill.views.program import ProgramInput, ViewQuery
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Span:
 
 
 class CarefulFollower:
-    def __init__(self, program: Program, from_: int, before: pa.Table, error: str | None) -> None:
+    def __init__(self, program: ViewQuery, from_: int, before: pa.Table, error: str | None) -> None:
         """`before` and `error` are what the view holds at `from_ - 1`."""
         self.frontier = from_
         # What the view holds before the frontier.
@@ -131,7 +131,7 @@ def answered(answer: Callable[[int], T], at: int) -> tuple[T | None, str | None]
 class _Times:
     """When an input changes: rows, errors, and what no query sees alike."""
 
-    def __init__(self, given: Input, from_: int) -> None:
+    def __init__(self, given: ProgramInput, from_: int) -> None:
         self._complete = given.complete
         self._listen: Listen = given.shard.listen(from_)
         self.frontier = from_

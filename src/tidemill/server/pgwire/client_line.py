@@ -47,7 +47,7 @@ def _cost(event: Event) -> int:
             return _EVENT_COST + sum([_EVENT_COST + len(p or b"") for p in event.params])
         case m.CopyData():
             return _EVENT_COST + len(event.data)
-        case m.Query() | m.Parse():
+        case m.QueryMessage() | m.Parse():
             return _EVENT_COST + len(event.text)
         case _:
             return _EVENT_COST
@@ -230,7 +230,7 @@ class Outbox:
             raise ConnectionEnds(None)
 
 
-class Line:
+class ClientLine:
     """Both directions, the threads that encode, and the cancel flag of the statement that runs."""
 
     __slots__ = ("_cancelled", "_pool", "encodings", "inbox", "outbox", "shapes", "timezone")
