@@ -1,8 +1,8 @@
 """Collections: where a stored relation is kept, and up to when it is complete.
 
-One `Collections` per server, made by the engine. A table is complete at every time that the oracle hands out
-for reading, a source where its ticks have come, a materialized view where it was kept up to date (`views`
-registers itself). Everything blocks.
+The engine creates one `Collections` per server. A table is complete at every time that the oracle returns for
+reads. A source is complete up to its last tick. A materialized view is complete up to its last maintained
+time (`views` registers itself). All calls block.
 """
 
 from __future__ import annotations

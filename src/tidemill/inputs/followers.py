@@ -1,8 +1,8 @@
 """Followers of a query: its changes from a time on.
 
-Made by `queries.follow_query`. A `QueryFollower` gives the answer at each time at which an input changed,
-less the answer before: always right, at the cost of the whole query. A `PolledFollower` looks at relations
-that show what is now.
+Made by `queries.follow_query`. A `QueryFollower` subtracts the previous result from the result at each time
+at which an input changed: always right, at the cost of the whole query. A `PolledFollower` polls relations
+that show only the current state.
 """
 
 from __future__ import annotations

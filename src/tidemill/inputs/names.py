@@ -1,9 +1,9 @@
-"""Names in a query to relations of the catalog.
+"""Resolution of the names in a query to relations of the catalog.
 
-`engine.relations.resolver` adds the system relations, for sessions; a materialized view's query is resolved
-here alone. A view's names are resolved by what they meant when the view was made (`catalog.items.Reference`),
-so that neither a rename nor another search path changes what it reads. Records what was used, for
-dependencies and reads.
+For sessions, `engine.relations.resolver` adds the system relations. A materialized view's query is resolved
+here alone. A view's names keep the meaning that they had when the view was created
+(`catalog.items.Reference`), so neither a rename nor another search path changes what it reads. The resolver
+records what was used, for dependencies and reads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The inputs of a bound query, open at one time.
 
-Called for SELECT, subscribed queries and materialized views. What a session adds (its own writes, what system
-relations show it) is handed in by the caller.
+Called for SELECT, subscribed queries and materialized views. The caller passes what a session adds: its own
+writes, and the rows of system relations.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Evaluating a bound query at a time, and following its changes from there on.
+"""Evaluation of a bound query at a time, and its changes from that time on.
 
-Called for subscriptions and materialized views. Parameters must have been substituted. Everything blocks, and
-needs Spark. A linear query over stored relations is followed on the changes of its inputs alone; of any other
-query the answer at each time at which an input changed is computed, less the answer before: always right, at
-the cost of the whole.
+Called for subscriptions and materialized views. Parameters must have been substituted. All calls block and
+need Spark. A linear query over stored relations is evaluated on the changes of its inputs alone. For any
+other query, the result at each time at which an input changed is computed, and the previous result is
+subtracted: always right, at the cost of the whole query.
 """
 
 from __future__ import annotations

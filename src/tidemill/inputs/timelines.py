@@ -1,8 +1,8 @@
-"""Timelines: whose times a relation has.
+"""The timeline of a relation.
 
-Nearly all relations have the server's. A source WITH (TIMELINE 'name') keeps the times of the stream that it
-reads; it can be read together with sources of the same timeline, and with system relations, which have no
-times.
+Nearly all relations are on the server's timeline. A source WITH (TIMELINE 'name') keeps the times of the
+stream that it reads. It can be read together with sources of the same timeline, and with system relations,
+which have no times.
 """
 
 from __future__ import annotations

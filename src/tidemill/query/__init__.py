@@ -1,13 +1,13 @@
 """SELECT at a time, on Spark.
 
-The engine calls it, on worker threads: `SparkHost` is the server's one Spark session; `Input` (a snapshot)
-and `ConstantInput` are what a query reads; `run` gives a stream of Arrow batches that can be cancelled,
-`collect` a table. It knows shards (`persist`) and Spark SQL text, and nothing of names, sessions or
-transactions.
+The engine calls this package on worker threads. `SparkHost` is the server's one Spark session. `Input` (a
+snapshot) and `ConstantInput` are what a query reads. `run` returns a stream of Arrow batches that can be
+cancelled; `collect` returns a table. The package knows shards (`persist`) and Spark SQL text. It does not
+know names, sessions or transactions.
 
-Promises: a relation is exactly the collection's multiset at the snapshot's time (`read`); memory is bounded
-by named limits (`read.Limits`, `run`); a failure has the scope of its query and is a `TidemillError`; a dead
-JVM is noticed, reported and can be started again.
+Promises: a relation is exactly the collection's multiset at the snapshot's time (`read`). Named limits bound
+memory (`read.Limits`, `run`). A failure affects only its query and is a `TidemillError`. A dead JVM is
+detected, reported and can be restarted.
 """
 
 from tidemill.query.job import Job

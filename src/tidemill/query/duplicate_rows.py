@@ -1,10 +1,9 @@
-"""Which rows of a collection may be there more than once: found without holding or moving the rows.
+"""Detection of rows that a large collection may hold more than once, without holding or moving the rows.
 
-Called where a large collection is to be told with each row once and its count. Grouping all rows would cost
-more than reading and sending them; yet most collections hold every row once, and one number per row shows
-it. The parts are read by Arrow in threads of the server, one or a few columns of them: rows that differ in
-those differ. Rows whose number comes twice (real copies, and a few strangers) are few, and are left to be
-summed.
+Called where a large collection is sent with each row once and its count. Grouping all rows would cost more
+than reading and sending them. Most collections hold every row once, and one number per row proves it. Threads
+of the server read the parts with Arrow, one or a few columns of them: rows that differ in those columns
+differ. Rows with the same number are few (real copies and a few false matches). The caller sums them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What waits to be evaluated on changes, from whoever follows a query: together, one job at a time.
+"""The queue of followed queries that wait for evaluation on changes: one shared job at a time.
 
-A commit wakes every query over what it wrote. Each asks here, from a thread of its own. The first leads: it
-gathers the others, runs a job for all, and hands the lead to one of those who came meanwhile. No thread of
-its own, nothing to stop.
+A commit wakes every query that reads what it wrote. Each query calls this module from its own thread. The
+first caller leads: it collects the waiting requests, runs one job for all, and passes the lead to a caller
+that arrived meanwhile. The queue has no thread of its own, so nothing has to be stopped.
 """
 
 from __future__ import annotations

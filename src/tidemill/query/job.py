@@ -1,9 +1,9 @@
-"""One query's work on Spark: what can be cancelled, and how its failures look.
+"""One query's work on Spark: cancellation and errors.
 
-`run` and `read` do everything that touches the JVM inside `Job.running()`: it marks the thread's jobs with
-the query's group and scheduling pool, and turns whatever Spark raises into an error of ours. `cancel` may
-come from any thread at any moment, before, during or after: jobs of the group that run are stopped, later
-ones refused, and the query raises `QueryCanceled`.
+`run` and `read` do everything that touches the JVM inside `Job.running()`. It marks the thread's jobs with
+the query's group and scheduling pool, and converts what Spark raises into a `TidemillError`. Any thread may
+call `cancel` at any moment, before, during or after the work. It stops the running jobs of the group and
+refuses later ones; the query raises `QueryCanceled`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Linear queries over changes: many of them, on small tables, in few Spark jobs.
+"""Evaluation of linear queries over changes: many queries, on small tables, in few Spark jobs.
 
-`evaluations` hands in what waits at one moment: each a branch of a bound query (`sql.bind.linear`) and the
-changes of the relation that it reads. What comes back is, for each, the rows that it makes of them and which
-change each row is of. The expressions are those that the binder made for SELECT, on the same Spark, so that
-values, NULLs and errors are the same.
+`evaluations` passes all requests that wait at one moment. Each is a branch of a bound query
+(`sql.bind.linear`) and the changes of the relation that it reads. The result for each is its output rows, and
+for each row the change that it belongs to. The expressions are those that the binder makes for SELECT, on the
+same Spark. So values, NULLs and errors are the same.
 
-Two forms, measured for 100 queries of three columns over 1,000 rows on two cores:
+There are two forms, measured for 100 queries of three columns over 1,000 rows on two cores:
 
 * Branches in flat form (filters and a projection) over the same table are columns of one projection: NULL
-  where a filter is not true, else a struct of the outputs. Spark folds a projection of
-  rows that it holds while it plans, without generating code: 230 ms, whichever queries come together. (As a
-  stage with generated code: 300 ms, and 2 s when the set of queries is new.)
+  where a filter is not true, else a struct of the outputs. Spark folds a projection of rows that it holds
+  during planning, without generating code: 230 ms for any set of queries. (As a stage with generated code:
+  300 ms, and 2 s when the set of queries is new.)
 * The others are branches of one UNION ALL, each as the binder made it: 650 ms.
 
-One branch that fails fails the job: the halves are tried by themselves, until it is alone with its error.
+One branch that fails fails the job. Each half is then run separately, until the branch is alone with its
+error.
 """
 
 from __future__ import annotations

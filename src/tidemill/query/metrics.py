@@ -1,6 +1,6 @@
 """Counters of the query layer, read by the server's /metrics.
 
-Plain numbers under a lock: no dependency on how they are shown.
+Plain numbers under a lock, independent of how they are shown.
 """
 
 from __future__ import annotations

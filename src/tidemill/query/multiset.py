@@ -1,7 +1,7 @@
-"""Updates that were summed per row, as rows: what may not be there, and copies.
+"""Conversion of updates that were summed per row into rows: checks for negative counts, and copies.
 
-Works on Arrow tables with the relation's columns, `mz_diff` and (where there can be any) `mz_error`. Called
-by `read`.
+Called by `read`. Works on Arrow tables with the relation's columns, `mz_diff` and (where errors are possible)
+`mz_error`.
 """
 
 from __future__ import annotations

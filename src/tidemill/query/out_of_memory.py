@@ -1,11 +1,11 @@
-"""A JVM that ran out of memory: whether it is still of use.
+"""The check whether a JVM that ran out of memory is still usable.
 
-Kept by `SparkHost` for each JVM whose tasks run in it. Whoever asks for more than there is, is nearly always
-the task that gathers too much: it fails, its memory is free again, and its client is told (53200). But the
-thread that finds no memory may also be one that everything else waits for. So each time somebody met the
-end of the heap, a job of nothing at all must come back in time; and a thread of Spark's that died of it is
-seen in what the JVM prints. Else the JVM is ended, which is noticed and told of as any death, and a new one
-made: slow, but nobody waits for ever.
+`SparkHost` keeps one for each JVM whose tasks run in it. The request that exceeds the heap is nearly always
+the task that collects too much. It fails, its memory is freed, and its client receives the error 53200. But
+the thread that gets no memory may also be one that all others wait for. So after each OutOfMemoryError an
+empty job must finish in time. A Spark thread that died of the error is detected in the JVM's output. If
+either check fails, the JVM is killed. This is detected and reported as any other death, and a new JVM starts:
+slow, but no caller waits without end.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The rows of a large relation by the server alone: its parts read with Arrow, some row groups ahead.
+"""The rows of a large relation, read by the server without Spark: Arrow reads some row groups ahead.
 
-For whoever sends a collection as it stands, without an order: Spark would read the same parts, hand every row
-through a socket, and give nothing more. Called with what `read.prepare` found out, so that it gives exactly
-the rows of the relation that Spark would be given; only where Spark has to sum the updates there is no way
-around it (`PreparedRelation.sum_all`). Promises: no more than some row groups are in memory, whatever the
-relation holds and however slowly they are taken.
+For callers that send a collection unchanged and unordered. Spark would read the same parts and pass every row
+through a socket, with no benefit. The input is the result of `read.prepare`, so the rows are exactly those of
+the relation that Spark would read. If Spark has to sum the updates, this module cannot be used
+(`PreparedRelation.sum_all`). Promises: at most a few row groups are in memory, however large the relation and
+however slow the reader.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which rows of a scan may be one of some given rows: cheap per row, and never wrong when it says no.
+"""A filter for the rows of a scan that may equal one of some given rows: cheap per row, no false negatives.
 
-`retraction_matches` asks it for every row of the parts that retractions may hit. It says yes to every row
-that is equal to a given one, and to a few strangers, which cost time and nothing else. Two steps, because a
-row hash of every row would cost more than reading it: first a key of the columns that are numbers or bytes
-(of long bytes only both ends and the length), multiplied together in a few operations per column; then, for
-rows that pass, the hash of row identity.
+`retraction_matches` applies it to every row of the parts that retractions may hit. It accepts every row that
+equals a given one, and a few others, which cost only time. It has two steps, because a row hash of every row
+would cost more than reading it. The first is a key of the columns that are numbers or bytes (of long bytes
+only both ends and the length), multiplied together in a few operations per column. The second, for the rows
+that pass, is the hash of row identity.
 """
 
 from __future__ import annotations

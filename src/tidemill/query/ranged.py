@@ -1,7 +1,7 @@
-"""A collection or an answer in ranges: its rows dealt out by what they are ordered by, range after range.
+"""A collection or a result in ranges: its rows, range-partitioned by their sort keys.
 
-For whoever needs much of it in order, or its equal rows together, and can do the rest range by range.
-Spark finds the ranges and moves the rows (on disk, where they are many); equal rows are never in two ranges.
+For callers that need a large result in order, or its equal rows together, and can process it range by range.
+Spark computes the ranges and moves the rows (on disk, if there are many). Equal rows are never in two ranges.
 """
 
 from __future__ import annotations

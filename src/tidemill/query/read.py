@@ -2,24 +2,23 @@
 
 `run` calls `prepare` for each input, off the event loop. The relation's rows are exactly the multiset of the
 collection at the snapshot's time, plus the transaction's own updates. Consolidating every row would cost
-twelve times the scan, so it is done only where it must be:
+twelve times the scan, so it is done only where necessary:
 
-1. A small collection is summed on the driver with Arrow and handed to Spark as rows.
-2. Of a large one, the parts that hold only +1 at or before the time are rows as they stand ("clean"). The
-   others are few and small in practice (compaction sees to it): their updates are read and summed on the
-   driver. What stays positive is just more rows. What stays negative, the retractions, must meet its rows in
-   the clean parts:
-3. `retraction_matches` looks through the clean parts for rows that may be retracted ones, and says where they
-   lie; they are summed with the retractions. The relation is then the clean parts without the rows at those
-   places, and what the sum left. A row that only looks like a retracted one goes through the sum and comes
-   out unharmed: time depends on the `probe`, correctness does not (a retraction that it failed to bring
-   together with its row would be an error, never a wrong answer).
-4. Where the retractions, or what looks like them, are too many for the driver, Spark sums everything.
+1. A small collection is summed on the driver with Arrow and passed to Spark as rows.
+2. In a large collection, the parts that hold only +1 at or before the time are used as they are ("clean"). In
+   practice the other parts are few and small, because of compaction. Their updates are read and summed on the
+   driver. Positive sums are additional rows. Negative sums, the retractions, must meet their rows in the
+   clean parts:
+3. `retraction_matches` searches the clean parts for rows that may be retracted, and returns their positions.
+   These rows are summed with the retractions. The relation is then the clean parts without those positions,
+   plus the result of the sum. A false match passes through the sum unchanged. So the `probe` affects time but
+   not correctness: if it missed a retracted row, the result would be an error, never a wrong answer.
+4. If there are too many retractions or matches for the driver, Spark sums everything.
 
-All this is done on the columns that the query needs: projecting a multiset and summing commute. Where these
-are so few that half the collection looks retracted (a status, a country), more columns are summed, and left
-out at the end. A negative count is found where counts are summed, and raises `NegativeMultiplicity`; live
-error rows raise `SourceError`.
+All this uses only the columns that the query needs: projecting a multiset and summing commute. If these are
+so few that half the collection matches (a status, a country), more columns are summed and dropped at the end.
+A negative count is found where counts are summed, and raises `NegativeMultiplicity`. Live error rows raise
+`SourceError`.
 """
 
 from __future__ import annotations

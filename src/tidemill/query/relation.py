@@ -1,8 +1,8 @@
-"""What `read` found out about a collection at a time, put together as a Spark DataFrame.
+"""A prepared collection at a time, and its Spark DataFrame.
 
-`read.prepare` fills a `PreparedRelation` (rows that the driver holds, parts that Spark reads, rows that are
-hidden in them) before a session is chosen; `run` calls `dataframe` once it has one. Building is lazy: no job
-runs here.
+`read.prepare` fills a `PreparedRelation` before a session is chosen: rows that the driver holds, parts that
+Spark reads, and the rows that are hidden in them. `run` calls `dataframe` once it has a session. Building is
+lazy: no job runs here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a query may make of its inputs: as much as it reads, more rows, or longer ones.
+"""Whether a query's result can be larger than its inputs: more rows, or longer ones.
 
-Asked by `run` of the text that Spark gets. Results of queries that make nothing longer come in partitions of
-known size, as their inputs do (`slots.Slot.expect`), and pass through memory; all others are put aside on
-disk first (`spool`). What is not known here counts as growing: that costs some milliseconds, the contrary the
-JVM.
+`run` calls it with the text that Spark gets. If nothing in a query makes its result longer, the result's
+partitions have a known size, as its inputs do (`slots.Slot.expect`). They pass through memory. All other
+results are first spooled to disk (`spool`). Anything unknown counts as growing: this costs some milliseconds,
+while the opposite error could cost the JVM.
 """
 
 from __future__ import annotations

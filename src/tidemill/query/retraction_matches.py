@@ -1,9 +1,9 @@
-"""Find the insertions that retractions may belong to, and where they lie.
+"""The search for the insertions that retractions may belong to, and their positions.
 
-`read` calls `retraction_matches` when a large collection has retractions. The parts are read here, by Arrow
-in threads of the server, and not by Spark: reading three columns and asking the probe takes a third of what
-Spark's own scan takes, Arrow gives the place of each row in its part for nothing, and little comes back. Only
-one row group per thread is held at a time.
+`read` calls `retraction_matches` when a large collection has retractions. Threads of the server read the
+parts with Arrow, not with Spark. Reading three columns and applying the probe takes a third of the time of
+Spark's own scan. Arrow gives the position of each row in its part for free, and the result is small. Each
+thread holds only one row group at a time.
 """
 
 from __future__ import annotations

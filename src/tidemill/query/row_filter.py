@@ -1,8 +1,8 @@
-"""Leave out single rows of parts that Spark reads, by their place in the file.
+"""A filter that drops single rows of the parts that Spark reads, by their position in the file.
 
-`scan` uses it for the rows that `retraction_matches` took out. Spark tells each row's place and its file's
-size, which stands for the file (parts of the same size are scanned apart). Compiled into the scan this costs
-a fifth of it; a hash of every row would cost as much as the scan.
+`scan` uses it for the rows that `retraction_matches` took out. Spark gives each row's position and the size
+of its file. The size identifies the file (parts of the same size are scanned separately). Compiled into the
+scan, the filter costs a fifth of it; a hash of every row would cost as much as the scan.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Run a bound query and stream its result.
+"""Execution of a bound query, and its streamed result.
 
-`run` is called by the engine on a worker thread with Spark SQL text, its inputs by the names that the text
-uses, and the columns that the client was promised. It returns a `ResultStream`: Arrow batches in the storage
-forms of `types.arrow`, in the query's order, with bounded memory, that can be cancelled from any thread.
-`collect` is the same as one table, for statements that write what they read.
+The engine calls `run` on a worker thread. Its arguments are the Spark SQL text, the inputs by the names that
+the text uses, and the columns promised to the client. It returns a `ResultStream`: Arrow batches in the
+storage forms of `types.arrow`, in the query's order, with bounded memory. Any thread can cancel it. `collect`
+returns the same as one table, for statements that write what they read.
 
-Why not `DataFrame.toArrow`: it holds the whole result, and its JVM side writes to the socket from Spark's one
-scheduler thread, so a client that reads slowly would stop every other query. Here the partitions of the
-result are computed in waves, each an ordinary job whose bytes wait in a thread of their own; the next wave
-runs while the last is read, and not further ahead. A client that stops reading holds two waves and no core.
+`DataFrame.toArrow` is not used, because it holds the whole result. Its JVM side also writes to the socket
+from Spark's one scheduler thread, so a client that reads slowly would stop every other query. Here the
+partitions of the result are computed in waves. Each wave is an ordinary job whose bytes wait in a separate
+thread. The next wave runs while the last one is read, and no further ahead. A client that stops reading holds
+two waves and no core.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Parts as a Spark DataFrame: by Spark's own Parquet reader where the JVM can open them, else inside Python
-tasks.
+"""Parts as a Spark DataFrame.
 
-Called by `read` with parts that are too large for the driver. The pip package's JVM has no S3 filesystem, so
-parts on s3:// are read by Arrow in the tasks; local ones by Spark, vectorised and with column pruning. Both
-promise the shard's schema for the columns asked for (a column younger than the part is null), and an error
-that names the part when one is missing or damaged.
+Called by `read` with parts that are too large for the driver. The JVM of the pip package has no S3
+filesystem. So tasks read parts on s3:// with Arrow, while Spark's own Parquet reader reads local parts,
+vectorised and with column pruning. Both promise the shard's schema for the requested columns (a column that
+is newer than the part is null). Both raise an error that names the part when one is missing or damaged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The temporary folder of a Spark host, and those that killed ones left behind.
+"""The temporary folder of a Spark host, and the removal of folders that killed hosts left.
 
-`SparkHost` makes one where it was given no folder. It holds shuffle files, which can be many gigabytes, so
-what a killed server left is deleted when the next one starts. A folder in use has a locked file in it: the
-kernel drops the lock with the process, however that ends, and is not misled by process ids that come again
-(in a container every server is process 1).
+`SparkHost` creates one if it was given no folder. It holds shuffle files, which can be many gigabytes, so the
+next server deletes what a killed one left. A folder in use contains a locked file. The kernel releases the
+lock when the process ends in any way. Unlike a process id, a lock cannot be mistaken for that of another
+process (in a container every server is process 1).
 """
 
 from __future__ import annotations

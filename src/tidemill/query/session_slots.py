@@ -1,14 +1,13 @@
-"""Spark sessions of one context, lent to queries for the moment in which names matter.
+"""A pool of Spark sessions of one context, lent to queries while their names are resolved.
 
 A query registers its inputs as temporary views under the names that its text uses, has the text analysed, and
-drops them. Two queries may use the same names, so each does this in a session that nobody else has at that
-moment. Sessions share the context, its threads and its caches; one that was
-made is kept for the next query.
+drops the views. Two queries may use the same names, so each borrows a session exclusively for this. Sessions
+share the context, its threads and its caches. A session is kept for the next query.
 
 There are two kinds. `small` serves queries whose inputs together fit the driver (`read.Limits`): one
-partition, no adaptive planning, no broadcast: a join with grouping and order is then a single stage of one
-task (measured, warm: 43 ms against 94 ms with a shuffle per step and 130 ms with adaptive planning). The
-other is for everything else.
+partition, no adaptive planning, no broadcast. A join with grouping and order is then a single stage of one
+task (measured, warm: 43 ms, against 94 ms with a shuffle per step and 130 ms with adaptive planning). The
+other kind serves all other queries.
 """
 
 from __future__ import annotations

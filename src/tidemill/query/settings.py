@@ -1,10 +1,10 @@
-"""The settings that every Spark session of Tidemill starts with, and why each.
+"""The settings of every Spark session of Tidemill, with the reason for each.
 
-Used by `SparkHost`. What its maker gives it as `conf` wins over what stands here, except where a promise of
-the SQL layer hangs on it (`FIXED`): that is refused.
+Used by `SparkHost`. Its `conf` argument overrides these settings, except those that a promise of the SQL
+layer depends on (`FIXED`). Overriding one of those is refused.
 
-Where the executors are decides about half of them (`place`): folders, addresses and sockets of this machine
-mean nothing on another.
+About half of them depend on where the executors run (`place`): folders, addresses and sockets of this machine
+are meaningless on another.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The one Spark session of a server.
 
-`SparkHost` starts the JVM and the session in a background thread, so that the SQL port answers at once; says
-when there is a session, so that queries run; warms it up meanwhile (the first runs of a plan shape are
-several times slower); says when it is ready; notices when the JVM
-dies and says why; can start it again. The server owns one, the tests share one. PySpark keeps its gateway in
-class attributes, so there can be one host per process at a time: a second one is refused.
+`SparkHost` starts the JVM and the session in a background thread, so that the SQL port answers at once. It
+reports when the session exists, so that queries can run. Meanwhile it warms the session up (the first runs of
+a plan shape are several times slower), and then reports that it is ready. It detects the death of the JVM,
+reports the cause, and can start a new one. The server owns one host; the tests share one. PySpark keeps its
+gateway in class attributes, so a process can have one host at a time: a second one is refused.
 
-Threads: `session` may be used from any thread; PySpark pins a JVM thread to each Python thread, so job groups
-and pools set in one thread do not touch another. `query.run` sets them.
+Threads: `session` may be used from any thread. PySpark pins a JVM thread to each Python thread, so job groups
+and pools set in one thread do not affect another. `query.run` sets them.
 """
 
 from __future__ import annotations

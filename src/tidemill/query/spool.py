@@ -1,10 +1,10 @@
-"""Results that are put aside on disk: partitions whose size nobody knows before they are made.
+"""Results spooled to disk: partitions whose size is unknown before they are computed.
 
-Made by `run.ResultStream` for queries that may grow (`result_size`). What a task returns to the driver must
-fit the heap, and with it whatever else runs there. So the task writes its batches to disk one by one, as a
-block of Spark's that is kept on disk alone, and returns nothing; the driver then reads the block batch by
-batch. A result of any size passes through the memory of some batches. What it takes of the disk is limited,
-and goes when it was read.
+Created by `run.ResultStream` for queries whose result may grow (`result_size`). What a task returns to the
+driver must fit the heap, together with everything else that runs there. So the task writes its batches to
+disk one by one, as a Spark block with storage level disk-only, and returns nothing. The driver then reads the
+block batch by batch. A result of any size passes through the memory of some batches. Its disk space is
+limited, and is freed once it is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Python functions over Arrow batches inside Spark tasks, without pandas.
 
-`DataFrame.mapInArrow` refuses to be called where pandas is not installed, though neither it nor the worker
-needs it for this kind of function. The call below is what it does after that check.
+`DataFrame.mapInArrow` fails if pandas is not installed, although neither it nor the worker needs pandas for
+this kind of function. The call below does what `mapInArrow` does after that check.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Run what small queries do until it is fast.
+"""Warm-up of what small queries do.
 
-The first runs are several times slower than later ones, because classes are loaded and the
-optimizer is interpreted before it is compiled. `SparkHost` calls this in its start-up thread, when queries
-may run already, before it says that it is ready.
+The first runs are several times slower than later ones, because classes are loaded and the optimizer is
+interpreted before it is compiled. `SparkHost` calls this in its start-up thread, when queries can already
+run, before it reports that it is ready.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A query's answer as parts of a shard, written where its rows are made.
+"""A query's result as parts of a shard, written where its rows are computed.
 
-Called for answers that may be larger than the server's memory: Spark's tasks write the parts, and only their
-descriptions come to the driver. What is written is invisible until the caller appends it, so a task may be
-killed, retried or run twice at once; what nobody appends is swept.
+Called for results that may be larger than the server's memory. Spark's tasks write the parts, and only their
+descriptions return to the driver. Written parts are invisible until the caller appends them, so a task may be
+killed, retried or run twice at once. Parts that are never appended are swept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Changes of a relation over a span of times that is complete: what tails hand to their readers.
+"""Changes of a relation over a complete span of times: what tails pass to their readers.
 
-One value is shared by all readers of a tail; what a reader wants to see (`shape.Spec`) is worked out once for
-all that want the same.
+All readers of a tail share one value. Each shape (`shape.Spec`) is computed once for all readers that use it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Following a collection: its changes in complete spans, as they become known.
+"""Followers of a collection: its changes in complete spans, as they become known.
 
-A follower is driven by one thread at a time (`tail`, or a reader that catches up by itself). It waits for
-nothing: `advance` says what is complete now.
+One thread at a time drives a follower: a `tail`, or a reader that catches up on its own. It never waits:
+`advance` returns what is complete now.
 """
 
 from __future__ import annotations

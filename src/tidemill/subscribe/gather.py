@@ -1,7 +1,7 @@
-"""Rows of a snapshot that must be shaped together, gathered from batches.
+"""Collection of a snapshot's rows that must be shaped together, from batches.
 
-Called while a large snapshot is read, range by range (`query.ranged`). Promises: copies of a row, however
-many, and further rows of a key that is violated anyway take no memory for long.
+Called while a large snapshot is read, range by range (`query.ranged`). Promises: neither copies of a row, in
+any number, nor further rows of a key that is already violated take memory for long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The tails of a server, by what they follow, and who is to be told when a collection moves or goes away.
+"""The tails of a server, by what they follow, and the callbacks for advanced or dropped collections.
 
-`tail` is called on the event loop; `moved` and `dropped` by whoever commits or changes the catalog, from any
-thread.
+`tail` is called on the event loop. `moved` and `dropped` are called from any thread, by code that commits or
+changes the catalog.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Following a linear query: its expressions over the changes of its inputs, and nothing else.
+"""A follower of a linear query: its expressions over the changes of its inputs, and nothing else.
 
-Made by `engine.following` where `sql.bind.linearity` says that the query is linear; driven like any follower.
-Only the rows that changed are looked at, however large the inputs are, and many queries share a job
-(`query.evaluations`). A scalar error of a change is told at its time: what comes before is told first.
+Made by `engine.following` where `sql.bind.linearity` finds that the query is linear; driven like any
+follower. Only the rows that changed are read, however large the inputs are, and many queries share a job
+(`query.evaluations`). A scalar error of a change is reported at its time, after all earlier changes.
 """
 
 from __future__ import annotations

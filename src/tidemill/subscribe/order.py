@@ -1,7 +1,7 @@
-"""Rows in order within each time, and where groups of equal rows start.
+"""Sorting of rows within each time, and the starts of groups of equal rows.
 
-Called by `shape`. Rows are sorted lane by lane (`sort_keys`), and by each lane only those that are still
-tied: a unique first column costs one sort of numbers, whatever comes behind it.
+Called by `shape`. Rows are sorted lane by lane (`sort_keys`); each lane sorts only the rows that are still
+tied. So a unique first column costs one sort of numbers, whatever columns follow.
 """
 
 from __future__ import annotations

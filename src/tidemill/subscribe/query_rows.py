@@ -1,8 +1,8 @@
-"""The first rows of a subscription to a query that is followed on changes alone: nobody keeps its answer.
+"""The first rows of a subscription to a query that is followed on changes alone: its result is not stored.
 
-Called by the engine on worker threads. What fits is gathered and shaped at once. Of more than that, no more
-than some ranges are in memory at a time: the query runs again, Spark deals its rows out (`query.ranged`), and
-each range is shaped by itself.
+Called by the engine on worker threads. A result that fits is collected and shaped at once. For a larger one,
+only some ranges are in memory at a time: the query runs again, Spark partitions its rows by range
+(`query.ranged`), and each range is shaped separately.
 """
 
 from __future__ import annotations

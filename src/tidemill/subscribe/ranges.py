@@ -1,8 +1,8 @@
-"""By what the rows of a large snapshot are dealt out into ranges, so that each can be shaped by itself.
+"""Range keys of a large snapshot: the keys by which its rows are partitioned, to shape each range separately.
 
-The ranges must come in the order that the output promises (`sort_keys`), and what one output row is made of
-must be in one range: equal rows, and for the envelopes all rows of a key. They may be coarser than the order;
-the rows within one are sorted by `shape`.
+The ranges must be in the order that the output promises (`sort_keys`). All rows that make one output row must
+be in one range: equal rows, and for the envelopes all rows of a key. Ranges may be coarser than the order;
+`shape` sorts the rows within one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The names in a SUBSCRIBE's output clause, resolved over the columns that it follows.
+"""Resolution of the names in a SUBSCRIBE's output clause, over the columns that it follows.
 
-Called by the engine when it plans the statement. Pure; raises what is wrong with the clause, at the place
-where it is written.
+Called by the engine when it plans the statement. Pure; errors in the clause are raised with their position in
+the statement.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Updates of complete times, as the rows of a subscription.
+"""Conversion of updates of complete times into the rows of a subscription.
 
-Called with each batch of a tail; whole columns, nothing per row. Within one time and key the updates mean:
+Called with each batch of a tail; works on whole columns, nothing per row. Within one time and key the updates
+mean:
 
     [+1 v]              upsert v          insert, after v
     [-1 v]              delete            delete, before v
@@ -8,7 +9,7 @@ Called with each batch of a tail; whole columns, nothing per row. Within one tim
     anything else       key violation     key violation, without values
 
 (ENVELOPE UPSERT, ENVELOPE DEBEZIUM.) No state crosses times. Keys are compared by row identity: NULL is a key
-as any other. A row's values may all be NULL and are values still.
+like any other. A row whose values are all NULL still has values.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The snapshot of a stored relation as the rows of a subscription.
 
-Called by the engine on worker threads. A small one is read and shaped by the server alone, at once. Of a
-large one no more than some ranges are in memory at a time:
+Called by the engine on worker threads. The server alone reads and shapes a small snapshot, at once. For a
+large one, only some ranges are in memory at a time:
 
-- without an order, the rows come as they lie in the parts (`query.part_rows`). Those that may be there more
-  than once (`query.duplicate_rows`) are kept back, and told last, each with its count;
-- in an order, or by key, Spark deals them out into ranges (`query.ranged`), and each is shaped by itself. So
-  are those without an order when too many of them are repeated.
+- Without an order, the rows are returned as they are stored in the parts (`query.part_rows`). Rows that may
+  occur more than once (`query.duplicate_rows`) are held back and sent last, each with its count.
+- In an order, or by key, Spark partitions them into ranges (`query.ranged`), and each is shaped separately.
+  The same is done without an order when too many rows are repeated.
 """
 
 from __future__ import annotations

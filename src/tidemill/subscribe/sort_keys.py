@@ -1,14 +1,13 @@
-"""Columns as numbers that sort: what `order` sorts rows by.
+"""Sort keys: columns as numbers, by which `order` sorts rows.
 
-A lane gives an unsigned 64-bit code for each of some rows; comparing a column's lanes one after another
-compares its values as PostgreSQL does (text by bytes, NaN = NaN above all numbers, -0.0 = 0.0, char(n)
-without its trailing blanks, intervals by length). jsonb and nested values, which have no order here, get one
-that is the same for the same rows.
+A lane gives an unsigned 64-bit code for each of some rows. Comparing a column's lanes one after another
+compares its values as PostgreSQL does: text by bytes, NaN = NaN above all numbers, -0.0 = 0.0, char(n)
+without its trailing blanks, intervals by length. jsonb and nested values, which have no order here, get an
+arbitrary one that is the same for the same rows.
 
-Behind the lanes of the order come those that tell apart what is equal in it and still not the same row
-('24:00' and '1 day'), so that values with equal codes in all lanes are one value by row identity
-(`types.identity`). Lanes are computed when they are asked for, and only for rows that the lanes before left
-undecided.
+After the lanes of the order follow lanes for values that are equal in the order but are different rows
+('24:00' and '1 day'). So values with equal codes in all lanes are one value by row identity
+(`types.identity`). Lanes are computed on demand, and only for rows that the earlier lanes left tied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the rows of one subscription look like.
+"""The description of one subscription's rows.
 
-The engine makes a `Spec` with `resolve.spec_for` when the statement is planned, tells the client its
-`output_columns`, and gives it to `shape` with every batch. A spec is a plain value: two subscriptions to the
-same relation whose specs are equal can share one computation.
+The engine makes a `Spec` with `resolve.spec_for` when it plans the statement, sends the client its
+`output_columns`, and passes it to `shape` with every batch. A spec is a plain value: two subscriptions to the
+same relation with equal specs can share one computation.
 """
 
 from __future__ import annotations

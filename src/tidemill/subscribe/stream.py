@@ -1,9 +1,9 @@
-"""One subscription: the snapshot, what changed since, and then what changes, in the shape that was asked for.
+"""One subscription: the snapshot, then the changes, in the requested shape.
 
-An iterator of record batches on the event loop. Nothing of a time is given before the time is complete. While
-the snapshot is read, and until the reader has caught up, it follows the relation by itself, at its own pace
-and with its own hold on history; then it joins the tail that it shares with others. Closing it, at any
-moment, lets go of everything.
+An iterator of record batches on the event loop. Nothing of a time is returned before the time is complete.
+While the snapshot is read, and until the reader has caught up, it follows the relation independently, at its
+own pace and with its own hold on history. Then it joins the shared tail. Closing it, at any moment, releases
+everything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One tail per relation that is followed, whoever many follow it.
+"""The tail of a followed relation, shared by all its readers.
 
-Lives on the event loop; what blocks runs on the pool. A tail has a follower, which it drives whenever
-somebody says that the relation may have moved (`wake`) and otherwise about once a second, and hands each span
-of changes to its readers. A reader that does not keep up loses its place (`TailReader.fell_behind`), and
-nobody waits for it.
+Lives on the event loop; blocking calls run on the pool. A tail has a follower. It drives the follower when
+the relation may have advanced (`wake`), and otherwise about once a second, and passes each span of changes to
+its readers. A reader that does not keep up loses its place (`TailReader.fell_behind`); it never delays the
+others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Materialized views: queries whose answers are kept in shards, at every time.
+"""Materialized views: queries whose results are kept in shards, at every time.
 
-`machine` keeps one view up to date, `error_follower` follows a query whose answer is an error now, `service`
-runs all views of a server; `program` is what they need of the engine to run a query. Called by the engine.
-Promises: what a view holds at a complete time is its query's answer there and never changes; after a crash a
-view goes on where its upper stands, from what it holds itself; a view that fails or is slow delays no other.
+`machine` keeps one view up to date. `error_follower` follows a query whose result is currently an error.
+`service` runs all views of a server. `program` defines what they need of the engine to run a query. Called by
+the engine. Promises: the contents of a view at a complete time are its query's result at that time and never
+change. After a crash a view continues at its upper, from its own contents. A view that fails or is slow
+delays no other.
 """

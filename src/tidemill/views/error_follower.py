@@ -1,9 +1,9 @@
-"""Following a query that has an error: which errors are data, and when they come and go.
+"""A follower of a query that has an error: which errors are data, and when they appear and disappear.
 
-A follower ends with the first error; a view does not. From there on its query is answered at every time at
-which an input changed, and where there is no answer the view holds the error, until there is one again. The
-rows stay as they were meanwhile: nobody can read them, and so fewer are written. Always right, at the cost of
-the whole query at each time; `machine` goes back to the query's own follower when the error is gone.
+An ordinary follower ends with the first error; a view does not. From then on its query is evaluated at every
+time at which an input changed. While the evaluation fails, the view holds the error. The rows stay unchanged
+meanwhile: no one can read them, and fewer updates are written. Always right, at the cost of the whole query
+at each time. When the error is gone, `machine` returns to the query's own follower.
 """
 
 from __future__ import annotations

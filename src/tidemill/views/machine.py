@@ -1,13 +1,13 @@
-"""One materialized view: from what its shard holds to what its query says, for ever.
+"""The maintenance of one materialized view: its shard follows its query.
 
-The shard is all there is: its upper says up to where the view is done, its rows just before are the answer
-that the next changes are added to, and nothing before upper is ever worked out again. A step follows the
-query as far as its inputs are complete and appends what changed, with one compare-and-append for the whole
-span. What was appended is readable; where no input has changed since, time goes on for readers without an
-entry in the log, for after a crash the same nothing would be found again.
+The shard is the only state. Its upper is the time up to which the view is done. Its rows just before the
+upper are the result to which the next changes are added. Nothing before the upper is ever computed again. A
+step follows the query as far as its inputs are complete and appends the changes, with one compare-and-append
+for the whole span. What was appended is readable. If no input has changed since, time advances for readers
+without an entry in the log, because after a crash the same empty result would be found again.
 
-Inputs are held (`Shard.hold`) just before the view's upper, so that the next process can go on from there.
-Not thread-safe but for `readable` and `hydrated`: whoever runs the views steps each one at a time.
+Inputs are held (`Shard.hold`) just before the view's upper, so that the next process can continue from there.
+Not thread-safe except for `readable` and `hydrated`: the caller steps each view from one thread at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A view's query as `machine` runs it: bound again from the catalog, with the collections that it reads.
 
-Made by `service` for each view. The query is evaluated in a session of nobody's (`VIEW_SESSION`): what a view
-holds must not depend on who made it or when the server was started. Everything here blocks, and is called by
-one thread at a time for each view. The protocols are what `machine` needs; its tests run it without Spark.
+Made by `service` for each view. The query is evaluated in a session without a user (`VIEW_SESSION`): the
+contents of a view must not depend on who created it or when the server was started. All calls block; for each
+view, one thread at a time calls them. The protocols are what `machine` needs; its tests run it without Spark.
 """
 
 from __future__ import annotations

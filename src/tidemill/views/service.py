@@ -1,8 +1,8 @@
 """All materialized views of a server, from the catalog to their steps.
 
-Opened by the engine beside the catalog, whose changes it follows. Each view is stepped (`stepping`) when one
-of its inputs has moved, when somebody waits for it, and about once a second. A view that cannot be opened or
-whose step fails is stalled, waits and is tried again, and nobody else notices.
+The engine opens it beside the catalog, whose changes it follows. A view is stepped (`stepping`) when one of
+its inputs has advanced, when a reader waits for it, and about once a second. A view that cannot be opened or
+whose step fails is stalled and is retried after a delay. Other views are unaffected.
 """
 
 from __future__ import annotations
