@@ -32,4 +32,4 @@ def test_the_limits_are_as_documented() -> None:
     assert rows[pinged] == f"{limits.PONG_SECONDS:.0f} s"
     assert f"more than {limits.MAX_FRAGMENTS:,} frames" in PAGE
     assert f"retry: {limits.RETRY_MS}" in PAGE
-    assert f"Every {limits.HEARTBEAT_SECONDS:.0f} seconds of\nsilence" in PAGE
+    assert f"After {limits.HEARTBEAT_SECONDS:.0f} seconds\nwithout" in PAGE

@@ -74,7 +74,7 @@ def transact_now(
         reads=reads,
         unaltered=unaltered,
         before=look,
-        owner=s.acting_role(catalog.state).id,
+        owner=s.identity.acting_role(catalog.state).id,
     )
     s.engine.audit.changed(s, verb, *states[-1])
     return new
@@ -128,7 +128,7 @@ def existing_at(
 
 def item_at(s: EngineSession, name: ast.Name, catalog: CatalogState) -> tuple[Schema, str, SchemaItem | None]:
     schema, item = catalog.resolve_new(name.parts, s.database, s.variables.search_path())
-    mine = s.privileges(catalog)
+    mine = s.identity.privileges(catalog)
     mine.check_place(schema)
     mine.check(schema, "CREATE")
     return schema, item, catalog.find(schema.id, item)
@@ -140,7 +140,7 @@ def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: Catalo
     item = _find(s, kind, name, catalog)
     # What the system brings is refused by the change itself, in words of its own.
     if not is_system(item.id):
-        s.privileges(catalog).check_owner(item)
+        s.identity.privileges(catalog).check_owner(item)
     return item
 
 

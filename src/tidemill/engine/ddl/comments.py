@@ -31,7 +31,7 @@ def _item(session: EngineSession, statement: ast.CommentOn, catalog: CatalogStat
 
     if statement.column is not None:
         item = session.resolver(catalog).any_item(statement.name)
-        session.privileges(catalog).check_owner(item)
+        session.identity.privileges(catalog).check_owner(item)
         return item
     if statement.kind is None:
         return _role(session, statement.name, catalog)
@@ -44,7 +44,7 @@ def _role(session: EngineSession, name: ast.Name, catalog: CatalogState) -> Item
         raise UndefinedObject(
             f'role "{name.parts[-1]}" does not exist', sqlstate="42704", position=name.offset + 1
         )
-    mine = session.privileges(catalog)
+    mine = session.identity.privileges(catalog)
     if not mine.superuser and (role.superuser or not mine.role.createrole):
         raise PermissionDenied(
             f'permission denied to comment on role "{role.name}"',

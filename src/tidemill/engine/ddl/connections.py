@@ -82,7 +82,7 @@ def _secret(s: EngineSession, catalog: CatalogState, name: ast.Name) -> ItemId:
     item = s.resolver(catalog).any_item(name, "secret")
     if not isinstance(item, Secret):
         raise WrongObjectType(f'"{item.name}" is not a secret', position=name.offset + 1)
-    s.privileges(catalog).check(item, "USAGE")
+    s.identity.privileges(catalog).check(item, "USAGE")
     return item.id
 
 

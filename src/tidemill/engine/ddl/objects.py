@@ -79,7 +79,7 @@ async def _alter_as_read(
 
 def plan_create_database(s: EngineSession, statement: ast.CreateDatabase, catalog: CatalogState) -> Plan:
     name = statement.name.value
-    mine = s.privileges(catalog)
+    mine = s.identity.privileges(catalog)
     if not (mine.superuser or mine.role.createdb):
         raise PermissionDenied("permission denied to create database")
     if statement.if_not_exists and any(d.name == name for d in catalog.databases()):
@@ -92,7 +92,7 @@ def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: C
     if len(qualifier) > 1:
         raise UndefinedObject(f'improper schema name "{statement.name}"', sqlstate="42602")
     database = catalog.database(qualifier[0] if qualifier else s.database)
-    s.privileges(catalog).check(database, "CREATE")
+    s.identity.privileges(catalog).check(database, "CREATE")
     if statement.if_not_exists and catalog.find_schema(database.id, name) is not None:
         return skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
     return change("CREATE SCHEMA", [ops.CreateSchemaOp(database.id, name)])
@@ -211,7 +211,7 @@ def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: Catal
     if existing is not None and statement.or_replace:
         if not isinstance(existing, View):
             raise WrongObjectType(f'"{name}" is not a view', position=statement.name.offset + 1)
-        s.privileges(catalog).check_owner(existing)
+        s.identity.privileges(catalog).check_owner(existing)
     if statement.query.as_of is not None:
         raise Unsupported("a view cannot have AS OF", hint="Give AS OF in the query that reads the view.")
     resolver = s.resolver(catalog)

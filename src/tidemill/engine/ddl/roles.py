@@ -16,6 +16,7 @@ from tidemill.catalog.access import PUBLIC
 from tidemill.catalog.items import SCHEMA_ITEMS, Item, Role, Schema, is_system, kind_name
 from tidemill.catalog.privileges import (
     PermissionDenied,
+    Privileges,
     access_of,
     may_become_superuser,
     possible_privileges,
@@ -72,7 +73,7 @@ def _alter_role(s: EngineSession, statement: ast.AlterRole, catalog: CatalogStat
     role = named_role(s, statement.name, catalog)
     options = statement.options
     only_password = options == ast.RoleOptions(password=options.password)
-    if not (only_password and role.id == s.acting_role(catalog).id):
+    if not (only_password and role.id == s.identity.acting_role(catalog).id):
         _check_may_change(s, catalog, "alter", options, role)
     if is_system(role.id):
         raise Unsupported(
@@ -90,7 +91,7 @@ def _alter_role(s: EngineSession, statement: ast.AlterRole, catalog: CatalogStat
 def _check_may_change(
     s: EngineSession, catalog: CatalogState, verb: str, options: ast.RoleOptions, role: Role | None = None
 ) -> None:
-    mine = s.privileges(catalog)
+    mine = s.identity.privileges(catalog)
     if mine.superuser:
         return
     if not mine.role.createrole:
@@ -153,7 +154,7 @@ def _drop_role(s: EngineSession, statement: ast.DropRole, catalog: CatalogState)
             notices.append(Notice(f'role "{name.value}" does not exist, skipping'))
             continue
         _check_may_change(s, catalog, "drop", ast.RoleOptions(), role)
-        if role.name in (s.role, s.acting_role(catalog).name):
+        if role.name in (s.role, s.identity.acting_role(catalog).name):
             raise InvalidValue(
                 "current user cannot be dropped" if role.name != s.role else "session user cannot be dropped",
                 sqlstate="55006",
@@ -167,7 +168,7 @@ def _drop_role(s: EngineSession, statement: ast.DropRole, catalog: CatalogState)
 
 def _grant_roles(s: EngineSession, statement: ast.GrantRoles, catalog: CatalogState) -> Plan:
     verb = "REVOKE" if statement.revoke else "GRANT"
-    mine = s.privileges(catalog)
+    mine = s.identity.privileges(catalog)
     changes: list[ops.Op] = []
     notices: list[Notice] = []
     for granted in statement.roles:
@@ -199,7 +200,7 @@ def _grant_roles(s: EngineSession, statement: ast.GrantRoles, catalog: CatalogSt
 
 def _grant_privileges(s: EngineSession, statement: ast.GrantPrivileges, catalog: CatalogState) -> Plan:
     verb = "REVOKE" if statement.revoke else "GRANT"
-    mine = s.privileges(catalog)
+    mine = s.identity.privileges(catalog)
     grantees = [_grantee(s, name, catalog) for name in statement.roles]
     changes: list[ops.Op] = []
     for item in _granted_items(s, statement, catalog):
@@ -258,7 +259,11 @@ def named_role(s: EngineSession, name: ast.RoleName, catalog: CatalogState) -> R
     if name.keyword:
         if name.value == PUBLIC:
             raise UndefinedObject('role "public" does not exist', position=name.offset + 1)
-        return s.login_role(catalog) if name.value == "session_user" else s.acting_role(catalog)
+        return (
+            s.identity.login_role(catalog)
+            if name.value == "session_user"
+            else s.identity.acting_role(catalog)
+        )
     try:
         return catalog.role(name.value)
     except UndefinedObject as e:
@@ -278,13 +283,13 @@ def _alter_owner(s: EngineSession, statement: ast.AlterOwner, catalog: CatalogSt
     _check_may_give(s, catalog, owner)
     if isinstance(item, SCHEMA_ITEMS):
         # Otherwise one could put things into a schema by way of somebody who may not.
-        new = s.privileges_of(catalog, owner)
+        new = Privileges(catalog, owner)
         new.check(catalog.get(item.schema, Schema), "CREATE")
     return change(verb, [ops.SetOwner(item.id, owner.id)])
 
 
 def _check_may_give(s: EngineSession, catalog: CatalogState, owner: Role) -> None:
-    if not s.privileges(catalog).acts_as(owner.id):
+    if not s.identity.privileges(catalog).acts_as(owner.id):
         raise PermissionDenied(f'must be able to SET ROLE "{owner.name}"')
 
 
@@ -316,7 +321,7 @@ def _drop_owned(s: EngineSession, statement: ast.DropOwned, catalog: CatalogStat
 
 
 def _owned(s: EngineSession, names: Sequence[ast.RoleName], catalog: CatalogState, what: str) -> list[Item]:
-    mine = s.privileges(catalog)
+    mine = s.identity.privileges(catalog)
     ids: set[str] = set()
     for name in names:
         role = named_role(s, name, catalog)

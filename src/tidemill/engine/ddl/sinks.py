@@ -76,5 +76,5 @@ def _relation(s: EngineSession, name: ast.Name, catalog: CatalogState) -> Sinkab
         )
     check_ours([item], "a sink")
     s.resolver(catalog).desc(item, position)
-    s.privileges(catalog).check(item, "SELECT")
+    s.identity.privileges(catalog).check(item, "SELECT")
     return item

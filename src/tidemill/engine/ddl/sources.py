@@ -122,7 +122,7 @@ def _context(s: EngineSession, catalog: CatalogState) -> DescribeContext:
         item = resolver.any_item(name, "connection")
         if not isinstance(item, Connection):
             raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)
-        s.privileges(catalog).check(item, "USAGE")
+        s.identity.privileges(catalog).check(item, "USAGE")
         return expect_type(item, kind, name.offset + 1)
 
     order_by = system_value(s, SYSTEM_PARAMETERS[ORDER_BY_PARAMETER]) == "on"
@@ -224,7 +224,7 @@ def plan_create_table_from_source(
     source = s.resolver(catalog).item(statement.source)
     if not isinstance(source, Source):
         raise WrongObjectType(f'"{source.name}" is not a source', position=statement.source.offset + 1)
-    s.privileges(catalog).check(source, "SELECT")
+    s.identity.privileges(catalog).check(source, "SELECT")
     if source.desc is not None:
         raise WrongObjectType(
             f'source "{source.name}" gives one relation, which is the source itself',

@@ -29,9 +29,9 @@ def _call(s: EngineSession, process_id: int, *, cancels: bool) -> bool:
         s.notice(Notice(f"PID {process_id} is not a PostgreSQL backend process", "WARNING"))
         return False
     catalog = s.engine.catalog.state
-    mine = s.privileges(catalog)
+    mine = s.identity.privileges(catalog)
     try:
-        theirs = target.login_role(catalog)
+        theirs = target.identity.login_role(catalog)
     except UndefinedObject:
         theirs = None
     if not mine.superuser and (theirs is None or theirs.superuser or not mine.acts_as(theirs.id)):

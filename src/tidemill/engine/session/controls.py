@@ -166,10 +166,10 @@ def check_set_role(s: EngineSession, name: str) -> None:
     role = catalog.find_role(name)
     if role is None:
         raise TidemillError(f'role "{name}" does not exist', sqlstate="22023")
-    own = s.login_role(catalog)
+    own = s.identity.login_role(catalog)
     if not own.superuser and role.id not in members_of(catalog, own):
         raise PermissionDenied(f'permission denied to set role "{name}"')
-    s.may_act_as(role)
+    s.identity.may_act_as(role)
 
 
 def plan_reset(statement: ast.ResetVariable) -> Action:
@@ -185,7 +185,7 @@ def plan_reset(statement: ast.ResetVariable) -> Action:
 
 def plan_alter_system(statement: ast.AlterSystem) -> Action:
     async def act(s: EngineSession) -> Outcome:
-        if not s.privileges(s.engine.catalog.state).superuser:
+        if not s.identity.privileges(s.engine.catalog.state).superuser:
             raise PermissionDenied(
                 "permission denied to alter system", hint=f"Connect as the role {SYSTEM_ROLE}."
             )

@@ -36,7 +36,7 @@ def plan_prepare(s: EngineSession, text: str, statement: ast.Prepare, catalog: C
     plan_statement(s, statement.statement, types, catalog)
 
     async def act(s: EngineSession) -> Outcome:
-        await s.keep(statement.name.value, ParsedStatement(statement.statement, text, 0), types)
+        await s.preparer.keep(statement.name.value, ParsedStatement(statement.statement, text, 0), types)
         return Complete("PREPARE")
 
     return Action(act)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from tidemill import caches
 from tidemill.catalog.items import Role
-from tidemill.catalog.privileges import Privileges
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import (
     Bound,
@@ -32,13 +30,15 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.read.result_stream import GuardedRows
 from tidemill.engine.relations.resolver import Resolver
+from tidemill.engine.session.client_events import ClientEvents
+from tidemill.engine.session.identity import Identity
 from tidemill.engine.session.interrupt import Interrupt
-from tidemill.engine.session.plan import Plan, Value, decode_params, no_parameter
-from tidemill.engine.session.planner import plan, verb_of
+from tidemill.engine.session.plan import Value, decode_params, no_parameter
 from tidemill.engine.session.planning_pool import SHORT
 from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.prepared_statements import Statements
-from tidemill.engine.session.statement_cache import KeptStatement, StatementCache, check_result
+from tidemill.engine.session.preparer import Preparer, aborted
+from tidemill.engine.session.statement_cache import KeptStatement
 from tidemill.engine.session.transaction import Mode, Transaction
 from tidemill.engine.session.variables import (
     SESSION_VARIABLES,
@@ -48,33 +48,21 @@ from tidemill.engine.session.variables import (
     Variables,
     unknown_parameter,
 )
-from tidemill.engine.subscribe.request import subscribe_statement
 from tidemill.errors import (
     Internal,
-    InvalidTransactionState,
     Notice,
-    SyntaxError_,
     TidemillError,
     UndefinedObject,
 )
 from tidemill.sql import ast
 from tidemill.sql.bind import SessionInfo
-from tidemill.sql.parse import ParsedStatement, parse
-from tidemill.types.model import Column, SqlType
-from tidemill.types.wire import type_of_oid
+from tidemill.types.model import Column
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
 
 T = TypeVar("T")
 
-# Notices that wait for a client that does not read; later ones are dropped (they are advice, not data).
-MAX_PENDING_EVENTS = 1000
-# From the least to the most severe: what client_min_messages can be.
-SEVERITIES = (
-    *("debug5", "debug4", "debug3", "debug2", "debug", "debug1"),
-    *("log", "info", "notice", "warning", "error"),
-)
 # Statements after which the modes of their transaction stay as they are.
 _QUERIES = (
     ast.Query,
@@ -94,30 +82,22 @@ class EngineSession:
     def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int, role: Role) -> None:
         self.engine = engine
         self.process_id = process_id
-        # Who logged in; `acting_role` is who the session is now (SET ROLE).
+        # Who logged in; `identity` says who the session is now (SET ROLE).
         self.role = role.name
-        # The ids of the roles that it proved it may be, by name: a name that is given again is somebody else.
-        self._role_ids = {role.name: role.id}
         self.client_address = options.client_address
         self.encryption = options.encryption
         self.connected_at = datetime.now(UTC)
         computed = {"is_superuser": self._is_superuser, "transaction_read_only": self._is_read_only}
         self.variables = Variables(self._initial(options), computed)
+        self.identity = Identity(role, self.variables)
         # How to end the session from outside, once a door has said it.
         self._on_terminate: Callable[[TidemillError], None] | None = None
         self.transaction: Transaction | None = None
         self.portals = Portals()  # of DECLARE and of Bind
         self.statements = Statements()  # of PREPARE and of the protocol
-        self._statement_cache = StatementCache()
+        self.preparer = Preparer(self, self.statements)
         self.interrupt = Interrupt()
-        self._events: list[Notice | ParameterStatus] = []
-        self._wake: Callable[[], None] | None = None
-        # What the client was last told of each reported variable.
-        self._told = self.variables.reported()
-        self._told_at = self.variables.generation
-        # The last answer of `privileges`, and the variables it was made from.
-        self._privileges: Privileges | None = None
-        self._privileges_at = self.variables.generation
+        self._events = ClientEvents(self.variables)
         # The last answer of `info`, and of which variables and which time of the catalog it was made.
         self._info: SessionInfo | None = None
         self._info_at = (0, 0)
@@ -170,7 +150,7 @@ class EngineSession:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        return self._told if self._told_at == self.variables.generation else self.variables.reported()
+        return self._events.parameters
 
     def setting(self, name: str) -> str | None:
         """A variable's value as SHOW prints it; None if there is none of that name. The server reads the
@@ -185,105 +165,19 @@ class EngineSession:
             return None
 
     async def parse(self, sql: str) -> list[PreparedStatement]:
-        if (again := self._statement_cache.get(sql)) is not None:
-            return again
-        parsed = await self.engine.planning.run(len(sql), parse, sql)
-        found = [self._prepared(p, (), fixed=False) for p in parsed]
-        if len(sql) <= SHORT:
-            self._statement_cache.seen(sql, found)
-        return found
+        return await self.preparer.parse(sql)
 
     async def prepare(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
-        key = (sql, tuple(param_oids))
-        if (again := self._statement_cache.get(key)) is not None:
-            return await self._described_again(again[0])
-        parsed = await self.engine.planning.run(len(sql), parse, sql)
-        if len(parsed) > 1:
-            raise SyntaxError_("cannot insert multiple commands into a prepared statement")
-        types = tuple(type_of_oid(o) if o else None for o in param_oids)
-        prepared = await self._described(parsed[0] if parsed else None, types)
-        if len(sql) <= SHORT:
-            self._statement_cache.seen(key, [prepared])
-        return prepared
-
-    async def _described_again(self, before: PreparedStatement) -> PreparedStatement:
-        """Another of the same; the plan is shared as long as it is good."""
-        known = cast(KeptStatement, before.statement)
-        statement = known.again(self, self.engine.catalog.state)
-        prepared = replace(before, statement=statement, described=None)
-        if self._in_failed_block() and not prepared.allowed_when_failed:
-            raise _aborted()
-        await self._plan(prepared)
-        return prepared
+        return await self.preparer.prepare(sql, param_oids)
 
     async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
-        parsed = await self.engine.planning.run(len(request.query), subscribe_statement, request)
-        return await self._described(parsed, ())
-
-    async def _described(
-        self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...]
-    ) -> PreparedStatement:
-        prepared = self._prepared(parsed, types, fixed=True)
-        if self._in_failed_block() and not prepared.allowed_when_failed:
-            raise _aborted()
-        await self._plan(prepared)
-        return prepared
-
-    async def keep(self, name: str, parsed: ParsedStatement, types: tuple[SqlType | None, ...]) -> None:
-        """PREPARE."""
-        self.statements.check_new(name)
-        self.statements.add(name, await self._described(parsed, types))
-
-    def _prepared(
-        self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...], *, fixed: bool
-    ) -> PreparedStatement:
-        statement = KeptStatement(parsed, types, fixed=fixed)
-        if parsed is None:
-            return PreparedStatement("", "", (), None, statement, allowed_when_failed=True)
-        allowed = isinstance(parsed.statement, ast.Commit | ast.Rollback | ast.RollbackTo)
-        return PreparedStatement(
-            parsed.text, verb_of(parsed.statement), (), None, statement, allowed_when_failed=allowed
-        )
+        return await self.preparer.prepare_subscribe(request)
 
     async def describe(self, prepared: PreparedStatement) -> None:
-        if prepared.columns is None:
-            return
-        planned = await self._plan(prepared)
-        parsed = cast(KeptStatement, prepared.statement).parsed
-        gone = planned is not None and planned.columns is None
-        if gone and parsed is not None and isinstance(parsed.statement, ast.Execute):
-            self.statements.get(parsed.statement.name.value)  # raises: it is gone
+        await self.preparer.describe(prepared)
 
     async def bind(self, prepared: PreparedStatement) -> tuple[Column, ...] | None:
-        statement = cast(KeptStatement, prepared.statement)
-        if statement.analysed:
-            await self._plan(prepared)
-        elif statement.follows_name:
-            try:
-                await self._plan(prepared)
-            except TidemillError:
-                return None  # its execution fails
-        return prepared.columns
-
-    async def _plan(self, prepared: PreparedStatement) -> Plan | None:
-        """The plan, made anew where it is not current. Sets what `prepared` describes."""
-        statement = cast(KeptStatement, prepared.statement)
-        if statement.parsed is None:
-            return None
-        catalog = self.engine.catalog.state
-        found = statement.plan(self, catalog)
-        if found is None:
-            basis, first = statement.basis(self, catalog), not statement.planned
-            found = await self.engine.planning.run(
-                len(prepared.text), plan, self, statement.parsed, statement.param_types, catalog
-            )
-            self.interrupt.check()
-            if statement.fixed and not first and not statement.follows_name:
-                check_result(prepared.columns, found.columns)
-            statement.keep(found, basis)
-            prepared.param_types = found.param_types
-            prepared.columns = found.columns
-        return found
+        return await self.preparer.bind(prepared)
 
     async def read_params(self, prepared: PreparedStatement, params: Sequence[Param]) -> Bound:
         if not params:
@@ -303,8 +197,7 @@ class EngineSession:
         statement = cast(KeptStatement, prepared.statement)
         if statement.parsed is None:
             return EmptyQuery()
-        if self._in_failed_block() and not prepared.allowed_when_failed:
-            raise _aborted()
+        self.preparer.check_allowed(prepared)
         self.interrupt.begin(self.variables.milliseconds("statement_timeout"))
         streaming = False
         try:
@@ -333,7 +226,7 @@ class EngineSession:
     async def run(self, prepared: PreparedStatement, params: Sequence[Param] | Bound) -> Outcome:
         """Within a statement: what a FETCH begins to fetch from runs in it."""
         statement = cast(KeptStatement, prepared.statement)
-        planned = await self._plan(prepared)
+        planned = await self.preparer.plan(prepared)
         if planned is None or statement.parsed is None:
             raise Internal("a statement without a plan")
         if not isinstance(params, Bound):
@@ -345,8 +238,8 @@ class EngineSession:
         return await planned.run(self, cast("Sequence[Value]", params.values))
 
     async def fetch(self, name: str, count: int | None) -> Rows:
-        if self._in_failed_block():
-            raise _aborted()
+        if self.in_failed_block:
+            raise aborted()
         portal = self.portals.find(name)
         if portal is None or portal.cursor is None or portal.columns is None:
             raise Internal(f"nothing to fetch from {name}")
@@ -386,13 +279,10 @@ class EngineSession:
         return None if portal is None else portal.columns
 
     def events(self, *, parameters: bool = True) -> list[Notice | ParameterStatus]:
-        if parameters:
-            self._tell_changes()
-        events, self._events = self._events, []
-        return events
+        return self._events.take(parameters=parameters)
 
     def on_event(self, wake: object) -> None:
-        self._wake = cast("Callable[[], None]", wake)
+        self._events.wake = cast("Callable[[], None]", wake)
 
     def cancel(self) -> None:
         self.interrupt.cancel()
@@ -416,7 +306,7 @@ class EngineSession:
         self.interrupt.cancel()
         self._end(committed=False)
         self.statements.clear()
-        self._statement_cache.clear()
+        self.preparer.clear()
         self.engine.forget_session(self)
 
     # -- for statements ----------------------------------------------------------------------------
@@ -430,55 +320,17 @@ class EngineSession:
         return fn(*args) if size <= SHORT else await self.blocking(fn, *args)
 
     def notice(self, notice: Notice) -> None:
-        """Tell the client, if it wants to know (INFO it is always told)."""
-        least = SEVERITIES.index(self.variables.get("client_min_messages"))
-        if notice.severity != "INFO" and SEVERITIES.index(notice.severity.lower()) < least:
-            return
-        if len(self._events) < MAX_PENDING_EVENTS:
-            self._events.append(notice)
-            if self._wake is not None:
-                self._wake()
+        """Send it to the client, if it wants to know."""
+        self._events.notice(notice)
 
     @property
     def database(self) -> str:
         return self.variables.get("database")
 
     def resolver(self, catalog: CatalogState, *, unread: str | None = None) -> Resolver:
-        mine = self.privileges(catalog)
+        mine = self.identity.privileges(catalog)
         path = self.variables.search_path()
         return Resolver(catalog, self.database, path, privileges=mine, unread=unread)
-
-    def acting_role(self, catalog: CatalogState) -> Role:
-        """Who the session is now; raises where the role was dropped meanwhile."""
-        chosen = self.variables.get("role")
-        return self._own(catalog, self.role if chosen == "none" else chosen)
-
-    def login_role(self, catalog: CatalogState) -> Role:
-        """Who logged in; raises where the role was dropped meanwhile."""
-        return self._own(catalog, self.role)
-
-    def may_act_as(self, role: Role) -> None:
-        """SET ROLE has seen that who logged in may be this role."""
-        self._role_ids[role.name] = role.id
-
-    def _own(self, catalog: CatalogState, name: str) -> Role:
-        role = catalog.find_role(name)
-        if role is None or self._role_ids.get(name) != role.id:
-            raise UndefinedObject(f'role "{name}" does not exist', sqlstate="42704")
-        return role
-
-    def privileges(self, catalog: CatalogState) -> Privileges:
-        """What the session may do."""
-        known = self._privileges
-        at = self.variables.generation
-        if known is None or known.state is not catalog or self._privileges_at != at or not caches.ENABLED:
-            known = self._privileges = Privileges(catalog, self.acting_role(catalog))
-            self._privileges_at = at
-        return known
-
-    @staticmethod
-    def privileges_of(catalog: CatalogState, role: Role) -> Privileges:
-        return Privileges(catalog, role)
 
     @property
     def read_only(self) -> bool:
@@ -491,11 +343,7 @@ class EngineSession:
         return "on" if self.read_only else "off"
 
     def _is_superuser(self) -> str:
-        try:
-            role = self.acting_role(self.engine.catalog.state)
-        except UndefinedObject:
-            return "off"
-        return "on" if role.superuser else "off"
+        return "on" if self.identity.is_superuser(self.engine.catalog.state) else "off"
 
     def info(self) -> SessionInfo:
         """What session functions answer; `now` is the transaction's."""
@@ -506,7 +354,7 @@ class EngineSession:
             known = self._info = SessionInfo(
                 database=self.database,
                 schemas=self._schemas(catalog),
-                user=self.role if (chosen := self.variables.get("role")) == "none" else chosen,
+                user=self.identity.acting_name(),
                 session_user=self.role,
                 backend_pid=self.process_id,
                 now=started,
@@ -598,7 +446,8 @@ class EngineSession:
                 self.notice(Notice(f"{verb} took effect at once and was not rolled back", "WARNING"))
         self.portals.end(committed=committed)
 
-    def _in_failed_block(self) -> bool:
+    @property
+    def in_failed_block(self) -> bool:
         return self.transaction is not None and self.transaction.failed
 
     # -- telling the client ------------------------------------------------------------------------
@@ -609,19 +458,3 @@ class EngineSession:
             return
         if variable.name == "transaction_isolation":
             self.transaction.isolation = self.variables.get(variable.name)
-
-    def _tell_changes(self) -> None:
-        if self._told_at == self.variables.generation:
-            return
-        self._told_at = self.variables.generation
-        now = self.variables.reported()
-        for name, value in now.items():
-            if self._told.get(name) != value:
-                self._events.append(ParameterStatus(name, value))
-        self._told = now
-
-
-def _aborted() -> InvalidTransactionState:
-    return InvalidTransactionState(
-        "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
-    )

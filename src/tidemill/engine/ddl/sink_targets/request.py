@@ -126,7 +126,7 @@ class SinkRequest:
         item = self.session.resolver(self.catalog).any_item(name, "connection")
         if not isinstance(item, Connection):
             raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)
-        self.session.privileges(self.catalog).check(item, "USAGE")
+        self.session.identity.privileges(self.catalog).check(item, "USAGE")
         return expect_type(item, kind, name.offset + 1).id
 
 

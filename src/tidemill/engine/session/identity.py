@@ -1,0 +1,63 @@
+"""The roles of a session: who logged in, who it acts as, and what that role may do.
+
+Owned by `session.EngineSession`. Promises that a role that was dropped and created again under its name is
+another role.
+"""
+
+from __future__ import annotations
+
+from tidemill import caches
+from tidemill.catalog.items import Role
+from tidemill.catalog.privileges import Privileges
+from tidemill.catalog.state import CatalogState
+from tidemill.engine.session.variables import Variables
+from tidemill.errors import UndefinedObject
+
+
+class Identity:
+    def __init__(self, login: Role, variables: Variables) -> None:
+        self.login_name = login.name
+        self._variables = variables
+        # The ids of the roles that the session proved it may be, by name.
+        self._role_ids = {login.name: login.id}
+        # The last answer of `privileges`, and the variables it was made from.
+        self._privileges: Privileges | None = None
+        self._privileges_at = variables.generation
+
+    def acting_name(self) -> str:
+        """The role of SET ROLE; without one, who logged in."""
+        chosen = self._variables.get("role")
+        return self.login_name if chosen == "none" else chosen
+
+    def acting_role(self, catalog: CatalogState) -> Role:
+        """Raises where the role was dropped meanwhile."""
+        return self._own(catalog, self.acting_name())
+
+    def login_role(self, catalog: CatalogState) -> Role:
+        """Raises where the role was dropped meanwhile."""
+        return self._own(catalog, self.login_name)
+
+    def may_act_as(self, role: Role) -> None:
+        """SET ROLE has checked that who logged in may be this role."""
+        self._role_ids[role.name] = role.id
+
+    def _own(self, catalog: CatalogState, name: str) -> Role:
+        role = catalog.find_role(name)
+        if role is None or self._role_ids.get(name) != role.id:
+            raise UndefinedObject(f'role "{name}" does not exist', sqlstate="42704")
+        return role
+
+    def privileges(self, catalog: CatalogState) -> Privileges:
+        """Those of the acting role."""
+        known = self._privileges
+        at = self._variables.generation
+        if known is None or known.state is not catalog or self._privileges_at != at or not caches.ENABLED:
+            known = self._privileges = Privileges(catalog, self.acting_role(catalog))
+            self._privileges_at = at
+        return known
+
+    def is_superuser(self, catalog: CatalogState) -> bool:
+        try:
+            return self.acting_role(catalog).superuser
+        except UndefinedObject:
+            return False
