@@ -1,9 +1,9 @@
-"""What tasks do for a compaction that is too large for one process (`compaction` sends them).
+"""The tasks of a compaction that is too large for one process (sent by `compaction`).
 
-A group that one task can hold is merged by one (`merge_group`). A larger one goes through a shuffle: tasks
-of the first kind read a piece of the inputs each and cut it by ranges of the row identity's hash (`cut`),
-those of the second get all of one range and consolidate it (`merge_range`): equal rows have equal hashes, so
-they meet. What is written is invisible until the driver commits it, so a task may be killed, retried or run
+One task merges a group that it can hold (`merge_group`). A larger group goes through a shuffle. Tasks of the
+first kind read a piece of the inputs each and cut it by ranges of the row identity's hash (`cut`). Each task
+of the second kind gets all of one range and consolidates it (`merge_range`). Equal rows have equal hashes, so
+they meet. Written parts are invisible until the driver commits them, so a task may be killed, retried or run
 twice.
 """
 

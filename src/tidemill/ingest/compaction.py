@@ -1,10 +1,10 @@
 """Compaction of large shards on Spark, in the background.
 
-The maintenance loop calls `look` every round. At most one job runs at a time, in a scheduling pool of its
-own; its first stage has tasks of a fraction of a second, its second leaves a core free, so that ticks keep
-their boundaries. What it reads are plain parts, what it writes is invisible until one commit replaces the
-inputs, which must all be live then (`persist.compact`): a job that is killed, fails or loses a race leaves
-nothing but files for the sweeper. A shard whose compaction failed rests, longer each time.
+The maintenance loop calls `look` every round. At most one job runs at a time, in its own scheduling pool. Its
+first stage has tasks of a fraction of a second and its second leaves a core free, so that ticks keep their
+boundaries. A job reads plain parts. Its output is invisible until one commit replaces the inputs, which must
+all be live then (`persist.compact`). So a job that is killed, fails or loses a race leaves only files for the
+sweeper. A shard whose compaction failed is retried after a delay, which grows with each failure.
 """
 
 from __future__ import annotations

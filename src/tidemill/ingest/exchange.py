@@ -1,9 +1,9 @@
-"""The exchange of records by key: between the task that reads them and the one that knows their keys' rows.
+"""The exchange of records by key, from the tasks that read them to the tasks that hold their keys' rows.
 
-A task cuts each batch of an upsert target into key buckets (`partition_by_key`) and hands Spark one value per
-bucket, an Arrow stream (`encode`); Spark only carries bytes. The task that gets a bucket puts the pieces back
-into the order of the records (`gather`). A key may come through several partitions of the upstream: nothing
-skips the exchange.
+A task cuts each batch of an upsert target into key buckets (`partition_by_key`) and gives Spark one value per
+bucket, an Arrow stream (`encode`). Spark only moves bytes. The task that gets a bucket restores the order of
+the records (`gather`). One key may arrive through several partitions of the upstream, so all records pass the
+exchange.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a table gets instead of records that its upstream has forgotten.
+"""Error rows for records that the upstream no longer has.
 
-A table that is made later begins with all that its source has bound so far. Retention may have removed the
-first of it by then, and will not bring it back: that is an error of the table alone, in its collection, where
-every read meets it. Written by `machine`.
+A table that is created later begins with everything that its source has bound so far. Retention may have
+removed the first of these records permanently. This is an error of the table alone. It is stored in the
+table's collection, where every read meets it. Written by `machine`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A collection as a task reads it, when its upsert state is missing or behind.
 
-The shard's log is read only then: a task whose states are at hand never opens it.
+Only then is the shard's log read: a task with current states never opens it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The two halves of a unit whose records must meet by key: upserts, and (`recovery`) CDCv2 streams.
 
-`part_by_key` reads and hands on each record under its key's bucket; `apply_buckets` gets all records of some
-buckets, asks the state for the rows that the keys have, and writes what changes. Between them stands Spark's
-shuffle, or a dictionary. A unit of which any reader failed is applied by nobody: half of a time's records
-would give a state that never was.
+`part_by_key` reads each record and sends it to its key's bucket. `apply_buckets` gets all records of some
+buckets, looks up the rows of the keys in the state, and writes the changes. Between them is Spark's shuffle,
+or a dictionary. If any reader of a unit failed, the unit is not applied: half of a time's records would
+produce a state that never existed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The errors that stand in a relation now: how many, and the first of them.
+"""The errors that a relation holds now: their number, and the first of them.
 
-Asked by the system relations about sources. Errors are rows of the relation's shard, and each part knows how
-many it has. So a relation without errors costs nothing to ask; of one with errors those parts alone are read,
-and again only when they have changed. Thread-safe.
+Called by the system relations about sources. Errors are rows of the relation's shard, and each part records
+how many it has. So the check costs nothing for a relation without errors. For one with errors, only the parts
+with errors are read, and only after they changed. Thread-safe.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""One source's order of steps: bind, read, commit; and after a crash, redo.
+"""The steps of one source: bind, read, commit; and after a crash, redo.
 
-Driven by `ticker`, one step at a time and never two at once; knows nothing of Spark. The data shards' uppers
-are the truth: a binding at or after the least of them is read again, however far an earlier attempt came, and
-gives the same rows (the contract of sources), which a shard takes only once (compare-and-append).
+Driven by `ticker`, one step at a time, never two at once; independent of Spark. The data shards' uppers are
+the truth. A binding at or after the least of them is read again, however far an earlier attempt got. It gives
+the same rows (the contract of sources), and a shard accepts them only once (compare-and-append).
 
-Times: a source that keeps up binds at boundaries of its interval. One that has more to read than a binding
-may cover, or has fallen behind, binds at successive times after its last one until it has caught up. Between
-bindings the collections are complete up to `promised`: no binding will ever be made below it. That is kept
-in memory only, never beyond the oracle's lease, so that a successor starts past every promise.
+Times: a source that keeps up binds at boundaries of its interval. A source that has more to read than a
+binding may cover, or is behind, binds at successive times after its last one until it has caught up. Between
+bindings the collections are complete up to `promised`: no later binding is below it. `promised` is kept in
+memory only, never beyond the oracle's lease, so that a successor starts past every promise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much a source takes on at once while it catches up: learned from how fast it was.
+"""The size of a source's bindings and tasks while it catches up, adapted to its measured speed.
 
-Sources differ by a factor of a hundred in what a record costs. A binding should be about a second of work: a
-crash repeats no more than that, and less would pay for a Spark job too often. A task should be some 200 ms:
-Spark does not interrupt one for another, so that is what a shared job may wait for a core.
+The cost of a record differs between sources by a factor of a hundred. A binding should be about a second of
+work: a crash repeats no more than that, and smaller bindings would need too many Spark jobs. A task should be
+some 200 ms: Spark does not preempt tasks, so a shared job may wait that long for a core.
 """
 
 from __future__ import annotations

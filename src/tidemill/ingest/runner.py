@@ -1,8 +1,8 @@
-"""Carries units to where they run, and brings back what became of them.
+"""Runners: they send units to where they run, and return their results.
 
-`Runner` is what `ticker` needs; `SparkRunner` does it with one Spark job for all the units it is given,
-`LocalRunner` in this process, for tests of everything around it. Promises: one `UnitFacts` per unit, in
-order; `JobFailed` only when the job itself failed, so that nobody knows which unit was to blame.
+`Runner` is the protocol that `ticker` needs. `SparkRunner` runs one Spark job for all given units.
+`LocalRunner` runs them in this process, for tests of everything around it. Promises: one `UnitFacts` per
+unit, in order. `JobFailed` is raised only when the job itself failed, so that the failing unit is unknown.
 """
 
 from __future__ import annotations

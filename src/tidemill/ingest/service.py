@@ -1,8 +1,8 @@
 """All sources of a server, from the catalog to their ticks.
 
-Opened by the engine beside the catalog, whose changes it follows: a source that is created is opened and
-ticks, one that is dropped stops. A source that cannot be opened (its definition is of a newer version, a
-shard is damaged) is stalled, is tried again, and stops nobody else.
+The engine opens it beside the catalog, whose changes it follows. A source that is created is opened and
+ticks; a source that is dropped stops. A source that cannot be opened (its definition is of a newer version, a
+shard is damaged) is stalled and retried. It stops no other source.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A source's place in the ticker: its machine, whether it is at work, when it is due, and how it is.
+"""A source's entry in the ticker: its machine, whether it is busy, when it is due, and its status.
 
-A slot is busy from the moment the ticker takes it until it is released, and only its holder steps the machine
-or changes the fields below `busy`. (`waiting` is guarded by the ticker's lock.)
+A slot is busy from the moment the ticker takes it until it is released. Only its holder steps the machine or
+changes the fields below `busy`. (The ticker's lock guards `waiting`.)
 """
 
 from __future__ import annotations

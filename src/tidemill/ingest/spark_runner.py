@@ -1,10 +1,10 @@
-"""Units as Spark jobs.
+"""Execution of units as Spark jobs.
 
-One job of one stage carries all units that a task reads whole, and plain ones however they are cut; a keyed
-unit that several tasks read takes a second stage behind a shuffle by key bucket; one with a CDCv2 stream a
-third, after the verdict over all of it. Tasks write parts and return
-facts, small pickled values; rows never pass through the driver. A task that is retried or run twice writes
-other files, of which the driver learns one set.
+One job of one stage runs all units that one task reads whole, and plain units even if they are cut. A keyed
+unit that several tasks read needs a second stage, behind a shuffle by key bucket. A unit with a CDCv2 stream
+needs a third, after the verdict over all of it. Tasks write parts and return facts, small pickled values;
+rows never pass through the driver. A task that is retried or run twice writes other files; the driver
+receives one set of them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What is told of a source, a view or a sink: how it is; of a source what it has done, how long its ticks
-take.
+"""The status of a source, a view or a sink; for a source also its counters and the durations of its ticks.
 
-Written by `ticker` and by the services of views and sinks, read by the system relations and metrics, from
-any thread: each value is replaced whole or is a number of its own. Not durable: after a start it is found
-out anew.
+Written by `ticker` and by the services of views and sinks. Read by the system relations and metrics, from any
+thread: each value is replaced whole or is an independent number. Not durable: it is rebuilt after a start.
 """
 
 from __future__ import annotations

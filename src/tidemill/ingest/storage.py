@@ -1,8 +1,8 @@
 """The storage interface: sources and tables as typed Python calls, without SQL.
 
-A source is two collections: what was read (`RECLOCKED`) and the bindings that say at which time
-(`REMAPPING`). A table is one; asking for its bindings is an error. Plain calls over the catalog, `persist`
-and `ingest`, for programs that use Tidemill as a library; the SQL layer stands beside it, not on it.
+A source is two collections: the records (`RECLOCKED`) and the bindings with their times (`REMAPPING`). A
+table is one; a request for its bindings is an error. These are plain calls over the catalog, `persist` and
+`ingest`, for programs that use Tidemill as a library. The SQL layer does not use them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a task does for a unit: read its pieces, make updates, write parts.
+"""The work of a task for a unit: read its pieces, make updates, write parts.
 
-Runs inside Spark's Python workers, and in this process for tests without Spark. Nothing here raises for a
-reason that belongs to one source: what happened is in the `UnitFacts`. What is written is invisible until the
-driver appends it, so a task may be killed, retried or run twice at once.
+Runs inside Spark's Python workers, and in this process for tests without Spark. An error that belongs to one
+source is never raised here: it is recorded in the `UnitFacts`. Written parts are invisible until the driver
+appends them, so a task may be killed, retried or run twice at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How units become tasks: few enough to start at once, small enough that a core is free soon.
+"""Packing of units into tasks: few enough to start at once, small enough to free a core soon.
 
-A shared job carries the small units of many sources: each unit stays whole, so that a source's tick is one
-part, and the units are spread over as many tasks as run at once (one more would be another wave). A larger
-unit of its own is cut finely, as `pace` says. One whose upsert state is not at hand is shared out to as many
-tasks as run at once: each of them reads the collection once, whatever its share.
+A shared job runs the small units of many sources. Each unit stays whole, so that a source's tick is one part.
+The units are spread over as many tasks as run at once (one more would be another wave). A larger unit that
+runs alone is cut finely, by the sizes of `pace`. A unit whose upsert state is missing is divided among as
+many tasks as run at once, because each task reads the collection once, whatever its share.
 """
 
 from __future__ import annotations

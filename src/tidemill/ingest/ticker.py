@@ -1,11 +1,11 @@
-"""Moves all sources along the clock.
+"""The scheduler that moves all sources along the clock.
 
-At each boundary the sources that are due are asked where they stand and bound, all at once; what is small
-goes into one Spark job for all of them, and each is committed by itself. A source that has much to read, or
-was in a job that failed, goes on alone, in jobs of its own, while the others keep their boundaries (I5).
-Whatever fails is that source's: its status says so, it waits, and is tried again.
+At each boundary the ticker queries the positions of all due sources and binds them together. Small units
+share one Spark job; each source is committed separately. A source that has much to read, or was in a job that
+failed, continues alone, in its own jobs, while the others keep their boundaries (I5). A failure affects only
+its source: its status shows the error, and it is retried after a delay.
 
-One thread looks at the clock and does nothing that blocks; the steps run on a pool.
+One thread watches the clock and never blocks; the steps run on a pool.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A unit of work: what one source has to do for one time. Plain values that travel to Spark tasks and back.
+"""A unit: the work of one source for one time. Plain values that travel to Spark tasks and back.
 
-Made by `machine`, carried by `runner`, done by `task`. What becomes of a unit is a `UnitFacts` value, also
-when it fails: an exception of one source must not end a job that carries others.
+Made by `machine`, sent by `runner`, executed by `task`. The result of a unit is a `UnitFacts` value, even
+when it fails: an exception of one source must not end a job that runs others.
 """
 
 from __future__ import annotations

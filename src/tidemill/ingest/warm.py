@@ -1,6 +1,6 @@
-"""Run what a tick does until it is fast: workers are started and have loaded what tasks need.
+"""Warm-up of what a tick does: workers are started and have loaded what tasks need.
 
-Called by the Spark host before it says that it is ready. Workers are kept between ticks and forked from a
+The Spark host calls it before it reports that it is ready. Workers are kept between ticks and forked from a
 process that has loaded their libraries (`worker_daemon`), but the first runs of a job are several times
 slower than later ones.
 """

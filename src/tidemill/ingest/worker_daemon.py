@@ -1,11 +1,11 @@
-"""The process that Spark forks its Python workers from: it has loaded what their tasks need.
+"""The process from which Spark forks its Python workers, with their libraries already loaded.
 
-Spark starts it once per executor, by the name that `warm` has for it. A plain worker loads a second's worth
-of libraries in its first task, each for itself: the first records of a source would wait for that, and so
-would every tick after a worker was killed. Forked from here they share those pages.
+Spark starts it once per executor, by the name that `warm` gives it. Without it, each worker loads its
+libraries in its first task, which takes about a second. This would delay the first records of a source, and
+every tick after a worker was killed. Forked workers share the loaded pages.
 
-Only loads. Whatever a library does when it is used, threads and connections above all, would be broken in the
-forked copies: a lock that another thread holds at the fork is held there for ever.
+It only imports. Anything that a library does in use, above all threads and connections, would be broken in
+the forked copies: a lock that another thread holds at the fork is never released there.
 """
 
 from __future__ import annotations

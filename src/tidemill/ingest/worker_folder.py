@@ -1,9 +1,9 @@
-"""Where a worker on another machine than the server keeps upsert states.
+"""The folder for upsert states on a worker machine other than the server's.
 
-Asked by the tasks of `spark_runner`. The folder lies under the worker's temporary one (`TMPDIR`), is of this
-user alone, and belongs to one life of one server: states are taken for what they say, and what another life
-left there (of a data directory that was restored from a backup since, say) may never have happened in this
-one. Executors of one machine share it.
+Called by the tasks of `spark_runner`. The folder is under the worker's temporary one (`TMPDIR`), belongs to
+this user alone, and to one run of one server. States are trusted without a check, and states of another run
+may contain what never happened in this one (for example after the data directory was restored from a backup).
+Executors of one machine share it.
 """
 
 from __future__ import annotations

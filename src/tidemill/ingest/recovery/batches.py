@@ -1,12 +1,12 @@
-"""CDCv2 in a Spark program of one's own: micro-batches of messages in, a definite collection out.
+"""CDCv2 in any Spark program: micro-batches of messages in, a definite collection out.
 
     stream = MicroBatches.open(session, "/data/mirror", "orders", {"format": "json"})
     frame.writeStream.foreachBatch(lambda messages, _: stream.push(messages)).start()
 
 Called by programs, from `foreachBatch` or any other loop; without a server. The collection is a Delta table
-of updates under the folder, with its history; what must be remembered stands beside it, and the same code as
-in a server's tick does the work. Promises: each update once, whatever is delivered again, mixed up or cut
-otherwise, and however often the program dies.
+of updates under the folder, with its history. The state is stored beside it, and the same code as in a
+server's tick does the work. Promises: each update once, even if messages are delivered again, reordered or
+batched differently, and however often the program dies.
 """
 
 from __future__ import annotations

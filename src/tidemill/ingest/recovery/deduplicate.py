@@ -1,8 +1,8 @@
-"""What the task does that gets all updates of some buckets: drop repetitions, count, and later release.
+"""Deduplication: the task with all updates of some buckets drops repetitions, counts, and later releases.
 
-Between `look` and `release` stands the verdict over the whole unit (`verdict`). Both are called by `keyed`
-(in one task, for small units) and by the Spark runner (in two stages). Nothing is a loop over rows; only
-contradictions, of which one per time is told, are looked at one by one.
+Between `look` and `release` is the verdict over the whole unit (`verdict`). `keyed` calls both in one task,
+for small units; the Spark runner calls them in two stages. There are no loops over rows, except over
+contradictions, of which one per time is reported.
 """
 
 from __future__ import annotations

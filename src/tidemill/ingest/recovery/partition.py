@@ -1,8 +1,8 @@
-"""Updates on their way to whoever knows whether they came before: parted by the hash of (data, time).
+"""Partitioning of updates by the hash of (data, time), so that repetitions meet in one bucket.
 
-The reading half of a unit calls `Spread` with each batch; slices go through Spark's shuffle as bytes, and
-`gather` puts those of a bucket back together, in the order of (partition, offset) however the range was cut:
-so the same records give the same rows, with the same origins, whenever they are read.
+The reading half of a unit calls `Spread` with each batch. Slices pass through Spark's shuffle as bytes.
+`gather` combines the slices of a bucket in the order of (partition, offset), however the range was cut. So
+the same records give the same rows, with the same origins, on every read.
 """
 
 from __future__ import annotations

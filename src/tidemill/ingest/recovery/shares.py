@@ -1,4 +1,4 @@
-"""The halves of a unit's CDCv2 targets as tasks do them: errors become facts, buckets are shared out.
+"""The halves of a unit's CDCv2 targets as tasks run them: errors become facts, buckets are shared out.
 
 Called by `keyed` and by the Spark runner, beside the halves of upserts.
 """

@@ -1,6 +1,6 @@
-"""A snapshot that a program brings, as the first updates of a collection.
+"""A snapshot supplied by a program, as the first updates of a collection.
 
-Called by `batches` where a stream is read from its middle.
+Called by `batches` when a stream is read from its middle.
 """
 
 from __future__ import annotations

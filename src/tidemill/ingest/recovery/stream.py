@@ -1,11 +1,13 @@
-"""What a CDCv2 relation remembers between ticks, durably: its stash and its tally, two shards beside it.
+"""The durable state of a CDCv2 relation between ticks: its stash and its tally, two shards beside it.
 
-One per relation on the driver, stepped by its source's machine. The order of a commit is stash, tally, data,
-and the data shard's upper is the truth: after a crash between two of them the binding is read again, from
-what the shards held just before it, gives the same, and what is there already is left alone.
+One per relation on the driver, stepped by its source's machine. A commit writes stash, tally and data, in
+this order, and the data shard's upper is the truth. After a crash between two of them, the binding is read
+again from the contents of the shards just before it. It gives the same result, and what is already written is
+left unchanged.
 
-Rows that keep the stream's times are in a shard of those (`line`), whose upper is the reported frontier. What
-is the data shard of others is then a clock: it has no rows, comes last, and says which bindings are done.
+Rows that keep the stream's times are in a shard of those times (`line`), whose upper is the reported
+frontier. Their data shard is then a clock: it has no rows, is committed last, and records which bindings are
+done.
 """
 
 from __future__ import annotations

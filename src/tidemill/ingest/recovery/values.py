@@ -1,4 +1,4 @@
-"""What travels between the driver and the tasks of a CDCv2 relation: plain values.
+"""Plain values that travel between the driver and the tasks of a CDCv2 relation.
 
 Made by `stream` and `deduplicate`, part of units and facts.
 """

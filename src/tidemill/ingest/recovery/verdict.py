@@ -1,7 +1,8 @@
-"""The verdict of a unit: from all that its tasks found to how far the history is complete now.
+"""The verdict of a unit: how far the history is complete, from everything that its tasks found.
 
-A pure function, called on the driver between the two halves of a large unit, and in the one task of a small
-one. It is `cdcv2.tally` with a unit in the place of a message: the order of arrival within it says nothing.
+A pure function. It is called on the driver between the two halves of a large unit, and in the one task of a
+small unit. It is `cdcv2.tally` with a unit in place of a message: the order of arrival within a unit has no
+meaning.
 """
 
 from __future__ import annotations

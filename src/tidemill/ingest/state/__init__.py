@@ -1,13 +1,13 @@
-"""The upsert state: which row each key of a collection has now, by key bucket, cached on the worker's disk.
+"""The upsert state: the current row of each key of a collection, by key bucket, cached on the worker's disk.
 
-Called inside tasks by `ingest.task`: `prepare` brings the buckets of a collection to its `upper`, from what
-the disk has, or from the collection itself; `BucketState.apply` turns the records of a time into updates;
-`BucketState.commit` keeps what came out for the next tick, wherever it runs. Promises: the answer is the same
-whatever the cache holds, lacks or loses meanwhile; a tick costs what changes, not what is there; memory is
-bounded by a tick's records, and while hydrating by `fill.SPILL_BYTES` and a bucket.
+`ingest.task` calls it inside tasks. `prepare` brings the buckets of a collection to its `upper`, from the
+disk or from the collection. `BucketState.apply` turns the records of a time into updates.
+`BucketState.commit` keeps the result for the next tick, wherever it runs. Promises: the result is the same
+whatever the cache holds, lacks or loses meanwhile. A tick costs what changes, not the size of the collection.
+Memory is bounded by a tick's records, and while hydrating by `fill.SPILL_BYTES` and a bucket.
 
-A state is a list of sorted runs (`run`), newest first, that a manifest (`manifest`) names; `merge` keeps the
-list short; `store` owns the folder; `fill` reads the collection.
+A state is a list of sorted runs (`run`), newest first, named by a manifest (`manifest`). `merge` keeps the
+list short, `store` owns the folder, `fill` reads the collection.
 """
 
 from tidemill.ingest.state.bucket import BucketState

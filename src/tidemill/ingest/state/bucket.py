@@ -1,8 +1,8 @@
 """The state of one bucket of a collection at one upper, open for one task.
 
-Made by `StateStore.open` and by `fill`. What a task puts stays in memory until `commit`, which keeps it for
-the next tick. Nothing here is needed again: if a commit fails or its files are lost, the next tick finds an
-older state or none, and reads the collection.
+Made by `StateStore.open` and by `fill`. New rows stay in memory until `commit`, which keeps them for the next
+tick. The state is only a cache: if a commit fails or its files are lost, the next tick finds an older state
+or none, and reads the collection.
 """
 
 from __future__ import annotations

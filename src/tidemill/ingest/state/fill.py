@@ -1,7 +1,7 @@
-"""Filling the state from the collection itself: hydration of what is missing, catching up of what is behind.
+"""Hydration of missing state, and catch-up of old state, from the collection.
 
-`prepare` is what a task calls. One pass over the collection serves all buckets that miss; memory is bounded
-by `SPILL_BYTES` and one bucket. What is read need not be consolidated: updates are added up per key here.
+Tasks call `prepare`. One pass over the collection serves all missing buckets; memory is bounded by
+`SPILL_BYTES` and one bucket. The input need not be consolidated: updates are summed per key here.
 """
 
 from __future__ import annotations

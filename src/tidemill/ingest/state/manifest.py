@@ -1,8 +1,8 @@
-"""A manifest: what a bucket's state is made of at one upper, in a small file named by the upper.
+"""The manifest of a bucket's state at one upper: a small file named by the upper.
 
-It names the runs, and holds the newest rows itself while they are few (the head): so a tick writes one file,
-and runs are made once per some ticks. It tells also what the state before it had and this one has not, so
-that whoever commits the next one can remove what nobody needs any more without looking around.
+It names the runs, and holds the newest rows itself while they are few (the head). So a tick writes one file,
+and new runs are written only every few ticks. It also lists the files that the previous state had and this
+one has not. So the next commit can remove obsolete files without listing the folder.
 """
 
 from __future__ import annotations

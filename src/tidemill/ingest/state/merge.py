@@ -1,8 +1,9 @@
 """Merging of runs: which, when, and how.
 
-A run merges into the next older one when it has reached a sixth of its size, so that a bucket of n keys has
-about log n runs and each row is rewritten a few times per level. Merges that are small beside the tick's own
-work are done with it; a larger one is left to the background (`store`) and taken up by a later commit.
+A run merges into the next older one when it has reached a sixth of its size. So a bucket of n keys has about
+log n runs, and each row is rewritten a few times per level. Merges that are small compared with the tick's
+own work are done with it. A larger merge runs in the background (`store`), and a later commit uses its
+result.
 """
 
 from __future__ import annotations

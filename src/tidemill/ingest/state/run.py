@@ -1,8 +1,8 @@
 """A run: rows of distinct keys in the order of their key hashes, as one Arrow IPC file, mapped into memory.
 
 Its columns are `mz_key_hash`, those of the state's shape, and `mz_tombstone` (the key has no row, whatever an
-older run says). Files never change: they are written under a temporary name and renamed to one that tells
-their size and checksum, so that a name never stands for two contents.
+older run holds). Files never change. They are written under a temporary name and then renamed to one that
+contains their size and checksum, so that a name never stands for two contents.
 """
 
 from __future__ import annotations

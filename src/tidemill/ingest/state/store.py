@@ -1,13 +1,14 @@
-"""The folder of cached upsert states on one machine: finding, merging in the background, cleaning up.
+"""The folder of cached upsert states on one machine: lookup, background merges, cleanup.
 
     <folder>/<boot>/<shard>.<shape>.<format>/<bucket>/<upper>.state   a manifest
                                                      /<label>-<size>-<checksum>.run
-                                                     /<digest>.merged    a merge that a later commit may take
-                                                     up /<digest>.claim     somebody is merging
+                                                     /<digest>.merged   a merge that a later commit may use
+                                                     /<digest>.claim    a merge in progress
 
-Nothing is synced to the disk: what `kill -9` leaves is whole, and after a power cut the boot is another one,
-whose folder starts empty. Several processes share the folder without locks: names never stand for two
-contents, and whoever misses a file reads the collection. Only truncating a file in place is not provided for.
+Files are not synced to the disk. Files that `kill -9` leaves are complete; after a power cut the boot is
+different, and its folder starts empty. Several processes share the folder without locks: names never stand
+for two contents, and a process that misses a file reads the collection. Only truncating a file in place is
+not handled.
 """
 
 from __future__ import annotations

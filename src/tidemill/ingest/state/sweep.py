@@ -1,7 +1,7 @@
-"""Cleaning of the state folder: folders of earlier boots, leftovers of crashes, buckets over the limit.
+"""Cleanup of the state folder: folders of earlier boots, leftovers of crashes, buckets over the limit.
 
-Called by `store` in the background, and by as many processes as share the folder, at any time: everything
-removed here is read again from the collection if it was needed after all.
+Called by `store` in the background, at any time, by any number of processes that share the folder. Anything
+removed here that is needed again is read from the collection.
 """
 
 from __future__ import annotations
