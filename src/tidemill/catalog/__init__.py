@@ -1,8 +1,10 @@
-"""The catalog: what exists. Items, their stable ids, names, dependencies; itself a shard of versioned items.
+"""Catalog: items with their stable ids, names and dependencies, stored in a shard of versioned items.
 
-`items` are the values, `codec` their JSON, `names` the rules of identifiers, `state` one immutable state with
-its lookups, `ops` the changes of it, `store` the durable catalog over a shard, `secrets` the store of what
-the catalog must not hold, `connections` the way from a source's definition to what opens it. Called by
-sessions and the CLI. Promises: a state never changes; a change is durable before it is seen; ids are never
-used twice; the state as of an earlier time can be had from the shard.
+Called by sessions and the CLI. `items` defines the values, `codec` their JSON form, and `names` the rules of
+identifiers. `state` is one immutable state with its lookups, `ops` changes it, and `store` is the durable
+catalog over a shard. `secrets` stores what the catalog must not hold. `connections` resolves the definition
+of a source into what opens it.
+
+Promises: a state never changes. A change is durable before it is visible. Ids are never reused. The shard
+provides the state as of an earlier time.
 """

@@ -1,7 +1,7 @@
-"""Who owns what, and who else may use it: an item of the catalog beside the one it is about.
+"""Access items: the owner and the privileges of another item.
 
-`ops.apply_all` makes one for everything new, for the role that made it, and lets it go with what it is about.
-What was there before there were roles has none, and counts as the default role's. Read by `privileges`.
+`ops.apply_all` creates one for every new item, for the role that creates it, and drops it with that item.
+Items older than roles have none and belong to the default role. Read by `privileges`.
 """
 
 from __future__ import annotations

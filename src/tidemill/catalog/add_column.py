@@ -1,16 +1,17 @@
-"""ADD COLUMN over two logs: the catalog's, which names the column, and the shard's, which holds it.
+"""ADD COLUMN across two logs: the catalog's, which names the column, and the shard's, which holds it.
 
-Called by `store`. One entry of the shard's log adds the column together with what the rows that are there get
-in it; that entry is the commit point. The order, and why:
+Called by `store`. One entry of the shard's log adds the column and its values for existing rows; that entry
+is the commit point.
 
-1. The part with the rows' new values is written: durable, invisible. A full disk is met here.
-2. The catalog's entry has the table with the new column, marked as unsettled (`Table.unsettled_from`).
-3. The shard's entry: columns and part, or neither.
-4. The state with the column is seen. The mark goes with the catalog's next entry.
+Order, and why:
+1. The part with the new values of the rows is written: durable, invisible. A full disk fails here.
+2. The entry of the catalog has the table with the new column, marked as unsettled (`Table.unsettled_from`).
+3. The entry of the shard adds columns and part, or neither.
+4. The state with the column becomes visible. The next entry of the catalog removes the mark.
 
-A crash between 2 and 3 leaves a mark and a shard without the column: whoever opens the catalog next takes the
-column back (nobody was told of it, nobody could write it). Behind 3 the shard has it, and it stays. The other
-way round would not do: a shard that is wider than its table takes no writes.
+A crash between 2 and 3 leaves a mark and a shard without the column. The next process that opens the catalog
+removes the column; it was never reported and nobody could write it. After 3 the shard has the column, and it
+stays. The opposite order would fail: a shard that is wider than its table accepts no writes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Items as JSON, for the catalog's shard.
+"""JSON codec of catalog items, for the catalog's shard.
 
-A body is `{"format": n, "kind": "...", ...}` with the fields of the kind's dataclass. A field that has a
-default may be missing: the body is older than the field, or the field is one of OMITTED. So a new field
-needs a default, and nothing here. Any other change is a new format. An older format is migrated step by
-step when it is read (`MIGRATIONS[n]` makes n + 1 out of n, on the JSON, so that no old dataclass has to be
-kept). A newer format, an unknown kind and an unknown field are refused: a server that does not understand
-an item must not serve the others as if it were not there. Encoding is canonical (sorted keys), because a
-body is retracted by value.
+A body is `{"format": n, "kind": "...", ...}` with the fields of the dataclass of its kind. A field with a
+default may be missing, because the body is older than the field or the field is listed in OMITTED. A new
+field therefore needs a default and no change here. Any other change needs a new format. Older formats are
+migrated step by step when they are read: `MIGRATIONS[n]` turns n into n + 1, on the JSON, so no old dataclass
+has to be kept. A newer format, an unknown kind and an unknown field are refused: a server that does not
+understand one item must not serve the others without it. Encoding is canonical (sorted keys), because a body
+is retracted by value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a relation's columns may be, whoever makes the relation."""
+"""Column rules that apply to every kind of relation."""
 
 from __future__ import annotations
 

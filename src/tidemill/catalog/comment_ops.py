@@ -1,4 +1,4 @@
-"""COMMENT ON: a text beside an item, or beside one of its columns."""
+"""COMMENT ON operations: texts for items and their columns."""
 
 from __future__ import annotations
 

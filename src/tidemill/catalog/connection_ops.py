@@ -1,7 +1,6 @@
-"""Changes of the catalog that make and alter secrets and connections; `ops` applies them.
+"""Catalog operations that create and alter secrets and connections; applied by `ops`.
 
-The text of a secret is in the store of secrets before the change that names it (`Catalog.transact`'s
-`before`).
+The text of a secret is in the secret store before the change that names it (`before` of `Catalog.transact`).
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""From what the catalog keeps of a source to what opens it: connections in the place of their ids.
+"""Connection resolution: replaces the ids in the definition of a source by connections and secrets.
 
-A definition names a connection by its id, and a connection names secrets by theirs, so that neither passwords
-nor addresses are copied. When a source is opened, `opened(state, source, secrets)` gives the definition that
-`sources.definition.open_source` takes:
+Called by the code that runs sources, and by the engine. A definition names a connection by id, and a
+connection names secrets by id, so neither passwords nor addresses are copied. When a source is opened,
+`opened(state, source, secrets)` returns the definition that `sources.definition.open_source` takes:
 
 - `"connection": "<id>"` becomes `"connection": {"brokers": [...], "security_protocol": ..., ...}`;
 - `"registry": {"connection": "<id>"}` of a format becomes `"registry": {"url": ..., "username": ..., ...}`;
-- the outputs of tables (CREATE TABLE ... FROM SOURCE ... FORMAT ...) stand behind the source's own;
-- `{"secret": "<id>"}` becomes the secret's text.
+- the outputs of tables (CREATE TABLE ... FROM SOURCE ... FORMAT ...) follow the outputs of the source;
+- `{"secret": "<id>"}` becomes the text of the secret.
 
-What is opened so is never logged or kept: it holds passwords. `hangs_on(state, source)` are the items whose
-change means that the source must be opened anew. Called by whoever runs sources, and by the engine.
+The result holds passwords: never log or store it. `hangs_on(state, source)` returns the items whose change
+requires reopening the source.
 """
 
 from __future__ import annotations

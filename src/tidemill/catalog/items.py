@@ -1,9 +1,8 @@
-"""The things a catalog holds, as immutable values.
+"""Catalog items, as immutable values.
 
-Ids are stable and never used twice: `u1`, `u2`, ... for what users made, `s1`, ... for what the system
-brings. A later kind of item is one more dataclass here and its names in `KIND_NAMES` and `codec.KINDS`; a
-later field has a default. An item that stands in a schema has `schema`, `depends_on` and `owner`, and then
-all of names, dependencies and DROP work for it.
+Ids are stable and never reused: `u1`, `u2`, ... for user items, `s1`, ... for system items. A new kind of
+item needs a dataclass here and its names in `KIND_NAMES` and `codec.KINDS`. A new field needs a default. An
+item inside a schema has `schema`, `depends_on` and `owner`; names, dependencies and DROP then work for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of the catalog that make and alter materialized views; `ops` applies them."""
+"""Catalog operations that create and alter materialized views; applied by `ops`."""
 
 from __future__ import annotations
 

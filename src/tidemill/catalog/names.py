@@ -1,4 +1,4 @@
-"""Identifiers and how names are shown: the rules of PostgreSQL with its limit raised to 255 bytes."""
+"""Identifiers and their display: the rules of PostgreSQL, with the limit raised to 255 bytes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Changes of the catalog: pure functions from one state to the next.
+"""Catalog operations: pure functions from one state to the next.
 
-Each operation names what exists by id (the session resolved the names, against a state that may be a moment
-old: an id that is gone is an error) and what is new by name. `apply_all` is all or nothing. The store makes
-the result durable and moves the shards.
+Each operation refers to existing items by id and to new items by name. The session resolved the names against
+a state that may be slightly old, so a missing id is an error. `apply_all` is all or nothing. The store makes
+the result durable and updates the shards.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a role may do, by one state of the catalog.
+"""Privileges of a role, according to one state of the catalog.
 
-Asked when a statement is planned: the engine's sessions have one `Privileges` for the role that they act as.
-As in PostgreSQL, the owner of an item may do everything with it, a superuser everything with everything, a
-role what it or a role that it is a member of was granted, and everybody what PUBLIC was. What the system
-brings can be read by all. A view's query reads with the rights of the view's owner.
+Checked when a statement is planned: each session of the engine has one `Privileges` for its current role. The
+rules follow PostgreSQL. The owner of an item has all privileges on it, and a superuser all on everything. A
+role has what was granted to it, to the roles it is a member of, and to PUBLIC. Everyone can read system
+items. The query of a view reads with the privileges of the owner of the view.
 """
 
 from __future__ import annotations

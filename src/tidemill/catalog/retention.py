@@ -1,4 +1,4 @@
-"""How since follows the clock at the distance that the retention says."""
+"""Retention: how since follows the clock at the configured distance."""
 
 from __future__ import annotations
 

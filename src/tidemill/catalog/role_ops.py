@@ -1,4 +1,4 @@
-"""Changes of roles, of who is a member of which, of owners and of privileges: `ops`' part for them."""
+"""Catalog operations on roles, role membership, owners and privileges; applied by `ops`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,16 @@
-"""The store of secrets: what passwords and keys are, in a folder that only the server's user can read.
+"""Secret store: passwords and keys, in a folder that only the user of the server can read.
 
-The one durable thing that is no shard: the catalog is read by anybody who can read the data directory or
-`mz_connections`, and keeps history; a secret must do neither. A text is one file, `<item id>-<version>`, mode
-0600, in a folder of mode 0700. It is written and synced before the catalog's entry that names it, under a
-name that no other attempt or server uses (versions are times of the one clock), and deleted after the entry
-that no longer does; what a crash leaves in between is deleted when the store is opened next. So CREATE and
-ALTER SECRET happen or do not, as any other change. Made by the engine; read by whoever opens sources. No text
-of a secret is in a log or an error.
+This is the only durable data outside shards. Everyone with access to the data directory or `mz_connections`
+can read the catalog, and it keeps history; neither is acceptable for a secret. A text is one file, `<item
+id>-<version>`, mode 0600, in a folder of mode 0700.
+
+The file is written and synced before the catalog entry that names it. No other attempt or server uses the
+same name, because versions are times of the one clock. It is deleted after the entry that no longer names it.
+Files left by a crash in between are deleted when the store is next opened. CREATE and ALTER SECRET are
+therefore atomic, like any other change.
+
+Created by the engine; read by the code that opens sources. No log message or error contains the text of a
+secret.
 """
 
 from __future__ import annotations

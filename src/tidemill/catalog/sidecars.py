@@ -1,10 +1,10 @@
-"""Shards that stand beside a relation's own: what its envelope must remember. `SIDECARS` has the envelopes.
+"""Sidecar shards: state that the envelope of a relation must remember. `SIDECARS` lists the envelopes.
 
-Of ENVELOPE MATERIALIZE (CDCv2): updates wait in the stash until their times are complete; the tally has the
-frontiers, and what was said and counted of the times that are not. Where the rows keep the stream's times,
-the clock has ours: an empty shard whose upper says which bindings are done. They come and go with their
-relation and are read by nobody but its ticks (`ingest.recovery`). Their names and columns follow from the
-relation's, so the catalog keeps nothing of them.
+ENVELOPE MATERIALIZE (CDCv2) has several. The stash holds updates until their times are complete. The tally
+holds the frontiers, and the statements and counts of incomplete times. If the rows keep the times of the
+stream, the clock shard holds our times: it is empty, and its upper shows which bindings are done. Sidecars
+are created and dropped with their relation, and only its ticks read them (`ingest.recovery`). Their names and
+columns derive from the relation, so the catalog does not store them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The change of the catalog that makes a sink; `ops` applies it.
+"""Catalog operation that creates a sink; applied by `ops`.
 
-Sinks with the same target are writers of one stream: what begins it is found here, against the very state
-that the change is made to, so that two that are made at once agree.
+Sinks with the same target write one stream. Its start is determined here, against the state that the change
+applies to, so two concurrent creations agree.
 """
 
 from __future__ import annotations

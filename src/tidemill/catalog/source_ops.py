@@ -1,7 +1,7 @@
-"""Changes of the catalog that make and alter sources; `ops` applies them.
+"""Catalog operations that create and alter sources; applied by `ops`.
 
-A source comes with its progress relation and its subsources in one change, and they go with it. Names that
-the statement did not give are found here, against the very state that the change is made to.
+One change creates a source with its progress relation and its subsources, and dropping the source drops them.
+Names that the statement omits are chosen here, against the state that the change applies to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One state of the catalog: an immutable value with its lookups.
+"""Catalog state: an immutable value with its lookups.
 
-Made by the store from the shard and by `ops` from another state; read by everybody, without locks. Errors
-are PostgreSQL's, with its SQLSTATEs, so that clients and their libraries recognise them.
+Created by the store from the shard, and by `ops` from another state. Read by all threads without locks.
+Errors match PostgreSQL's, with its SQLSTATEs, so that clients and their libraries recognise them.
 """
 
 from __future__ import annotations

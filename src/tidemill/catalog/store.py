@@ -1,13 +1,13 @@
-"""The durable catalog: a shard of versioned items, and the one place where it changes.
+"""Catalog store: a shard of versioned items, and the only place where the catalog changes.
 
-Opened by a server after its environment, before it serves. Promises: `transact` is durable before its state
-is seen; changes happen one at a time, each at a time of its own on the one clock, and never in the middle of
-a transaction's commit; what was acknowledged is there after a crash. A table's shard exists before the entry
-that names it, and goes after the entry that retracts it: a crash in between leaves files that nobody refers
-to, never a name without its shard. How a table gets another column is told in `add_column`.
+A server opens it after its environment, before it serves clients. Promises: `transact` is durable before its
+state is visible. Changes happen one at a time, each at its own time of the one clock, and never during the
+commit of a transaction. Acknowledged changes survive a crash. The shard of a table exists before the entry
+that names it, and is deleted after the entry that retracts it. A crash in between leaves unreferenced files,
+never a name without its shard. For ADD COLUMN see `add_column`.
 
-The shard's rows are (id, body): one per item (`codec`), one that holds the next free id, and one per dropped
-shard whose files are still there.
+The rows of the shard are (id, body): one per item (`codec`), one with the next free id, and one per dropped
+shard whose files still exist.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Shards: the durable form of a collection, one Delta table each, and the only way anything gets durable.
+"""Shards: the durable form of collections. Each shard is one Delta table.
 
-Called by `catalog`, `query`, `engine` and, later, the sources. Promises: only a compare-and-append under the
-current epoch moves a shard's upper, and the loser of a race learns that it lost (I2); what a shard holds at a
-time in [since, upper) never changes (I3); what a call returned from survives `kill -9` and a power cut (I4).
-Start at `shard.Shard`.
+Called by `catalog`, `query`, `engine` and the sources. Start at `shard.Shard`.
+
+Promises: only a compare-and-append under the current epoch advances the upper of a shard, and the loser of a
+race gets an error (I2). The contents of a shard at a time in [since, upper) never change (I3). The effects of
+a call that returned survive `kill -9` and a power cut (I4).
 """

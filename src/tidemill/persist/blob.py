@@ -1,10 +1,11 @@
-"""Where shards keep their bytes: a folder or an s3:// prefix behind one small protocol.
+"""Blob stores: one protocol for the files of shards, in a folder or under an s3:// prefix.
 
-Called by everything in `persist`; nobody else touches files. Paths are relative to the store's root, with
-`/`. A store promises: what `put` and `put_if_absent` returned from survives a power cut; no reader ever sees
-half of an object that `put_if_absent` wrote; and every failed write says which of two things it is: surely
-nothing happened (`BlobFailed`), or it may have happened (`BlobUnknown`). Stores are thread-safe and
-picklable, so that Spark tasks can carry them.
+Used only inside `persist`; no other package accesses files. Paths are relative to the root of the store and
+use `/`.
+
+Promises: data survives a power cut once `put` or `put_if_absent` returns. No reader sees a partial object
+written by `put_if_absent`. A failed write raises `BlobFailed` if nothing was written, or `BlobUnknown` if the
+write may have happened. Stores are thread-safe and picklable, so Spark tasks can carry them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A byte-bounded cache of small parts as Arrow tables, shared by all shards of the process.
+"""Part cache: small parts as Arrow tables, limited in bytes and shared by all shards of the process.
 
-A tick writes a small part and readers, listens and the next compaction want it at once; from here it costs no
-file and no decoding. Only a cache: parts never change, so an entry is right or absent. Thread-safe.
+A tick writes a small part, and readers, listens and the next compaction read it soon after. The cache saves
+them the file access and the decoding. Parts never change, so entries need no invalidation. Thread-safe.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checkpoints. Off the hot path.
+"""Checkpoints of a shard's log. Off the hot path.
 
-delta-rs writes the checkpoint from its own reading of the log; what it read is compared with our state first,
-so that every checkpoint is also a check of the log by another implementation. The checkpoint and the hint
-that names it are synced before anybody relies on them (`clean`).
+delta-rs reads the log and writes the checkpoint. Its result is first compared with our state, so each
+checkpoint also verifies the log with an independent implementation. The checkpoint and the hint that names it
+are synced before `clean` relies on them.
 """
 
 from __future__ import annotations

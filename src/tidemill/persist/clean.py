@@ -1,13 +1,13 @@
-"""Cleaning a shard's log behind its checkpoints, a little at a time. Off the hot path.
+"""Log clean-up: deletes entries of a shard's log before its checkpoints, in small steps. Off the hot path.
 
-Called by `maintain`. The log's folder holds thousands of names, and listing them is felt by the commits
-beside it; so a handle lists it once, and from then on knows what is there: it sees every version pass and
-writes the checkpoints itself. What others leave is found by the next handle.
+Called by `maintain`. The folder of a log holds thousands of names, and listing it slows concurrent commits. A
+handle therefore lists it once and then tracks the names: it sees each version and writes the checkpoints. The
+next handle finds files that other processes left.
 
-Order matters: a checkpoint and the hint that names it are synced before it is told here. The entries behind
-the checkpoint before the newest are kept, so that one bad checkpoint loses nothing; and entries younger than
-the log's age are kept for readers of other programs and for writers that slept (`committer`). Entries go from
-the oldest on: a crash on the way leaves the log without a hole.
+Order: a checkpoint and the hint that names it are synced before they are registered here. Entries before the
+second newest checkpoint are deleted; newer ones are kept, so one bad checkpoint loses nothing. Entries
+younger than the log's retention age are kept for external readers and for delayed writers (`committer`).
+Deletion starts at the oldest entry, so a crash leaves no gap in the log.
 """
 
 from __future__ import annotations

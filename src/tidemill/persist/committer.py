@@ -1,16 +1,15 @@
-"""The one way an entry gets into a shard's log: strict put-if-absent of version n+1 by a writer that knows
-version n.
+"""Committer of log entries: a strict put-if-absent of version n+1 by a writer that knows version n.
 
-Called by `Shard` for every kind of entry. The caller gives a function that proposes an entry for the current
-state, or raises; when another writer comes first, its entries are applied and the function is asked again, so
-every check is made against the very version that the entry follows. Ends in one of the four ways of
+Called by `Shard` for every kind of entry. The caller passes a function that proposes an entry for the current
+state, or raises. If another writer commits first, its entries are applied and the function is called again.
+Every check thus applies to the version that the entry follows. A commit ends in one of the four outcomes of
 `outcome`.
 
-Hazard: log clean-up. A writer that slept longer than the log is kept would find the name of version n+1 free
-again, because others wrote it, checkpointed past it and cleaned it away. An entry that was written after we
+Hazard: log clean-up. Suppose a writer sleeps for longer than the log is retained. Meanwhile others write
+version n+1, write a checkpoint past it and delete it, so its name is free again. An entry written after we
 last knew version n to be the newest is younger than that moment, and clean-up deletes only entries older than
-the log's age; so a put is beyond doubt when it ends within that age, and is checked against the last
-checkpoint otherwise.
+the retention age. A put that ends within that age is therefore safe. A later one is checked against the last
+checkpoint.
 """
 
 from __future__ import annotations

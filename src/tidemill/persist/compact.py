@@ -1,10 +1,12 @@
-"""Compaction: the same contents at every time >= since, in fewer and larger parts.
+"""Compaction: rewrites parts into fewer and larger ones with the same contents at every time >= since.
 
-Called by `Shard.compact` and `Shard.maintain`, off the hot path. Two kinds. Tiered: parts are ranked by their
-number of updates (`state.rank`), and a rank that is full becomes one part of the next; that is all that a
-growing shard needs. Full: everything that lies wholly at or before since becomes one consolidated run, when
-enough of it cancels out. Updates before since move to since. The commit replaces the inputs only if all of
-them are live at the version before it, so no row is ever doubled by two compactions.
+Called by `Shard.compact` and `Shard.maintain`, off the hot path. There are two kinds. Tiered compaction ranks
+parts by their number of updates (`state.rank`) and merges a full rank into one part of the next rank. A
+growing shard needs no more than that. Full compaction consolidates all parts that lie wholly at or before
+since into one run, when enough updates cancel out. Updates before since move to since.
+
+The commit replaces the inputs only if all of them are live at the previous version, so concurrent compactions
+never duplicate a row.
 """
 
 from __future__ import annotations

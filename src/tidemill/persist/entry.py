@@ -1,10 +1,10 @@
-"""One log entry of a shard, as bytes and as a value. No I/O.
+"""Log entries of a shard, as bytes and as values. No I/O.
 
-An entry is a Delta commit: one JSON action per line. Besides what Delta asks for, every entry ends with a
-`commitInfo` that names the version, the number of actions and a checksum of the lines before it, so that a
-truncated, flipped or misnamed entry is found; and the writer and a nonce, so that a writer whose put had no
-answer can tell its own entry from another's. upper, since and epoch are Delta `txn` actions: they survive
-checkpoints without our help.
+An entry is a Delta commit: one JSON action per line. In addition to the Delta actions, each entry ends with a
+`commitInfo` that holds the version, the number of actions and a checksum of the preceding lines. Truncated,
+corrupted or misnamed entries are thus detected. It also holds the writer and a nonce, so a writer whose put
+got no answer can recognize its own entry. upper, since and epoch are Delta `txn` actions, which checkpoints
+preserve.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""The environment of a data directory: one clock, one txns shard, one epoch, and the shards of this process.
+"""Environment of a data directory: the clock, the txns shard, the epoch, and the open shards of the process.
 
-Opened once by a server, before it serves anything. Promises: one server writes at a time, whatever the others
-believe; a second one is told who holds the directory; a server that was taken over learns it within seconds,
-and its writes are refused at once; no time that an earlier holder may have used is handed out again.
+A server opens it once, before it serves clients. Promises: only one server writes at a time, whatever the
+others believe. A second server gets an error that names the holder. A server that was taken over detects it
+within seconds, and its writes fail at once. No time that an earlier holder may have used is issued again.
 
 Order of opening, and why:
-1. The LOCK file (a folder) or the lease's heartbeat (s3) tells whether a holder lives. The clock's and the
-   txns shard's logs are checked against each other (`log_ends`), before anything is written to them.
-2. The clock shard is fenced: from here on nobody before us can lease more time. Its upper is now the end of
-   all time that was ever leased (`start`). Its rows name us as the holder.
-3. A holder that was taken over is given a moment to notice and to let the LOCK go.
-4. The txns shard is fenced at `start` or later: from here on nobody before us can commit.
-5. The oracle starts at `start`; what txns left unapplied is applied in the background.
+1. The LOCK file (folder) or the heartbeat of the lease (s3) shows whether a holder is alive. The logs of the
+   clock and the txns shard are checked against each other (`log_ends`) before anything is written to them.
+2. The clock shard is fenced. From now on no earlier holder can lease more time. Its upper is the end of all
+   time ever leased (`start`). Its rows name us as the holder.
+3. A holder that was taken over gets a moment to notice and to release the LOCK.
+4. The txns shard is fenced at `start` or later. From now on no earlier holder can commit.
+5. The oracle starts at `start`. Unapplied commits of txns are applied in the background.
 
-Every other shard, the catalog's included, is checked against its mark in txns when it is first opened here,
-and fenced after what is committed to it in txns was applied. A crash at any point leaves a directory that the
-next server opens the same way.
+Every other shard, including the catalog, is handled when it is first opened here. It is checked against its
+mark in txns, its commits in txns are applied, and then it is fenced. After a crash at any point, the next
+server opens the directory in the same way.
 """
 
 from __future__ import annotations

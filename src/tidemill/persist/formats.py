@@ -1,8 +1,8 @@
-"""The format of a data directory: a number in the clock shard's properties.
+"""Format version of a data directory: a number in the properties of the clock shard.
 
-A newer one is refused before anything is touched, with both numbers. An older one is migrated step by step,
-under our epoch and before anything is served; each step is idempotent, because a crash repeats it. The number
-is raised after each step.
+A newer format is refused before anything is modified; the error names both numbers. An older format is
+migrated step by step, under our epoch and before anything is served. Each step is idempotent, because a crash
+repeats it. The number is raised after each step.
 """
 
 from __future__ import annotations

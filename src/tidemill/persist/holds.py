@@ -1,8 +1,8 @@
-"""Holds: what keeps a reader's time readable and its files in place while it reads.
+"""Holds: keep the time of a reader readable and its files in place while it reads.
 
-Owned by a shard, one set per process; nothing durable (after a crash there is no reader left to protect;
-readers of other programs have the grace period of removed files instead). A hold at `t` keeps `since` from
-passing `t`; a hold with a version also keeps every file that was live at that version.
+Each shard owns one set of holds per process. Holds are not durable: after a crash there is no reader to
+protect, and external readers rely on the grace period of removed files. A hold at `t` keeps `since` from
+passing `t`. A hold with a version also keeps every file that was live at that version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Compaction of what is too large for this process's memory: what to merge, by the rules of `compact`.
+"""Large compaction: selects parts whose merge exceeds the memory of this process.
 
-Planned by `maintain`, carried out by somebody with more hands (`ingest.compaction`, on Spark), and committed
-as every compaction is. What `compact` can do by itself is left to it.
+Follows the rules of `compact`. `maintain` plans it, `ingest.compaction` runs it on Spark, and it commits like
+any other compaction. Merges that `compact` can do itself are not selected.
 """
 
 from __future__ import annotations

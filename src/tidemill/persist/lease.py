@@ -1,9 +1,9 @@
-"""The clock shard: the durable end of leased time, and who holds the data directory.
+"""Clock shard: the durable end of leased time, and the holder of the data directory.
 
-Its `upper` is the end of the lease: every renewal is an append without parts. Its rows (one that counts at
-any time) tell who holds the directory, for people and for a second server that wants to know whether the
-first still lives. Its properties carry the directory's format. Called by `environment`; the oracle sees it as
-its `LeaseStore`.
+Called by `environment`; the oracle uses it as its `LeaseStore`. The `upper` of the shard is the end of the
+lease: each renewal is an append without parts. Its rows, one valid at any time, name the holder for people,
+and for a second server that checks whether the first is alive. Its properties hold the format of the
+directory.
 """
 
 from __future__ import annotations

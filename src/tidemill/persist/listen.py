@@ -1,9 +1,9 @@
-"""Following a shard: every update from a time on, in time order, with the frontier after each batch. No
-Spark.
+"""Listen: follows a shard and returns every update from a given time on, in time order. No Spark.
 
-Made by `Shard.listen`; used by subscriptions, by the txns shard's followers and by tests. A listen wakes on
-commits of this process; `Shard.refresh` makes it see those of another. It holds since just before its
-frontier, so that the times it has yet to tell are not merged with earlier ones.
+Created by `Shard.listen`. Used by subscriptions, by followers of the txns shard and by tests. Each batch ends
+with the frontier. A listen wakes on commits of this process; call `Shard.refresh` to see the commits of
+another. It holds since just before its frontier, so times that it has not returned yet are not merged with
+earlier ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A folder as a store of blobs, safe against a power cut and against `kill -9` at any instruction.
+"""Blob store in a local folder, safe against a power cut and against `kill -9` at any instruction.
 
-`put_if_absent` writes a temporary file beside the target, fsyncs it, and hard-links it to its name: link(2)
-is atomic, refuses a taken name, and shows only a whole file. Then it fsyncs the directory. A crash leaves at
-worst a temporary file.
+`put_if_absent` writes a temporary file beside the target, fsyncs it, and hard-links it to the target name.
+link(2) is atomic, fails if the name exists, and exposes only complete files. Then the directory is fsynced. A
+crash leaves at most a temporary file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The LOCK file of a data directory in a local folder: tells at once whether its holder lives.
+"""LOCK file of a data directory in a local folder: shows at once whether its holder is alive.
 
-Not durable state: the kernel drops the lock with its process, however that ends, and what the file says is
-for people who look. Who may write is decided by the epochs of the shards, never by this.
+The lock is not durable state: the kernel releases it when the process ends. The content of the file is for
+people. The epochs of the shards decide which server may write, never this file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reading a shard's log: the newest checkpoint, then every entry after it, strictly.
+"""Log reader: reads the newest checkpoint of a shard and every entry after it, strictly.
 
-Called when a shard is opened and when a writer learns that others have committed. delta-rs writes the
-checkpoints; they are read here with Arrow, because deltalake shows no tombstones and the sweeper needs them.
-An entry that is missing, truncated or impossible is `DataCorrupted` with the file's name, never a silently
-shorter history.
+Called when a shard is opened, and when a writer learns of commits by others. delta-rs writes the checkpoints.
+They are read here with Arrow, because deltalake does not expose tombstones and the sweeper needs them. A
+missing, truncated or impossible entry raises `DataCorrupted` with the name of the file. It never shortens the
+history silently.
 """
 
 from __future__ import annotations

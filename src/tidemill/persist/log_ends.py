@@ -1,14 +1,14 @@
-"""Whether the two shards that everything hangs on, the clock's and txns, still have the ends of their logs.
+"""Log-end check of the clock and the txns shard, on which all other shards depend.
 
-Asked by `Environment.open` before it writes anything. The others are checked against their marks in txns
-(`txns.marks`); these two vouch for each other. The clock's rows name the version that the txns shard's log
-had reached (when the last server closed the directory, and once a minute while it lived). The other way round
-no note is needed: no time is used before it is leased and no shard is fenced before the clock, so a txns
-shard that is ahead of the clock in time or epoch tells that entries of the clock are missing.
+Called by `Environment.open` before it writes anything. All other shards are checked against their marks in
+txns (`txns.marks`); these two are checked against each other. The rows of the clock hold the version that the
+log of the txns shard had reached, written when the last server closed the directory and once a minute while
+it ran. The opposite direction needs no record. No time is used before it is leased, and no shard is fenced
+before the clock. A txns shard that is ahead of the clock in time or epoch therefore proves that entries of
+the clock are missing.
 
-What remains unseen, after a crash only: the loss of txns entries of the last minute. What they committed is
-in its data shard a moment later, so of the data, the loss can only take what was committed in the last
-moments before the crash.
+Limit: after a crash, the loss of txns entries of the last minute is not detected. Their data reaches its
+shard a moment later, so such a loss affects only commits of the last moments before the crash.
 """
 
 from __future__ import annotations

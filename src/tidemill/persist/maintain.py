@@ -1,7 +1,8 @@
-"""Looking after one shard: when to compact, checkpoint, clean and sweep.
+"""Maintenance of one shard: decides when to compact, checkpoint, clean and sweep.
 
-A background thread calls `Shard.maintain` per shard; the explicit calls of `Shard` go through here too. One
-maintenance at a time per handle; appends go on meanwhile. Deciding that nothing is due takes microseconds.
+A background thread calls `Shard.maintain` for each shard. The explicit calls of `Shard` also use this module.
+Each handle runs one maintenance at a time; appends continue meanwhile. Deciding that nothing is due takes
+microseconds.
 """
 
 from __future__ import annotations

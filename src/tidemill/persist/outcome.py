@@ -1,10 +1,11 @@
-"""The four ways a commit ends, as distinct types.
+"""Outcomes of a commit: four cases, as distinct types.
 
-Done: the call returns. Lost the race: `LostRace` (`UpperMismatch`, `Fenced`, ...): somebody else committed
-first, nothing of ours is visible and never will be. Failed: `CommitFailed`: nothing happened, the same call
-may work later. Unknown: `CommitUnknown`: it may have happened; only after every try to find out failed. A
-caller that sees the last looks at the shard's upper once the store answers again (`Shard.refresh`), and never
-repeats blindly.
+- Done: the call returns.
+- Lost the race: `LostRace` (`UpperMismatch`, `Fenced`, ...). Another writer committed first; nothing of ours
+  is or becomes visible.
+- Failed: `CommitFailed`. Nothing happened; the same call may succeed later.
+- Unknown: `CommitUnknown`. The commit may have happened, and all attempts to find out failed. The caller
+  checks the upper of the shard once the store answers again (`Shard.refresh`), and never repeats blindly.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A part: one Parquet file of updates, durable when written, visible only once a log entry names it.
+"""Part: one Parquet file of updates, durable when written, visible only once a log entry names it.
 
-`write_part` is called by shards and inside Spark tasks (it needs only picklable values); `read_part` by
-snapshots, listens and compaction. Tables here have the relation's columns under their physical names, in
-order, then `mz_timestamp`, `mz_diff` and `mz_error` (`types.arrow.shard_schema`). Pages carry checksums: a
-flipped bit is found, not read.
+Shards and Spark tasks call `write_part`, which needs only picklable values. Snapshots, listens and compaction
+call `read_part`. Tables hold the columns of the relation under their physical names, in order, then
+`mz_timestamp`, `mz_diff` and `mz_error` (`types.arrow.shard_schema`). Pages carry checksums, so a flipped bit
+raises an error.
 """
 
 from __future__ import annotations

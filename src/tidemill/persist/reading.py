@@ -1,4 +1,4 @@
-"""Reading the parts of one shard: through the cache, and overlapped where the store has latency.
+"""Reader of the parts of one shard: uses the cache, and overlaps reads where the store has latency.
 
 Used by snapshots, listens and compaction.
 """

@@ -1,8 +1,8 @@
-"""What was read last of a shard's new updates, for those who follow it together.
+"""Recent updates: the last read of a shard's new updates, shared by its followers.
 
-A commit wakes every follower of the shard, and all want the same updates: the first reads them, the others
-are handed the same table. Made by `Shard`, used by `Listen`. Only while there is more than one listen: one
-alone keeps nothing.
+Created by `Shard`, used by `Listen`. A commit wakes all followers of the shard, and all need the same
+updates. The first follower reads them, and the others get the same table. With only one listen, nothing is
+kept.
 """
 
 from __future__ import annotations

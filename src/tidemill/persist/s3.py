@@ -1,8 +1,8 @@
-"""An s3:// prefix as a store of blobs, through obstore.
+"""Blob store under an s3:// prefix, through obstore.
 
-The store's conditional PUT (`If-None-Match: *`) is the put-if-absent. A PUT is whole and durable when it
-returns. When it does not return, nobody knows; and since obstore repeats requests by itself, even a refusal
-may be the echo of our own success: the caller looks.
+The conditional PUT of the store (`If-None-Match: *`) implements put-if-absent. A PUT is complete and durable
+when it returns. If it does not return, its outcome is unknown. obstore retries requests, so even a refusal
+may follow our own success: the caller must check.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a shard looks after itself: named limits with their reasons, overridable for tests and benchmarks.
+"""Maintenance settings of a shard: named limits with reasons. Tests and benchmarks can override them.
 
-The two ages are part of the table (every process that opens it must agree on them); the rest belongs to the
-process.
+The two ages belong to the table: every process that opens it must agree on them. The other settings belong to
+the process.
 """
 
 from __future__ import annotations

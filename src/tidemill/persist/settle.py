@@ -1,8 +1,8 @@
-"""An append that ends in certainty: done, or surely not.
+"""Settled append: an append whose outcome is certain, done or not done.
 
-Used by whoever is a commit point (`txns`, the catalog): they may neither repeat blindly nor go on while the
-outcome of an append is unknown. Putting the same part again settles it, for an entry that names a part can
-stand in the log only once.
+Used by commit points (`txns`, the catalog), which may neither repeat blindly nor continue while the outcome
+of an append is unknown. Appending the same part again settles the outcome, because an entry that names a part
+can appear in the log only once.
 """
 
 from __future__ import annotations

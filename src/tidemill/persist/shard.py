@@ -1,9 +1,9 @@
-"""A shard: the durable form of one collection, as its writers and readers see it.
+"""Shard: the durable form of one collection, as its writers and readers see it.
 
-Called by `txns`, `catalog`, `query` and the sources. All calls are synchronous and thread-safe; one object
-per process and shard is meant to be shared by everybody in the process (holds and wake-ups work through it),
-and two processes with a handle each are safe too. `since` is what readers may rely on: it moves when
-`downgrade_since` grants it, and is recorded with the next commit.
+Called by `txns`, `catalog`, `query` and the sources. All calls are synchronous and thread-safe. Share one
+object per shard within a process, because holds and wake-ups work through it. Two processes with one handle
+each are safe too. Readers rely on `since`: it advances when `downgrade_since` grants it, and the next commit
+records it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A shard's contents at one time.
+"""Snapshot: the contents of a shard at one time.
 
-Made by `Shard.snapshot`; read whole here with Arrow, or part by part by the query layer on Spark. It holds
-`since` at its time and keeps its files in place until it is closed, so that what it reads stays what it was,
-whatever is compacted meanwhile.
+Created by `Shard.snapshot`. It is read whole here with Arrow, or part by part by the query layer on Spark.
+Until it is closed, it holds `since` at its time and keeps its files in place. Compaction therefore does not
+affect its contents.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What a shard's log adds up to at one version: live parts, since, upper, epoch, description.
+"""State of a shard at one version of its log: live parts, since, upper, epoch, description.
 
-Kept in memory by whoever has the shard open and moved on entry by entry; `apply` refuses what a correct
-writer cannot have written, so a double remove or an upper that goes back is found by the first reader, not by
-a wrong answer. Work per entry is proportional to the entry, never to the number of live parts.
+Each open handle keeps the state in memory and advances it entry by entry. `apply` refuses entries that a
+correct writer cannot have written. A double remove or a decreasing upper thus raises an error at the first
+reader instead of a wrong answer. The work per entry is proportional to the entry, never to the number of live
+parts.
 """
 
 from __future__ import annotations

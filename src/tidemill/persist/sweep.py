@@ -1,9 +1,9 @@
-"""Deleting files that nobody needs any more. Off the hot path.
+"""Sweeper: deletes files that are no longer needed. Off the hot path.
 
-Two kinds. Removed parts: no longer live since some version; deleted after the grace period that readers of
-other programs get, and only when no snapshot of this process was taken before their removal. Orphans: parts
-that no entry ever named, left by a writer that died or gave up; deleted only when their job is known to be
-over, for until then its commit may still come.
+There are two kinds. Removed parts are no longer live since some version. They are deleted after the grace
+period for external readers, and only if no snapshot of this process predates their removal. Orphans are parts
+that no entry ever named, left by a writer that died or gave up. They are deleted only when their job is known
+to be over, because until then its commit may still arrive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Where changes come from: one file per upstream, all behind one contract.
+"""Sources: one module per upstream, all with one contract.
 
-`contract` says what a source owes; `offsets` is the upstream's own gauge of progress; `definition` turns what
-the catalog keeps of a source into the source itself. Called by `reclock` and `ingest`, and by the engine when
-a source is made. Promises: a source's rows are a function of its definition and of a range of offsets alone,
-so that whoever reads a range again, on any machine, gets the same rows.
+`contract` defines the duties of a source. `offsets` measures progress in the upstream's own terms.
+`definition` turns the stored definition of a source into the source. Called by `reclock` and `ingest`, and by
+the engine when a source is created.
+
+Promise: the rows of a source are a function of its definition and of a range of offsets alone. Reading a
+range again, on any machine, returns the same rows.
 """

@@ -1,8 +1,8 @@
-"""What a source owes to the tick, and what the tick gives it.
+"""Source contract: the interface between a source and the tick.
 
-A source has two halves. `UpstreamSource` lives on the driver: it says where the upstream stands and cuts
-ranges. Its `SourceReader` is pickled into Spark tasks and turns a piece of a range into columns.
-`tests/sources/conformance.py` holds every source to this page.
+A source has two halves. `UpstreamSource` runs on the driver: it reports the position of the upstream and
+splits ranges. Its `SourceReader` is pickled into Spark tasks and turns a piece of a range into columns.
+`tests/sources/conformance.py` checks every source against this module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the catalog keeps of a source, and the way from there to the source itself.
+"""Source definition: the form in which the catalog stores a source.
 
-A definition is a plain dictionary that JSON keeps: `kind`, what the kind needs, and `started`, the time at
-which the source was made. The engine makes it (`engine.ddl.upstreams`); `open_source` turns it into a source,
-on any server of any later version. `SOURCES` has the kinds.
+A definition is a plain dictionary in JSON: `kind`, the fields of the kind, and `started`, the time at which
+the source was created. The engine creates it (`engine.ddl.upstreams`). `open_source` turns it into a source,
+on any server of any later version. `SOURCES` lists the kinds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How far a source has been read: per partition, the number of the next record.
+"""Offsets: how far a source has been read, as the number of the next record per partition.
 
-An `Offsets` value is a frontier in the upstream's own time: everything below it is included. A partition that
-is not named stands at 0. Values are exclusive, so that a partition that holds one record stands at 1. Sources
-without partitions have the one key None.
+An `Offsets` value is a frontier in the time of the upstream: it includes everything below it. A partition
+that is not listed is at 0. Values are exclusive: a partition with one record is at 1. Sources without
+partitions use the single key None.
 """
 
 from __future__ import annotations

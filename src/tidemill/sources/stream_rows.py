@@ -1,6 +1,6 @@
-"""From the messages of a CDCv2 stream to batches: its updates as rows, and what else its records say.
+"""CDCv2 stream decoder: turns messages into batches of updates, and the statements of their records.
 
-Called by readers in the tasks, whatever the transport.
+Called by readers in the tasks, for every transport.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Transactions over several shards, group-committed through the environment's `txns` shard.
+"""Transactions over several shards, group-committed through the `txns` shard of the environment.
 
-`Txns` (module `txns`) is what callers use; `request` checks and merges what they want written, `record` is
-the form of the txns shard's rows, `pending` brings committed parts into their data shards. Promises: a
-transaction is durable whole or not at all; it is visible to every reader at or after its time; one whose
-reads have changed is refused; nothing that may have happened is ever reported as failed.
+Callers use `Txns` (module `txns`). `request` checks and merges the requested writes, `record` defines the
+rows of the txns shard, and `pending` applies committed parts to their data shards.
+
+Promises: a transaction is durable as a whole or not at all. Every reader at or after its time sees it. A
+transaction whose reads have changed is refused. A commit that may have happened is never reported as failed.
 """
 
 from tidemill.persist.txns.txns import Txns

@@ -1,14 +1,13 @@
-"""Marks: how far each shard's log is known to have come, so that a log whose newest entries are gone is told
-from one that never had them.
+"""Marks: the log version that each shard is known to have reached; they reveal a lost end of a log.
 
-A gap in the middle of a log shows by itself; a missing end does not. So the txns shard keeps one row per
+A gap in the middle of a log is self-evident; a missing end is not. The txns shard therefore keeps one row per
 shard, (shard, version): the log had durably reached that version before the row was written. The entry that
-retracts the rows of applied parts also moves the mark of their shards. Hence an applied part is always
-covered, by its row (recovery applies it again) or by the mark (`Environment.open_shard` refuses the shard),
-and a crash at any point leaves a mark at or below what was written, never above. What is not written through
-txns (the catalog, a new table's contents) is marked by its writer, with `Txns.note`.
+retracts the rows of applied parts also advances the marks of their shards. An applied part is therefore
+always covered, either by its row (recovery applies it again) or by the mark (`Environment.open_shard` refuses
+the shard). After a crash at any point, a mark is at or below the written version, never above. Writes that
+bypass txns (the catalog, the contents of a new table) are marked by their writer with `Txns.note`.
 
-Owned by `Txns`; thread-safe. Memory: a number or two per shard.
+Owned by `Txns`; thread-safe. Memory: one or two numbers per shard.
 """
 
 from __future__ import annotations

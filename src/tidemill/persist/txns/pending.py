@@ -1,9 +1,8 @@
-"""Bringing committed parts into their data shards, and remembering which rows of the txns shard may be
-retracted.
+"""Pending parts: applies committed parts to their data shards, and tracks which txns rows can be retracted.
 
-A part goes into its data shard by compare-and-append up to its time + 1, in the order of times. That is
-idempotent across crashes: a data shard whose upper is past T has everything of T, because nothing but this
-moves the upper of a shard that is written through txns past a time that still has unapplied parts.
+A part is added to its data shard by compare-and-append up to its time + 1, in time order. This is idempotent
+across crashes: a data shard whose upper is past T holds everything of T. For a shard that is written through
+txns, only this module advances the upper past a time that still has unapplied parts.
 """
 
 from __future__ import annotations

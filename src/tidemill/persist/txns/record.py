@@ -1,9 +1,8 @@
-"""The rows of the txns shard: one per part of a committed transaction that is not yet known to be in its data
-shard, and one per shard that tells how far its log has come.
+"""Rows of the txns shard: one per committed part not yet known to be in its data shard, one mark per shard.
 
-A row (shard, part) with diff +1 at T says: the part belongs to the transaction at T. It is retracted at a
-later time, once the data shard's own log names the part. What remains at the latest time is the work of a
-recovery. A mark (`marks`) stands in the same columns; its text tells it from a part.
+A row (shard, part) with diff +1 at T states that the part belongs to the transaction at T. It is retracted at
+a later time, once the log of the data shard names the part. The rows that remain at the latest time are the
+work of a recovery. A mark (`marks`) uses the same columns; its text distinguishes it from a part.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a caller wants written in one transaction, and how the requests of one group become one table per
-shard.
+"""Write requests of transactions, and how a group of requests becomes one table per shard.
 
-Every check that concerns one request alone is made here, before the group is formed, so that a bad request
-fails alone (I5).
+Checks that concern a single request run here, before the group is formed. A bad request therefore fails alone
+(I5).
 """
 
 from __future__ import annotations

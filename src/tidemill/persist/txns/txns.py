@@ -1,18 +1,17 @@
-"""The committer: takes transactions from any thread, commits them in groups through the txns shard, one time
-per group.
+"""Group committer: takes transactions from any thread and commits each group at one time through txns.
 
 Order of one group, and why:
-1. T = oracle.write_ts(). Reads are below T from here on, until T is complete.
-2. Requests whose reads changed are refused, also by an earlier request of the same group.
+1. T = oracle.write_ts(). From now on reads are below T, until T is complete.
+2. Requests whose reads changed are refused, including changes by an earlier request of the same group.
 3. One part per data shard is written: durable, invisible.
-4. One entry of the txns shard names them all: the commit point. It also retracts rows that are applied by
-   now, and marks how far the logs of their shards have come.
-5. The parts are queued for their data shards, then T is complete, then the callers hear of it: a caller that
-   knows of its commit reads at or after T, and whoever reads at or after T first applies what is queued.
-6. In the background the parts go into their data shards.
+4. One entry of the txns shard names all parts: the commit point. It also retracts the rows of applied parts,
+   and marks the versions that the logs of their shards have reached.
+5. The parts are queued for their data shards, then T is complete, then the callers are notified. A caller
+   that knows of its commit reads at or after T, and every reader at or after T first applies the queue.
+6. In the background the parts are applied to their data shards.
 
-A crash before 4 leaves orphaned parts, after 4 a transaction that recovery applies. An unknown outcome of 4
-is settled by putting the same entry again until the shard tells; meanwhile nothing else commits, T is not
+A crash before 4 leaves orphaned parts; after 4, recovery applies the transaction. An unknown outcome of 4 is
+settled by repeating the same entry until the shard answers. Meanwhile nothing else commits, T is not
 complete, and callers that cannot wait longer get `CommitUnknown`.
 """
 

@@ -1,8 +1,8 @@
-"""What a file is known again by: its size, what the file system says of it, and a digest of what was read.
+"""File fingerprints: the size, the file system's metadata, and a digest of what was read.
 
-Used by `source`. The size and the times tell with every look, for nothing, that a file was not touched. One
-that was touched is read again, and its digests say whether it is still the same: so a file may be copied,
-restored or touched, and one that holds something else is found out, whatever its size.
+Used by `source`. The size and the times show at no cost, on each check, that a file is untouched. A touched
+file is read again, and its digests show whether it is unchanged. A file may thus be copied, restored or
+touched, and changed contents are detected whatever their size.
 """
 
 from __future__ import annotations

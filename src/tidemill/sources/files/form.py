@@ -1,7 +1,7 @@
-"""The messages of a file, and where each begins: lines of JSON, or the records of an Avro file.
+"""Messages of a file and their start positions: lines of JSON, or records of an Avro file.
 
-Called by `reader` in the tasks, and by the engine for the schema that a file has. A message belongs to the
-range of bytes in which it begins, so that a file can be cut anywhere.
+Called by `reader` in the tasks, and by the engine for the schema of a file. A message belongs to the range of
+bytes in which it begins, so a file can be split anywhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The half of a source of files that travels to the tasks."""
+"""Reader of a folder source, the half that is sent to the tasks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A folder of files as a source: which files there are, and how long they are.
+"""Folder source: lists the files and their lengths.
 
-Made by `sources.definition` from what the catalog keeps. Each file is a partition, whose records are counted
-by kilobytes: a message belongs to the one in which it begins. Files whose names begin with . or _ are left
-alone, as those in folders of such names.
+Created by `sources.definition` from the catalog's definition. Each file is a partition, and its offsets count
+kilobytes: a message belongs to the kilobyte in which it begins. Files and folders whose names begin with . or
+_ are ignored.
 """
 
 from __future__ import annotations

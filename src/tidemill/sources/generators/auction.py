@@ -1,9 +1,9 @@
-"""AUCTION: an auction house, in five relations that fit together.
+"""AUCTION generator: an auction house, in five consistent relations.
 
-Event 0 gives the organizations, the users and the accounts, which stay. Then every tenth event opens an
-auction and the nine between are bids on one of the latest auctions. Each row follows from the number of its
-event by arithmetic: a bid's auction was opened by an earlier event, is still open at the bid's time, and is
-not the bidder's own; bids on an auction tend to rise.
+Event 0 creates the organizations, the users and the accounts, which do not change. After that, every tenth
+event opens an auction, and the nine in between are bids on one of the latest auctions. Each row derives
+arithmetically from the number of its event. The auction of a bid was opened by an earlier event, is still
+open at the time of the bid, and is not the bidder's own. Bids on an auction tend to rise.
 """
 
 from __future__ import annotations

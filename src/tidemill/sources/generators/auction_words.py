@@ -1,5 +1,7 @@
-"""The names of the AUCTION generator: organizations, people and things. Once released they do not change:
-they are part of what an event's rows are."""
+"""Names of the AUCTION generator: organizations, people and things.
+
+They are part of the rows of an event, so they never change after a release.
+"""
 
 from __future__ import annotations
 

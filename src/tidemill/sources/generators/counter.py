@@ -1,6 +1,7 @@
-"""COUNTER: the numbers 1, 2, 3, ..., one for each event; with MAX CARDINALITY only the latest of them stay.
+"""COUNTER generator: the numbers 1, 2, 3, ..., one per event.
 
-FAIL AT makes its reader fail at an event, for tests and for the documentation of what a failing source does.
+MAX CARDINALITY keeps only the latest of them. FAIL AT makes the reader fail at an event, for tests and for
+the documentation of failing sources.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The definition of a load generator: its options with every default written out, and when it began.
+"""Load generator definition: its options with all defaults filled in, and its start time.
 
-`normalise` makes it from what a statement says, and refuses what cannot be. `open_generator` opens it on any
-server of any later version, which may have more options.
+`normalise` creates it from the options of a statement and refuses invalid ones. `open_generator` opens it on
+any server of any later version, which may have more options.
 """
 
 from __future__ import annotations

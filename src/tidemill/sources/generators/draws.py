@@ -1,8 +1,8 @@
-"""The one source of randomness of the generators: SplitMix64, by position.
+"""Random numbers of the generators: SplitMix64, by position.
 
-SplitMix64 is a counter that is mixed, so its n-th number can be had without those before it. A generator
-takes one `stream` per quantity and draws at the number of the event. What a stream gives is stored in shards
-by way of the rows: it never changes.
+SplitMix64 mixes a counter, so its n-th number does not require the preceding ones. A generator uses one
+`stream` per quantity and draws at the number of the event. The rows store these numbers in shards, so the
+output of a stream never changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""KEY VALUE: keys out of a fixed number of them, with values of a fixed size, as upserts.
+"""KEY VALUE generator: a fixed number of keys, with values of a fixed size, as upserts.
 
-The first SNAPSHOT ROUNDS x KEYS events go through the keys in order, at once; every later event takes a key
-at random. It exercises the upsert state: how many keys, how large, how often they change.
+The first SNAPSHOT ROUNDS x KEYS events are due at once and go through the keys in order; every later event
+takes a random key. It exercises the upsert state: number of keys, value size, rate of change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What all generators share: events that fall due by the clock, and the source that counts them.
+"""Common part of all generators: events that fall due by the clock, and the source that counts them.
 
-A generator is a `GeneratorKind` (its options, and how it is opened), a reader that makes the rows of a range
-of event numbers, and a `GeneratorSource` around both. Used by the generators and by `sources.definition`.
+A generator consists of a `GeneratorKind` (its options and how it is opened), a reader that creates the rows
+of a range of event numbers, and a `GeneratorSource` that combines both. Used by the generators and by
+`sources.definition`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a statement may say of a generator: names, kinds, ranges and defaults of options.
+"""Options of load generators: names, kinds, ranges and defaults.
 
-The SQL layer asks for an option's kind to know how its text is read (an interval becomes microseconds) and
-gives a mapping of names to values; `checked` makes of it what the definition keeps. Every default is written
-out there: a later version with other defaults leaves the sources that exist as they are.
+The SQL layer asks for the kind of an option to interpret its text (an interval becomes microseconds), and
+passes a mapping of names to values. `checked` converts it into the stored definition. All defaults are filled
+in there, so a later version with other defaults does not affect existing sources.
 """
 
 from __future__ import annotations

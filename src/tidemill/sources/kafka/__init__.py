@@ -1,6 +1,6 @@
-"""Kafka as a source.
+"""Kafka source.
 
-`layout` says which columns a topic gives, `source` where its partitions stand, `consume` reads a range of one
-inside a task, and `messages` makes rows of what was read. `client` and `metadata` talk to the brokers; the
-engine calls them too, when a source is created.
+`layout` derives the columns of a topic, `source` reports the positions of its partitions, `consume` reads a
+range of a partition inside a task, and `messages` turns records into rows. `client` and `metadata` talk to
+the brokers; the engine also calls them when a source is created.
 """

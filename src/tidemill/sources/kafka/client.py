@@ -1,10 +1,10 @@
-"""How librdkafka is set up, and what its complaints mean.
+"""librdkafka configuration and error texts.
 
-A resolved connection (host names, users, secrets as text) becomes a configuration; its options are a fixed
-list, since properties of a client can read files and load code. Errors come in two ways: what a call
-returns is often only "timed out"; why (a wrong password, no such host) is told to `error_cb`. `Complaints`
-keeps the latter, and `explain` makes one error of both. Used by `metadata`, `source` and `consume`. Never
-logs: texts of librdkafka name brokers and mechanisms, no secrets, and go into errors.
+A resolved connection (host names, users, secrets as text) becomes a configuration. Its options are a fixed
+list, because client properties can read files and load code. A failed call often returns only "timed out";
+librdkafka reports the cause (a wrong password, an unknown host) to `error_cb`. `Complaints` keeps those
+reports, and `explain` combines both into one error. Used by `metadata`, `source` and `consume`. Never logs.
+The texts of librdkafka name brokers and mechanisms, no secrets, and are used in errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Columns out of memory that C owns: numpy gathers, and Arrow binaries, without a Python object per value.
+"""Columns from memory owned by C: numpy gathers and Arrow binaries, without a Python object per value.
 
-Called by `native`. Addresses are those of messages that librdkafka handed over and that are not released
-before these functions return: everything that they give is a copy.
+Called by `native`. The addresses point into messages that librdkafka returned and that stay allocated until
+these functions return. All results are copies.
 """
 
 from __future__ import annotations

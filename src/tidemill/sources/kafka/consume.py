@@ -1,13 +1,12 @@
-"""Reading an exact range of a partition, inside a task.
+"""Consumer of an exact range of a partition, inside a task.
 
-A client is kept per connection in the worker's module, so that the next tick pays no connect; between
-ranges it is assigned to nothing. (A client that stays on its partition polls the broker all the time and
-reads ahead what another worker will be given: on two cores that cost ten times the range itself. Assigning
-it anew takes one to two milliseconds.)
+The module keeps one client per connection in the worker, so the next tick does not connect again. Between
+ranges the client has no assignment. An assigned client polls the broker continuously and prefetches records
+that another worker will read; on two cores that cost ten times as much as the range. A new assignment takes
+one to two milliseconds.
 
-A range ends with the first record at or after its upper end, or with the end of the partition: the last
-numbers of a range may belong to nothing that can be seen (marks of transactions, aborted records, records
-that were compacted away).
+A range ends with the first record at or after its upper end, or with the end of the partition. The last
+offsets of a range may have no visible record: transaction markers, aborted records, compacted records.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Dead letters: the messages of an output that cannot be read, as rows of a relation of their own.
+"""Dead letters: the undecodable messages of an output, as rows of a separate relation.
 
-An output with ON ERROR DEAD LETTER has a twin in the definition (`twin`). The messages are decoded once for
-both: the output keeps the rows without an error, the twin has one row for each of the others. They are bound
-and committed as any two outputs of a source are. So a dead letter is there at the time at which its message
-would have been a row, and reading the same offsets again gives the same dead letters.
-
-Called by `outputs` and `reader`.
+Called by `outputs` and `reader`. An output with ON ERROR DEAD LETTER has a twin in the definition (`twin`).
+The messages are decoded once for both: the output keeps the rows without an error, and the twin has one row
+for each of the others. Both are bound and committed like any two outputs of a source. A dead letter therefore
+has the time that the row of its message would have had. Reading the same offsets again returns the same dead
+letters.
 """
 
 from __future__ import annotations

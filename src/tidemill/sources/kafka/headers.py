@@ -1,7 +1,7 @@
-"""Headers of records as columns.
+"""Record headers as columns.
 
-Headers lie as a list of (key, value) per record (`layout.HEADERS`). `header_column` takes one of them out; of
-several equal names the last one counts, as a producer that adds one expects.
+Headers are stored as a list of (key, value) per record (`layout.HEADERS`). `header_column` extracts one of
+them. Among equal names the last one counts, as a producer that adds one expects.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which columns a topic gives: from formats, INCLUDE and ENVELOPE to a relation.
+"""Layout of a topic: derives the columns of a relation from formats, INCLUDE and ENVELOPE.
 
-Pure. `envelopes.plan` makes the layout of an output with what is here, when it is created (what cannot be is
-refused, in the words that clients match) and when it is opened. The same definition gives the same layout in
-every version.
+Pure. `envelopes.plan` uses this module to compute the layout of an output, when it is created and when it is
+opened. Invalid layouts are refused at creation, with the texts that clients match. The same definition gives
+the same layout in every version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From records as Kafka keeps them to the rows of an output, column by column.
+"""Message decoder: turns Kafka records into the rows of an output, column by column.
 
-Called by `reader` in the tasks. Nothing that a record says raises: what cannot be read becomes an error. In
-an upsert relation it has a slot of its own, so that a later record can take it back:
+Called by `reader` in the tasks. The contents of a record never raise: undecodable records become errors. In
+an upsert relation an error has its own slot, so that a later record can retract it:
 
 | record | slot (`mz_key`) | |
 | --- | --- | --- |

@@ -1,8 +1,9 @@
-"""What the brokers say of a topic: its identity, its partitions, where they begin and end.
+"""Topic metadata from the brokers: identity, partitions, start and end offsets.
 
-`Admin` is one client, kept by `source` for every tick; the functions below it make one of their own, for the
-engine, when a source is created. Every call ends by its deadline, with an answer or an error that says why.
-The end of a partition is its last stable offset: beyond it lies what an open transaction may still take back.
+`Admin` is one client, which `source` keeps across ticks. The functions below it create their own client, for
+the engine, when a source is created. Every call ends by its deadline, with an answer or an error that gives
+the reason. The end of a partition is its last stable offset: records beyond it may belong to open
+transactions, which can still abort.
 """
 
 from __future__ import annotations

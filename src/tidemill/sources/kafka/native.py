@@ -1,12 +1,12 @@
-"""librdkafka without a Python object per message.
+"""librdkafka binding without a Python object per message.
 
-confluent-kafka brings librdkafka along and makes three objects of every message it hands over, which costs
-more than everything else about reading. This module calls the same library's public C interface through
-ctypes: messages come as an array of pointers, and their fields are gathered from memory with numpy, a column
-at a time. Used by `consume` alone, inside the tasks.
+confluent-kafka ships librdkafka and creates three objects per message, which costs more than the rest of the
+read. This module calls the public C interface of the same library through ctypes. Messages arrive as an array
+of pointers, and numpy gathers their fields from memory, one column at a time. Used only by `consume`, inside
+the tasks.
 
-What is relied upon is the published layout of `rd_kafka_message_t` (rdkafka.h), which has not changed since
-version 0.9. Nothing here is thread-safe.
+It relies on the published layout of `rd_kafka_message_t` (rdkafka.h), unchanged since version 0.9. Nothing
+here is thread-safe.
 """
 
 from __future__ import annotations

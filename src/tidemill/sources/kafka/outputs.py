@@ -1,7 +1,7 @@
-"""Outputs of a definition, opened: their layouts, and what makes rows for them.
+"""Opened outputs of a definition: their layouts and their row builders.
 
-Called by `source` on the driver for the layouts, and by `reader` in the tasks, where what was opened is kept
-for the next tick.
+`source` calls this module on the driver for the layouts. `reader` calls it in the tasks, and keeps opened
+outputs for the next tick.
 """
 
 from __future__ import annotations

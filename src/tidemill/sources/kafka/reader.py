@@ -1,4 +1,4 @@
-"""The half of a Kafka source that travels to the tasks."""
+"""Reader of a Kafka source, the half that is sent to the tasks."""
 
 from __future__ import annotations
 

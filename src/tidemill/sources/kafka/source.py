@@ -1,10 +1,9 @@
-"""A topic as a source: where it stands, and into which pieces a range is cut.
+"""Kafka topic source: reports its position and splits ranges into pieces.
 
-Made by `sources.definition` from what the catalog keeps, with the connection's options in place of its
-name. The frontier is the last stable offset of every partition: what lies beyond belongs to transactions
-that may still be taken back. A topic that is no longer the one that was read, or has less than was read, is
-an error that says what was expected and what was found; it is asked again, and goes on if that was a
-mistake.
+Created by `sources.definition` from the catalog's definition, with the resolved connection. The frontier is
+the last stable offset of every partition: records beyond it belong to transactions that can still abort. If a
+topic was replaced, or holds less than was read, the source raises an error that states the expected and the
+actual value. It checks the topic again, and continues if the error was a mistake.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What records mean, by ENVELOPE: one file per kind, and a line in `ENVELOPES`.
+"""Envelopes of Kafka records: one module per kind, and an entry in `ENVELOPES`.
 
-`plan` gives the layout of an output; called by the engine when it is created, and by `outputs` when it is
-opened. ENVELOPE MATERIALIZE is not among them: its records are statements of a stream, not rows, whatever
-carries them (`sources.stream_rows`).
+`plan` returns the layout of an output. The engine calls it when the output is created, and `outputs` when it
+is opened. ENVELOPE MATERIALIZE is not included: its records are statements of a stream, not rows, whatever
+the transport (`sources.stream_rows`).
 """
 
 from __future__ import annotations

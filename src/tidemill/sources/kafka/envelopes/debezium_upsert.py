@@ -1,6 +1,6 @@
-"""ENVELOPE DEBEZIUM UPSERT: what a change of Debezium's leaves of its key's row, which is `after`.
+"""ENVELOPE DEBEZIUM UPSERT: the `after` of a Debezium change is the row of its key.
 
-In Avro the columns are the fields of `after`; in JSON there is no schema, and the row is one jsonb.
+In Avro the columns are the fields of `after`. JSON has no schema, and the row is one jsonb.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ENVELOPE NONE: each record is a row, but those that have neither key nor value."""
+"""ENVELOPE NONE: each record is a row, except records with neither key nor value."""
 
 from __future__ import annotations
 

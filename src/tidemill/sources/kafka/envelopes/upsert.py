@@ -1,4 +1,4 @@
-"""ENVELOPE UPSERT: a record is the row of its key; one without a value deletes it."""
+"""ENVELOPE UPSERT: a record is the row of its key; a record without a value deletes it."""
 
 from __future__ import annotations
 
