@@ -1,5 +1,6 @@
-"""SQL: statements, names, and PostgreSQL expressions translated to Spark.
+"""SQL: statements, names, and the translation of PostgreSQL expressions to Spark.
 
-The engine calls `parse.parse` for text to dataclasses (`ast`), `render.to_sql` for the way back, and the
-binder for query bodies to Spark. Nothing here knows of shards, sessions or sockets.
+The engine calls `parse.parse` to turn text into dataclasses (`ast`) and `render.to_sql` to turn them back
+into text. It calls the binder to turn query bodies into Spark trees. This package does not depend on shards,
+sessions or sockets.
 """

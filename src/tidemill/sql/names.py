@@ -1,9 +1,9 @@
 """Identifiers and literals: folding, limits, quoting.
 
-The scanner folds and checks every identifier with `fold` and `check_length`; the renderer, the catalog and
-error texts write them back with `quote_ident` and `quote_literal`. Promise: for every NUL-free string `s`
-within the limit, scanning `quote_ident(s)` gives the identifier `s`, and scanning `quote_literal(s)` gives
-the string `s`.
+The scanner folds and checks every identifier with `fold` and `check_length`. The renderer, the catalog and
+error messages write them with `quote_ident` and `quote_literal`. For every NUL-free string `s` within the
+limit, scanning `quote_ident(s)` gives the identifier `s`, and scanning `quote_literal(s)` gives the string
+`s`.
 """
 
 from __future__ import annotations

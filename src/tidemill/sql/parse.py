@@ -1,9 +1,9 @@
-"""SQL text to statements: the door that the engine uses.
+"""SQL text to statements: the parser's entry point for the engine.
 
-`parse(text)` scans, cuts at semicolons and hands each statement to `parser.dispatch`. Promise: it returns,
-or raises a `TidemillError` (42601 syntax, 42622 names, 0A000 not supported, 22xxx values, 54xxx limits)
-with a position in `text`; never anything else, in time linear in the text. All statements are parsed before
-any is returned, so nothing runs of a text that has an error.
+`parse(text)` scans the text, splits it at semicolons and passes each statement to `parser.dispatch`. It
+either returns or raises a `TidemillError` with a position in `text` (42601 syntax, 42622 names, 0A000 not
+supported, 22xxx values, 54xxx limits). It raises no other exception, and takes time linear in the text. It
+parses all statements before it returns any, so a text with an error runs no statement.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A text that names a relation or is a query, and nothing else: what callers that build a SUBSCRIBE
-themselves take from their clients.
+"""Parser of a text that must be a single relation name or query.
 
-`parse_relation(text)` promises what `parse.parse` does of errors. It composes nothing: what comes back is a
-name or a tree, so a text cannot smuggle in clauses, options or a second statement.
+Called by code that builds a SUBSCRIBE from a client's text. `parse_relation(text)` raises the same errors as
+`parse.parse`. It returns a name or a tree and never composes text, so the client cannot inject clauses,
+options or a second statement.
 """
 
 from __future__ import annotations

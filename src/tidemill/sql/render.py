@@ -1,8 +1,8 @@
-"""Statements back to SQL text: for SHOW CREATE, and for what the catalog keeps.
+"""Statements back to SQL text, for SHOW CREATE and for the catalog.
 
-`to_sql` is the inverse of `parse`: `parse(to_sql(s))` gives a statement equal to `s`. It has the statements
-that somebody shows or keeps, and no others. Names are written as they stand in the statement; the caller puts
-qualified names in first. Raises `Unsupported` for a query that the PostgreSQL generator cannot write.
+`to_sql` is the inverse of `parse`: `parse(to_sql(s))` gives a statement equal to `s`. It supports only the
+statements that SHOW CREATE or the catalog needs. It writes names as the statement has them; the caller
+qualifies them first. Raises `Unsupported` for a query that the PostgreSQL generator cannot write.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CREATE CONNECTION back to SQL text: `render`'s part for it."""
+"""CREATE CONNECTION back to SQL text. Called by `render`."""
 
 from __future__ import annotations
 

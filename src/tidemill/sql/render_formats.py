@@ -1,4 +1,4 @@
-"""FORMAT, INCLUDE, ENVELOPE and ON ERROR back to SQL text: for `render_sources`."""
+"""FORMAT, INCLUDE, ENVELOPE and ON ERROR back to SQL text. Called by `render_sources`."""
 
 from __future__ import annotations
 

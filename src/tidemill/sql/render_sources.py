@@ -1,4 +1,4 @@
-"""CREATE SOURCE and CREATE TABLE ... FROM SOURCE back to SQL text: `render`'s part for them."""
+"""CREATE SOURCE and CREATE TABLE ... FROM SOURCE back to SQL text. Called by `render`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions and queries back to SQL text: what `render` and its parts are written with."""
+"""Expressions and queries back to SQL text. Called by `render` and the other `render_*` modules."""
 
 from __future__ import annotations
 

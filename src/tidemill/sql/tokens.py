@@ -1,13 +1,13 @@
 """Text to tokens, by PostgreSQL's lexical rules.
 
-`parse` calls `scan` once for the whole text; the statement parsers read the tokens through a `Cursor`, and
-`parser.lower` turns those of a query body into sqlglot's tokens. Cutting the text ourselves, and only
-naming the pieces with sqlglot's tables, is on purpose: its own tokenizer reads `1_000` as `1 AS _000`,
-`0x1F` as a bit string, `U&"x"` as `U & "x"`, takes NUL and no-break spaces for blanks, and swallows all
-that follows EXPLAIN, SHOW, FETCH, DECLARE or RESET as one string.
+`parse` calls `scan` once for the whole text. The statement parsers read the tokens through a `Cursor`, and
+`parser.sqlglot_tokens` converts those of a query body to sqlglot's tokens. This module does its own scanning
+and uses only sqlglot's tables of token types. sqlglot's tokenizer reads `1_000` as `1 AS _000`, `0x1F` as a
+bit string and `U&"x"` as `U & "x"`. It treats NUL and no-break spaces as blanks. It swallows everything after
+EXPLAIN, SHOW, FETCH, DECLARE or RESET as one string.
 
-Promise: every character of the text belongs to exactly one token, blank or comment; or a `TidemillError`
-with a position is raised, in time linear in the text.
+Every character of the text belongs to exactly one token, blank or comment; otherwise `scan` raises a
+`TidemillError` with a position. It takes time linear in the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statements as frozen dataclasses: what `parse` makes."""
+"""Statements as frozen dataclasses: the output of `parse`."""
 
 from tidemill.sql.ast.base import AsOf, Default, Expr, Ident, Name, Query, Statement
 from tidemill.sql.ast.connections import (

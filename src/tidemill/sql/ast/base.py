@@ -1,13 +1,13 @@
-"""The pieces that statements are made of: names, expressions, queries.
+"""The building blocks of statements: names, expressions, queries.
 
-All are frozen values. `offset` is where a piece starts in the text that was parsed (0-based, characters);
-it takes no part in comparison, so a statement equals its rendered and re-parsed self. The sqlglot trees
-inside are canonical (`parser.tree`): names are folded, and an identifier's `quoted` only says whether it
-must be quoted. Whoever wants to change a tree copies it first.
+All are frozen values. `offset` is the position in the parsed text (0-based, characters). Comparison ignores
+it, so a statement equals its rendered and re-parsed self. The sqlglot trees inside are canonical
+(`parser.tree`): names are folded, and an identifier's `quoted` only states whether it needs quotes. Copy a
+tree before changing it.
 
-A node's `meta` may hold `start` and `end` (inclusive), character offsets in the text that was parsed:
-identifiers, literals, stars and calls have them. Calls also have `function`, the name as it was written and
-folded (`now` and `current_timestamp` give the same node).
+A node's `meta` may hold `start` and `end` (inclusive), character offsets in the parsed text. Identifiers,
+literals, stars and calls have them. Calls also have `function`, the folded name as written (`now` and
+`current_timestamp` give the same node).
 """
 
 from __future__ import annotations

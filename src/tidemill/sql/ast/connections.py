@@ -1,4 +1,4 @@
-"""Statements that make and change secrets and connections."""
+"""Statements that create and alter secrets and connections."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How the messages of an upstream become rows: FORMAT, INCLUDE, ENVELOPE and ON ERROR, of a source or of its
-table."""
+"""FORMAT, INCLUDE, ENVELOPE and ON ERROR of a source or its table: how messages become rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements about the session: transactions, cursors, prepared statements, variables, and looking around."""
+"""Statements about the session: transactions, cursors, prepared statements, variables, SHOW and EXPLAIN."""
 
 from __future__ import annotations
 

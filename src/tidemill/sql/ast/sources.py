@@ -1,4 +1,4 @@
-"""Statements that make and change sources."""
+"""Statements that create and alter sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SUBSCRIBE: what to follow, from when to when, and in which shape."""
+"""SUBSCRIBE: its relation or query, time range and output form."""
 
 from __future__ import annotations
 

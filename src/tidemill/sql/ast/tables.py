@@ -1,4 +1,4 @@
-"""Statements that make, change and drop relations, schemas and databases."""
+"""Statements that create, alter and drop relations, schemas and databases."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The allow-list: every function, operator, aggregate and cast that a query may use, with its Spark form.
 
 Called by `sql.bind` alone. One module per family adds its rows to the tables of `signature` on import; a new
-function costs one row there. What is in no table does not exist for a query: an error that names it, never a
-guess. Spark's Python tasks know what this package imports: all that runs there is imported here."""
+function costs one row there. A query that names anything else gets an error, never a guess. Spark's Python
+tasks import this package, so it must import everything that runs there.
+"""
 
 from __future__ import annotations
 

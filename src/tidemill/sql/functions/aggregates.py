@@ -1,6 +1,9 @@
-"""Aggregates. Over no rows all but count give NULL. Sums have PostgreSQL's types: int2 and int4 sum to int8,
-int8 and numeric to numeric, averages of whole numbers are numeric. Those that need all rows of a group at
-once have their answers from `collected`; ordered sets (percentile_cont, mode) are the binder's."""
+"""Aggregates, with PostgreSQL's result types.
+
+Over no rows all but count return NULL. int2 and int4 sum to int8, int8 and numeric to numeric; averages of
+integers are numeric. `collected` computes aggregates that need all rows of a group at once. The binder
+handles ordered sets (percentile_cont, mode).
+"""
 
 from __future__ import annotations
 

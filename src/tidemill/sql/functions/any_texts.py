@@ -1,8 +1,8 @@
 """Values of any type as texts and as jsonb, inside Spark's Python tasks.
 
 `python` registers these Arrow functions; `json`, `arrays` and the casts put calls of them into trees. The
-type comes as a constant by its name: a storage form alone does not tell a uuid from a bytea. None of them
-raises.
+caller passes the type's name as a constant: the storage form alone does not distinguish a uuid from a bytea.
+None of them raises.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Operators on numbers, with PostgreSQL's result types, ranges and errors.
 
-Overflow must name its type: 16- and 32-bit results are computed one size wider and cast back (Spark's cast
-names the type, its own arithmetic error does not), so a bare arithmetic overflow can only be bigint's.
-numeric is decimal(38,18) throughout. Spark's product of two such has too little room behind the point, so a
-product is put together from parts of which each is exact (`_numeric_product`). All of it relies on
-`SPARK_CONF` (see `__init__`)."""
+An overflow error must name its type. 16- and 32-bit results are therefore computed one size wider and cast
+back: Spark's cast error names the type, its arithmetic error does not. A bare arithmetic overflow can then
+only be bigint's. numeric is decimal(38,18) throughout. Spark's product of two such values has too few
+fractional digits, so `_numeric_product` adds up parts that are each exact. This module relies on `SPARK_CONF`
+(see `__init__`).
+"""
 
 from __future__ import annotations
 

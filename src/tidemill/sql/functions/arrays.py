@@ -1,8 +1,9 @@
-"""Arrays of one dimension whose first index is 1, and lists. A NULL element is an element; a NULL array in a
-concatenation counts as empty.
+"""Lists, and arrays of one dimension with lower bound 1.
 
-Elements are compared as PostgreSQL compares values of their type (`comparison.comparable`), which is not
-always how Spark finds them equal: '24:00' and '1 day' are one interval."""
+A NULL element is an element; a NULL array in a concatenation counts as empty. Elements compare as PostgreSQL
+compares values of their type (`comparison.comparable`), which can differ from Spark's equality: '24:00' and
+'1 day' are the same interval.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Casts at run time: a Spark tree of one SQL type's storage form into another's, with PostgreSQL's rounding,
-ranges and errors.
+"""Casts at run time: a Spark tree that converts between the storage forms of two SQL types.
 
-Called by the binder's lowering. Which casts are allowed where is `lattice`'s affair; a cast that PostgreSQL
-has and Spark cannot do with the same answer raises `Unsupported` here, at bind time."""
+Rounding, ranges and errors are PostgreSQL's. Called by the binder's lowering. `lattice` decides which casts
+are allowed where. A cast that PostgreSQL has and Spark cannot do with the same result raises `Unsupported` at
+bind time.
+"""
 
 from __future__ import annotations
 

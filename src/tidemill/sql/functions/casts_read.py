@@ -1,5 +1,7 @@
-"""Casts from text that PostgreSQL's input functions read in more forms than Spark: in Python, by the same
-code that reads literals and parameters (`types.wire`)."""
+"""Casts from text in Python, for types whose PostgreSQL input accepts more forms than Spark's.
+
+They use the same code that reads literals and parameters (`types.wire`).
+"""
 
 from __future__ import annotations
 

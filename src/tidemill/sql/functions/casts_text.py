@@ -1,9 +1,10 @@
-"""Casts between text and everything else, at run time.
+"""Casts to and from text at run time.
 
-From text: what Spark reads and PostgreSQL reads are different languages, so every input is first checked
-against the forms that both read alike; any other form fails with PostgreSQL's text, never with another value.
-(Constants do not come here: the binder reads them with `types.wire`, in all of PostgreSQL's forms.) To text:
-only where the answer is PostgreSQL's to the letter."""
+Spark and PostgreSQL accept different input. A cast from text therefore checks the input against the forms
+that both read alike; any other form fails with PostgreSQL's message and never gives a different value. (The
+binder reads constants with `types.wire`, in all of PostgreSQL's forms.) A cast to text exists only where the
+result equals PostgreSQL's exactly.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Casts among dates, times, timestamps and intervals, and the conversions between local time and instants
-they need.
+"""Casts among dates, times, timestamps and intervals, and conversions between local time and instants.
 
-Spark's session zone is always UTC: a TIMESTAMP_NTZ cast to TIMESTAMP_LTZ (and back) keeps its digits. The
-client's zone comes in only through `to_local` and `to_instant`."""
+Spark's session zone is always UTC: a TIMESTAMP_NTZ cast to TIMESTAMP_LTZ (and back) keeps its digits. Only
+`to_local` and `to_instant` use the client's zone.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Aggregates over all rows of a group at once: the rows are collected into an array, in the order and with
-the DISTINCT that was asked for, and the answer is made of the array.
+"""Aggregates over all rows of a group at once.
 
-`rows` is an array of structs with the arguments as fields a0, a1, ... A finisher gets it, the arguments'
-types, and gives the answer; over no rows it is NULL. The memory of one group is that of its values."""
+The rows are collected into an array, in the requested order and with DISTINCT if requested. `rows` is an
+array of structs with the arguments as fields a0, a1, ... A finisher takes it and the arguments' types, and
+returns the result. Over no rows it is NULL. A group needs memory for all its values.
+"""
 
 from __future__ import annotations
 

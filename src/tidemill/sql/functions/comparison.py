@@ -1,7 +1,7 @@
-"""Comparison operators and how values of each type are ordered.
+"""Comparison operators, and the order of the values of each type.
 
-Text compares by bytes (collation "C"), NaN is equal to itself and above all numbers: Spark does both alike.
-char(n) compares without its trailing blanks, intervals by their length (a month is 30 days, a day 24 hours).
+Text compares by bytes (collation "C"). NaN equals itself and is greater than all numbers. Spark does the same
+for both. char(n) compares without trailing blanks, intervals by length (a month is 30 days, a day 24 hours).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Dates, times and intervals: arithmetic and zones.
 
-An interval is struct(months, days, micros) and its three parts are added in this order: months (the day
-clipped to the month's length), days, microseconds. For timestamptz months and days are counted on the session
-zone's wall clock."""
+An interval is struct(months, days, micros). Its parts are added in this order: months (the day clipped to the
+month's length), days, microseconds. For timestamptz, months and days follow the wall clock of the session
+zone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""EXTRACT, date_part and date_trunc. The common units of constants are Spark's, all else Python's
-(`scalar.parts`)."""
+"""EXTRACT, date_part and date_trunc.
+
+Spark computes the common constant units; Python computes the others (`scalar.parts`).
+"""
 
 from __future__ import annotations
 

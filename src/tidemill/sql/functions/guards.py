@@ -1,9 +1,9 @@
-"""Branches that are not taken raise nothing, also where they run in Python.
+"""Guards for untaken branches: they raise no errors, even from functions that run in Python.
 
-Spark evaluates the arguments of a function that runs in Python for every row, whatever stands around its
-call. In a branch of CASE or COALESCE an argument that may fail is therefore evaluated only where the branch
-is taken; elsewhere the function gets NULL, and nobody uses what it gives. Called by the binder's special
-forms."""
+Spark evaluates the arguments of a Python function for every row, regardless of the expression around the
+call. An argument that may fail in a branch of CASE or COALESCE is therefore evaluated only where the branch
+is taken. Elsewhere the function gets NULL, and its result is ignored. Called by the binder's special forms.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""jsonb. Its storage is canonical text, so equality is text equality, and what is built of parts is put
-together as text by Spark itself. Documents are taken apart in Python (`jsonb_values`), for Spark's own JSON
-functions print numbers anew and lose digits."""
+"""jsonb functions and operators.
+
+The storage form is canonical text, so equality is text equality, and Spark builds documents by concatenating
+text. Python takes documents apart (`jsonb_values`), because Spark's JSON functions reformat numbers and lose
+digits.
+"""
 
 from __future__ import annotations
 

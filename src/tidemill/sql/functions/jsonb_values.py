@@ -1,8 +1,8 @@
-"""What PostgreSQL's jsonb functions do, on parsed documents.
+"""PostgreSQL's jsonb functions on parsed documents.
 
-Called by `json` inside Spark's Python tasks. A document is what `parse` gives: dicts, lists, strings,
-booleans, None, and numbers as `JsonNumber`, with the digits they were written with. Functions give a new
-value and never change the one that they got; what PostgreSQL refuses raises its error.
+Called by `json` inside Spark's Python tasks. A document is the result of `parse`: dicts, lists, strings,
+booleans, None, and numbers as `JsonNumber`, which keeps the digits as written. Functions return a new value
+and never change their arguments. They raise PostgreSQL's errors.
 """
 
 from __future__ import annotations

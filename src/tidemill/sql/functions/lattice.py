@@ -1,7 +1,8 @@
-"""How SQL types relate: categories, preferred types, which casts exist and where they happen by themselves.
+"""The relations between SQL types: categories, preferred types, casts and their contexts.
 
-PostgreSQL's pg_type and pg_cast in tables, for the types that Tidemill has, plus the unsigned integers and
-mz_timestamp. Called by `resolve` (overloads) and by the binder (CASE, UNION, INSERT)."""
+These are PostgreSQL's pg_type and pg_cast as tables, for the types that Tidemill has, plus the unsigned
+integers and mz_timestamp. Called by `resolve` (overloads) and by the binder (CASE, UNION, INSERT).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Placeholders in a bound query's Spark tree: values that are known only when it runs.
+"""Placeholders in a bound query's Spark tree, for values that are known only at execution.
 
-The binder leaves them; `bind.substitute` replaces them by typed literals. A parameter's placeholder carries
-its type, so that a tree can be completed without the binder's state."""
+The binder inserts them; `bind.substitute` replaces them with typed literals. A parameter's placeholder
+carries its type, so a tree can be completed without the binder's state.
+"""
 
 from __future__ import annotations
 

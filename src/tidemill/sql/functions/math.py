@@ -1,6 +1,9 @@
-"""Mathematical functions. float8 follows IEEE in both systems; where PostgreSQL raises on NaN or infinity out
-of finite arguments, so do these. What numeric has beyond rounding is computed in Python with PostgreSQL's
-digits (`scalar.numbers`): Spark's double has fewer."""
+"""Mathematical functions.
+
+float8 follows IEEE in both systems. Where PostgreSQL raises an error for NaN or infinity from finite
+arguments, so do these. Except for rounding, numeric functions run in Python with PostgreSQL's digits
+(`scalar.numbers`): Spark's double has fewer.
+"""
 
 from __future__ import annotations
 

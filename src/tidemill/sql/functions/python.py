@@ -1,10 +1,10 @@
-"""Functions that run in Python inside Spark's tasks, Arrow in and Arrow out, where Spark has none with
-PostgreSQL's answer.
+"""Arrow functions that run in Spark's Python tasks, where Spark has no function with PostgreSQL's result.
 
-The owner of the Spark session calls `register` once; bound trees then call them by name. They cost a Python
-worker in the job, so they are for what cannot be said in Spark's own functions: parts of jsonb with the
-digits they were written with, the shortest text of a float. Spark evaluates them for every row, also in a
-branch of CASE that is not taken: they must never raise. Nor can they stand inside a lambda."""
+The owner of the Spark session calls `register` once; bound trees then call them by name. They add a Python
+worker to the job, so use them only where Spark's own functions cannot do the work: parts of jsonb with their
+original digits, the shortest text of a float. Spark evaluates them for every row, also in a branch of CASE
+that is not taken: they must never raise. They cannot be used inside a lambda.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Rows for what PostgreSQL has and we do not do yet: they take part in overload resolution, so that a call
-never slides to another overload with another answer, and raise `Unsupported` with their name when chosen."""
+"""Allow-list rows for PostgreSQL functions that Tidemill does not have yet.
+
+They take part in overload resolution, so a call never resolves to another overload with a different result.
+When chosen, they raise `Unsupported` with their name.
+"""
 
 from __future__ import annotations
 

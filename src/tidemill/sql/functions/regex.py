@@ -1,9 +1,10 @@
-"""PostgreSQL's regular expressions in Java's language, for matching only.
+"""PostgreSQL's regular expressions translated to Java's, for match tests only.
 
-Whether a string matches does not depend on which match is found, so PostgreSQL's longest and Java's first
-alternative agree there; for extraction and replacement they do not. Patterns must be constants: they are
-translated when the query is bound. What is outside the common core raises `Unsupported`, and `regexp` takes
-`sql.regex` instead."""
+Whether a string matches does not depend on which match is found. PostgreSQL's longest and Java's first
+alternative therefore agree there; for extraction and replacement they do not. Patterns must be constants:
+they are translated at bind time. A pattern outside the common subset raises `Unsupported`, and `regexp` uses
+`sql.regex` instead.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Regular expressions: ~ and its kin, regexp_* and SIMILAR TO.
+"""Regular expression operators and functions: ~, !~, ~*, regexp_* and SIMILAR TO.
 
-Whether a constant pattern matches is Spark's to say where Java's language has the pattern (`regex`); which
-match is found never is: PostgreSQL takes the longest, Java the first alternative. All of that, and patterns
-that are no constants, is Python's (`sql.regex`)."""
+Spark tests a constant pattern if it can be translated to Java (`regex`). Python (`sql.regex`) does everything
+else: patterns that are not constants, and every function that depends on which match is found. PostgreSQL
+takes the longest alternative, Java the first.
+"""
 
 from __future__ import annotations
 

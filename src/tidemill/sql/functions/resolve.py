@@ -1,8 +1,8 @@
-"""Which row of the allow-list a call means: PostgreSQL's overload resolution (chapter 10 of its manual).
+"""PostgreSQL's overload resolution (chapter 10 of its manual): from a call to a row of the allow-list.
 
-Called by the binder with the argument types it found; gives the row and the types that the arguments must be
-coerced to, or None where PostgreSQL would say that no such function or operator exists (or that it is not
-unique)."""
+Called by the binder with the argument types. Returns the row and the types to coerce the arguments to.
+Returns None where PostgreSQL would report that the function or operator does not exist or is not unique.
+"""
 
 from __future__ import annotations
 

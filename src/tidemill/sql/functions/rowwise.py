@@ -1,12 +1,13 @@
-"""Functions of one row that are written in Python, for what Spark has no function with PostgreSQL's answer.
+"""Scalar functions in Python, one row at a time, where Spark has no function with PostgreSQL's result.
 
-A family of the allow-list adds such a function with `by_row`; the trees call it through one Arrow function
-per result type (`python` registers those), which finds it by its name. It may raise a TidemillError: the
-error travels as a value beside the result and is raised by Spark where the result is used, so a branch of
-CASE that is not taken raises nothing. Rows with equal arguments are computed once per batch.
+A family of the allow-list adds such a function with `by_row`. Trees call it by name through one Arrow
+function per result type, which `python` registers. It may raise a TidemillError. The error is returned as a
+value beside the result, and Spark raises it where the result is used, so a branch of CASE that is not taken
+raises nothing. Rows with equal arguments are computed once per batch.
 
 Values are storage values in Python's types: int for dates (days), times and timestamps (microseconds), a
-triple of int for intervals, bytes for bytea and uuid, Decimal for numeric."""
+triple of int for intervals, bytes for bytea and uuid, Decimal for numeric.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""generate_series: the arrays that its rows are taken from. Numbers are counted by Spark; timestamps with a
-step of months, or of days in a zone, in Python, for each row there is the one before plus the step, and
-months and zones do not add up."""
+"""generate_series: the arrays that its rows are taken from.
+
+Spark counts numbers. Python computes timestamps with a step of months, or of days in a zone: each value is
+the one before plus the step, and such steps cannot be multiplied.
+"""
 
 from __future__ import annotations
 

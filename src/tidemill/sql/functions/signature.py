@@ -1,8 +1,9 @@
 """One row of the allow-list: a function, operator or aggregate for one list of argument types.
 
-A row says what PostgreSQL calls it, what it takes, what it gives, and how the same answer is had from Spark.
-A builder gets its arguments as Spark trees in the storage form of the declared types (`types.spark`) and must
-give the storage form of the result. A function that is not in the tables does not exist for us."""
+A row has PostgreSQL's name, the argument types, the result type, and the builder of the Spark form. A builder
+gets its arguments as Spark trees in the storage form of the declared types (`types.spark`) and must return
+the storage form of the result. A query can only use functions that are in the tables.
+"""
 
 from __future__ import annotations
 

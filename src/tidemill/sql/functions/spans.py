@@ -1,4 +1,4 @@
-"""Intervals and what makes times: age, justify_*, make_*, date_bin, date_add."""
+"""Functions of intervals and times: age, justify_*, make_*, date_bin, date_add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More functions on text: those that Spark does not have, or answers otherwise."""
+"""More text functions: those that Spark lacks or that give other results there."""
 
 from __future__ import annotations
 

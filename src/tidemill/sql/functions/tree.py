@@ -1,7 +1,8 @@
-"""Small constructors of Spark SQL trees. Everything the binder sends to Spark is made of these.
+"""Small constructors of Spark SQL trees. The binder builds everything it sends to Spark from these.
 
-They print exactly what they say: functions are plain calls (no sqlglot function class, whose generator would
-rewrite them for Spark on its own terms), operators are always in parentheses."""
+The generator prints them unchanged: functions are plain calls (not sqlglot's function classes, whose
+generator would rewrite them for Spark), and operators are always in parentheses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UUIDs: made at random or by the clock, and what is in them."""
+"""UUIDs: random and time-based generation, and extraction of their parts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Queries over rows that are at hand, answered in this process: the system's relations, without Spark.
+r"""Queries over system relations, answered in this process without Spark.
 
-Called by the engine for a query whose relations are all the system's (`psql`'s `\\d`, a driver's
-introspection). `compile_query` makes functions of a parsed query, in PostgreSQL's semantics, or raises
-`NotLocal`: then the binder and Spark have the word, and the errors that a person reads are the binder's. So
-what is not known here is never answered differently, only slower. Rows are some thousands: they are Python
-tuples, joined by hash tables.
+Called by the engine for a query that reads only system relations (`psql`'s `\d`, a driver's introspection).
+`compile_query` compiles a parsed query to functions with PostgreSQL's semantics, or raises `NotLocal`. The
+engine then uses the binder and Spark, so the client sees the binder's errors. A query outside this subset is
+slower, but never gets a different answer. Inputs have some thousands of rows: rows are Python tuples, joined
+by hash tables.
 """
 
 from __future__ import annotations

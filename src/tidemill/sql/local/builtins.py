@@ -1,4 +1,4 @@
-"""Functions that need nothing but their arguments."""
+"""Functions that depend only on their arguments."""
 
 from __future__ import annotations
 

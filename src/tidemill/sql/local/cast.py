@@ -1,8 +1,8 @@
-"""Values from type to type: how they are read from text, written as text and compared.
+"""Conversion of values between types, including text input, text output and comparison keys.
 
-`to_type` is the coercion of the grammar (operands, results of CASE, arguments); `explicit` is a written cast.
-Values are Python's: int for integers and OIDs, str, bool, Decimal, list for arrays, datetime; JSON is its
-text.
+`to_type` is the coercion that the grammar implies (operands, results of CASE, arguments); `explicit` is a
+written cast. Values are Python's: int for integers and OIDs, str, bool, Decimal, list for arrays, datetime;
+JSON is its text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all parts of one compilation share."""
+"""State shared by all parts of one compilation."""
 
 from __future__ import annotations
 

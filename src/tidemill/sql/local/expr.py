@@ -1,4 +1,4 @@
-"""Expressions: a parsed tree in, a function of a row out."""
+"""Compilation of expressions: a parsed tree to a function of a row."""
 
 from __future__ import annotations
 

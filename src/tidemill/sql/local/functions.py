@@ -1,7 +1,7 @@
-"""Calls: which function is meant, and its arguments in the types that it wants.
+"""Function calls: overload resolution and coercion of the arguments.
 
-A `Function` is one row of the allow-list for one list of argument types. Those that need nothing but their
-arguments are in `builtins`; the engine adds those that ask the catalog.
+A `Function` is one row of the allow-list for one list of argument types. `builtins` has those that depend
+only on their arguments; the engine adds those that read the catalog.
 """
 
 from __future__ import annotations

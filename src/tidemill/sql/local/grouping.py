@@ -1,4 +1,4 @@
-"""Aggregates: which calls a query has, and their values for each group of rows."""
+"""Aggregates: the aggregate calls of a query, and their values for each group of rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""JSON of values at hand: to_jsonb, jsonb_build_object and jsonb_agg.
+"""JSON functions for local queries: to_jsonb, jsonb_build_object and jsonb_agg.
 
-Called by `builtins`, `functions` and `grouping`. JSON is its canonical text; `LocalJsonText` tells it from a
-text that becomes a JSON string.
+Called by `builtins`, `functions` and `grouping`. JSON is its canonical text. `LocalJsonText` distinguishes it
+from a text that becomes a JSON string.
 """
 
 from __future__ import annotations

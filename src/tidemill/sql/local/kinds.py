@@ -1,5 +1,7 @@
-"""Types as catalog queries have them: the SQL types, and PostgreSQL's names for OIDs (regclass and the like),
-which only live inside such a query and leave it as text."""
+"""Types of catalog queries: the SQL types, and PostgreSQL's aliases of OIDs (regclass and others).
+
+The aliases exist only inside such a query; its result has them as text.
+"""
 
 from __future__ import annotations
 

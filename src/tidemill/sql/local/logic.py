@@ -1,4 +1,4 @@
-"""AND, OR and NOT with three answers."""
+"""AND, OR and NOT in three-valued logic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What compiled expressions and queries are made of.
+"""The data structures of compiled expressions and queries.
 
-A row of a query in progress is an `Env`: a list whose first field is the environment of the enclosing query
-and whose other fields (slots) are the rows of the FROM items, and of what is computed beside them.
+A row of a running query is an `Env`: a list whose first field is the environment of the enclosing query. The
+other fields (slots) are the rows of the FROM items and the values computed from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators over numbers, texts and arrays."""
+"""Operators on numbers, text and arrays."""
 
 from __future__ import annotations
 

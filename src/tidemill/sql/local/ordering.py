@@ -1,4 +1,4 @@
-"""ORDER BY: keys and sorting, with NULLs where they belong."""
+"""ORDER BY: sort keys, with PostgreSQL's placement of NULLs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """FROM: relations, subqueries, functions, and their joins.
 
-A `Chain` takes its items from left to right. Every condition is asked as soon as all its rows are there; an
-equality between the new item and what is there already is looked up in a hash table, which is made once in a
-statement where the item's rows do not depend on others.
+A `Chain` joins its items from left to right. It evaluates every condition as soon as all the rows that it
+reads are available. An equality between the new item and earlier ones uses a hash table. If the item's rows
+do not depend on other items, the table is built once per statement.
 """
 
 from __future__ import annotations

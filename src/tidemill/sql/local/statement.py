@@ -1,4 +1,4 @@
-"""A whole statement: compiled once, run as often as it is executed."""
+"""A whole statement: compiled once, executed any number of times."""
 
 from __future__ import annotations
 

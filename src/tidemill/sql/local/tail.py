@@ -1,4 +1,4 @@
-"""What comes last in a query: rows once only, output columns by number or name, LIMIT and OFFSET."""
+"""The last steps of a query: DISTINCT, output columns by number or name, LIMIT and OFFSET."""
 
 from __future__ import annotations
 

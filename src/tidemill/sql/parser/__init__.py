@@ -1,7 +1,7 @@
-"""The machinery of the statement parser: private to `tidemill.sql`.
+"""The statement parser's internals: private to `tidemill.sql`.
 
-`tidemill.sql.parse` scans the text, cuts it into statements and hands each, as a `cursor.Cursor`, to
-`dispatch`, which looks at the first words and calls one family's file. `query` cuts bodies out;
-`sqlglot_tokens`, `clauses`, `precedence` and `tree` stand around sqlglot's stock PostgreSQL parser, so that
-what it misreads becomes an error here and not a wrong answer later.
+`tidemill.sql.parse` scans the text, splits it into statements and passes each to `dispatch` as a
+`cursor.Cursor`. `dispatch` reads the first words and calls the module of that family. `query` finds the
+query bodies. `sqlglot_tokens`, `clauses`, `precedence` and `tree` surround sqlglot's stock PostgreSQL parser,
+so that anything it misreads raises an error instead of giving a wrong answer later.
 """

@@ -1,10 +1,9 @@
-"""What sqlglot's parser forgives and PostgreSQL does not, refused on the tokens of a query body before
-sqlglot sees them.
+"""Syntax checks on the tokens of a query body, for errors that sqlglot accepts and PostgreSQL does not.
 
-`sqlglot_parser` calls `check` on every body. Seen in sqlglot 30.30, each silently accepted: a comma with
-nothing after it; clauses in any order (`HAVING` before `WHERE`); `GROUP BY` of nothing; JOIN without ON (as a
-cross join); ORDER BY before UNION; `LIMIT 1, 2`; a string as a table name or label; `FROM t` without SELECT;
-`SELECT AS STRUCT`. Here they are the syntax errors that PostgreSQL gives, at the same token.
+`sqlglot_parser` calls `check` on every body, before sqlglot parses it. sqlglot 30.30 silently accepts: a
+trailing comma; clauses in any order (`HAVING` before `WHERE`); empty `GROUP BY`; JOIN without ON (as a cross
+join); ORDER BY before UNION; `LIMIT 1, 2`; a string as a table name or label; `FROM t` without SELECT;
+`SELECT AS STRUCT`. `check` raises the syntax errors that PostgreSQL raises, at the same token.
 """
 
 from __future__ import annotations

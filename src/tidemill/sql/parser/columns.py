@@ -1,5 +1,4 @@
-"""Column definitions, table constraints and the options of relations: shared by CREATE TABLE and ALTER
-TABLE."""
+"""Column definitions, table constraints and relation options, for CREATE TABLE and ALTER TABLE."""
 
 from __future__ import annotations
 

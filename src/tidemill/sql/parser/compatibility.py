@@ -1,5 +1,7 @@
-"""Statements that are accepted and do nothing, so that scripts written for the upstream product or for
-PostgreSQL run: indexes and clusters, upkeep, and dropping what cannot be there."""
+"""Statements that are accepted and do nothing: indexes, clusters, maintenance, and some DROPs.
+
+They exist so that scripts written for the upstream product or for PostgreSQL run.
+"""
 
 from __future__ import annotations
 

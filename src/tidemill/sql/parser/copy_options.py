@@ -1,4 +1,4 @@
-"""COPY's options, in their new spelling `(name [value], ...)` and the old one without parentheses.
+"""COPY's options, in the new syntax `(name [value], ...)` and the old one without parentheses.
 
 Called by `copy`. `resolve` fills in the format's defaults and checks the options against each other, with
 PostgreSQL's SQLSTATEs.

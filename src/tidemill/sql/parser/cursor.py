@@ -1,8 +1,8 @@
-"""Reading the tokens of one statement: what every statement parser is written with.
+"""The token cursor that every statement parser reads from.
 
-A `TokenCursor` stands on a token of the whole text and never passes its statement's end. `accept_*` move on
-if they can and say so, `expect_*` and the readers of names and values move on or raise PostgreSQL's syntax
-error at the token they stand on.
+A `TokenCursor` points at a token of the whole text and never passes the end of its statement. `accept_*`
+advance if the token matches and return whether it did. `expect_*` and the readers of names and values advance
+or raise PostgreSQL's syntax error at the current token.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How deep a statement nests, measured before anything recurses over it.
+"""Limits on the nesting depth of a statement, checked before any recursive pass.
 
-`parse` calls `check_nesting` on the tokens of each statement, `tree` calls `check_tree` on what sqlglot
-returned. Both raise `TooComplex`. They are what keeps every recursive pass (sqlglot's parser and generator,
-the binder) within the stack.
+`parse` calls `check_nesting` on the tokens of each statement, `tree` calls `check_tree` on sqlglot's result.
+Both raise `TooComplex`. They keep every recursive pass (sqlglot's parser and generator, the binder) within
+the stack.
 """
 
 from __future__ import annotations

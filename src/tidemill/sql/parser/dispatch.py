@@ -1,7 +1,7 @@
-"""From the first words of a statement to the file that reads the rest.
+"""Dispatch from the first words of a statement to the parser of its family.
 
-`parse` calls `statement` with a cursor on the first token; the cursor stands at the statement's end
-afterwards, or an error was raised. A new family of statements is one file and one line in a table here.
+`parse` calls `statement` with a cursor on the first token. `statement` leaves the cursor at the end of the
+statement or raises an error. A new family of statements is one file and one line in a table here.
 """
 
 from __future__ import annotations

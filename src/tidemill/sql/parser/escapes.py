@@ -1,6 +1,6 @@
-"""The escapes of E'...' and U&'...' literals, decoded as PostgreSQL does.
+"""The escapes of E'...' and U&'...' literals, decoded as in PostgreSQL.
 
-Called by the scanner with the text between the quotes; raises `InvalidValue` with PostgreSQL's text. The
+Called by the scanner with the text between the quotes. Raises `InvalidValue` with PostgreSQL's message. The
 result never holds NUL or a lone surrogate.
 """
 

@@ -1,4 +1,4 @@
-"""FORMAT, INCLUDE, ENVELOPE and ON ERROR: how messages become rows. They may come in any order, each once."""
+"""FORMAT, INCLUDE, ENVELOPE and ON ERROR, in any order, each at most once."""
 
 from __future__ import annotations
 

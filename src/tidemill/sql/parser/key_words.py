@@ -1,13 +1,13 @@
-"""Which key words of a query body are names where they stand, by PostgreSQL's rule.
+"""The key words of a query body that are names in their context, by PostgreSQL's rules.
 
-PostgreSQL puts each key word into a category (`sql.names`): reserved words name nothing but labels; the
-others name columns and tables, although some begin grammar of their own: `by`, `between`, `insert`,
-`values`, `rows`. A word is a name where an expression or a relation begins and the word's own grammar does
-not follow; behind FROM's relations it is an alias; at the end of an item of a select list any word but those
-of `AS_LABEL` is a label without AS.
+PostgreSQL puts each key word into a category (`sql.names`). Reserved words can only be labels. The others can
+name columns and tables, although some start grammar of their own: `by`, `between`, `insert`, `values`,
+`rows`. A word is a name where an expression or a relation starts and the word's own grammar does not follow.
+After a relation of FROM it is an alias. At the end of a select list item, any word except those of `AS_LABEL`
+is a label without AS.
 
-`sqlglot_parser` calls `mark_names` before all else that looks at the tokens. The result has the same tokens
-in the same places; those that are names have the kind of a quoted name, so that nothing behind takes them for
+`sqlglot_parser` calls `mark_names` before all other passes over the tokens. The result has the same tokens in
+the same places. Tokens that are names get the kind of a quoted name, so later passes do not read them as
 grammar.
 """
 

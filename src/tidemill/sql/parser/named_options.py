@@ -1,8 +1,7 @@
-"""Options that are known by name: NAME [=] value, out of a list that the statement's parser brings.
+"""Options from a fixed list: NAME [=] value. The statement's parser supplies the list.
 
-Connections and Kafka sources are written with it. A name that is not in the list is refused with the list:
-what a client library would take beside (free-form properties) can read files and load code, so nothing is
-handed through.
+Used by connections and Kafka sources. A name that is not in the list raises an error that shows the list.
+Free-form properties of a client library can read files and load code, so nothing is passed through.
 """
 
 from __future__ import annotations

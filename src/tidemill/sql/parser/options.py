@@ -1,4 +1,4 @@
-"""Options in parentheses: (NAME [=] value, ...), as sources and connections have them."""
+"""Options in parentheses: (NAME [=] value, ...), for sources and connections."""
 
 from __future__ import annotations
 

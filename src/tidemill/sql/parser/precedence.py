@@ -1,10 +1,10 @@
-"""Does the tree group operators as PostgreSQL does?
+"""Check that a tree groups operators as PostgreSQL does.
 
-`tree` calls `check` on what sqlglot returned. sqlglot keeps parentheses as nodes, so PostgreSQL's
-precedence table can be held against every operator and its operands: an operand that binds more loosely
-than its operator and has no parentheses was grouped otherwise than PostgreSQL groups it. Seen in 30.30: `~
-a + b` as `(~a) + b`, `a ~ b || c` as `a ~ (b || c)`, `a < b = c` accepted (not associative in PostgreSQL),
-`a = NOT b` accepted. A silently different answer is worse than an error: these are refused.
+`tree` calls `check` on sqlglot's result. sqlglot keeps parentheses as nodes, so `check` can compare every
+operator and its operands with PostgreSQL's precedence table. An operand that binds more loosely than its
+operator and has no parentheses is grouped differently than in PostgreSQL. sqlglot 30.30 reads `~ a + b` as
+`(~a) + b` and `a ~ b || c` as `a ~ (b || c)`. It accepts `a < b = c` (not associative in PostgreSQL) and
+`a = NOT b`. `check` raises an error, since a silently different answer would be worse.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Query bodies: where they start, AS OF at their end, and the body itself through `sqlglot_parser`.
 
-Called by `dispatch` for a query that stands alone and by every statement that holds one.
+Called by `dispatch` for a query statement and by every statement parser that contains a query.
 """
 
 from __future__ import annotations

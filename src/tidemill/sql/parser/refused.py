@@ -1,7 +1,7 @@
-"""Statements that are known and not done: each refused by its own name, never half parsed.
+"""Known statements that are not implemented: each raises an error with its name, and is never half parsed.
 
-`NOT_YET` gives way to files of their own as subscriptions arrive. What is accepted and does nothing is in
-`compatibility`.
+`NOT_YET` lists those that may get a module later. `compatibility` has the statements that are accepted and do
+nothing.
 """
 
 from __future__ import annotations

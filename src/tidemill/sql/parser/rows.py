@@ -1,8 +1,8 @@
 """The rows of INSERT ... VALUES, read without sqlglot's parser where a cell is a plain literal.
 
-A bulk INSERT is the largest text a client sends: per cell, making the literal's node here takes a tenth of
-the time of the full parser. Cells that are anything else go through `sqlglot_parser`, one by one, so both
-ways give the same trees.
+A bulk INSERT is the largest text that clients send. Building a literal's node here takes a tenth of the time
+of the full parser. All other cells go through `sqlglot_parser`, one at a time, so both ways give the same
+trees.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which trees PostgreSQL's grammar can give.
+"""Check that PostgreSQL's grammar can produce a tree.
 
-`tree` calls `check` on every node that sqlglot returned. Three nets: of structural nodes only known
-arguments may be set, some nodes may not appear at all, and the rules below hold what else was seen to slip
-through (found by running mutated statements against PostgreSQL 18 and this parser side by side). Whether a
-function or operator exists is not asked here: the binder knows.
+`tree` calls `check` on every node of sqlglot's result, with three kinds of rules. Structural nodes may only
+have known arguments. Some nodes may not appear at all. The remaining rules cover cases found by running
+mutated statements against PostgreSQL 18 and this parser side by side. The binder, not this module, checks
+whether a function or operator exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SHOW: what exists, how it was made, and variables."""
+"""SHOW: objects, their definitions, and variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CREATE SINK: FROM a relation INTO a topic or a folder, FORMAT, ENVELOPE, and WITH options of the writer."""
+"""CREATE SINK: FROM a relation INTO a topic or a folder, FORMAT, ENVELOPE, and the writer's WITH options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CREATE SOURCE, CREATE TABLE ... FROM SOURCE, ALTER SOURCE: what is the same for every kind of upstream."""
+"""CREATE SOURCE, CREATE TABLE ... FROM SOURCE, ALTER SOURCE: the syntax common to all kinds of upstream."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The one door to sqlglot's parser: tokens of a body in, a checked tree out.
+"""The single interface to sqlglot's parser: from the tokens of a body to a checked tree.
 
-`query` and the statement parsers call `parse_body` for whole queries, `parse_list` for select-list-like lists
-(RETURNING) and `parse_scalar` for one expression. The parser is sqlglot's stock PostgreSQL parser, never
-subclassed; `clauses`, `sqlglot_tokens` and `tree` stand before and behind it. Raises `TidemillError` only.
+`query` and the statement parsers call `parse_body` for whole queries, `parse_list` for lists such as
+RETURNING, and `parse_scalar` for one expression. The parser is sqlglot's stock PostgreSQL parser, never
+subclassed. `clauses` and `sqlglot_tokens` run before it, `tree` after it. Raises `TidemillError` only.
 """
 
 from __future__ import annotations

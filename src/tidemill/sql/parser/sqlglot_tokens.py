@@ -1,13 +1,13 @@
 """Our tokens as sqlglot's tokens, for the query bodies that its parser reads.
 
-`sqlglot_parser` calls `sqlglot_tokens` on the tokens of one body. Each word gets sqlglot's token type only if
-PostgreSQL knows the word, each operator only if PostgreSQL knows it, so the other dialects' grammar that the
-stock parser carries (QUALIFY, PIVOT, SEMI JOIN, `==`, `??`, `LIKE` under other names) is out of reach. Where
-sqlglot reads PostgreSQL's own text differently, the tokens are written in the form it reads rightly; each
-such place says what was seen.
+`sqlglot_parser` calls `sqlglot_tokens` on the tokens of one body. A word or operator gets sqlglot's token
+type only if PostgreSQL knows it. The grammar of other dialects in the stock parser (QUALIFY, PIVOT, SEMI
+JOIN, `==`, `??`, `LIKE` under other names) is therefore out of reach. Where sqlglot misreads PostgreSQL's
+syntax, the tokens are rewritten to a form that it reads correctly; a comment at each such place names the
+case.
 
-A lowered token keeps its offsets in the text, and its index among ours in `col`: errors and nodes point
-back by them.
+A lowered token keeps its offsets in the text, and its index among our tokens in `col`, so that errors and
+nodes refer to them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""SUBSCRIBE, alone or as what COPY, DECLARE, EXPLAIN and PREPARE hold.
+"""SUBSCRIBE, as a statement or inside COPY, DECLARE, EXPLAIN and PREPARE.
 
     SUBSCRIBE [TO] name | (query) [output] [WITH (options)] [AS OF [AT LEAST] t] [UP TO t] [output]
 
-`dispatch` calls `subscribe` for a statement; the others ask with `accept_subscribe` whether one starts. None
-of its words is reserved: a relation may be called `envelope`, a column `up`.
+`dispatch` calls `subscribe` for a statement; the others call `accept_subscribe` to check for one. None of its
+words is reserved: a relation may be called `envelope`, a column `up`.
 """
 
 from __future__ import annotations

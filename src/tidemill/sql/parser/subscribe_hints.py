@@ -1,7 +1,7 @@
-"""What to write instead, for those who write SUBSCRIBE as if it were a SELECT, or a part of one.
+"""Hints for clients that write SUBSCRIBE as a SELECT, or as part of one.
 
-The errors are the parser's own; here a hint is added to them. Called by `subscribe` where its grammar is at
-an end and the statement is not, and by `query` for a query that could not be read.
+This module adds a hint to the parser's errors. Called by `subscribe` where its grammar ends before the
+statement does, and by `query` for a query with a syntax error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What sqlglot's parser returned, checked and made canonical.
+"""Validation and canonical form of sqlglot's trees.
 
-`sqlglot_parser` calls `accept` on every tree. Trees that are too high (`depth`), that PostgreSQL's grammar
-does not give (`shape`) or whose operators are grouped otherwise (`precedence`) are refused. The rest is made
-canonical: names folded, quoted only where they must be, comments gone. So two texts of the same meaning give
-equal trees, and rendered text parses back to an equal one.
+`sqlglot_parser` calls `accept` on every tree. It refuses trees that are too deep (`depth`), that PostgreSQL's
+grammar does not produce (`shape`) or that group operators differently (`precedence`). It then makes the tree
+canonical: names folded, quoted only where necessary, comments removed. So two texts with the same meaning
+give equal trees, and rendered text parses back to an equal tree.
 """
 
 from __future__ import annotations

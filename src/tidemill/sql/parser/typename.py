@@ -1,8 +1,8 @@
-"""Where a type name ends: PostgreSQL's and our own spellings, recognised on tokens.
+"""The extent of a type name in tokens: PostgreSQL's spellings and Tidemill's own.
 
-`Cursor.type_text` uses it for column definitions (the text then goes to `tidemill.types.parse_type`),
-`sqlglot_tokens` for casts and typed literals inside query bodies. It finds the extent only; whether the type
-exists is for others to say.
+`Cursor.type_text` uses it for column definitions (the text then goes to `tidemill.types.parse_type`), and
+`sqlglot_tokens` for casts and typed literals inside query bodies. It finds the extent only; it does not check
+whether the type exists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""PostgreSQL's regular expressions (AREs) in Python: its syntax, and its choice of the match.
+"""PostgreSQL's regular expressions (AREs) in Python, with its syntax and its rules for choosing a match.
 
-Called by `sql.functions` for what Spark's engine would answer otherwise (it takes the first alternative that
-fits where PostgreSQL takes the longest), and by `sql.local`. `compile_regex` reads a pattern once;
-`CompiledRegex.find` gives matches and their groups."""
+Called by `sql.local`, and by `sql.functions` where Spark's engine would give a different answer: Spark takes
+the first alternative that fits, PostgreSQL the longest. `compile_regex` compiles a pattern once;
+`CompiledRegex.find` returns matches and their groups.
+"""
 
 from __future__ import annotations
 

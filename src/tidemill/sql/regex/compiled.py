@@ -1,4 +1,4 @@
-"""A pattern that was read, and its matches in texts."""
+"""A compiled pattern, and the search for its matches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Where a pattern matches: Henry Spencer's rules, which PostgreSQL documents as its own.
+"""The matcher: Henry Spencer's rules, which PostgreSQL's manual documents.
 
-The leftmost start wins; from there the longest match, or the shortest where the pattern prefers it; and
-within it each part, from left to right, takes the longest or shortest that lets the rest match. `ends` is
-what a part can match at all (kept per place), `divide` finds the groups inside a match that is fixed."""
+The leftmost start wins. From there the longest match wins, or the shortest if the pattern prefers it. Within
+the match each part, from left to right, takes the longest or shortest text that lets the rest match. `ends`
+returns where a part can end (cached per position); `divide` finds the groups inside a fixed match.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What a pattern is made of, and which match each part prefers.
+"""The nodes of a parsed pattern, and the match length that each prefers.
 
-`Prefer` is PostgreSQL's greediness attribute: a part without one takes what is left. A part is `messy` when
-it matters where inside it the text is divided (it has groups, back references, or both preferences); a run
-of parts that are not is matched as a whole, the longest or the shortest that fits."""
+`Prefer` is PostgreSQL's greediness attribute: a part without one takes the rest. A part is `messy` when the
+division of the text inside it matters: it has groups, back references, or both preferences. A run of parts
+that are not messy is matched as a whole, the longest or the shortest that fits.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The syntax of AREs, as PostgreSQL's manual has it (9.7.3), read into nodes.
+"""The parser of AREs (PostgreSQL manual, 9.7.3).
 
-Options come from the caller's flags and from the pattern's own beginning, which has the last word. What is
-no pattern raises PostgreSQL's error (2201B)."""
+Options come from the caller's flags and from the start of the pattern; the pattern wins. An invalid pattern
+raises PostgreSQL's error (2201B).
+"""
 
 from __future__ import annotations
 

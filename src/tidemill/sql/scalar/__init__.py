@@ -1,5 +1,6 @@
-"""PostgreSQL's functions of single values, in Python: what Spark has no function for with the same answer.
+"""PostgreSQL's scalar functions in Python, where Spark has no function with the same result.
 
-Called by `sql.functions` (which gives them to Spark by way of `rowwise`) and by `sql.local`. Each module is
-one group; functions take and give plain values and raise PostgreSQL's errors. Nothing here knows of queries,
-Arrow or Spark."""
+Called by `sql.functions` (which runs them in Spark through `rowwise`) and by `sql.local`. Each module holds
+one group. Functions take and return plain values and raise PostgreSQL's errors. This package does not depend
+on queries, Arrow or Spark.
+"""

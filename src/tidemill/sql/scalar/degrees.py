@@ -1,5 +1,7 @@
-"""Functions of float8: angles in degrees, exact where the answer is (sind(30) is 0.5), hyperbolic functions
-and the error function."""
+"""Functions of float8: angles in degrees, hyperbolic functions and the error function.
+
+The degree functions are exact where the result is (sind(30) is 0.5).
+"""
 
 from __future__ import annotations
 

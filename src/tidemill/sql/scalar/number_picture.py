@@ -1,4 +1,4 @@
-"""The templates of to_char and to_number for numbers, read into what they ask for."""
+"""Parser of the number templates of to_char and to_number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Functions of numeric and of whole numbers.
+"""Functions of numeric and of integers.
 
-A numeric function of PostgreSQL gives at least 16 significant digits, and as many behind the point as that
-takes: the scales below are its own, so that the digits are too."""
+PostgreSQL's numeric functions return at least 16 significant digits, with as many fractional digits as that
+takes. This module uses the same scales, so it returns the same digits.
+"""
 
 from __future__ import annotations
 

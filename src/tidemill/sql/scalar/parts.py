@@ -1,6 +1,8 @@
 """Parts of dates, times, timestamps and intervals: EXTRACT, date_part and date_trunc, for every unit.
 
-Spark has the common units (`functions.extract`); here are the others, and units that are no constants."""
+Spark computes the common units (`functions.extract`). This module computes the others, and units that are
+not constants.
+"""
 
 from __future__ import annotations
 

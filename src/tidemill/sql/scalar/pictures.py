@@ -1,4 +1,4 @@
-"""The templates of to_char, to_date and to_timestamp, read into their fields."""
+"""Parser of the templates of to_char, to_date and to_timestamp."""
 
 from __future__ import annotations
 

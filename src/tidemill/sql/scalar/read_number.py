@@ -1,4 +1,4 @@
-"""to_number: a number by its template, place by place as PostgreSQL reads it."""
+"""to_number: a number by its template, position by position as in PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""regexp_like, regexp_replace and their kin."""
+"""The regular expression functions: regexp_like, regexp_replace and others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""to_char of numbers. The walk over the template is PostgreSQL's own, place by place: its answers for
-signs, blanks and points do not follow from fewer rules."""
+"""to_char of numbers.
+
+It processes the template position by position as PostgreSQL does: no simpler set of rules reproduces
+PostgreSQL's signs, blanks and points.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them: pg_size_pretty and pg_size_bytes."""
+"""Human-readable sizes in bytes: pg_size_pretty and pg_size_bytes."""
 
 from __future__ import annotations
 

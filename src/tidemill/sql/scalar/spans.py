@@ -1,6 +1,7 @@
-"""Intervals, and what is between two times.
+"""Intervals, and differences between times.
 
-An interval is (months, days, microseconds); dates are days, timestamps microseconds since 1970."""
+An interval is (months, days, microseconds); dates are days, timestamps microseconds since 1970.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""ENVELOPE: the syntax of each kind, of what the messages of a source mean.
+"""ENVELOPE: the syntax of each kind.
 
 A kind is one file here, with the dataclass of its clause, its parser and its options' text, and a line in
-`ENVELOPES`. CONTRIBUTING.md has the recipe for the whole of an envelope.
+`ENVELOPES`. CONTRIBUTING.md has the complete recipe for an envelope.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ENVELOPE DEBEZIUM UPSERT: what a change leaves of its key's row."""
+"""ENVELOPE DEBEZIUM UPSERT: each change gives the new row of its key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ENVELOPE MATERIALIZE: the statements of a CDCv2 stream."""
+"""ENVELOPE MATERIALIZE: the messages of a CDCv2 stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ENVELOPE UPSERT: the last message of a key is its row, or the one that is greatest by ORDER BY."""
+"""ENVELOPE UPSERT: the row of a key is its last message, or the greatest one by ORDER BY."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a sink can be made INTO: the syntax of each kind of target.
+"""The INTO clause of a sink: the syntax of each kind of target.
 
 A kind is one file here, with the dataclass of its clause, its parser and its text (`to_sql`), and a line in
-`SINK_TARGETS`. CONTRIBUTING.md has the recipe for the whole of a sink.
+`SINK_TARGETS`. CONTRIBUTING.md has the complete recipe for a sink.
 """
 
 from __future__ import annotations

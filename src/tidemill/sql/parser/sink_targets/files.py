@@ -1,4 +1,4 @@
-"""INTO FILES: files of a folder."""
+"""INTO FILES: files in a folder."""
 
 from __future__ import annotations
 

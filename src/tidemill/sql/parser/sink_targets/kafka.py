@@ -1,4 +1,4 @@
-"""INTO KAFKA: a topic of a broker that a connection leads to."""
+"""INTO KAFKA: a topic of a broker, through a connection."""
 
 from __future__ import annotations
 

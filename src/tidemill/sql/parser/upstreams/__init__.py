@@ -1,7 +1,7 @@
-"""What a source can be made FROM: the syntax of each kind of upstream.
+"""The FROM clause of a source: the syntax of each kind of upstream.
 
 A kind is one file here, with the dataclass of its clause, its parser and its text (`to_sql`), and a line in
-`UPSTREAMS`. CONTRIBUTING.md has the recipe for the whole of a source.
+`UPSTREAMS`. CONTRIBUTING.md has the complete recipe for a source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FROM FILES: a folder of files that appear whole and never change."""
+"""FROM FILES: a folder of files. Each file appears complete and never changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FROM KAFKA: a topic of a broker that a connection leads to."""
+"""FROM KAFKA: a topic of a broker, through a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FROM LOAD GENERATOR: rows that are made here."""
+"""FROM LOAD GENERATOR: rows that Tidemill generates."""
 
 from __future__ import annotations
 
