@@ -1,8 +1,8 @@
 """The binder: a parsed PostgreSQL query in, a typed Spark query out.
 
-Called by the engine. It resolves names, types every expression as PostgreSQL would, and translates only
-what the allow-list of `sql.functions` has: a query that binds gives PostgreSQL's answer or its error,
-anything else is refused here by name. Composition is by tree; no SQL text is ever put together.
+Called by the engine. It resolves names, types every expression as PostgreSQL does, and translates only what
+the allow-list of `sql.functions` contains. A query that binds gives PostgreSQL's result or its error;
+anything else is refused here by name. Queries are composed as trees; SQL text is never concatenated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """x < ANY (query) and x >= ALL (query): a comparison with the rows of a subquery by their bounds.
 
-Called by `subquery`. Spark has neither, and its functions over arrays take no subquery. But the largest, the
-smallest and the number of the rows tell the answer, also where some of them are NULL.
+Called by `subquery`. Spark has neither form, and its array functions take no subquery. The largest row, the
+smallest row and the number of rows determine the result, even if some rows are NULL.
 """
 
 from __future__ import annotations

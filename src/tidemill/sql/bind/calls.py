@@ -1,8 +1,8 @@
-"""Function calls as PostgreSQL names them, out of sqlglot's many node classes.
+"""Function calls by their PostgreSQL names, recovered from sqlglot's node classes.
 
-sqlglot's parser turns known functions into classes of its own with arguments by key. This is the way back:
-the name and the arguments in order. A class that is not listed, or an argument that the listing does not
-expect, is no call that we know.
+sqlglot's parser turns known functions into separate classes with keyword arguments. This module maps them
+back to a name and ordered arguments. A class that is not listed, or an argument that the listing does not
+expect, is an unknown call.
 """
 
 from __future__ import annotations

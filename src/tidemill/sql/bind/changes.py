@@ -1,8 +1,8 @@
 """The rows that UPDATE and DELETE change, as a query over the table and what FROM or USING joins to it.
 
-Rows have no identity of their own: a table is a multiset. With a join each copy of a row may meet several
-rows of the other side and yet changes once, so the copies are numbered before the join and one row of each
-number is kept behind it. Which one is not said, as in PostgreSQL.
+Rows have no identity: a table is a multiset. With a join, each copy of a row may match several rows of the
+other side, but changes once. So the copies are numbered before the join, and one row per number is kept after
+it. Which one is unspecified, as in PostgreSQL.
 """
 
 from __future__ import annotations

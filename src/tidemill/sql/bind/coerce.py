@@ -1,6 +1,6 @@
-"""Giving an expression another type: by itself where PostgreSQL does, or because it was written.
+"""Conversion of an expression to another type: implicit where PostgreSQL converts, or an explicit cast.
 
-Literals and parameters of unknown type take the type that their place wants; constants are converted at
+Literals and parameters of unknown type take the type that their context requires. Constants are converted at
 once, so that a bad one is refused when the query is bound, with its position.
 """
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL calls an output column that has no alias."""
+"""PostgreSQL's names for output columns without an alias."""
 
 from __future__ import annotations
 

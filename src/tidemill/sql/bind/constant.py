@@ -1,8 +1,8 @@
-"""Rows that are known without Spark: lists of literals, casts of literals, parameters and what the session
-fixes.
+"""Rows that can be computed without Spark: literals, casts of literals, parameters and session values.
 
-INSERT ... VALUES and SELECT 1 live here. Columns are whole Arrow arrays where all their cells are plain
-literals, else cell by cell; a cell that cannot be evaluated here makes the whole list Spark's.
+INSERT ... VALUES and SELECT 1 are handled here. Columns are whole Arrow arrays if all their cells are plain
+literals, else they are computed cell by cell. If one cell cannot be evaluated here, Spark evaluates the whole
+list.
 """
 
 from __future__ import annotations

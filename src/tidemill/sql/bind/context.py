@@ -1,4 +1,4 @@
-"""What all parts of one statement's binding share: parameter types, unique names, inputs found so far."""
+"""The state shared by all parts of one statement's binding: parameter types, unique names, inputs so far."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Casts of values that are known without Spark: literals, parameters, whole columns of VALUES.
 
-The counterpart of `functions.casts` on Arrow arrays, with the same answers and errors. Gives None for a
-cast that it does not know; the value then goes to Spark.
+The counterpart of `functions.casts` on Arrow arrays, with the same results and errors. Returns None for an
+unknown cast; Spark then converts the value.
 """
 
 from __future__ import annotations

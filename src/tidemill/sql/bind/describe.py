@@ -1,4 +1,4 @@
-"""A bound query in words, for EXPLAIN."""
+"""A text description of a bound query, for EXPLAIN."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""What a query's answer depends on besides the rows that it reads.
+"""The dependencies of a query's result other than the rows that it reads.
 
-The binder records every function that asks for such a thing (`Context.depends_on`): the clock, the time that
-is read at, chance, or the session that asks. PostgreSQL calls these functions stable (the same answer within
-a statement) or volatile (another one each time); all others are immutable. `BoundQuery.determinism` has what
-was found. Materialized views and subscriptions refuse what they cannot keep an answer of, by its name.
+The binder records every function with such a dependency (`Context.depends_on`): the clock, the time of the
+read, randomness, or the current session. PostgreSQL calls these functions stable (the same result within a
+statement) or volatile (another one each time); all others are immutable. `BoundQuery.determinism` holds the
+recorded functions. Materialized views and subscriptions refuse those whose result they cannot keep, by name.
 
-The session's time zone is recorded and refused nowhere: who keeps an answer fixes it (views take UTC).
+The session's time zone is recorded but never refused: code that keeps a result fixes the time zone (views use
+UTC).
 """
 
 from __future__ import annotations

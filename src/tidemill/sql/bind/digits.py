@@ -1,9 +1,10 @@
-"""How many digits behind the point a numeric shows, where that is known before it runs.
+"""The number of fractional digits that a numeric shows, where it is known before execution.
 
 PostgreSQL keeps it with each value: `2.50` shows two, a sum as many as the longer operand, a product as many
-as both. Here a value is stored without (2.5 and 2.50 are one row), so the expression tells: a literal,
-a column of numeric(p,s), a whole number, and what is made of these. `SqlType.shown` has it; a numeric whose
-digits are not known shows none that are zeros at its end."""
+as both. Here a value is stored without it (2.5 and 2.50 are one row), so it is derived from the expression: a
+literal, a column of numeric(p,s), a whole number, and operations on these. `SqlType.shown` holds it. A
+numeric with an unknown number of digits shows no trailing zeros.
+"""
 
 from __future__ import annotations
 

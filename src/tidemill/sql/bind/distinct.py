@@ -1,4 +1,4 @@
-"""DISTINCT ON and FETCH FIRST ... WITH TIES: rows that are kept by their place in an order."""
+"""DISTINCT ON and FETCH FIRST ... WITH TIES: rows that are kept by their rank in an order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Binder errors in PostgreSQL's words, and positions of parsed nodes."""
+"""Binder errors with PostgreSQL's messages, and positions of parsed nodes."""
 
 from __future__ import annotations
 

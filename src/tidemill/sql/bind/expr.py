@@ -1,8 +1,8 @@
 """Expressions: a parsed tree in, a typed node out.
 
-One `Binder` per clause of a query. It resolves columns through its scope, functions and operators through
-the allow-list, and gives every literal the type that its place wants. Special forms are in `special`,
-subqueries in `subquery`.
+Each clause of a query has one `Binder`. It resolves columns through its scope, and functions and operators
+through the allow-list. It gives every literal the type that its context requires. Special forms are in
+`special`, subqueries in `subquery`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Arithmetic on constants that is done while binding: signs, sums and products, and what numeric has beyond.
+"""Constant folding in the binder: signs, sums and products, and functions of numeric.
 
-So that -2.5::int and LIMIT 10 * 2 are constants, and a quotient of constants has PostgreSQL's digits.
-Everything else is Spark's, errors too: a branch that is not taken raises none.
+With it, -2.5::int and LIMIT 10 * 2 are constants, and a quotient of constants has PostgreSQL's digits. Spark
+evaluates everything else, including errors: a branch that is not taken raises none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Window frames: ROWS, RANGE and GROUPS.
 
-ROWS means the same in Spark. RANGE with distances is Spark's too, over an order key that cannot overflow.
-GROUPS is a RANGE over the numbers of the groups of peers (dense_rank), which `stages` computes first. EXCLUDE
-is refused."""
+ROWS means the same in Spark. RANGE with distances is also Spark's, over an order key that cannot overflow.
+GROUPS is a RANGE over the numbers of the peer groups (dense_rank), which `stages` computes first. EXCLUDE is
+refused.
+"""
 
 from __future__ import annotations
 

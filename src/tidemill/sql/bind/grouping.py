@@ -1,4 +1,4 @@
-"""GROUP BY and aggregates: the inner query that groups, and what the outer one may then name."""
+"""GROUP BY and aggregates: the inner query that groups, and the names that the outer query may use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Typed expressions: what the binder makes of a parsed expression before it becomes Spark SQL.
+"""Typed expressions: the binder's intermediate form between a parsed expression and Spark SQL.
 
-Nodes are immutable values; two that are equal compute the same (that is how GROUP BY expressions and ORDER
-BY items are recognised). `lower` turns a node into a Spark tree.
+Nodes are immutable values. Equal nodes compute the same; this is how GROUP BY expressions and ORDER BY items
+are recognised. `lower` turns a node into a Spark tree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""jsonb of anything: to_jsonb, jsonb_build_array, jsonb_build_object, and what jsonb's aggregates take.
+"""Functions that convert any value to jsonb: to_jsonb, jsonb_build_array, jsonb_build_object, aggregates.
 
-Called by the binder. Whole rows are allowed here, and only here: `to_jsonb(t)` of a FROM item, and
-`to_jsonb(ROW(a, b))`."""
+Called by the binder. Whole rows are allowed only here: `to_jsonb(t)` of a FROM item, and `to_jsonb(ROW(a,
+b))`.
+"""
 
 from __future__ import annotations
 

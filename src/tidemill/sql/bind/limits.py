@@ -1,6 +1,6 @@
 """LIMIT, OFFSET and FETCH FIRST.
 
-Their values are constants or parameters. Spark wants small literal numbers, so a parameter leaves a marker
+Their values are constants or parameters. Spark requires small literal numbers, so a parameter leaves a marker
 that `substitute` resolves: NULL means no limit, a negative value is an error.
 """
 

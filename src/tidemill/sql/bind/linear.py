@@ -1,14 +1,14 @@
-"""Which queries can be followed on the changes of their inputs alone, and in which form.
+"""Linear queries: which queries can be followed on the changes of their inputs alone, and in which form.
 
-A query is linear when its answer over a sum of two collections is the sum of its answers: filters,
-projections, scalar functions and UNION ALL are; whatever looks at more than one row at a time is not.
-`linearity` decides it on the Spark tree, operator by operator, and by an allow-list: what is not known to be
-linear is not, and is named. Called by the engine for SUBSCRIBE, materialized views and EXPLAIN. Where rules
-for joins and aggregates on changes come, they begin where an operator is named here.
+A query is linear if its result over a sum of two collections is the sum of its results. Filters, projections,
+scalar functions and UNION ALL are linear; operators that combine several rows are not. `linearity` checks the
+Spark tree, operator by operator, against an allow-list: an operator that is not known to be linear is
+reported by name. Called by the engine for SUBSCRIBE, materialized views and EXPLAIN. Future rules for joins
+and aggregates on changes start where an operator is named here.
 
-A linear query is a sum of `Branch`es, each over one stored relation. A branch's query gives the columns
-c0, c1, ... of the whole and carries a number along (`ROW`), by which the caller finds the time and the
-multiplicity of the change that a row comes from.
+A linear query is a sum of `Branch`es, each over one stored relation. A branch's query returns the columns c0,
+c1, ... of the whole, and a number (`ROW`). By this number the caller finds the time and the multiplicity of
+the change that a row belongs to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Values in storage form as Spark literals.
 
-Called when a bound tree is lowered and when markers are replaced by values. A value is a pyarrow scalar,
-None for NULL, or (of type unknown) a text. Every literal carries its type: what Spark would infer for a
-bare one is never relied on.
+Called when a bound tree is lowered and when markers are replaced by values. A value is a pyarrow scalar, None
+for NULL, or (of type unknown) a text. Every literal has an explicit type; Spark's type inference for bare
+literals is never used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What goes into the binder and what comes out of it.
+"""The binder's inputs and outputs.
 
-The engine gives names (`NameResolver`), the session's facts (`SessionInfo`) and a parsed query; it gets a
-`BoundQuery`: typed columns, the Spark query over placeholder names, and which relation each placeholder
-stands for.
+The engine passes names (`NameResolver`), session values (`SessionInfo`) and a parsed query. It gets a
+`BoundQuery`: typed columns, the Spark query over placeholder names, and the relation of each placeholder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators: sqlglot's node classes and the names that PostgreSQL has for them."""
+"""Operators: sqlglot's node classes and their PostgreSQL names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ORDER BY: output names, ordinals, expressions; PostgreSQL's place for NULLs."""
+"""ORDER BY: output names, ordinals, expressions; NULLs in PostgreSQL's position."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Queries: SELECT, VALUES, set operations, WITH, ORDER BY and LIMIT.
 
-`bind_level` binds one query at any depth and gives a Spark query whose output columns are c0, c1, ...
-Grouped queries become two: the inner one groups and aggregates, the outer one computes the select list from
-the inner's columns, so that what may be named after grouping is decided here, by PostgreSQL's rules, and
-not by Spark.
+`bind_level` binds one query at any depth and returns a Spark query whose output columns are c0, c1, ... A
+grouped query becomes two: the inner one groups and aggregates, the outer one computes the select list from
+the inner's columns. So the binder, and not Spark, decides by PostgreSQL's rules which names are valid after
+grouping.
 """
 
 from __future__ import annotations

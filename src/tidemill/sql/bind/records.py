@@ -1,5 +1,7 @@
-"""Fields of records, `(r).f`, and entries of maps, `m -> 'k'`. Both come from sources: what is nested in Avro
-and Protobuf, keys of several fields, errors that are rows."""
+"""Fields of records, `(r).f`, and entries of maps, `m -> 'k'`.
+
+Sources produce both: nested Avro and Protobuf values, keys of several fields, and error rows.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""WITH RECURSIVE: a query that names itself, as Spark's own recursive query.
+"""WITH RECURSIVE: a query that references itself, as Spark's recursive query.
 
-The first side gives the columns and their types; the other, which names the query, is run over what the
-round before gave, until there is nothing. Spark stops it after a number of rounds and of rows."""
+The first side defines the columns and their types. The other side, which references the query, runs over the
+result of the previous round until a round returns no rows. Spark stops it after a limited number of rounds
+and rows.
+"""
 
 from __future__ import annotations
 

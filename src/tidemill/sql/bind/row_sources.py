@@ -1,4 +1,4 @@
-"""The set-returning functions: what columns each has, and the array that its rows are taken from."""
+"""The set-returning functions: the columns of each, and the array that its rows are expanded from."""
 
 from __future__ import annotations
 

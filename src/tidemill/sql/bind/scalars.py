@@ -1,5 +1,7 @@
-"""Scalar functions and forms whose arguments the allow-list cannot describe: format(), named arguments,
-keywords among arguments, SIMILAR TO, OVERLAPS, EXTRACT."""
+"""Scalar functions and forms whose arguments the allow-list cannot describe.
+
+These are format(), named arguments, keywords among arguments, SIMILAR TO, OVERLAPS and EXTRACT.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The names that expressions of one query can see: its FROM items and, behind them, those of enclosing
-queries."""
+"""The scope of expressions: the names of a query's FROM items and, after them, of enclosing queries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""generate_series of numbers between constants, in FROM: counted by Spark's range.
+"""generate_series of numbers between constants, in FROM: executed by Spark's range.
 
-Called by `row_sources`. Promises the rows of the series in its order, in partitions of bounded size: an array
-of all of them would have to fit one task, and so would whatever the query makes of its rows.
+Called by `row_sources`. Promises the rows of the series in its order, in partitions of bounded size. An array
+of all rows would have to fit one task, as would the query's result over them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Functions that ask the session: who, where, when. They are constants of the statement, or, for now() and
-mz_now(), values that are fixed when it runs."""
+"""Functions that return session values: user, database, time.
+
+They are constants of the statement, or, for now() and mz_now(), values that are fixed at execution.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What Spark raises while a query runs, as PostgreSQL's errors.
+"""Translation of Spark's runtime errors into PostgreSQL's errors.
 
-Called by the query layer with whatever came out of pyspark. Errors that our own trees raise carry their
-SQLSTATE and text; Spark's ANSI errors are translated by class; anything else becomes XX000 with Spark's
-first line, never a Java stack.
+Called by the query layer with any exception from pyspark. Errors that the binder's own trees raise contain
+their SQLSTATE and text. Spark's ANSI errors are translated by class. Anything else becomes XX000 with the
+first line of Spark's message, never a Java stack.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A SELECT in stages: what must be computed before the rest may be.
+"""A SELECT in stages: inner queries for what must be computed first.
 
-Set-returning functions of a select list are taken apart into rows after everything else of it is computed
-(windows too) and before DISTINCT, ORDER BY and LIMIT. Windows that look at ranks of rows need the ranks
-first. In both cases an inner query computes columns x0, x1, ..., and the outer one names those.
+Set-returning functions of a select list are expanded into rows after all else of the list is computed
+(including windows) and before DISTINCT, ORDER BY and LIMIT. Windows over ranks need the ranks first. In both
+cases an inner query computes columns x0, x1, ..., and the outer one references them.
 """
 
 from __future__ import annotations

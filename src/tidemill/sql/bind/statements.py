@@ -1,5 +1,7 @@
-"""The binder's entry points: whole queries, scalar expressions, and the source of INSERT. (UPDATE and DELETE
-are in `changes`.)"""
+"""The binder's entry points: whole queries, scalar expressions, and the source of INSERT.
+
+UPDATE and DELETE are in `changes`.
+"""
 
 from __future__ import annotations
 

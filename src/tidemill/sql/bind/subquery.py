@@ -1,4 +1,4 @@
-"""Subqueries inside expressions: as a value, as an array, EXISTS, IN, ANY and ALL; and these over arrays."""
+"""Subqueries in expressions: scalar, ARRAY, EXISTS, IN, ANY and ALL; and ANY and ALL over arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completing a bound query: parameters and session values as typed literals in the tree."""
+"""Completion of a bound query: parameters and session values become typed literals in the tree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The hint of an error about a column that does not exist: the one that was probably meant.
+"""The hint for an unknown column: the column that was probably meant.
 
-PostgreSQL's rule: the nearest name by edit distance over all columns that can be seen, at most three edits
-and at most half the letters away; two that are equally near are both named, of more none is.
+PostgreSQL's rule: the nearest name by edit distance over all visible columns, at most three edits and at most
+half the letters away. Two equally near names are both suggested; three or more suppress the hint.
 """
 
 from __future__ import annotations

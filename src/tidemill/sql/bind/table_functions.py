@@ -1,8 +1,9 @@
-"""Functions that give rows: in FROM (with several columns and WITH ORDINALITY too), and in a select list.
+"""Functions that return rows: in FROM (also with several columns and WITH ORDINALITY), and in a select list.
 
-Each makes an array of its values, or, where it has several columns, of structs with the fields c0, c1, ...;
-the array is then taken apart into rows. The functions themselves are in `row_sources`. Any other function in
-FROM is a table of one row, its value."""
+Each becomes an array of its values or, if it has several columns, of structs with the fields c0, c1, ... The
+array is then expanded into rows. The functions themselves are in `row_sources`. Any other function in FROM is
+a table of one row, its value.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """FROM: tables, views, subqueries, VALUES, functions and joins, as a Spark FROM clause and a scope.
 
-Every item gets an alias of its own that is unique in the statement; what the user called it matters only to
-the scope.
+Every item gets a separate alias that is unique in the statement. Only the scope uses the alias that the user
+wrote.
 """
 
 from __future__ import annotations

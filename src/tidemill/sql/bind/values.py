@@ -1,7 +1,7 @@
 """VALUES lists, column by column.
 
-A column of plain literals becomes one Arrow array without a node per cell: ten thousand rows of INSERT ...
-VALUES cost milliseconds. Any other column is bound cell by cell.
+A column of plain literals becomes one Arrow array without a node per cell, so INSERT ... VALUES with ten
+thousand rows takes milliseconds. Any other column is bound cell by cell.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Window functions: OVER (PARTITION BY ... ORDER BY ... frame), named windows.
 
-The frame is worked out in `frames`. Spark's own functions and aggregates are used where they mean what
-PostgreSQL's mean; those that need all rows of the frame collect them (`functions.collected`)."""
+`frames` binds the frame. Spark's functions and aggregates are used where their meaning equals PostgreSQL's.
+Functions that need all rows of the frame collect them (`functions.collected`).
+"""
 
 from __future__ import annotations
 
