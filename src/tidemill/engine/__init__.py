@@ -1,19 +1,19 @@
-"""The running system: statements in, outcomes out.
+"""The running system: executes statements and returns outcomes.
 
-`api` is the face that the server layer calls; `engine.TidemillEngine` owns the environment of a data
-directory, the catalog, the Spark host and the background work. The rooms, each with an `__init__` that says
-what it promises:
+`api` is the interface for the server layer. `engine.TidemillEngine` owns the environment of a data
+directory, the catalog, the Spark host and the background work. Each sub-package states its promises in its
+`__init__`:
 
-- `session/`: one client's session, its transaction, variables, cursors and prepared statements; the plan of a
-  statement
+- `session/`: the session of one client: transaction, variables, cursors, prepared statements; the plan of
+  a statement
 - `ddl/`: statements that change the catalog
 - `dml/`: statements that write rows
 - `read/`: SELECT, SHOW, EXPLAIN and COPY TO
 - `subscribe/`: SUBSCRIBE
 - `relations/`: name resolution, the system relations and PostgreSQL's catalogs
 - `audit/`: the audit log
-- `serve/`: what runs behind the statements: maintenance, views, sinks, metrics
+- `serve/`: background work: maintenance, views, sinks, metrics
 
-Promises strict serializability for tables, that a failed statement affects its session only, and that the
-event loop is never blocked: persistence, encoding and Spark run on worker threads.
+Promises strict serializability for tables. A failed statement affects only its session. The event loop
+never blocks: persistence, encoding and Spark run on worker threads.
 """

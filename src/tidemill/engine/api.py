@@ -1,8 +1,8 @@
-"""The face that a session shows to whoever speaks for a client (pgwire, HTTP, a test).
+"""The interface between the engine and its callers: pgwire, HTTP, tests.
 
-The server layer never sees shards, Spark or the catalog: it hands statements in and gets outcomes out.
-Everything here is awaited on the event loop and never blocks it. Values cross this face as Arrow record
-batches whose types are the storage forms of `types.arrow`; how they look on a wire is the server's affair.
+The server layer never sees shards, Spark or the catalog. It passes statements and receives outcomes. All
+methods run on the event loop and never block it. Values are Arrow record batches in the storage forms of
+`types.arrow`; the server layer formats them for the wire.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class SubscribeRequest:
 
 @dataclass(slots=True)
 class PreparedStatement:
-    """A statement that was parsed and described. `columns` is None where it returns no rows. `verb` is for
-    logs and metrics. `statement` is the engine's own; nobody else looks inside. `text` is the statement's
-    SQL."""
+    """A parsed and described statement. `columns` is None if it returns no rows. `verb` is for logs and
+    metrics. `statement` is private to the engine. `text` is the SQL of the statement."""
 
     text: str
     verb: str
@@ -73,7 +72,7 @@ class PreparedStatement:
 
 
 def same_result(one: Sequence[Column] | None, other: Sequence[Column] | None) -> bool:
-    """Whether rows of the one can be read as rows of the other."""
+    """Whether both have the same column names and types, so that a client can read rows of both alike."""
     if one is other:
         return True
     if one is None or other is None or len(one) != len(other):
@@ -83,14 +82,14 @@ def same_result(one: Sequence[Column] | None, other: Sequence[Column] | None) ->
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The parameters of a statement as `Session.read_params` has read them; nobody else looks inside."""
+    """The parameters of a statement, as returned by `Session.read_params`. Private to the engine."""
 
     values: Sequence[object] = ()
 
 
 @dataclass(slots=True)
 class Complete:
-    """Done, no rows: the command tag, e.g. `INSERT 0 3`."""
+    """The statement is complete and returns no rows. Holds the command tag, e.g. `INSERT 0 3`."""
 
     tag: str
 
@@ -102,12 +101,12 @@ class EmptyQuery:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows to come. The tag is `{tag} {count}` when `counted`, else `tag`. The reader must exhaust or
-    `aclose()` the iterator: holds and jobs are released there. `shared`: other sessions may be given the very
-    same batches, so that their encoding may be shared too. `endless`: they come for as long as somebody
-    reads. `binary`: of a cursor that was declared so; a client that cannot say which form it wants gets this
-    one. `take`: there where nobody has to wait for the rows; gives the next batch and None at the end, and
-    spares a small answer the event loop's turns."""
+    """A stream of rows. The tag is `{tag} {count}` if `counted`, else `tag`. The reader must exhaust or
+    `aclose()` the iterator, which releases holds and jobs. `shared`: other sessions may receive the same
+    batches, so the server may share their encoding. `endless`: the stream has no end. `binary`: the rows
+    of a binary cursor; a client that cannot choose a format gets this one. `take`: present if the rows are
+    in memory; returns the next batch, or None at the end, and saves a small result the turns of the event
+    loop."""
 
     columns: tuple[Column, ...]
     batches: AsyncIterator[pa.RecordBatch]
@@ -121,8 +120,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """COPY's options, defaults as PostgreSQL's for the format. `delimiter`, `null`, `quote`, `escape` are
-    one string each."""
+    """The options of COPY, with PostgreSQL's defaults for the format. `delimiter`, `null`, `quote` and
+    `escape` are one string each."""
 
     format: str = "text"  # text | csv | binary
     delimiter: str = "\t"
@@ -151,7 +150,7 @@ class CopyOut:
 
 
 class CopySink(Protocol):
-    """Takes the rows of COPY ... FROM STDIN; nothing is visible before `finish`."""
+    """Receives the rows of COPY ... FROM STDIN. No row is visible before `finish`."""
 
     async def write(self, batch: pa.RecordBatch) -> None: ...
 
@@ -160,7 +159,7 @@ class CopySink(Protocol):
         ...
 
     async def fail(self, reason: str) -> None:
-        """The client gave up (CopyFail) or its data did not decode: forget what was written."""
+        """Discards what was written: the client sent CopyFail, or its data did not decode."""
         ...
 
 
@@ -181,69 +180,69 @@ Outcome = Complete | EmptyQuery | Rows | CopyOut | CopyIn
 
 
 async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
-    """Release what an iterator holds, if it holds anything."""
+    """Releases the resources of an iterator, if it has any."""
     close = getattr(batches, "aclose", None)
     if close is not None:
         await close()
 
 
 class Session(Protocol):
-    """One client's session. Calls come one at a time (except `cancel`, which may come at any moment)."""
+    """The session of one client. Calls are sequential, except `cancel`, which is allowed at any time."""
 
     @property
     def transaction_status(self) -> str:
-        """`I` idle, `T` in a transaction block, `E` in a failed one: pgwire's ReadyForQuery byte."""
+        """The status byte of ReadyForQuery: `I` idle, `T` in a transaction block, `E` in a failed one."""
         ...
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """What to report at start (server_version, client_encoding, DateStyle, TimeZone, ...)."""
+        """The parameters to report at startup (server_version, client_encoding, DateStyle, TimeZone, ...)."""
         ...
 
     def setting(self, name: str) -> str | None:
-        """A variable, or a parameter of the system, as SHOW prints it; None if there is none of that
-        name."""
+        """The value of a variable or a system parameter, as SHOW prints it. None if the name is unknown."""
         ...
 
     @property
     def statements(self) -> Statements:
-        """What was prepared under a name, by PREPARE or by whoever speaks for the client."""
+        """The named prepared statements, from PREPARE or from the protocol."""
         ...
 
     async def parse(self, sql: str) -> list[PreparedStatement]:
-        """Split a simple query into its statements. Describes nothing yet: `columns` may be None and
-        `param_types` empty until `describe`. Raises a syntax error with a position in `sql` and then runs
-        none of them."""
+        """Splits a simple query into its statements. Does not describe them: `columns` may be None and
+        `param_types` empty until `describe`. On a syntax error, raises with a position in `sql`; no
+        statement runs."""
         ...
 
     async def prepare(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
-        """Parse and describe exactly one statement (42601 for more) with parameter types as far as the
-        client gave them (0 = find out)."""
+        """Parses and describes exactly one statement (42601 for more). `0` stands for a parameter type that
+        the client did not specify."""
         ...
 
     async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
-        """As `prepare`, of the SUBSCRIBE that the request describes. Executing it raises HistoryGone where
-        AS OF lies before what is still known."""
+        """As `prepare`, for the SUBSCRIBE that the request describes. Executing it raises HistoryGone if AS
+        OF is before since."""
         ...
 
     async def describe(self, prepared: PreparedStatement) -> None:
-        """Before `columns` of a prepared statement are told: brings them up to date. Raises what is wrong
-        with the statement now, and 0A000 where its result is not what it was when it was prepared."""
+        """Updates `columns` of a prepared statement before the server reports them. Raises if the statement
+        is no longer valid, and 0A000 if its result type has changed since it was prepared."""
         ...
 
     async def bind(self, prepared: PreparedStatement) -> tuple[Column, ...] | None:
-        """What the statement will return. As in PostgreSQL a query is analysed here, and raises as in
-        `describe`; of EXECUTE and FETCH it is what is behind their name now, None if that is missing."""
+        """Returns the columns of the result. As in PostgreSQL, a query is analysed here and raises as in
+        `describe`. For EXECUTE and FETCH, uses the current statement or cursor of that name; None if it
+        does not exist."""
         ...
 
     @property
     def portals(self) -> Portals:
-        """The session's open portals and cursors. The end of the transaction closes them."""
+        """The open portals and cursors of the session. The end of the transaction closes them."""
         ...
 
     async def read_params(self, prepared: PreparedStatement, params: Sequence[Param]) -> Bound:
-        """The parameters' values, in the time zone that is now. Raises what is wrong with one (22P02, 22021
-        for a NUL byte)."""
+        """Decodes the values of the parameters, in the current time zone. Raises if one is invalid (22P02,
+        22021 for a NUL byte)."""
         ...
 
     async def execute(
@@ -254,59 +253,60 @@ class Session(Protocol):
         alone: bool = False,
         in_block: bool = False,
     ) -> Outcome:
-        """Run it. In no transaction block an implicit transaction is opened, which `sync` ends. `alone`
-        says that the implicit transaction will hold nothing else (a simple query of one statement; an
-        Execute with a Sync behind it): the engine may then commit inside, and run the statement again on a
-        conflict. `in_block` says that other statements of the
-        client are part of the same implicit transaction: a simple query of several, an Execute that follows
-        another. After an error the caller calls `fail` before anything else."""
+        """Runs a statement. Outside a transaction block, opens an implicit transaction, which `sync` ends.
+        `alone`: the implicit transaction contains no other statement (a simple query of one statement; an
+        Execute followed by a Sync). The engine may then commit inside, and run the statement again on a
+        conflict. `in_block`: other statements of the client belong to the same implicit transaction (a
+        simple query of several statements; an Execute after another). After an error the caller calls
+        `fail` before anything else."""
         ...
 
     async def sync(self) -> None:
-        """The end of a simple query or a Sync message: commits the implicit transaction. May raise (a
-        commit can fail)."""
+        """Ends a simple query or handles a Sync message: commits the implicit transaction. Raises if the
+        commit fails."""
         ...
 
     async def fail(self) -> None:
-        """A statement failed: rolls back the implicit transaction, or marks the transaction block as
+        """Handles a failed statement: rolls back the implicit transaction, or marks the transaction block as
         failed."""
         ...
 
     async def fetch(self, name: str, count: int | None) -> Rows:
-        """Up to `count` rows (None: all) of a portal whose rows SQL fetches, a cursor of DECLARE among them.
-        There are no more where fewer come."""
+        """Up to `count` rows (None: all) of a portal that is fetched from SQL, including cursors of DECLARE.
+        Fewer rows than `count` mean that the portal is exhausted."""
         ...
 
     def resume(self) -> None:
-        """More rows of a portal of Bind will be read: cancel and time-out are of this Execute from now on."""
+        """Continues to read a portal of Bind: cancel and time-out now apply to this Execute."""
         ...
 
     def events(self, *, parameters: bool = True) -> list[Notice | ParameterStatus]:
-        """Notices and, if they are wanted, parameter changes since the last call; may be polled while a
-        statement runs. A parameter that has changed and changed back meanwhile is no news."""
+        """Notices since the last call and, if requested, parameter changes. May be polled while a statement
+        runs. A parameter that has changed back meanwhile is not reported."""
         ...
 
     def on_event(self, wake: object) -> None:
-        """`wake` (a no-argument callable, called on the event loop) is called when `events` has something
-        new."""
+        """Registers `wake` (a callable without arguments). It is called on the event loop when `events` has
+        new entries."""
         ...
 
     def cancel(self) -> None:
-        """Cancel what runs now, if anything; it then raises QueryCanceled."""
+        """Cancels the running statement, if any. The statement raises QueryCanceled."""
         ...
 
     def on_terminate(self, end: object) -> None:
-        """`end` (a callable of one error, called on the event loop) ends the connection as if the server went
-        down: pg_terminate_backend."""
+        """Registers `end` (a callable with one error, called on the event loop), which ends the connection as
+        a server shutdown does. Used by pg_terminate_backend."""
         ...
 
     async def close(self) -> None:
-        """The client is gone: roll back, cancel, release everything. Idempotent."""
+        """Closes the session after the client has disconnected: rolls back, cancels, releases all resources.
+        Idempotent."""
         ...
 
 
 class Encryption(NamedTuple):
-    """Of a connection, as pg_stat_ssl shows it; None where it is not known."""
+    """The encryption of a connection, as in pg_stat_ssl. None if unknown."""
 
     version: str | None = None
     cipher: str | None = None
@@ -315,7 +315,7 @@ class Encryption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartupOptions:
-    """What a client asked for when it connected."""
+    """The options that the client sent when it connected."""
 
     user: str = "materialize"
     database: str = "materialize"

@@ -1,5 +1,5 @@
 """The audit log: logins and changes of the catalog.
 
-`log.AuditLog` is called by sessions and by the server layer. Promises that an event is on disk before the
-statement is answered, within bounded files, and that no secret is in it.
+Sessions and the server layer call `log.AuditLog`. Promises that an event is on disk before the statement
+returns, that the files are bounded, and that they contain no secret.
 """

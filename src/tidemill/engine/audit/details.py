@@ -1,7 +1,7 @@
-"""What exactly a change of the catalog changed of who may do what, in a few words for the audit log.
+"""Short descriptions of changed access rights, for the audit log.
 
-Called by `audit.log` for each item that a statement changed. Promise: names, privileges and attributes only;
-of a password that it was set or taken away.
+Called by `audit.log` for each catalog item that a statement changed. Promises that the text contains only
+names, privileges and attributes. Of a password it says only that it was set or removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN = Role("", "", superuser=False, login=False, inherit=True, createdb=False
 
 
 def access_detail(item: Item, old: CatalogState, new: CatalogState) -> str | None:
-    """None where nothing of the kind changed, or the item is gone."""
+    """The description; None if no access right changed, or the item was dropped."""
     now = new.items.get(item.id)
     if now is None:
         return None

@@ -1,11 +1,13 @@
-"""The audit log on disk: JSON lines in a few files per kind of event, bounded, read back at start.
+"""The audit log on disk: bounded files of JSON lines per kind of event, read back at start.
 
-Used by `AuditLog` alone. A `Track` is one kind (`changes` of the catalog, `logins`), in files named after the
-first event in them; the oldest go when all of a kind are above its share. The kinds have shares of their own,
-so that whoever guesses passwords by the million cannot push the changes out. `AuditFiles` writes from a
-thread, because logins are noted on the event loop. Promises: after `flush` an event is on the disk, or it was
-logged that it could not be; a file that ends in half a line (a crash) costs that line alone; a full disk
-delays nobody. Nothing here is needed to recover: a server without its files starts, and counts from one.
+Used by `AuditLog` only. A `Track` is one kind: `changes` of the catalog, or `logins`. Its files are named
+after their first event. When a kind exceeds its share, its oldest files are deleted. Each kind has its own
+share, so that millions of failed logins cannot displace the changes. `AuditFiles` writes from a thread,
+because logins are recorded on the event loop.
+
+Promises: after `flush` an event is on disk, or the failure is logged. A file that ends in half a line
+(after a crash) loses only that line. A full disk delays no statement. Recovery does not need these files:
+a server without them starts, and numbers events from one.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ UNWRITTEN = Counter(
 
 
 class Track:
-    """The files of one kind. One thread."""
+    """The files of one kind. Used by one thread."""
 
     def __init__(self, folder: Path, kind: str, max_bytes: int) -> None:
         self._folder = folder
@@ -53,8 +55,8 @@ class Track:
         self._size = 0
 
     def append(self, first_id: int, lines: bytes) -> None:
-        """Whole lines; `first_id` is of the first, and names the file if a new one begins. Raises OSError,
-        and is whole again the next time."""
+        """Appends whole lines. `first_id` is the id of the first, and names a new file. Raises OSError; the
+        next call repairs the file."""
         try:
             if self._open is None or self._size >= self._file_bytes:
                 self._begin(first_id)
@@ -75,7 +77,7 @@ class Track:
             self._open = None
 
     def tail(self, count: int) -> list[dict[str, Any]]:
-        """The last events, the oldest first; what is no event is left out."""
+        """The last events, oldest first. Lines that are not events are skipped."""
         found: deque[dict[str, Any]] = deque()
         for path in reversed(self._files()):
             events = list(_events(path))
@@ -88,7 +90,7 @@ class Track:
         return sorted(self._folder.glob(f"{self._kind}-*.jsonl"))
 
     def _begin(self, first_id: int) -> None:
-        """Go on with the last file, or begin the next."""
+        """Continues the last file, or creates the next."""
         self.close()
         files = self._files()
         path = files[-1] if files else None
@@ -124,7 +126,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class AuditFiles:
-    """Thread-safe. `max_bytes` is for both kinds together."""
+    """Thread-safe. `max_bytes` is the limit for both kinds together."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         try:
@@ -146,7 +148,7 @@ class AuditFiles:
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
     def read(self, count: int) -> list[dict[str, Any]]:
-        """The last events of each kind. Before `start`."""
+        """The last events of each kind. Call before `start`."""
         try:
             events = [event for track in self._tracks.values() for event in track.tail(count)]
         except OSError as e:
@@ -158,7 +160,7 @@ class AuditFiles:
         self._thread.start()
 
     def put(self, kind: Kind, event_id: int, event: Mapping[str, Any]) -> None:
-        """Never blocks for the disk."""
+        """Enqueues an event. Never blocks on the disk."""
         line = json.dumps(event, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
         with self._changed:
             if len(self._waiting) >= MAX_WAITING and kind == "logins":
@@ -169,14 +171,14 @@ class AuditFiles:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until what was put is on the disk. Blocks."""
+        """Blocks until all enqueued events are on disk."""
         with self._changed:
             until = self._put
             if not self._changed.wait_for(lambda: self._done >= until, FLUSH_SECONDS):
                 log.warning("the disk of the audit log does not answer; its events are in the log alone")
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Writes the queued events and ends the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -1,9 +1,11 @@
-"""Who did what: logins and changes of the catalog, in the log and as the relation mz_audit_events.
+"""The audit log of logins and catalog changes, also visible as the relation mz_audit_events.
 
-Sessions and doors tell `AuditLog`; each event is one line of the log `tidemill.audit`, and one of the files
-that outlive the server (`audit.files`); the last `MAX_EVENTS` of each kind can be read as rows. Promises: an
-event has names and ids, never a statement's text, so no password, secret or value of a row can be in it; a
-change of the catalog is on the disk before its statement is answered. Safe to call from any thread.
+Sessions and the server layer call `AuditLog`. Each event is one line of the log `tidemill.audit`, and one
+line in the files that outlive the server (`audit.files`). The last `MAX_EVENTS` of each kind are readable
+as rows. Thread-safe.
+
+Promises: an event has names and ids, never the text of a statement, so it contains no password, secret or
+row value. A change of the catalog is on disk before its statement returns.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ MAX_NAME = 255
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """`type` is login, login refused, or the statement's first words; `object_type` and what follows are
-    None where it is about no object."""
+    """`type` is login, login refused, or the first words of the statement. `object_type` and the fields after
+    it are None if the event concerns no object."""
 
     id: int
     occurred_at: datetime
@@ -58,7 +60,7 @@ class AuditEvent:
         return "logins" if self.object_type is None else "changes"
 
     def line(self, level: str) -> dict[str, Any]:
-        """As the log has it with --log-format json, and the ids."""
+        """The event as a line of --log-format json, with the ids."""
         fields = {
             "ts": self.occurred_at.isoformat(timespec="microseconds"),
             "level": level,
@@ -76,7 +78,7 @@ class AuditEvent:
 
 
 def event_of(line: dict[str, Any]) -> AuditEvent | None:
-    """The event of a line; None where somebody else wrote it."""
+    """Parses a line; None if it is not an event."""
     try:
         return AuditEvent(
             line["id"],
@@ -94,7 +96,7 @@ def event_of(line: dict[str, Any]) -> AuditEvent | None:
 
 
 def audit_log(config: Config, environment_id: str) -> AuditLog:
-    """The audit log of a data directory. A folder of one's own choice may serve several."""
+    """The audit log of a data directory. Several data directories may share a configured folder."""
     folder: Path | None = None
     if config.audit_dir:
         folder = Path(config.audit_dir) / environment_id
@@ -107,8 +109,7 @@ def audit_log(config: Config, environment_id: str) -> AuditLog:
 
 class AuditLog:
     def __init__(self, files: AuditFiles | None = None, *, trusting: bool = False) -> None:
-        """`trusting`: nobody proves who they are, so a login says little, and is neither in the log nor in
-        the files."""
+        """`trusting`: clients are not authenticated, so logins go neither to the log nor to the files."""
         self._trusting = trusting
         self._files = files
         self._events: dict[Kind, deque[AuditEvent]] = {kind: deque(maxlen=MAX_EVENTS) for kind in KINDS}
@@ -123,7 +124,7 @@ class AuditLog:
             files.start()
 
     def events(self) -> list[AuditEvent]:
-        """The last ones of each kind, the oldest first."""
+        """The last events of each kind, oldest first."""
         # Threads note at once: those of a kind may be a little out of order too.
         shown = [event for of in self._events.values() for event in list(of)]
         return sorted(shown, key=lambda event: event.id)
@@ -146,7 +147,7 @@ class AuditLog:
         self._note("login refused", role[:MAX_NAME], address, detail=reason, level=logging.WARNING)
 
     def changed(self, session: EngineSession, verb: str, old: CatalogState, new: CatalogState) -> None:
-        """A statement of the session has changed the catalog. Blocks until that is on the disk."""
+        """Records a change of the catalog by a statement of the session. Blocks until it is on disk."""
         acting = session.variables.get("role")
         who = None if acting == "none" else f"as {acting}"
         for item, state in itertools.islice(_affected(old, new), MAX_EVENTS_OF_STATEMENT):
@@ -202,8 +203,8 @@ _LEVELS = {logging.INFO: "info", logging.WARNING: "warn"}
 
 
 def _affected(old: CatalogState, new: CatalogState) -> Iterable[tuple[Item, CatalogState]]:
-    """What is new, other than it was, or gone, each once, with the state that it is described in. Who may
-    use a thing is a change of the thing."""
+    """The added, changed and removed items, each once, with the state that describes it. A change of access
+    rights is a change of the item."""
     seen: set[ItemId] = set()
     for before, after, state in ((old, new, new), (new, old, old)):
         for item in after.items.values():

@@ -1,8 +1,8 @@
-"""What every statement that changes the catalog needs: to find what it names, and to make the change.
+"""Name lookup and catalog transactions, shared by all DDL statements.
 
-DDL commits by itself, at once. Inside a transaction block it is allowed only before the block has read or
-written, with a warning that it cannot be rolled back; what an implicit transaction has written before it is
-committed first.
+DDL commits immediately. In a transaction block it is allowed only before the block has read or written,
+with a warning that it cannot be rolled back. Earlier writes of an implicit transaction are committed
+first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def transact(
     contents: pa.Table | None = None,
     reads: Mapping[str, int] | None = None,
 ) -> CatalogState:
-    """Make the changes, after whatever the session's transaction needs before. `contents` and `reads` as for
+    """Applies the changes, after the session's transaction is prepared. `contents` and `reads` as for
     `Catalog.transact`."""
     await by_itself(s, verb)
     return await s.blocking(partial(transact_now, s, verb, list(changes), contents=contents, reads=reads))
@@ -59,7 +59,8 @@ def transact_now(
     unaltered: Table | None = None,
     before: Callable[[CatalogState, CatalogState], None] | None = None,
 ) -> CatalogState:
-    """`Catalog.transact` for the session's role, which owns what is new; the change is noted. Blocks."""
+    """`Catalog.transact` as the session's role, which owns new items. The audit log records the change.
+    Blocks."""
     states: list[tuple[CatalogState, CatalogState]] = []
 
     def look(old: CatalogState, new: CatalogState) -> None:
@@ -81,8 +82,7 @@ def transact_now(
 
 
 async def by_itself(s: EngineSession, verb: str) -> None:
-    """What comes before a change that commits at once: nothing in a transaction block, else the commit of
-    what was written."""
+    """Prepares an immediate commit: nothing in a transaction block, else the commit of earlier writes."""
     transaction = s.current
     if transaction.read_only:
         raise InvalidTransactionState(f"cannot execute {verb} in a read-only transaction", sqlstate="25006")
@@ -119,7 +119,7 @@ def skip(verb: str, text: str, sqlstate: str) -> Action:
 def existing_at(
     s: EngineSession, name: ast.Name, catalog: CatalogState
 ) -> tuple[Schema, str, Relation | None]:
-    """Where a new relation of that name will be, and the relation that is there now."""
+    """The location of a new relation of that name, and the existing relation there, if any."""
     schema, item, existing = item_at(s, name, catalog)
     if existing is not None and not isinstance(existing, RELATIONS):
         raise ops.already_exists(existing)
@@ -135,8 +135,8 @@ def item_at(s: EngineSession, name: ast.Name, catalog: CatalogState) -> tuple[Sc
 
 
 def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: CatalogState) -> Item:
-    """What the statement names and wants to change; WrongObjectType if it is another kind of thing, and
-    PermissionDenied if it is somebody else's."""
+    """The item that the statement names. Raises WrongObjectType for another kind, PermissionDenied for an
+    item of another owner."""
     item = _find(s, kind, name, catalog)
     # What the system brings is refused by the change itself, in words of its own.
     if not is_system(item.id):
@@ -189,7 +189,7 @@ def find_or_none(
 
 
 def renamed(columns: Sequence[Column], names: Sequence[ast.Ident]) -> list[Column]:
-    """The query's columns, as they are stored, under the names that the statement gives the first of them."""
+    """The columns of the query in storage form; the first ones take the names of the statement."""
     if len(names) > len(columns):
         raise WrongObjectType("too many column names were specified", sqlstate="42601")
     out = [replace(c, name=n.value) for c, n in zip(columns, names, strict=False)]

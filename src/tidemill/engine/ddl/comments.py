@@ -1,4 +1,4 @@
-"""COMMENT ON. `relations.comments` shows what it said."""
+"""COMMENT ON. `relations.comments` shows the comments."""
 
 from __future__ import annotations
 

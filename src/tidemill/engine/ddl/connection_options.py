@@ -1,8 +1,8 @@
-"""The options of connections: from statements to what the catalog keeps, and back; and what goes together.
+"""The options of connections: parsed from statements, checked, and printed for SHOW CREATE.
 
-The catalog keeps them by the names that `sources.kafka` and `decode.registry` take (`catalog.connections`),
-with secrets by their ids. Only what is in the tables here exists: there is no way to hand a property to a
-client library.
+The catalog stores them under the names that `sources.kafka` and `decode.registry` use
+(`catalog.connections`); secrets are stored by id. Only the options in the tables here exist: a statement
+cannot pass a property to a client library.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MAX_BROKERS = 100
 def given_options(
     kind: str, options: tuple[ast.ConnectionOption, ...], secret: Callable[[ast.Name], ItemId]
 ) -> Options:
-    """The options of a statement as the catalog keeps them. `secret` finds a secret's id by its name."""
+    """The options of a statement in catalog form. `secret` maps the name of a secret to its id."""
     fields = FIELDS[kind]
     found: Options = {}
     for option in options:
@@ -80,14 +80,14 @@ def given_options(
 
 
 def split_addresses(given: tuple[str, ...]) -> list[str]:
-    """An older form has several addresses in one text."""
+    """Splits the older form, which has several addresses in one text."""
     return [address.strip() for text in given for address in text.split(",")]
 
 
 def statement_options(
     kind: str, options: Mapping[str, Any], name: Callable[[ItemId], ast.Name]
 ) -> tuple[ast.ConnectionOption, ...]:
-    """The other way round, for SHOW CREATE."""
+    """The inverse of `given_options`, for SHOW CREATE."""
     found: list[ast.ConnectionOption] = []
     for word, field in FIELDS[kind].items():
         value = options.get(field)
@@ -120,7 +120,7 @@ def reset_fields(kind: str, names: tuple[str, ...]) -> list[str]:
 
 
 def check(kind: str, options: Mapping[str, Any]) -> None:
-    """Raises what is wrong with them, whatever is on the other side."""
+    """Raises if the options are invalid or contradictory. Does not contact the server."""
     (_check_kafka if kind == KAFKA else _check_registry)(completed(kind, options))
     for word, field in _TLS.items():
         value = options.get(field)
@@ -187,7 +187,7 @@ def _check_registry(options: Mapping[str, Any]) -> None:
 
 
 def check_url(url: str) -> bool:
-    """An address of a registry; whether it is of TLS."""
+    """Checks the URL of a registry; returns whether it uses TLS."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -203,7 +203,7 @@ def check_url(url: str) -> bool:
 
 
 def _url_hint(url: str, parts: SplitResult) -> str:
-    """What to write instead."""
+    """The hint for an invalid URL."""
     write = "Write http://host:port or https://host:port, with the path of its interface if it has one."
     if "://" not in url:
         url = _without_user(url)
@@ -214,7 +214,7 @@ def _url_hint(url: str, parts: SplitResult) -> str:
 
 
 def _without_user(address: str) -> str:
-    """As an error may show it: people write passwords before an @."""
+    """The URL without user and password, for error messages."""
     user, at, host = address.rpartition("@")
     return host if at and user else address
 

@@ -1,7 +1,7 @@
 """CREATE CONNECTION and ALTER CONNECTION.
 
-The other side is asked whether it is there and lets us in, unless the statement says VALIDATE = false; on a
-worker thread, with a deadline. Sources that use an altered connection are opened anew by whoever runs them.
+Checks on a worker thread, with a deadline, that the remote server is reachable and accepts the
+credentials, unless VALIDATE = false. The ingestion service reopens the sources of an altered connection.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _kept(options: Mapping[str, Any]) -> str:
 
 
 def create_connection_sql(catalog: CatalogState, name: ast.Name, connection: Connection) -> str:
-    """The statement that makes the connection again: secrets by their names of today."""
+    """The statement that creates the connection, with the current names of its secrets."""
 
     def secret_name(secret: ItemId) -> ast.Name:
         return ast.Name(catalog.full_name(catalog.get(secret, Secret)))

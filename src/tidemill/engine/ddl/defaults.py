@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def default_text(session: EngineSession, default: ast.Expr, column: Column) -> str:
-    """The expression as the catalog keeps it; raises if it is no constant of the column's type."""
+    """The expression in catalog form. Raises if it is not a constant of the type of the column."""
     if _value(session, default.tree, column) is None:
         raise Unsupported(
             f'the default of column "{column.name}" must be a constant',
@@ -32,7 +32,7 @@ def default_text(session: EngineSession, default: ast.Expr, column: Column) -> s
 
 
 def default_trees(table: Table) -> dict[str, exp.Expr]:
-    """The defaults that the table's columns have, by column."""
+    """The defaults of the table, by column."""
     pairs = zip(table.desc.columns, table.defaults, strict=True)
     return {column.name: _tree(text) for column, text in pairs if text is not None}
 
@@ -51,12 +51,12 @@ def _value(session: EngineSession, tree: exp.Expr, column: Column) -> pa.Scalar 
 
 
 def default_column(session: EngineSession, table: Table, index: int, rows: int) -> pa.Array:
-    """The column's default for each of `rows` rows that are written now; NULLs if it has none."""
+    """The default of the column for `rows` new rows; NULLs if it has none."""
     return default_value(session, table.desc.columns[index], table.defaults[index], rows)
 
 
 def default_value(session: EngineSession, column: Column, text: str | None, rows: int) -> pa.Array:
-    """What the default makes now, `rows` times."""
+    """The current value of the default, repeated `rows` times."""
     scalar = None if text is None else _value(session, _tree(text), column)
     t = arrow_type(column.type)
     return pa.nulls(rows, t) if scalar is None or not scalar.is_valid else pa.repeat(scalar, rows).cast(t)

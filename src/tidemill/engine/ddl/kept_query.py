@@ -1,5 +1,5 @@
-"""The text that a view keeps of its query. Called by CREATE VIEW and CREATE MATERIALIZED VIEW. Promises that
-the text can be read again and has columns of the same types: a view is refused rather than made unusable."""
+"""The stored query text of a view. Called by CREATE VIEW and CREATE MATERIALIZED VIEW. Promises that the text
+parses again and returns columns of the same types; otherwise the statement fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.types.model import Column
 
 
 def kept_text(query: ast.Query, columns: Sequence[Column], bind: Callable[[exp.Expr], BoundQuery]) -> str:
-    """`columns` are those of the query as it was written; `bind` binds it anew."""
+    """`columns` are those of the original query; `bind` binds the text again."""
     text = to_sql(query)
     try:
         (parsed,) = parse(text)

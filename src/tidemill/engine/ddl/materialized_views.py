@@ -1,7 +1,7 @@
 """CREATE and ALTER MATERIALIZED VIEW.
 
-The catalog's change makes the shard and the item; whoever keeps views up to date follows the catalog
-(`views.service`). Dropping and renaming are as for everything else (`ddl.objects`).
+The catalog change creates the shard and the item. The view service follows the catalog and starts the view
+(`views.service`). `ddl.objects` drops and renames views.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def plan_create_materialized_view(
 
 
 def bind_kept(query: exp.Expr, names: NameResolver, asking: SessionInfo) -> BoundQuery:
-    """The query of a new view as it is evaluated for all sessions; refused if its answer is not the same for
-    all, at all times."""
+    """The query of a new view, bound for all sessions. Raises if its result depends on the session or on the
+    time of evaluation."""
     # That a setting is unknown is an error of its own.
     bound = bind_query(query, names, session=replace(VIEW_SESSION, setting=asking.setting))
     if bound.param_types:

@@ -1,4 +1,4 @@
-"""CREATE, ALTER and DROP of databases, schemas, tables and views; `ddl.sources` has those of sources."""
+"""CREATE, ALTER and DROP of databases, schemas, tables and views. For sources, see `ddl.sources`."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ MAX_CASCADE_LINES = 100
 async def _alter_as_read(
     s: EngineSession, planned: Table, work_out: Callable[[Table, int], tuple[ops.Op, pa.Table | None]]
 ) -> Outcome:
-    """A change of a table that depends on its rows, in one commit: `work_out` reads the table as it is now at
-    a time, off the event loop, and gives the change and the updates that come with it; it is asked again when
-    the table was written or altered meanwhile."""
+    """Applies a table change that depends on its rows, in one commit. `work_out` reads the table at a time,
+    off the event loop, and returns the change and its updates. It runs again if the table was written or
+    altered meanwhile."""
     await by_itself(s, "ALTER TABLE")
 
     async def attempt(_: bool) -> Outcome:
@@ -259,7 +259,8 @@ def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> P
 
 
 def _cascading(catalog: CatalogState, ids: Iterable[str]) -> list[Notice]:
-    """What else goes, as PostgreSQL tells it; not what belongs to something else."""
+    """The dependent items that are dropped too, as PostgreSQL lists them; without items that belong to
+    another item."""
     items = [
         i
         for i in (catalog.items[i] for i in ids)
@@ -374,7 +375,7 @@ def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> P
 
 
 def _given(rows: pa.Table, name: str, value: pa.Array, limit: int) -> pa.Table:
-    """The updates that give `rows` (with `mz_diff` behind) a value in a new column: until now it is null."""
+    """The updates that set a new column of `rows` (with `mz_diff` last) from NULL to a value."""
     at = rows.num_columns - 1
     new = rows.add_column(at, name, value)
     old = rows.add_column(at, name, pa.nulls(rows.num_rows, value.type))

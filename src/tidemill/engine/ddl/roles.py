@@ -1,9 +1,8 @@
-"""CREATE, ALTER and DROP of roles, GRANT and REVOKE, owners.
+"""CREATE, ALTER and DROP ROLE, GRANT and REVOKE, and owners.
 
-Called by `planner`. Who may do what follows PostgreSQL: roles are changed by those with CREATEROLE,
-superusers and members of them by superusers alone, a password also by who it belongs to; privileges are
-granted by owners.
-Promise: of a password only a SCRAM verifier is kept, and no error, log or event has either in it.
+Called by `planner`. The rules are PostgreSQL's. Roles with CREATEROLE change roles; only superusers change
+superusers and their members; a role may change its own password. Owners grant privileges. Promises that
+only a SCRAM verifier of a password is stored, and that neither appears in an error, log or event.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tidemill.sql import ast
 
 
 def plan_role(s: EngineSession, statement: ast.Statement, catalog: CatalogState) -> Plan | None:
-    """None where the statement is about something else."""
+    """None if this module does not handle the statement."""
     match statement:
         case ast.CreateRole():
             return _create_role(s, statement, catalog)
@@ -243,7 +242,7 @@ def _granted_items(s: EngineSession, statement: ast.GrantPrivileges, catalog: Ca
 
 
 def _standing(item: Item, catalog: CatalogState) -> Item:
-    """What belongs to a source has the source's privileges."""
+    """The item whose privileges apply: items of a source use those of the source."""
     if isinstance(item, SCHEMA_ITEMS) and item.owner is not None:
         return catalog.items[item.owner]
     return item
@@ -301,7 +300,7 @@ def _reassign_owned(s: EngineSession, statement: ast.ReassignOwned, catalog: Cat
 
 
 def _drop_owned(s: EngineSession, statement: ast.DropOwned, catalog: CatalogState) -> Plan:
-    """What the roles own, and the privileges that they were granted."""
+    """Drops the items that the roles own, and revokes the privileges granted to them."""
     owned = _owned(s, statement.roles, catalog, "drop objects")
     going = {item.id for item in owned}
     changes: list[ops.Op] = []

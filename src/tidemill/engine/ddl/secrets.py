@@ -1,7 +1,7 @@
-"""CREATE SECRET and ALTER SECRET, and where secrets are kept.
+"""CREATE SECRET and ALTER SECRET, and the store of secrets.
 
-The text goes to the store before the catalog's entry that names it, in one step with the change (`before`);
-what was dropped or replaced goes when the catalog has changed (`SecretStore.follow`).
+The text is written to the store before the catalog entry that refers to it, in one step with the change
+(`before`). After the catalog change, `SecretStore.follow` deletes dropped and replaced texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemill.sql import ast
 
 
 def secret_store(config: Config, environment_id: str) -> SecretStore:
-    """The store of a data directory. A folder of one's own choice may serve several."""
+    """The secret store of a data directory. Several data directories may share a configured folder."""
     if config.secrets_dir:
         return SecretStore(Path(config.secrets_dir) / environment_id)
     return SecretStore(None if config.on_s3 else Path(config.data_dir) / "secrets")
@@ -58,7 +58,7 @@ def _keep(verb: str, op: CreateSecretOp | AlterSecretOp, text: str) -> Plan:
 
 
 def _transact(s: EngineSession, verb: str, op: CreateSecretOp | AlterSecretOp, text: str) -> None:
-    """The text and the entry, or neither."""
+    """Writes the text and the entry, or neither."""
     written: list[Secret] = []
 
     def before(old: CatalogState, new: CatalogState) -> None:

@@ -1,8 +1,8 @@
-"""CREATE SINK. The catalog's change makes the item; whoever runs sinks follows the catalog (`sinks.service`).
+"""CREATE SINK. The catalog change creates the item; `sinks.service` follows the catalog and runs it.
 
-Everything that can be known is found out before: that the place can be reached and written to, that it is
-free or goes on with this very history, that the registry takes the schema. Dropping and renaming are as for
-everything else (`ddl.objects`).
+Checks everything before the change: that the destination is reachable and writable, that it is empty or
+continues the same history, and that the registry accepts the schema. `ddl.objects` drops and renames
+sinks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def plan_create_sink(s: EngineSession, statement: ast.CreateSink, catalog: Catal
 
 
 def _relation(s: EngineSession, name: ast.Name, catalog: CatalogState) -> Sinkable:
-    """What the sink is made from: a stored relation."""
+    """The stored relation that the sink writes."""
     item = s.resolver(catalog).any_item(name)
     position = name.offset + 1
     if isinstance(item, View):

@@ -1,7 +1,7 @@
 """CREATE SOURCE, CREATE TABLE ... FROM SOURCE, ALTER SOURCE.
 
-The catalog's change makes the shards and the items; whoever runs sources follows the catalog
-(`Catalog.on_change`), and finds them there after a crash.
+The catalog change creates the shards and the items. The ingestion service follows the catalog
+(`Catalog.on_change`), and finds new sources there after a crash.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _output(outputs: Sequence[OutputDefinition], name: ast.Name, label: str) -> 
 
 
 def _beside(s: EngineSession, schema: Schema, name: ast.Name, catalog: CatalogState) -> str:
-    """The name of something that belongs to a source and stands in its schema."""
+    """The name of an item that belongs to a source, in the schema of the source."""
     if len(name.parts) > 1 and catalog.resolve_schema(name.parts[:-1], s.database).id != schema.id:
         raise Unsupported(
             f'"{name.item}" must be in the schema of its source, "{schema.name}"', position=name.offset + 1

@@ -1,8 +1,8 @@
-"""Commits: a transaction's updates made durable at one time.
+"""Commits: make the updates of a transaction durable at one time.
 
-Called by sessions at COMMIT, and by statements that commit by themselves. Promises that a commit happens or
-does not, whatever is cancelled meanwhile; that a table that was altered or dropped since the updates were
-made refuses them; and that what depends on the tables is woken.
+Called by sessions at COMMIT, and by statements that commit on their own. Promises that a commit is atomic,
+even if a caller is cancelled; that it fails if a table was altered or dropped since the updates were made;
+and that it wakes everything that depends on the tables.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Commits:
         self._opened: set[ShardId] = set()
 
     async def commit(self, transaction: Transaction, *, claimed: bool = False) -> int:
-        """Make the transaction's writes durable; returns their time. Raises `SerializationFailure` when what
-        it read has changed. Waits for the statement that has locked a shard that it writes to, unless the
+        """Makes the writes of the transaction durable; returns their time. Raises `SerializationFailure` if
+        what it read has changed. Waits for statements that claim a shard that it writes to, unless the
         caller has `claimed` it."""
         if not claimed:
             await self._locks.wait(transaction.writes)
@@ -54,8 +54,8 @@ class Commits:
         tables: Mapping[ShardId, Table],
         reads: Mapping[ShardId, int] | None,
     ) -> int:
-        """Commit updates that were made for these tables as they were defined then. Not to be interrupted:
-        it happens or it does not."""
+        """Commits updates made for these definitions of the tables. Must not be interrupted: a commit is
+        atomic."""
 
         def unchanged() -> None:
             items = self._catalog.state.items

@@ -1,5 +1,5 @@
-"""COPY ... FROM STDIN: the server decodes the client's bytes into batches, this turns them into one
-transaction's inserts."""
+"""COPY ... FROM STDIN: turns decoded batches into the inserts of one transaction. The server decodes the
+bytes of the client."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ASK_BYTES = 8 << 20
 
 
 class TableSink:
-    """Implements `api.CopySink`: rows go into the transaction; nothing is visible before it commits."""
+    """Implements `api.CopySink`. Rows belong to the transaction and are not visible before it commits."""
 
     def __init__(
         self, session: EngineSession, target: TableWriter, at: list[int], where: BoundQuery | None
     ) -> None:
-        """`where`: of all rows, the query that gives those that are wanted."""
+        """`where`: a query that selects the rows to keep."""
         self._session = session
         self._target = target
         self._at = at
@@ -67,7 +67,7 @@ class TableSink:
             self._add(self._target.updates(wanted.columns, wanted.num_rows, 1))
 
     def _updates(self, batch: pa.RecordBatch) -> pa.Table:
-        """The rows whole: columns that the statement does not name get their defaults."""
+        """Complete rows: columns that the statement does not name get their defaults."""
         table = self._target.table
         given = dict(zip(self._at, batch.columns, strict=True))
         columns = [

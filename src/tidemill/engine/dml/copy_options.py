@@ -1,4 +1,4 @@
-"""COPY's options from a statement to what a door is told."""
+"""The options of COPY: converts the clause into `api.CopyOptions`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemill.types.model import Column
 
 
 def copy_options(o: ast.CopyClause, columns: Sequence[Column]) -> CopyOptions:
-    """`columns` are those that are copied; options may name no others."""
+    """`columns` are the copied columns. Options may name no others."""
     names = {c.name for c in columns}
     for option, named in (
         ("FORCE_QUOTE", o.force_quote),

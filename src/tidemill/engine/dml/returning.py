@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Returning:
-    """`plain` are the positions of the table's columns where nothing else is asked for: then no query is
-    needed."""
+    """`plain`: the positions of the columns if RETURNING names only columns; then no query is needed."""
 
     table: Table
     bound: BoundQuery
@@ -38,7 +37,7 @@ class Returning:
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
-        """Those of the statement, and behind them what RETURNING alone has."""
+        """The parameter types of the statement, then those that only RETURNING has."""
         return self.bound.param_types
 
     async def rows(self, session: EngineSession, written: pa.Table, params: Sequence[Value]) -> pa.Table:
@@ -58,7 +57,7 @@ def plan_returning(
     catalog: CatalogState,
     types: Sequence[SqlType | None],
 ) -> Returning | None:
-    """`types` are those of the statement's parameters."""
+    """`types` are the parameter types of the statement."""
     if not items:
         return None
     for item in items:
@@ -79,7 +78,7 @@ def plan_returning(
 
 
 def _plain(table: Table, items: Sequence[ast.Expr], width: int) -> tuple[int, ...] | None:
-    """The columns that are named, if nothing but columns and `*` is."""
+    """The named columns, if the list has only columns and `*`."""
     at: list[int] = []
     for item in items:
         tree = item.tree.this if isinstance(item.tree, exp.Alias) else item.tree

@@ -1,7 +1,7 @@
-"""A table as statements write to it: rows as updates in the form that its shard takes.
+"""A writer for one table: converts rows to updates in the form of the shard.
 
-Made once per plan (INSERT, UPDATE, DELETE, COPY FROM) and used by every execution: most of them write one
-row, and what they need to know of the table would cost more than the row.
+Made once per plan (INSERT, UPDATE, DELETE, COPY FROM) and reused by every execution. Most executions write
+one row, and looking up the properties of the table would cost more than the row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ONE = {diff: pa.array([diff], pa.int64()) for diff in (1, -1)}
 
 
 class TableWriter:
-    """One table as one state of the catalog defines it."""
+    """One table, as defined in one catalog state."""
 
     __slots__ = ("_in", "_jsonb", "_not_null", "_schema", "table")
 
@@ -44,8 +44,8 @@ class TableWriter:
         self._not_null = [(n, c.name) for n, c in columns if not c.nullable]
 
     def updates(self, columns: Columns, rows: int, diff: int) -> pa.Table:
-        """The table's columns, whole and in order, as updates. A jsonb that a query computed is text in any
-        form: it gets its one form here."""
+        """Makes updates from complete rows, in column order. Normalises a jsonb that a query computed, which
+        may have any text form."""
         given = list(columns)
         for n, t in self._jsonb:
             given[n] = canonical(given[n], t)

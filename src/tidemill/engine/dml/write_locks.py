@@ -1,10 +1,10 @@
-"""Whose turn it is to write to a table, for statements that read what they write.
+"""Locks for statements that read and write: UPDATE, DELETE, INSERT ... SELECT and CREATE TABLE AS.
 
-UPDATE, DELETE, INSERT ... SELECT and CREATE TABLE AS read at a time and commit only if nothing they read
-changed since. They take turns among themselves (a lock per shard: conflicts between them would only be
-retried) and try again when a plain INSERT came between. A table that is written all the time would never let
-them through: after a few tries such a statement claims its shards, and the others' commits wait until it is
-done. Everything here runs on the event loop.
+These statements read at a time and commit only if the rows are unchanged since. A lock per shard
+serializes them, because conflicts between them would only cause retries. They also retry when a plain
+INSERT commits in between. On a table with constant writes they would never succeed, so after a few
+attempts such a statement claims its shards. Other commits then wait until it is done. Everything here runs
+on the event loop.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class WriteLocks:
         return shard_id in self._claims
 
     async def wait(self, shards: Iterable[ShardId]) -> None:
-        """Until nobody claims one of them. Not for whoever claims shards: two of them could wait for each
-        other."""
+        """Waits until no statement claims any of the shards. A statement that claims shards must not wait:
+        two of them could deadlock."""
         if not self._claims:
             return
         for shard_id in shards:
@@ -68,8 +68,8 @@ class WriteLocks:
 async def in_turn(
     session: EngineSession, shards: Iterable[ShardId], attempt: Callable[[bool], Awaitable[T]]
 ) -> T:
-    """Run `attempt` until it commits; each raises SerializationFailure when one of `shards` was written
-    meanwhile. It is told whether they are claimed."""
+    """Runs `attempt` until it commits. An attempt raises SerializationFailure if one of `shards` was written
+    meanwhile. Its argument says whether the shards are claimed."""
     locks = session.engine.write_locks
     # In one order everywhere, or two statements would wait for each other.
     ordered = sorted(set(shards))

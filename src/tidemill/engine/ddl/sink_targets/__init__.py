@@ -1,6 +1,6 @@
-"""From what a statement says of a sink's target to its definition: a file per kind, and a line in the table.
+"""The sink targets: one module per kind, which makes the definition from the statement.
 
-`SINK_TARGETS` has, for each clause behind INTO (a class of `sql.parser.sink_targets`), the planner of its
+`SINK_TARGETS` maps each clause after INTO (a class of `sql.parser.sink_targets`) to the planner of its
 sinks.
 """
 
@@ -27,7 +27,7 @@ SINK_TARGETS: dict[type[ast.SinkTarget], Callable[[Any, SinkRequest], Definition
 
 
 def describe_sink(request: SinkRequest) -> Definition:
-    """Asks the brokers and the registry, so it blocks. Raises what keeps the sink from being made."""
+    """Contacts the brokers and the registry, so it blocks. Raises if the sink cannot be created."""
     request.check_as_of()
     target = request.statement.target
     return SINK_TARGETS[type(target)](target, request)

@@ -1,4 +1,4 @@
-"""INTO FILES: a folder below `files_root`, which is made, and written to."""
+"""INTO FILES: a folder below `files_root`. The statement creates it and checks that it is writable."""
 
 from __future__ import annotations
 

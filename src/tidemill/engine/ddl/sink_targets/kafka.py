@@ -1,4 +1,4 @@
-"""INTO KAFKA: a topic, which is made where it is not there; the registry takes the schema."""
+"""INTO KAFKA: a topic, created if it does not exist. Registers the schema."""
 
 from __future__ import annotations
 

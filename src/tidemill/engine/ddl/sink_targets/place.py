@@ -1,9 +1,9 @@
-"""Whether a sink may be made into a place: it is made and written to, and what it holds is looked at.
+"""Checks of a sink's destination: creates it, checks that it is writable, and checks its existing content.
 
-Called by the kinds beside this file, on a worker thread. A stream that is there already must be this very
-history: that is so where another sink of the catalog writes it, or where somebody says so (JOIN), what lies
-there is of the sink's format and columns (`sinks.presence`), and a statement tells where to go on, or the
-beginning was given (AS OF).
+Called by the sink target modules, on a worker thread. An existing stream must hold the same history. This
+is true if another sink of the catalog writes it. It is also true if the statement says JOIN, the content
+has the format and columns of the sink (`sinks.presence`), and a progress statement gives the time to
+continue from, or AS OF gives the beginning.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a sink would begin with. `known`: a sink of the catalog writes to the place; `join` and `dated`:
-    JOIN and AS OF were said; `since`: where the relation's history begins."""
+    """The state in which a sink would start. `known`: a sink of the catalog writes to the destination; `join`
+    and `dated`: the statement has JOIN and AS OF; `since`: the since of the relation."""
 
     share: tuple[int, int]
     known: bool
@@ -39,8 +39,8 @@ class Beginning:
     since: int
 
     def check(self, place: str, free: bool, last: Callable[[], int | None], look: Callable[[], None]) -> None:
-        """`last` is the upper of the last statement there that speaks for the share; `look` raises where
-        something else lies there than the sink would write."""
+        """`last` is the upper of the last progress statement of the share in the destination. `look` raises
+        if the existing content differs from what the sink would write."""
         if free or self.known:
             return
         if not self.join:
@@ -92,7 +92,7 @@ def topic_name(target: IntoKafka) -> str:
 def check_topic(
     connection: Mapping[str, Any], target: IntoKafka, beginning: Beginning, wished: Wished
 ) -> None:
-    """Makes the topic where there is none."""
+    """Creates the topic if it does not exist."""
     topic = topic_name(target)
 
     def look() -> None:
@@ -109,7 +109,7 @@ def check_topic(
 
 
 def check_files(folder: Path, path: str, beginning: Beginning, wished: Wished) -> None:
-    """Makes the folder where there is none."""
+    """Creates the folder if it does not exist."""
     check_writable(folder)
     reached = partial(files_target.last_upper, folder, beginning.share)
     named = f'folder "{path}"'

@@ -1,6 +1,6 @@
-"""What CREATE SINK asks for, whatever the target: for the kinds beside this file.
+"""The parts of CREATE SINK that all targets share.
 
-Everything raises what keeps the sink from being made.
+Used by the sink target modules. Every method raises if the sink cannot be created.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class SinkRequest:
-    """A statement, and what a kind of target works its definition out with. Checks may ask brokers and the
-    registry, so they run on a worker thread."""
+    """A CREATE SINK statement and its context. Checks may contact brokers and the registry, so they run on a
+    worker thread."""
 
     session: EngineSession
     statement: ast.CreateSink
@@ -45,11 +45,11 @@ class SinkRequest:
 
     @property
     def desc(self) -> RelationDesc:
-        """What is written: the columns that anybody sees."""
+        """The written columns: the visible columns of the relation."""
         return RelationDesc((self.relation.desc or RelationDesc(())).columns)
 
     def format(self) -> str:
-        """Of the definition. Raises what cannot be written in it."""
+        """The format of the definition. Raises if it cannot represent the columns."""
         form, position = self.statement.format, self.statement.format.offset + 1
         try:
             if form.kind == "JSON":
@@ -63,7 +63,7 @@ class SinkRequest:
         return AVRO
 
     def share(self) -> tuple[int, int]:
-        """Which of how many writers."""
+        """The number of this writer and the number of writers."""
         said = self.statement.share
         if said is None:
             return WHOLE
@@ -92,7 +92,7 @@ class SinkRequest:
             )
 
     def beginning(self, found: Definition) -> Beginning:
-        """What is to be checked of the place that the definition names."""
+        """The state to check against the destination of the definition."""
         return Beginning(
             found.share,
             any(sink.target == found.target for sink in self.catalog.sinks()),
@@ -102,13 +102,13 @@ class SinkRequest:
         )
 
     def wished(self, form: str, registry: ItemId | None) -> Wished:
-        """What would be written there."""
+        """The stream that the sink would write there."""
         schema = arrow_schema(self.desc)
         codec = AvroCodec(schema) if form == AVRO else JsonCodec(schema)
         return Wished(form, codec, None if registry is None else Registry(self.reached(registry)))
 
     def registered(self, registry: ItemId, topic: str) -> int:
-        """The number of the stream's schema."""
+        """The schema id of the stream in the registry."""
         schema = AvroCodec(arrow_schema(self.desc)).avro_schema
         client = Registry(self.reached(registry))
         try:
@@ -118,11 +118,11 @@ class SinkRequest:
             raise
 
     def reached(self, connection: ItemId) -> dict[str, Any]:
-        """With the texts of secrets: only to be used, never to be kept."""
+        """The connection with the texts of its secrets. Only for immediate use; never store it."""
         return options(self.catalog, connection, self.session.engine.secrets)
 
     def connection(self, name: ast.Name, kind: str) -> ItemId:
-        """By its name in the statement."""
+        """The connection of that name."""
         item = self.session.resolver(self.catalog).any_item(name, "connection")
         if not isinstance(item, Connection):
             raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)

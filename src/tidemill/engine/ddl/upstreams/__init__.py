@@ -1,8 +1,8 @@
-"""From what a statement says of an upstream to its definition: a file per kind, and a line in a table here.
+"""The upstreams of sources: one module per kind, which makes the definition from the statement.
 
-`UPSTREAMS` has, for each clause behind FROM (a class of `sql.parser.upstreams`), the planner of its sources.
-`TABLES` has, by the type of a source, the planner of CREATE TABLE ... FROM SOURCE ... FORMAT ..., for kinds
-whose tables say how messages are read.
+`UPSTREAMS` maps each clause after FROM (a class of `sql.parser.upstreams`) to the planner of its sources.
+`TABLES` maps the type of a source to the planner of CREATE TABLE ... FROM SOURCE ... FORMAT ..., for the
+kinds whose tables specify how messages are decoded.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, DescribeContext],
 
 
 def describe(statement: ast.CreateSource, context: DescribeContext) -> Described:
-    """What the source will be. May ask the upstream, so it may block; raises what is wrong with the
-    statement, or with the upstream."""
+    """The description of the new source. May contact the upstream, so it may block. Raises if the statement
+    or the upstream is unusable."""
     upstream = statement.upstream
     try:
         return UPSTREAMS[type(upstream)](statement, upstream, context)

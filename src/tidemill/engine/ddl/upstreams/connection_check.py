@@ -1,5 +1,4 @@
-"""Asking what is on the other side of a connection, while a statement waits: with deadlines, on a worker
-thread."""
+"""Requests to the server of a connection while a statement waits: on a worker thread, with deadlines."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _UNSEEN = "WITH (VALIDATE = false) does without asking."
 
 
 def check_reachable(kind: str, options: Mapping[str, Any]) -> None:
-    """Raises what keeps us from the other side."""
+    """Raises if the server is not reachable."""
     if kind == KAFKA:
         asking(lambda: metadata.Admin(options).topics(metadata.CREATE_SECONDS))
     else:
@@ -31,7 +30,7 @@ def check_reachable(kind: str, options: Mapping[str, Any]) -> None:
 
 
 def _find_registry(options: Mapping[str, Any]) -> None:
-    """That a registry does not know what nobody has registered is as good an answer as any."""
+    """An answer that the registry does not know the subject is sufficient: the registry is reachable."""
     try:
         Registry(options).by_subject(_NO_SUBJECT)
     except RegistryError as e:
@@ -41,7 +40,7 @@ def _find_registry(options: Mapping[str, Any]) -> None:
 
 
 def topic_info(connection: Mapping[str, Any], topic: str) -> TopicInfo:
-    """Raises UndefinedObject when there is none."""
+    """Raises UndefinedObject if the topic does not exist."""
     return asking(lambda: metadata.describe_topic(connection, topic))
 
 
@@ -50,7 +49,8 @@ def offsets_for_time(connection: Mapping[str, Any], topic: str, ms: int) -> dict
 
 
 def asking(ask: Callable[[], T], *, avoidable: bool = True) -> T:
-    """What it says. An error's hint is made one for a statement; `avoidable` where it need not have asked."""
+    """Runs the request. Adapts the hint of an error to the statement; `avoidable`: the statement also works
+    without the request."""
     try:
         return ask()
     except (RowError, RegistryError) as e:

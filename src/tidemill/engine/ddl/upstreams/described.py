@@ -1,4 +1,4 @@
-"""What the engine knows of a source before it is made, and what it needs to find out."""
+"""The description of a source before it is created, and the context to make it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.sql import ast
 
 @dataclass(frozen=True, slots=True)
 class DescribeContext:
-    """What a statement about sources is worked out with."""
+    """The context of a statement about sources."""
 
     catalog: CatalogState
     secrets: Secrets
@@ -30,14 +30,15 @@ class DescribeContext:
     files_root: str = ""
 
     def reached(self, connection: Connection) -> dict[str, Any]:
-        """Its options with the texts of secrets: only to be used, never to be kept."""
+        """The options with the texts of the secrets. Only for immediate use; never store them."""
         return options(self.catalog, connection.id, self.secrets)
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """`definition` is what `sources.definition.open_source` takes, with connections by their ids. One output
-    is the source itself; with none or several its rows are in tables. `label` is for messages."""
+    """`definition` is the argument of `sources.definition.open_source`, with connections by id. With one
+    output, the source itself is a relation; with none or several, its rows are in tables. `label` is for
+    messages."""
 
     type: str
     label: str

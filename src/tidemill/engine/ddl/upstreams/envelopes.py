@@ -1,7 +1,7 @@
-"""The options of ENVELOPE: from the clause to the `envelope` of an output, as the definition keeps it.
+"""The options of ENVELOPE: makes the `envelope` of an output in the definition from the clause.
 
-`OPTIONS` has the envelopes with options; of every other the definition keeps the kind. ENVELOPE MATERIALIZE
-is not among them: what it says belongs to the format (`formats.resolve_stream`).
+`OPTIONS` lists the envelopes with options; for the others the definition stores only the kind. ENVELOPE
+MATERIALIZE is not in it: its options belong to the format (`formats.resolve_stream`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Includes = Sequence[Mapping[str, Any]]
 
 
 def describe_envelope(envelope: ast.Envelope, include: Includes, context: DescribeContext) -> dict[str, Any]:
-    """Raises what is wrong with the options; `include` is what the output includes, by the definition."""
+    """Raises if the options are invalid. `include` lists the metadata columns of the output."""
     describe = OPTIONS.get(type(envelope))
     options = {} if describe is None else describe(envelope, include, context)
     return {"kind": envelope.kind.lower(), **options}

@@ -1,8 +1,7 @@
-"""FROM FILES: from a statement to the definition of a source of files.
+"""FROM FILES: makes the definition of a file source from the statement.
 
-The folder must be below the server's `files_root`, and be there, unless the statement says VALIDATE = false;
-one without files is told of. Where the schema is to be taken from a file (FORMAT AVRO without USING) there
-must be one.
+The folder must be below `files_root`. It must exist, unless VALIDATE = false; an empty folder gives a
+notice. FORMAT AVRO without USING takes the schema from a file, so it needs at least one.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def describe_files(statement: ast.CreateSource, files: Files, context: DescribeC
 
 
 def _look(folder: Path, path: str, context: DescribeContext) -> tuple[Notice, ...]:
-    """Whether there is anything at the path, which may be mistyped. Raises what keeps it from being read."""
+    """Checks that the path exists and is readable, as it may be mistyped. Raises if not."""
     here = f"It is taken from the folder files_root on, which is {context.files_root}."
     if not os.path.lexists(folder):
         raise UndefinedObject(
@@ -81,7 +80,7 @@ def _look(folder: Path, path: str, context: DescribeContext) -> tuple[Notice, ..
 
 
 def _written_to(folder: Path, context: DescribeContext) -> bool:
-    """By a sink of this server, which has not come to write yet."""
+    """Whether a sink of this server writes there and has not created the folder yet."""
     root = os.path.realpath(context.files_root)
     paths = (Definition.of(sink).path for sink in context.catalog.sinks())
     return any(path is not None and os.path.join(root, path) == str(folder) for path in paths)
@@ -116,7 +115,7 @@ def _format(form: ast.Format, components: int | None, folder: Path) -> dict[str,
 
 
 def _schema_in(folder: Path) -> str:
-    """That of the folder's first file."""
+    """The schema of the first file in the folder."""
     for name, _ in found_in(folder):
         try:
             with open(folder / name, "rb") as file:

@@ -1,4 +1,4 @@
-"""A format of a statement as the definition keeps it: with its schema, so that it means the same for ever."""
+"""The format of a statement in the definition, with its schema, so that its meaning never changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidemill.types.model import Column
 
 
 class Side(Enum):
-    """Which half of a message; the value is how a registry's subjects end."""
+    """Key or value of a message. The enum value is the suffix of registry subjects."""
 
     KEY = "key"
     VALUE = "value"
@@ -32,7 +32,7 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedFormat:
-    """`format` is what `decode.formats.open_decoder` takes, with connections by their ids."""
+    """`format` is the argument of `decode.formats.open_decoder`, with connections by id."""
 
     format: dict[str, Any]
     columns: tuple[Column, ...]
@@ -40,7 +40,7 @@ class ResolvedFormat:
 
 
 def resolve_format(form: ast.Format, side: Side, topic: str, context: DescribeContext) -> ResolvedFormat:
-    """May ask the registry, so it may block. Raises what is wrong with the format, or with its schema."""
+    """May contact the registry, so it may block. Raises if the format or its schema is invalid."""
     try:
         _check_schema(form)
         if isinstance(form, ast.AvroRegistry | ast.ProtobufRegistry):
@@ -55,8 +55,8 @@ def resolve_format(form: ast.Format, side: Side, topic: str, context: DescribeCo
 def resolve_stream(
     form: ast.Format, components: int | None, topic: str, context: DescribeContext
 ) -> ResolvedFormat:
-    """The format of a CDCv2 stream: Avro with the union of its messages as schema, or JSON. `components`: its
-    times are products of so many numbers. May ask the registry, so it may block."""
+    """The format of a CDCv2 stream: Avro with the union of its messages as schema, or JSON. `components`: the
+    number of components of its times. May contact the registry, so it may block."""
     more = {} if components is None else {"components": components}
     try:
         _check_schema(form)
@@ -88,8 +88,8 @@ def _check_schema(form: ast.Format) -> None:
 
 
 def resolve_key(value: ast.Format, topic: str, context: DescribeContext) -> ResolvedFormat | None:
-    """The key's format where only FORMAT was said: a registry that has the value's schema has the key's too.
-    None for formats without one."""
+    """The format of the key if the statement has only FORMAT: a registry with the schema of the value also
+    has that of the key. None for formats without a registry."""
     if isinstance(value, ast.AvroRegistry | ast.ProtobufRegistry):
         return resolve_format(value, Side.KEY, topic, context)
     return None
@@ -98,7 +98,7 @@ def resolve_key(value: ast.Format, topic: str, context: DescribeContext) -> Reso
 def _said(
     form: ast.PlainFormat | ast.Regex | ast.Csv | ast.AvroSchema | ast.ProtobufSchema,
 ) -> resolve.FormatResolution:
-    """Of a format that is all in the statement."""
+    """A format that needs no registry."""
     match form:
         case ast.PlainFormat(name):
             return resolve.plain_format(name.lower())
@@ -126,7 +126,7 @@ def _columns(csv: ast.Csv) -> int | list[str]:
 
 
 def _bytes(text: str) -> bytes:
-    """As bytea is written."""
+    """The bytes of a text in bytea syntax."""
     try:
         return binascii.unhexlify(text.removeprefix("\\x"))
     except ValueError:
@@ -144,7 +144,7 @@ def _registered(
     context: DescribeContext,
     avro: Callable[..., resolve.FormatResolution] = resolve.avro_registered,
 ) -> ResolvedFormat:
-    """With the schema that the registry has now, or the one that the statement names. `avro` says which
+    """With the current schema of the registry, or the one that the statement names. `avro` checks which
     columns an Avro schema gives."""
     kept: Mapping[str, Any]
     if isinstance(form.registry, str):

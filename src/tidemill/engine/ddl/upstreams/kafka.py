@@ -1,8 +1,8 @@
-"""FROM KAFKA: from a statement to the definition of a source.
+"""FROM KAFKA: makes the definition of a Kafka source from the statement.
 
-Unless the statement says VALIDATE = false, the broker is asked whether the topic is there and where it
-begins, so that what the source will hold is decided when it is made: START OFFSET and START TIMESTAMP are
-resolved to offsets once. Whatever waits for a network has a deadline.
+Unless VALIDATE = false, asks the broker whether the topic exists and where it begins. START OFFSET and
+START TIMESTAMP are resolved to offsets once, so the content of the source is fixed when it is created.
+Every network request has a deadline.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _refresh(text: str | None) -> int:
 
 
 def _output(topic: str, said: ast.Messages, context: DescribeContext) -> DescribedOutput | None:
-    """None for a source that says nothing of its messages: its tables will."""
+    """None for a source without a format: its tables specify the formats."""
     if said.silent:
         return None
     if said.value is None:
@@ -123,7 +123,7 @@ def _output(topic: str, said: ast.Messages, context: DescribeContext) -> Describ
 
 
 def _start(kafka: Kafka, reached: dict[str, Any], info: TopicInfo | None, started: int) -> dict[str, int]:
-    """By partition; a partition that is not among them is read from its beginning."""
+    """The start offsets by partition. A partition without an entry is read from its beginning."""
     if info is None:
         if kafka.start_timestamp is not None:
             raise Unsupported(
@@ -141,7 +141,7 @@ def _start(kafka: Kafka, reached: dict[str, Any], info: TopicInfo | None, starte
 
 
 def _checked(given: tuple[int, ...], info: TopicInfo) -> dict[int, int]:
-    """START OFFSET against what the topic has. 0 is the beginning, wherever that is today."""
+    """Checks START OFFSET against the topic. 0 means the current beginning of the partition."""
     if len(given) > len(info.partitions):
         raise InvalidValue(
             f"START OFFSET has {len(given)} entries, the topic has {len(info.partitions)} partitions",

@@ -1,4 +1,4 @@
-"""FROM LOAD GENERATOR: the options of a statement as the generator takes them."""
+"""FROM LOAD GENERATOR: converts the options of a statement for the generator."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def describe_load_generator(
 
 
 def _options(statement: ast.CreateSource, generator: LoadGenerator) -> dict[str, Any]:
-    """By name, with intervals as microseconds. The clause ENVELOPE is an option to the generator, and only
-    that."""
+    """The options by name, with intervals in microseconds. The generator takes the clause ENVELOPE as an
+    option."""
     kinds = option_kinds(generator.kind)
     options: dict[str, Any] = {}
     for option in generator.options:
@@ -59,8 +59,8 @@ def _options(statement: ast.CreateSource, generator: LoadGenerator) -> dict[str,
 
 
 def _value(value: OptionValue, kind: OptionKind) -> object:
-    """Numbers and truth may be written as text; what cannot be read as the kind stays as it is, for the
-    generator to refuse."""
+    """Numbers and booleans may be written as text. A value that cannot be converted is passed on unchanged,
+    and the generator rejects it."""
     if kind is OptionKind.INTERVAL and isinstance(value, str):
         return microseconds(value)
     if kind is OptionKind.INTEGER and isinstance(value, str) and value.lstrip("-").isdecimal():
@@ -71,7 +71,7 @@ def _value(value: OptionValue, kind: OptionKind) -> object:
 
 
 def _check_messages(said: ast.Messages, described: Described) -> None:
-    """Of all that can be said of messages, a generator takes the envelope alone."""
+    """Of the clauses about messages, a generator accepts only ENVELOPE."""
     if said.value is not None:
         raise Unsupported(
             f"FORMAT is not supported by the {described.label}",

@@ -1,7 +1,7 @@
-"""FORMAT, INCLUDE, ENVELOPE and ON ERROR of a topic: from a statement to an output of the definition.
+"""FORMAT, INCLUDE, ENVELOPE and ON ERROR of a topic: makes an output of the definition.
 
-The same for a source that is a relation itself and for a table that is made from one. Everything is
-resolved here, once: a schema that the registry has today is part of the definition.
+Used for sources that are relations and for tables of a source. Everything is resolved once: the current
+schema of the registry becomes part of the definition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemill.sql.parser.envelopes.none import NoEnvelope
 
 @dataclass(frozen=True, slots=True)
 class DescribedOutput:
-    """`spec` is the output as the definition has it."""
+    """`spec` is the output in the definition."""
 
     spec: dict[str, Any]
     output: OutputDefinition
@@ -38,12 +38,12 @@ class DescribedOutput:
 
     @property
     def dead_letters(self) -> dict[str, Any] | None:
-        """The output of its dead letters, as the definition has it; None where messages are not put aside."""
+        """The dead letter output in the definition; None if dead letters are not kept."""
         return twin(self.spec, f"{self.spec['name']}#2") if self.spec.get(ASIDE) else None
 
 
 def describe_output(name: str, topic: str, said: ast.Messages, context: DescribeContext) -> DescribedOutput:
-    """The output `name` of a topic. May ask the registry, so it may block."""
+    """The output `name` of a topic. May contact the registry, so it may block."""
     if said.value is None:
         raise Unsupported("messages without FORMAT cannot be read", hint="Write FORMAT behind the options.")
     envelope = said.envelope or NoEnvelope(said.value.offset)
@@ -77,7 +77,7 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Describe
 def _stream(
     name: str, topic: str, said: ast.Messages, components: int | None, context: DescribeContext
 ) -> DescribedOutput:
-    """A CDCv2 stream: its data's columns, and nothing of the records that carried them."""
+    """A CDCv2 stream: the columns of its data, without metadata columns of the records."""
     if said.on_error is not None and said.on_error.dead_letter:
         raise Unsupported(
             "ON ERROR DEAD LETTER is not possible with ENVELOPE MATERIALIZE",
