@@ -1,9 +1,9 @@
-"""CDCv2: changes written down and read back exactly, whatever the transport repeats, reorders or re-cuts.
+"""CDCv2: writes and recovers a history exactly, even if messages are repeated, reordered or re-batched.
 
-Two statements, both true for ever once made: updates (at `time` the number of copies of `data` changes by
-`diff`) and progress (how many updates there are at each time of an interval). Called by anyone with
-messages in hand: it needs neither the server nor Spark. Promises: each update once, as early as it can be
-known, and never a wrong one.
+There are two statements, and neither ever becomes false: updates (at `time` the number of copies of `data`
+changes by `diff`), and progress (the number of updates at each time of an interval). Usable by any program
+with messages: it needs neither the server nor Spark. Promises: each update once, as early as it can be known,
+and never a wrong one.
 """
 
 from tidemill.cdcv2.avro import AvroCodec

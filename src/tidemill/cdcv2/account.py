@@ -1,4 +1,4 @@
-"""What is known of one time beyond the reported frontier; and what a statement's numbers must be.
+"""Account of one time beyond the reported frontier, and the checks of a statement's numbers.
 
 Called by `Tally`.
 """

@@ -1,12 +1,12 @@
-"""CDCv2 in Avro: messages to bytes and back, whole batches at a time.
+"""CDCv2 Avro codec: messages to bytes and back, whole batches at a time.
 
-Called by sources and sinks, and by anyone with such messages. A message is the union's index and then an
-array of updates, or a progress record; before them, if asked for, Confluent's zero byte and schema id.
-Updates are encoded and decoded as columns, through an Avro file in memory: the records of an array are,
-byte for byte, those of a block of a file.
+Called by sources and sinks, and by external programs. A message is the index of the union, then an array of
+updates or a progress record. Optionally, Confluent's zero byte and the schema id precede it. Updates are
+encoded and decoded as columns, through an Avro file in memory: the records of an array are byte for byte
+those of a block of a file.
 
-A message that does not decode is an `InvalidMessage` that names its origin, and never more or less than
-what its bytes say: every byte of every message is accounted for.
+An undecodable message is an `InvalidMessage` that names its origin. A result matches the bytes exactly: every
+byte of every message is accounted for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Between what Avro readers give and the storage forms of columns.
+"""Conversion between the values of Avro readers and the storage forms of columns.
 
 Called by `AvroCodec`: for the columns of the fast reader, and for the Python values of the slow one.
 """

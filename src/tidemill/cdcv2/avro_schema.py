@@ -1,8 +1,8 @@
-"""The Avro schema of a CDCv2 stream, from the columns of its data.
+"""Avro schema of a CDCv2 stream, derived from the columns of its data.
 
-Called by `AvroCodec`, and by whoever registers the schema. One union: an array of updates, or a progress
-record. Times are longs; product times are arrays of longs, under other record names so that nobody takes
-one for the other.
+Called by `AvroCodec`, and by the code that registers the schema. The schema is a union of an array of updates
+and a progress record. Times are longs. Product times are arrays of longs, under other record names to prevent
+confusion.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rows by number, in a few large Arrow batches, in memory or in mapped files.
+"""Numbered rows in a few large Arrow batches, in memory or in mapped files.
 
-Called by `ColumnStash`. Row numbers are those of appending, from zero. Batches grow by being joined, so
-that there are never many; what is too much for memory is written to files that have no name any more once
-they are mapped: nothing is left behind, however the process ends.
+Called by `ColumnStash`. Rows are numbered in the order of appending, from zero. Batches are merged as they
+grow, so their number stays small. Batches that exceed the memory limit are written to files that are unlinked
+once mapped: nothing is left behind, however the process ends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Recovery of columns: the rules of `recovery`, for batches of Arrow data.
+"""Columnar recovery: the rules of `recovery`, for batches of Arrow data.
 
-Called with `UpdateColumns` and `Progress` messages, as the codecs give them. All work per row is done for
-whole columns; Python sees times, of which a batch has few, and statements.
+Called with `UpdateColumns` and `Progress` messages, as the codecs return them. All work per row runs on whole
+columns. Python code handles only statements and times, of which a batch has few.
 """
 
 from __future__ import annotations

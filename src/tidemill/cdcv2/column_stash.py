@@ -1,12 +1,12 @@
-"""The updates at unreported times, as columns: to release each once, and to know repetitions.
+"""Columnar stash: updates at unreported times, to release each once and to detect repetitions.
 
-Called by `ColumnRecovery`. Nothing here is a loop over rows. Rows lie in a few large batches in the order
-in which they came; beside them four numbers per row (key, time, diff, origin) and an index from keys to
-rows. A row is found by its key and then compared: equal keys alone are never believed.
+Called by `ColumnRecovery`. No code here loops over rows. Rows are stored in a few large batches in the order
+of arrival. Beside them are four numbers per row (key, time, diff, origin) and an index from keys to rows. A
+row is found by its key and then compared: equal keys alone are not trusted.
 
-Memory: what is released stays in its batch until it is half of all rows, then the rest is copied together.
-Beyond `memory_bytes` the oldest batches go to unnamed files that are mapped back: the system keeps in
-memory what is used. The numbers beside the rows stay, about 50 bytes each.
+Memory: released rows stay in their batch until they are half of all rows; then the remaining rows are copied
+together. Beyond `memory_bytes` the oldest batches move to unlinked files that are mapped; the operating
+system keeps the pages in use in memory. The numbers beside the rows stay in memory, about 50 bytes per row.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Updates as columns: the form for many of them. The same statements as `messages.Updates`, without a
-Python object per row.
+"""Columnar updates: the statements of `messages.Updates`, without a Python object per row.
 
-Made by the codecs and by whoever has Arrow data; taken and given by `ColumnRecovery` and the writer. The
-data's columns are in the storage forms of `types.arrow` (so that the rules of row identity hold), times and
-diffs are numpy arrays.
+Created by the codecs and from Arrow data. `ColumnRecovery` accepts and returns them, and so does the writer.
+The data columns use the storage forms of `types.arrow`, so the rules of row identity apply. Times and diffs
+are numpy arrays.
 """
 
 from __future__ import annotations

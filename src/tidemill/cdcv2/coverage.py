@@ -1,8 +1,7 @@
-"""Which times are covered by statements, by which one, and how far they reach without a gap.
+"""Coverage: which statement covers which times, and how far they reach without a gap.
 
-Called by `Tally`. Two forms of one thing: intervals of a line, and regions of a product order. Each keeps
-only what reaches beyond the reported frontier; a region that others cover is kept once where that can be
-told cheaply.
+Called by `Tally`. There are two forms: intervals of a line, and regions of a product order. Each keeps only
+the coverage beyond the reported frontier. Redundant regions are dropped where this is cheap to detect.
 """
 
 from __future__ import annotations

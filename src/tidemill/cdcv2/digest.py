@@ -1,12 +1,12 @@
-"""Digests of progress statements: what counts alone cannot tell.
+"""Digests of progress statements: detect errors that counts alone cannot.
 
-A count says how many updates a time has, not which. A statement may carry, for each time that it counts, a
-digest of that time's content, and a seal over everything that the statement says. The seal is checked when
-the statement comes, the content before the time is released. Both are 64 bits and need no key: they find
-what machines do to messages by accident, and are no protection against somebody who means to deceive.
+A count gives the number of updates at a time, not their contents. A statement may carry a digest of the
+content of each time that it counts, and a seal over the whole statement. The seal is checked when the
+statement arrives, the content before the time is released. Both are 64 bits without a key: they detect
+accidental corruption of messages, and do not protect against deliberate forgery.
 
-The content of a time is the sum, modulo 2^64, of one hash for each (data, time, diff): so it does not
-depend on order, batches or cuts, and several writers agree on it.
+The content of a time is the sum, modulo 2^64, of one hash for each (data, time, diff). It does not depend on
+order, batches or cuts, so several writers agree on it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""From 64-bit keys to rows, for whole columns of keys at once: open addressing, probed round by round in
-numpy.
+"""Hash index from 64-bit keys to rows, for whole columns of keys: open addressing in numpy, in rounds.
 
-Called by `ColumnStash`. A round looks at one slot for every key that is still undecided; keys leave as they
-find their like or an empty slot. At most half of the slots are taken, so that nearly all leave in the first
-two rounds. Entries are never taken out: the owner makes a new index when many of its rows are gone.
+Called by `ColumnStash`. A round probes one slot for every undecided key; a key is decided when it finds an
+equal key or an empty slot. At most half of the slots are used, so nearly all keys are decided in the first
+two rounds. Entries are never removed: the owner builds a new index when many of its rows are gone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""CDCv2 in JSON: the shape of the Avro messages, as text.
+"""CDCv2 JSON codec: the structure of the Avro messages, as text.
 
 A message is an array of updates, `[{"data": {..}, "time": 3, "diff": 1}, ..]`, or an object with progress,
 `{"lower": [0], "upper": [5], "counts": [{"time": 3, "count": 2}]}`. Product times are arrays of numbers.
-How the columns' types look is in `json_forms`. Called as `AvroCodec` is, with the same promises; updates
-are encoded and decoded as columns wherever their types and values allow it.
+`json_forms` defines the form of the column types. The calls and promises are those of `AvroCodec`. Updates
+are encoded and decoded as columns where their types and values allow it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The columns of a stream's data as JSON has them: numbers, text, booleans, lists and objects only.
+"""JSON forms of data columns: numbers, text, booleans, lists and objects only.
 
-Called by `JsonCodec`. Dates and timestamps are the numbers that Avro has for them (days, microseconds),
-decimals are their digits as text, bytes are hexadecimal text. Maps are objects, which columns cannot be:
-streams with maps are encoded and decoded row by row.
+Called by `JsonCodec`. Dates and timestamps use Avro's numbers (days, microseconds), decimals are their digits
+as text, and bytes are hexadecimal text. Maps are objects, which have no column form here: streams with maps
+are encoded and decoded row by row.
 """
 
 from __future__ import annotations

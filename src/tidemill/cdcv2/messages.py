@@ -1,7 +1,7 @@
-"""The two statements of CDCv2, as Python values.
+"""Messages: the two statements of CDCv2 as Python values.
 
-Made by people, codecs and the writer; taken by recovery. A message may hold anything: what it says is
-weighed when it is pushed, so that an error can name where it came from.
+Created by programs, codecs and the writer; consumed by recovery. A message may hold anything: its contents
+are checked when it is pushed, so an error can name its origin.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the two recoveries share: the state between messages, but for how the updates are kept.
+"""Common base of both recoveries: the state between messages, except the storage of updates.
 
 `Recovery` keeps updates as Python values, `ColumnRecovery` as Arrow columns.
 """

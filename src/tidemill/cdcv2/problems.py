@@ -1,10 +1,13 @@
-"""What can be wrong with a stream, as errors that name the statements and where they came from.
+"""Errors of a stream. Each names the statements involved and their origin.
 
-Raised by recovery and the codecs. An `InvalidMessage` says nothing that could be weighed (it is refused
-whole and changes nothing), a `ResumeMismatch` nothing that the reader was told to expect; a `Contradiction`
-is two statements of which one must be false (or one that refutes itself): its time is never released;
-`Stalled` is a bounded input that ended while something was still waiting; `SpillFailed` is a disk that does
-not take what memory is too small for.
+Raised by recovery and the codecs.
+
+- `InvalidMessage`: the message has no valid content. It is refused as a whole and changes nothing.
+- `ResumeMismatch`: the message does not match the expected resumption.
+- `Contradiction`: of two statements one must be false, or one statement refutes itself. Its time is never
+  released.
+- `Stalled`: a bounded input ended while recovery was still waiting.
+- `SpillFailed`: the disk rejected data that exceeds the memory limit.
 """
 
 from __future__ import annotations

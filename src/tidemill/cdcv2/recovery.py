@@ -1,16 +1,15 @@
-"""Recovery: from statements in any order, any number of times and cut in any way, the history, each update
-once.
+"""Recovery: turns statements, in any order, repetition and batching, into the history, each update once.
 
-Called by people with an iterator of messages (`recover`) or with messages that come one by one
-(`Recovery`). For Arrow columns there is `ColumnRecovery`, by the same rules.
+Call `recover` with an iterator of messages, or use `Recovery` for messages one by one. For Arrow columns
+`ColumnRecovery` follows the same rules.
 
-The rules, which are all there is (docs/cdcv2.md draws them):
-1. An update at a time that is not beyond the reported frontier is old news: drop it.
-2. An update that is in the stash already is a repetition: drop it. Else stash it, and count it.
-3. A progress statement says how many updates its times have. Statements that touch are one larger
-   statement; the progress frontier is where the first gap is.
-4. The reported frontier is where the first gap or the first time with missing updates is. When it moves,
-   the stashed updates that it passes are released, and nothing about their times is needed any more.
+The complete rules (docs/cdcv2.md illustrates them):
+1. An update at a time that is not beyond the reported frontier is a repetition: drop it.
+2. An update that is already in the stash is a repetition: drop it. Otherwise stash it, and count it.
+3. A progress statement gives the number of updates at its times. Adjacent statements form one larger
+   statement; the progress frontier is at the first gap.
+4. The reported frontier is at the first gap or the first time with missing updates. When it advances, the
+   stashed updates that it passes are released, and nothing about their times is kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The updates at unreported times, as Python values: to release each once, and to know repetitions.
+"""Row stash: updates at unreported times as Python values, to release each once and to detect repetitions.
 
-Called by `Recovery`. A time's updates are one dictionary. Beyond `max_stashed` in memory, the times that are
-furthest ahead go to a file, whole; what comes for such a time afterwards is kept apart until the time is
-wanted, when both are joined: so a repetition of an update on disk is found then, and until then counts as
-nothing. A disk that fails (`SpillFailed`) changes nothing here.
+Called by `Recovery`. The updates of a time are one dictionary. Beyond `max_stashed` updates in memory, the
+times furthest ahead are written to a file, whole. Later updates for such a time are kept separately until the
+time is needed, when both are merged. A repetition of an update on disk is detected at that point, and is not
+counted until then. A disk failure (`SpillFailed`) changes nothing here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Pieces of bytes on disk, in one file without a name.
+"""Spill file: numbered pieces of bytes on disk, in one unlinked file.
 
-Called by `RowStash`. However many pieces there are, one file is open (two while it is written anew), and
-whatever happens to the process, nothing is left. Promises: a piece that `put` gave a number for is there
-until it is freed; a call that raises has changed nothing.
+Called by `RowStash`. Only one file is open, for any number of pieces (two while it is rewritten), and the
+process leaves nothing behind, however it ends. Promises: a piece exists from the `put` that returned its
+number until it is freed. A call that raises has changed nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a stream waits for: one line for each time at which the reported frontier stands still.
+"""Stalls of a stream: one line for each time at which the reported frontier stands still.
 
-Made by `Tally.stalls`, shown to people. Waiting is no error: the next message may end it. It becomes one at
-the end of a bounded input (`problems.Stalled`).
+Created by `Tally.stalls`, shown to people. Waiting is not an error, because the next message may end it. At
+the end of a bounded input it becomes one (`problems.Stalled`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A stream as a few dozen pictures of what a reader knows, from the first message to the last.
+"""Steps: a few dozen snapshots of a reader's knowledge, from the first message of a stream to the last.
 
-Made by `Survey` while messages pass by, drawn by `timeline`. A step is one message as long as there are few,
-then two, then four, and so on: whatever the length of the stream, there are between half of `MAX_STEPS` and
-`MAX_STEPS` of them, and a picture is taken only at the end of each.
+Created by `Survey` while it reads messages, drawn by `timeline`. A step is one message while there are few,
+then two, then four, and so on. For any length of the stream there are between half of `MAX_STEPS` and
+`MAX_STEPS` steps, and a snapshot is taken only at the end of each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a stream says and how far it reaches: a recovery that looks instead of handing out.
+"""Survey of a stream: a recovery that inspects its contents and progress instead of returning updates.
 
-Called by `tidemill cdcv2 inspect` with one message after another; `findings` tells the rest, `steps` is what
-`timeline` draws. Nothing that a stream says stops it: contradictions and messages that are none are noted,
-and the rest is read. Memory is that of recovery (its stash goes to disk beyond a limit), and of some steps
-and notes whose number is limited here.
+Called by `tidemill cdcv2 inspect` with one message after another. `findings` returns the results, and `steps`
+the input of `timeline`. No content of a stream stops it: contradictions and invalid messages are recorded,
+and reading continues. Memory is that of recovery (its stash spills to disk beyond a limit), and of a limited
+number of steps and notes.
 """
 
 from __future__ import annotations

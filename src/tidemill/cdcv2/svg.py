@@ -1,6 +1,6 @@
-"""A timeline as an SVG file: the same picture as in the terminal, for pages and reports.
+"""SVG form of a timeline: the same picture as in the terminal, for pages and reports.
 
-Written by hand: rectangles and text need no library.
+The SVG text is written directly: rectangles and text need no library.
 """
 
 from __future__ import annotations

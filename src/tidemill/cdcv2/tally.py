@@ -1,11 +1,10 @@
-"""What was counted and what has come, time by time, and how far that is complete: the heart of recovery.
+"""Tally: the counts and arrivals of each time, and how far they are complete. The core of recovery.
 
-Called by `Recovery` and `ColumnRecovery`, which keep the updates themselves; here are only numbers per
-time, so that the same rules serve Python values, Arrow columns and stashes that are elsewhere.
+Called by `Recovery` and `ColumnRecovery`, which store the updates. The tally holds only numbers per time, so
+the same rules serve Python values, Arrow columns and external stashes.
 
-Promises: the reported frontier is the least times that are not known to be complete, at every moment (as
-early as it can be known, never too early); it never goes back; what is kept concerns times beyond it and
-nothing else.
+Promises: the reported frontier always consists of the least times not known to be complete (as early as it
+can be known, never too early). It never goes back. All state concerns times beyond it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The puzzle of docs/cdcv2.md, drawn for a real stream: which times are stated, what has come of them, and
-how far it is complete.
+"""Timeline of a stream: the puzzle of docs/cdcv2.md, drawn for real messages.
 
-Made from `Steps`; drawn by the command line in the terminal and by `svg`. Integers: a line for each step,
-times from left to right. Pairs: the plane as it is after the last step. More components are not drawn.
-Columns are the moments at which anything happens, however far apart they are; where there are too many of
-them, each column has as many as the others.
+It shows which times are stated, which updates have arrived, and how far the stream is complete. Built from
+`Steps`; drawn by the command line in the terminal and by `svg`. Integer times: one line per step, times from
+left to right. Pairs: the plane after the last step. More components are not drawn. Columns are the times at
+which something happens, regardless of their distance. If there are too many, each column combines an equal
+number of them.
 """
 
 from __future__ import annotations

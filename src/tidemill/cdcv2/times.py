@@ -1,8 +1,8 @@
 """Times of a CDCv2 stream: integers, or tuples of integers that are compared component by component.
 
-Called by everything in this package. A frontier is a tuple of times none of which is below another, in
-order; the empty one says that nothing more comes. What a stream says is checked here once, at the door;
-behind it all times are of one kind.
+Called by everything in this package. A frontier is a sorted tuple of times none of which is below another.
+The empty frontier means that no more times can appear. The contents of a stream are checked once, on input;
+after that all times have the same form.
 """
 
 from __future__ import annotations

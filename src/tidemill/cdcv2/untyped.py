@@ -1,9 +1,9 @@
-"""Messages of a stream whose columns nobody told us: the data of an update is one text.
+"""Untyped messages: a stream whose columns are unknown. The data of an update is one text.
 
-Called by whoever looks at a stream without reading it into a table (`tidemill cdcv2 inspect`). Times, diffs,
-bounds and counts are what the codecs say they are; data is its JSON, names in order, which is enough to tell
-repetitions and to name an update. So digests of content, which are over columns, are not compared; a
-statement's seal is.
+Called by programs that inspect a stream without reading it into a table (`tidemill cdcv2 inspect`). Times,
+diffs, bounds and counts are those of the codecs. Data is its JSON with sorted names, which suffices to detect
+repetitions and to name an update. Digests of content are defined over columns and are not compared; the seal
+of a statement is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is wrong with bytes, in words for people: never a name of Python's, never a number of the system's.
+"""Error texts for malformed bytes: no Python names, no system error numbers.
 
-Called by whoever decodes messages or touches files for them. `Malformed` is raised where the shape of a
-message is looked at; `words` says of whatever a parser, a codec or the system raised what it means.
+Called by the code that decodes messages or opens their files. `Malformed` is raised where the structure of a
+message is checked. `words` explains an exception of a parser, a codec or the system.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Writing a collection out as CDCv2: what to write, and in which order. Without I/O: the caller sends and
-tells what was acknowledged.
+"""CDCv2 writer: decides what to write for a collection, and in which order.
 
-Called by sinks. The one rule: a statement goes out only after all updates that its writer contributes to it
-are acknowledged, so that whatever the writer has stated is durable, and it can resume from there after a
-crash without asking anybody. What it writes again then are the same updates, which readers drop.
+Called by sinks. No I/O: the caller sends messages and reports acknowledgements. The one rule: a statement is
+sent only after all updates that its writer contributes to it are acknowledged. Everything that the writer has
+stated is therefore durable, and after a crash it resumes from there without other state. It then writes the
+same updates again, which readers drop.
 
-Several writers may write one history, because a collection is definite: each says the same. Either all write
-everything (one may fail), or each writes the updates whose hash falls to it (`share`); statements count all
-updates in both cases, so each writer states the whole truth and waits for no other. Where a stream begins
-(`start`) is part of the history: all its writers must have the same.
+Several writers may write one history, because a collection is definite: all make the same statements. Either
+all write everything (one may fail), or each writes the updates whose hash belongs to it (`share`). Statements
+count all updates in both cases, so each writer makes complete statements and waits for no other. The start of
+a stream (`start`) is part of the history: all its writers must use the same.
 """
 
 from __future__ import annotations

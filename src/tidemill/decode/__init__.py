@@ -1,5 +1,6 @@
-"""Bytes to columns: Avro, JSON, text, bytes, CSV, regular expressions, Protobuf; and the schema registry.
+"""Decoders: turn bytes into columns (Avro, JSON, text, bytes, CSV, regular expressions, Protobuf).
 
-Called by sources whose upstream carries messages. Everything works on whole columns of messages; a message
-that cannot be decoded becomes an error in its row and never an exception.
+Called by sources whose upstream carries messages. The package also contains the client of the schema
+registry. Decoders work on whole columns of messages. An undecodable message becomes an error in its row and
+never an exception.
 """

@@ -1,7 +1,7 @@
-"""Byte strings of messages as columns: bytes, text, uuid, decimals, intervals.
+"""Column forms of byte strings: bytes, text, uuid, decimals, intervals.
 
-As in `numbers`, a form makes its column in both ways of reading: of the spans of a whole column (`column`),
-and of one value (`value`, which raises Unreadable).
+As in `numbers`, a form supports both ways of reading: the spans of a whole column (`column`), and one value
+(`value`, which raises Unreadable).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a decoder owes, and how what cannot be decoded is told.
+"""Decoder contract: the duties of a decoder, and how it reports undecodable messages.
 
-A decoder is opened in the task from a format (a plain dictionary of the source's definition, `formats`) and
-kept in the worker. It takes a column of messages and gives columns; it never raises for what a message says.
+A task opens a decoder from a format (a plain dictionary of the source definition, `formats`), and the worker
+keeps it. A decoder takes a column of messages and returns columns. The contents of a message never raise.
 """
 
 from __future__ import annotations

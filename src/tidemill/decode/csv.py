@@ -1,8 +1,8 @@
-"""CSV: a message is one record of a fixed number of columns, all text.
+"""CSV decoder: a message is one record with a fixed number of text columns.
 
-Fields are split at the delimiter; one in double quotes may hold delimiters, line ends and doubled quotes. An
-empty field is an empty text. One line end behind the record is its own. By columns, but for messages that
-have quotes anywhere else than around whole fields.
+Fields are separated by the delimiter. A field in double quotes may contain delimiters, line ends and doubled
+quotes. An empty field is an empty text. One line end after the record belongs to it. Messages are decoded by
+columns, except those with quotes anywhere but around whole fields.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Reading many messages at once: one place in each, all moved together by numpy.
+"""Cursor over many messages: one position in each, advanced together by numpy.
 
-Called by the decoders of binary formats (`avro`, `protobuf`). A cursor never reads outside its messages and
-never raises for what they say: a message that is not as it should be is marked in `doubt`, and what was read
-of it means nothing. The decoder then asks its record-by-record reader about the doubtful messages alone,
-which has the last word on them. So the fast path may doubt whatever is rare or laborious, and must doubt all
-that is wrong.
+Called by the decoders of binary formats (`avro`, `protobuf`). A cursor never reads outside its messages, and
+their contents never raise. A malformed message is marked in `doubt`, and the values read from it are
+meaningless. The decoder then passes only the doubtful messages to its record-by-record reader, which is
+authoritative. The fast path may therefore doubt rare or costly cases, and must doubt every malformed message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decoders by format: a plain dictionary of a source's definition, which means the same for ever.
+"""Decoders by format. A format is a plain dictionary of a source definition, and its meaning never changes.
 
-Called in the tasks by sources whose upstream carries messages, and at CREATE for the columns. The
-dictionaries are made by `resolve`.
+Called in the tasks by sources whose upstream carries messages, and at CREATE for the columns. `resolve`
+creates the dictionaries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns and errors of a batch, gathered in any order: what a decoder of several ways of reading returns."""
+"""Result of a decoder with several ways of reading: columns and errors of a batch, gathered in any order."""
 
 from __future__ import annotations
 

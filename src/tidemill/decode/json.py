@@ -1,7 +1,7 @@
-"""JSON messages to jsonb, in the canonical text that storage has (`types.json`).
+"""JSON decoder: messages to jsonb, in the canonical text of the storage (`types.json`).
 
-By columns where messages look alike (`shapes`), which is nearly always; else one by one. Called by `formats`,
-and by `avro.debezium` for texts that are JSON.
+Called by `formats`, and by `avro.debezium` for JSON texts. Messages of the same shape are decoded by columns
+(`shapes`), which is nearly always the case; the others one by one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Maps: of several equal keys in one the last counts, which columns leave to the reader of one message."""
+"""Map keys: of several equal keys the last counts. Columnar decoders leave such maps to the slow reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns from parts that were made apart."""
+"""Merging of column parts that were decoded separately."""
 
 from __future__ import annotations
 

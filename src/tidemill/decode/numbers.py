@@ -1,7 +1,7 @@
-"""Numbers of messages as columns: integers with their bounds, dates, times, timestamps, floats.
+"""Column forms of numbers: integers with their bounds, dates, times, timestamps, floats.
 
-A form knows its column's storage type and makes it in both ways of reading: of a whole column of numbers
-(`column`, with a cursor that takes the doubts), and of one (`value`, which raises Unreadable).
+A form knows the storage type of its column and supports both ways of reading: a whole column of numbers
+(`column`, with a cursor that takes the doubts), and one number (`value`, which raises Unreadable).
 """
 
 from __future__ import annotations

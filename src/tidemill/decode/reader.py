@@ -1,7 +1,7 @@
-"""Reading one message, byte by byte: the last word on what a message says, and what is wrong with it.
+"""Byte-by-byte reader of one message; authoritative for its contents and errors.
 
-The decoders of binary formats read whole batches with `cursor`; what that doubts is read here again, message
-by message. Slower by far, exact, and able to name the place of an error.
+The decoders of binary formats read whole batches with `cursor`, and read doubtful messages again here, one by
+one. This reader is much slower, exact, and reports the position of an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the values of records say: the columns of a row, that there is none, or more.
+"""Values of records: the columns of a row, a missing row, or more.
 
-An envelope decides how a value is read: as it stands (`PlainValues`), or as a change that Debezium describes
-(`debezium`). Called by `sources.kafka` in the tasks.
+Called by `sources.kafka` in the tasks. The envelope selects how a value is read: unchanged (`PlainValues`),
+or as a Debezium change (`debezium`).
 """
 
 from __future__ import annotations

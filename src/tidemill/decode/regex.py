@@ -1,7 +1,7 @@
-"""REGEX: the groups of a regular expression are the columns.
+"""REGEX decoder: the groups of a regular expression are the columns.
 
-The expression is one of Rust's `regex` (through polars), whose time is linear in the message: no expression
-and no message can make a task hang. Called by `formats`, and at CREATE to refuse what is no expression.
+Called by `formats`, and at CREATE to refuse invalid expressions. The engine is Rust's `regex` (through
+polars), which takes linear time in the message: no expression and no message can make a task hang.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The schema registry: schemas by their number and by subject, with the schemas that they refer to; and new
-ones for it.
+"""Schema registry client: gets schemas by id and by subject with their references, and registers new ones.
 
-The API is Confluent's, which others speak too. Called at CREATE by `resolve` and by sinks, and in the
-tasks by decoders that meet a number for the first time. What a number means never changes: it is asked once
-per process. Everything that fails here stalls a source and may be better later: RegistryError is transient.
+The API is Confluent's, which other registries also support. Called at CREATE by `resolve` and by sinks, and
+in the tasks by decoders at the first use of an id. The meaning of an id never changes, so each process
+requests it once. Every failure stalls a source and may be temporary: RegistryError is transient.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a schema registry is spoken to over TLS: whom we trust, and who we are.
+"""TLS for the schema registry client: trusted authorities and client certificate.
 
-Used by `registry`, on the driver and in tasks. Certificates and keys are texts (of secrets); Python reads
-them from files alone, so they are given one that is in memory where the system can.
+Used by `registry`, on the driver and in tasks. Certificates and keys are texts (of secrets). Python reads
+them only from files, so they are passed as an in-memory file where the system supports it.
 """
 
 from __future__ import annotations

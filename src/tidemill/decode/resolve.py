@@ -1,9 +1,8 @@
-"""What CREATE needs of a format: its dictionary, which means the same for ever, and the columns that it
-gives.
+"""Format resolution at CREATE: the dictionary of a format, whose meaning never changes, and its columns.
 
-Called by the engine when a source is made. A registry is asked here for the schema that the source then has,
-come what may; only the schemas of writers are asked for later, by their numbers. What is wrong is told as
-PostgreSQL would, with what to do about it.
+Called by the engine when a source is created. The schema of the source is requested from the registry here
+and fixed from then on. Later only writer schemas are requested, by id. Errors follow PostgreSQL's style, with
+a hint.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""JSON by columns: messages of one shape, made canonical all at once.
+"""Columnar JSON: converts messages of one shape to canonical form at once.
 
-Messages of a topic look alike: the same keys in the same order, with the same blanks. A shape is learned from
-one message: the bytes between its values (literals), and where the values go in canonical jsonb. Other
-messages are held against it with numpy: every literal must be there, byte by byte, and every value must be a
-string whose escapes stay as they are, or a number or word that is canonical as it is written. Then the
-canonical text is only a rearrangement of spans. Whatever is otherwise is no match, and is left to
-`types.json`, which says what jsonb is.
+Messages of a topic look alike: the same keys in the same order, with the same whitespace. A shape is learned
+from one message: the bytes between its values (literals), and the positions of the values in canonical jsonb.
+numpy compares the other messages with it. Every literal must match byte by byte. Every value must be a string
+whose escapes stay unchanged, or a number or word in canonical form. The canonical text is then a
+rearrangement of spans. All other messages do not match and are left to `types.json`, which defines jsonb.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Messages of a CDCv2 stream to its statements: which columns its data has, and the decoder of a format.
+"""CDCv2 stream decoder: derives the data columns, and decodes messages to statements.
 
-A format is the dictionary of a source's definition, as for any decoder (`formats`): Avro with the union of
-docs/cdcv2.md as its schema, or JSON, whose data is one column of jsonb. With `components` its times are
-products of so many numbers. Called by the engine when a source is made (`stream_shape`), and by sources in
-the tasks (`open_stream_decoder`). What a message says never raises: it becomes an `InvalidMessage` in its
-place.
+Called by the engine when a source is created (`stream_shape`), and by sources in the tasks
+(`open_stream_decoder`). A format is the dictionary of a source definition, as for any decoder (`formats`). It
+is Avro with the union of docs/cdcv2.md as its schema, or JSON, whose data is one column of jsonb. With
+`components`, times are products of that many numbers. The contents of a message never raise: an invalid
+message becomes an `InvalidMessage` in its place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TEXT and BYTES: a message is one value."""
+"""TEXT and BYTES decoders: a message is one value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""JSON's numbers and words, told by columns: which are canonical, or are so without the zeros behind them.
+"""Columnar check of JSON numbers and words: canonical, or canonical after removal of trailing zeros.
 
-Tokens of up to 8 bytes, and integers of up to 16, are looked at as 64-bit words, a byte of the text in each
-byte of the word; the others by a regular expression.
+Tokens of up to 8 bytes, and integers of up to 16, are checked as 64-bit words with one byte of text per byte.
+All others are checked with a regular expression.
 """
 
 from __future__ import annotations

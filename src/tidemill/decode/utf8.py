@@ -1,6 +1,6 @@
-"""Bytes as text: what is no text by PostgreSQL's rules (UTF-8 without the zero byte) is found by its row.
+"""UTF-8 check: finds the rows that are not text by PostgreSQL's rules (UTF-8 without the zero byte).
 
-Called by every decoder that has texts in its messages.
+Called by every decoder whose messages contain text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keys: which rows of an upsert collection belong together.
+"""Keys of an upsert collection: which rows belong together.
 
-Shared by the envelope and by the state that it looks into. Everything goes by row identity
-(`types.identity`): NULL is a key like any other, NaN = NaN, -0.0 = 0.0, jsonb by its canonical text, in which
-storage keeps it. A hash only suggests that two keys are equal; keys are always compared.
+Shared by the envelope and by the state that it looks up. Keys follow row identity (`types.identity`): NULL is
+an ordinary key, NaN = NaN, -0.0 = 0.0, and jsonb compares by its canonical text, as stored. Equal hashes only
+suggest equal keys; keys are always compared.
 """
 
 from __future__ import annotations

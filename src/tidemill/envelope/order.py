@@ -1,9 +1,9 @@
-"""UPSERT (ORDER BY ...): a record replaces its key's row only if it is greater by the columns named.
+"""UPSERT (ORDER BY ...): a record replaces the row of its key only if its order columns are greater.
 
-Called by `upsert` in place of "the later one wins". The fold that this is, record by record: an error always
-replaces; anything replaces an error; else the greater order wins, and equal orders leave what is there. A
-deletion has an order like any record, and must keep winning against an older one that comes later: its key
-keeps a row that nobody sees (`HIDDEN_ROW`), unless the key is one of an error's slots, which has no order.
+Called by `upsert` instead of "the last record wins". The rules, record by record: an error always replaces,
+and any record replaces an error. Otherwise the greater order wins, and an equal order changes nothing. A
+deletion has an order like any record, and must win against an older record that arrives later. Its key
+therefore keeps an invisible row (`HIDDEN_ROW`), unless the key is an error slot, which has no order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Values that the upstream left out because they did not change: they are taken from the key's row before.
+"""Unavailable values: unchanged values that the upstream omitted, taken from the previous row of the key.
 
 Debezium sends a placeholder for a TOASTed column that an update did not touch. Called by `upsert`:
-`fill_here` takes the value from an earlier record of the same time, `fill_from_state` from the row that the
-key has. Where there is no row to take it from, the record becomes an error of its key: record by record, each
-looks at its key's row, and finds none, a deletion or an error.
+`fill_here` takes the value from an earlier record of the same time, `fill_from_state` from the current row of
+the key. Each record is checked against the row of its key at that point. If there is none, or it is a
+deletion or an error, the record becomes an error of its key.
 """
 
 from __future__ import annotations

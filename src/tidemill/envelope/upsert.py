@@ -1,16 +1,17 @@
-"""UPSERT: the last record of a key is its row; a record without value deletes it.
+"""UPSERT: the last record of a key is its row; a record without a value deletes it.
 
-`upsert` is a pure function of the records of one time and of the rows that the collection had before: it says
-which updates follow, and what the state must remember. Called by `ingest.state`, one key bucket at a time.
+Called by `ingest.state`, one key bucket at a time. `upsert` is a pure function of the records of one time and
+of the previous rows of the collection. It returns the updates and the new state.
 
 The steps:
-1. Of several records of a key only one counts. Records come in the order of (partition, offset) and the last
-   wins, unless ORDER BY says otherwise (`order`).
-2. `KeyState.lookup` finds the rows that the keys have now. A record may turn out to have lost against its
-   key's row (`order`), and what it leaves out is taken from there (`unavailable`).
-3. Equal rows cancel; the rest are retractions of old rows and insertions of new ones.
-Errors are rows like any others, with `mz_error` among the columns. One of a key that cannot be read stands in
-a slot of its own, by `mz_key`, which is part of the key.
+1. Of several records of a key only one counts. Records are ordered by (partition, offset) and the last one
+   wins, unless ORDER BY is given (`order`).
+2. `KeyState.lookup` finds the current rows of the keys. A record may have lost against the row of its key
+   (`order`), and omitted values are taken from that row (`unavailable`).
+3. Equal rows cancel. The others are retractions of old rows and insertions of new ones.
+
+Errors are ordinary rows, with `mz_error` among the columns. An error of an unreadable key has its own slot,
+through `mz_key`, which is part of the key.
 """
 
 from __future__ import annotations

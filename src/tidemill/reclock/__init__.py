@@ -1,6 +1,6 @@
-"""Reclocking: upstream frontiers bound to our times.
+"""Reclocking: binds upstream frontiers to times of our timeline.
 
-`remap` is a source's durable collection of bindings; `boundaries` says at which times sources tick;
-`progress` is what people see of it. Called by `ingest` and the engine. Promises: a binding never changes,
-bindings are monotone, and a record belongs to the first time whose binding covers it.
+Called by `ingest` and the engine. `remap` is the durable collection of a source's bindings, `boundaries`
+defines the times of ticks, and `progress` reads bindings for the progress relation. Promises: a binding never
+changes, bindings are monotone, and a record belongs to the first time whose binding covers it.
 """

@@ -1,7 +1,7 @@
-"""The times at which sources tick: common to all of them, so that one time is a consistent cut.
+"""Tick boundaries: times common to all sources, so that one time is a consistent cut.
 
 A source with interval `i` binds at multiples of `i` of the one clock. Sources of equal interval share every
-boundary; those of another share the common multiples.
+boundary. Sources of different intervals share the common multiples.
 """
 
 from __future__ import annotations

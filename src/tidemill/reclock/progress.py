@@ -1,7 +1,7 @@
-"""What people see of a source's bindings: the progress relation and the list of all bindings.
+"""Progress relation of a source, and the list of all its bindings.
 
-Read straight from the remap shard with Arrow: it has a row per partition and retained time, so no Spark job
-is worth its while. Called by the engine.
+Called by the engine. Read directly from the remap shard with Arrow: it has one row per partition and retained
+time, too few for a Spark job.
 """
 
 from __future__ import annotations

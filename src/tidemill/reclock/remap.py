@@ -1,9 +1,9 @@
-"""A source's bindings: the durable collection that says which upstream frontier is included at which time.
+"""Remap: the durable collection of a source's bindings, which maps times to upstream frontiers.
 
-The shard's rows are partitions, the diffs increments: summed up to a time they give the frontier of that
-time, and old bindings consolidate like any other updates. One `Remap` per source and process, used by
-`ingest.machine`. Promises: bindings are durable before `bind` returns, in the order of their times, monotone,
-and never change; the frontier that a time includes can be asked for as long as the shard's since allows.
+Used by `ingest.machine`, one `Remap` per source and process. The rows of the shard are partitions and the
+diffs are increments. Their sum up to a time is the frontier at that time, and old bindings consolidate like
+other updates. Promises: bindings are durable before `bind` returns, in the order of their times, monotone,
+and never change. The frontier of a time is readable as long as the since of the shard allows.
 """
 
 from __future__ import annotations

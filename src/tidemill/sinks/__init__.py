@@ -1,9 +1,10 @@
-"""Sinks: collections written out, every change at its time, for whoever reads them elsewhere.
+"""Sinks: write the updates of a collection, each at its time, to external readers.
 
-`machine` writes one sink (`cdcv2.writer` says what, and in which order), `kafka_target` and `files_target`
-are where to, `service` runs all sinks of a server, `feed` is what they need of the engine. Called by the
-engine.
-Promises: a reader of the stream gets the collection's history exactly once, however often the server is
-killed or the place is away; what a sink has still to write is not forgotten; a sink that fails or is slow
-delays nobody else.
+Called by the engine. `machine` writes one sink (`cdcv2.writer` decides what and in which order).
+`kafka_target` and `files_target` are the targets, `service` runs all sinks of a server, and `feed` is the
+interface to the engine.
+
+Promises: a reader of the stream gets the history of the collection exactly once, however often the server is
+killed or the target is unavailable. History that a sink still has to write is retained. A sink that fails or
+is slow does not delay others.
 """

@@ -1,6 +1,6 @@
-"""How a sink is written, as the catalog keeps it: a value, and its canonical JSON.
+"""Sink definition, as the catalog stores it: a value, and its canonical JSON.
 
-Made by the engine at CREATE SINK, read by whoever runs the sink. Connections are in it by their ids.
+Created by the engine at CREATE SINK, read by the code that runs the sink. It refers to connections by id.
 """
 
 from __future__ import annotations

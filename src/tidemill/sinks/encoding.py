@@ -1,6 +1,6 @@
-"""Updates of a collection as messages that a transport takes: cut by size, whole columns at a time.
+"""Message encoding: updates of a collection as messages of limited size, whole columns at a time.
 
-Called by `machine`. Promises: no message is larger than `LARGE_BYTES` unless one row is.
+Called by `machine`. Promise: no message is larger than `LARGE_BYTES` unless a single row is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The collection that a sink writes out, as `machine` reads it.
+"""Feed: the collection of a sink, as `machine` reads it.
 
-Everything here blocks, and is called by one thread at a time for each sink. The protocol is what `machine`
-needs; its tests run it without Spark.
+All calls block, and only one thread at a time calls the feed of a sink. The protocol is what `machine` needs;
+its tests run it without Spark.
 """
 
 from __future__ import annotations

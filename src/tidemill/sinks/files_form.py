@@ -1,7 +1,7 @@
-"""The pieces of an Avro file whose records are messages: its beginning, and a block for each message.
+"""Pieces of an Avro file whose records are messages: the header, and one block per message.
 
-Called by `files_target`. Any Avro reader reads such files; the marker between blocks is fixed, so that the
-same messages are the same bytes.
+Called by `files_target`. Any Avro reader can read such files. The marker between blocks is fixed, so equal
+messages produce equal bytes.
 """
 
 from __future__ import annotations

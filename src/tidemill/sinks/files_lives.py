@@ -1,12 +1,12 @@
-"""Which process writes a sink's files: the one of the latest life.
+"""Lives of a folder sink: ensure that only the process with the latest life writes its files.
 
-Called by `files_target`. A server has a number that is greater than that of every server before it (its
-environment's epoch). A process that stood still may wake up when a later one has gone on with its sinks. Both
-must not write, or one would take the other's file for its own.
+Called by `files_target`. A life is a number that is greater than that of every earlier server (the epoch of
+its environment). A suspended process may wake up after a later one has continued its sinks. Both must not
+write, or one takes the other's file for its own.
 
-The order is all there is. Who begins makes its life known, and then removes the files in the making of
-earlier lives. Who makes a file makes it first, and then looks whether a later life is known. So either the
-earlier one sees the later one, or its file is gone when it is to be published, which renames it: it fails.
+Correctness depends on the order only. A starting process publishes its life, and then removes the unfinished
+files of earlier lives. A writer first creates its file, and then checks for a later life. Either the earlier
+process sees the later life, or its file is gone when it renames the file to publish it, and the rename fails.
 """
 
 from __future__ import annotations

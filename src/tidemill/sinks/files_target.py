@@ -1,15 +1,14 @@
-"""Writing to a folder: files of messages that appear whole and never change.
+"""Folder target: writes files of messages that appear complete and never change.
 
-JSON: one message a line. Avro: a file whose records are the messages. A file is written under a name that
-begins with a dot, which readers leave alone, made durable, and renamed. Names sort in the order in which they
-were published by a writer, and tell whose updates they hold and, where the last message is a statement, up
-to where:
+JSON: one message per line. Avro: a file whose records are the messages. A file is written under a name that
+begins with a dot, which readers ignore, made durable, and renamed. Names sort in the order in which a writer
+published them. They contain the writer and, if the last message is a statement, its upper:
 
     000000000007-<writer>-0of1.avro               updates; more of the round follows
     000000000008-<writer>-0of1-1700000000000.avro the rest of the round, and the statement that counts it
 
-So the last statement is found without opening anything. Writers beside each other have names of their own; of
-two processes that both take themselves for one writer the later one writes (`files_lives`).
+The last statement is thus found without opening a file. Concurrent writers have different names. If two
+processes act as the same writer, the later one writes (`files_lives`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Writing to a Kafka topic.
+"""Kafka topic target.
 
-The producer is librdkafka's, with acknowledgements of all replicas. Updates go round the partitions, messages
-of a statement to the first (`kafka_topic`). What is in flight is limited; when the brokers acknowledge
-nothing for a while and complain meanwhile, the target gives up, and the next attempt begins with what the
-topic then has: a message whose fate is unknown is there or is written again, which readers do not notice.
+The producer is librdkafka's, with acknowledgements of all replicas. Updates are distributed over the
+partitions; messages of a statement go to the first (`kafka_topic`). The amount in flight is limited. If the
+brokers acknowledge nothing for a while and report errors meanwhile, the target fails, and the next attempt
+starts from the contents of the topic. A message with an unknown outcome exists or is written again; readers
+drop the repetition.
 """
 
 from __future__ import annotations

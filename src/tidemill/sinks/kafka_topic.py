@@ -1,8 +1,7 @@
-"""The topic that a sink writes to: made where there is none, and looked through for what was stated last.
+"""Topic of a sink: created if missing, and searched for the last statement.
 
-Statements go to partition 0, each with a key that tells whose updates it speaks for and up to where: so the
-last one is found from the end of one partition, without decoding anything. Updates have no key, and lie in
-any partition.
+Statements go to partition 0, each with a key that contains the writer and the upper. The last one is thus
+found from the end of one partition, without decoding. Updates have no key and may be in any partition.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""One sink: from what its target has to what its collection says, for ever.
+"""Sink machine: continuously writes one collection to its target.
 
-The target is all there is: the last durable statement there says up to where the stream is done, and the next
-process goes on from it. What was sent behind that statement is sent again, the same updates, which readers
-drop: a collection is definite. So nothing has to be kept here, and nothing can disagree with the target.
+The only state is in the target: its last durable statement shows up to which time the stream is complete, and
+the next process resumes there. Messages sent after that statement are sent again. They contain the same
+updates, because a collection is definite, and readers drop them. Nothing is stored here, so nothing can
+disagree with the target.
 
-The order of a round: updates, their acknowledgement, the statement that counts them, its acknowledgement;
-only then is history let go that a restart would need (`Shard.hold`). Not thread-safe but for `frontier`,
-`holding` and `cancel`: whoever runs the sinks steps each one at a time.
+The order of a round: updates, their acknowledgement, the statement that counts them, its acknowledgement.
+Only then is the history released that a restart would need (`Shard.hold`). Not thread-safe except for
+`frontier`, `holding` and `cancel`: the caller steps each sink from one thread at a time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""A sink's machine, as the catalog has the sink today. Called by `service` when a sink is opened or its
-connection changed."""
+"""Opening of a sink's machine from the current catalog.
+
+Called by `service` when a sink is opened or its connection changed.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What lies where a sink is to join: is it of the sink's format, and does it have the sink's columns?
+"""Join check of a sink target: do existing messages have the format and the columns of the sink?
 
 Called by the engine at CREATE SINK ... WITH (JOIN), on a worker thread. Two formats or two sets of columns in
-one place spoil every source that reads it. That it is the same history cannot be known; that it can be read
-together can: the first and the last messages of each partition, or the first and the last files, are looked
-at, and refused by name. A place without messages is fine.
+one target break every source that reads it. The check cannot prove that the history is the same, only that
+both can be read together. It reads the first and the last messages of each partition, or the first and the
+last files, and names the one that it refuses. An empty target passes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""All sinks of a server, from the catalog to their steps.
+"""Sink service: runs all sinks of a server, from the catalog to their steps.
 
 Opened by the engine beside the catalog, whose changes it follows. Each sink is stepped (`stepping`) when its
-collection has moved, and about once a second. A sink that cannot be opened or whose step fails is stalled,
-waits and is tried again, and nobody else notices.
+collection has advanced, and about once a second. A sink that cannot be opened or whose step fails is stalled
+and retried after a delay. Other sinks are not affected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The place that a sink writes to, as the machine sees it.
+"""Sink target: the interface between the machine and the place that a sink writes to.
 
-A target is driven by one thread. Everything blocks, with an end: what cannot be written raises, and then the
-target is closed and opened anew. Obligations: `resume` tells the truth about what is durable there, whoever
-wrote it; when `state` returns, the statement and everything that was sent before it are durable; nothing that
-was sent is ever taken back or changed.
+One thread drives a target. All calls block for a limited time. A failed write raises, and the machine closes
+the target and opens it again. Obligations: `resume` reports correctly what is durable in the target,
+whichever process wrote it. When `state` returns, the statement and everything sent before it are durable.
+Sent data is never retracted or changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Avro messages to columns: schemas (`schema`), their resolution, and reading by columns (`decoder`).
+"""Avro decoder: schemas (`schema`), schema resolution (`resolve`), and columnar reading (`decoder`).
 
-The decoder is opened by `formats`; `resolve` calls `parse_schema` and `columns_of` at CREATE.
+`formats` opens the decoder; `resolve` calls `parse_schema` and `columns_of` at CREATE.
 """

@@ -1,7 +1,7 @@
-"""What an Avro schema is in SQL: the type of each value, and the columns of a message.
+"""SQL columns of an Avro schema: the type of each value, and the columns of a message.
 
-Called at CREATE, to tell the columns and to refuse what cannot be columns, and by `resolve`, which makes
-values of these types. The table of types is in docs/formats.md.
+Called at CREATE, to determine the columns and to refuse schemas without a column form. Also called by
+`resolve`, which produces values of these types. See docs/formats.md for the table of types.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Avro messages to columns: framing, one plan per writer's schema, errors.
+"""Avro message decoder: framing, one plan per writer schema, errors.
 
-Messages are grouped by the schema that wrote them and read a group at a time. A message must be used up to
-its last byte. What the columns doubt is read again by itself; its error, if it is one, comes from there.
+Messages are grouped by their writer schema and read one group at a time. A message must be consumed to its
+last byte. Messages that the columnar reader doubts are read again one by one; that reader reports their
+errors.
 """
 
 from __future__ import annotations

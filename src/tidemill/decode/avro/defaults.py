@@ -1,4 +1,4 @@
-"""The defaults of a reader's fields: JSON in the schema to values of the columns' types."""
+"""Default values of reader fields: converts JSON in the schema to values of the column types."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the numbers and bytes of Avro's primitive types become: by their logical types, and by Debezium's
-names."""
+"""Column forms of Avro primitives, by logical type and by Debezium type name."""
 
 from __future__ import annotations
 

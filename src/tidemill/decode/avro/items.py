@@ -1,7 +1,7 @@
-"""Items of arrays and maps: the first of each message, then the second of each, and so on.
+"""Items of arrays and maps: the first item of each message, then the second of each, and so on.
 
-Items that all take the same number of bytes are read at once, wherever they are; and so are the numbers of
-long arrays.
+Items of equal size in bytes are read at once, wherever they are. The same applies to the numbers of long
+arrays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How values are read that have others in them: records, unions, arrays and maps."""
+"""Plan nodes for nested values: records, unions, arrays and maps."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How values are read: the nodes of a reading plan that have no others in them.
+"""Reading plan: its nodes for values without nested values.
 
-A plan is made once per pair of writer's and reader's schema (`resolve`): it follows the bytes as the writer
-wrote them and gives columns as the reader has them. Every node reads in two ways: whole columns from a cursor
-(`read`, which marks what it cannot make sense of as doubtful), and one value from a reader (`one`, which
-raises Unreadable and has the last word).
+`resolve` creates one plan per pair of writer and reader schema. A plan follows the bytes in the layout of the
+writer and produces columns in the layout of the reader. Every node reads in two ways. `read` reads whole
+columns from a cursor and marks values that it cannot interpret as doubtful. `one` reads one value from a
+reader, raises Unreadable, and is authoritative.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schemas that refer to types of other schemas: made one that has all of them in it."""
+"""Schema references: merges schemas that refer to types of other schemas into one schema."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""From a writer's schema and a reader's to a plan: Avro's rules of schema resolution.
+"""Avro schema resolution: builds a plan from a writer schema and a reader schema.
 
-Fields are found by name, then by the reader's aliases; those that the writer has not take their default;
-those that the reader has not are skipped. Numbers are promoted. A writer's branch goes to the reader's branch
-of its own type and name, else to the first that can take it. Outside of unions, where nothing has to be
-chosen, names of records, enums and fixed do not matter.
+Fields are matched by name, then by the aliases of the reader. Fields missing in the writer get their default;
+fields missing in the reader are skipped. Numbers are promoted. A branch of the writer maps to the branch of
+the reader with the same type and name, else to the first compatible one. Outside unions nothing has to be
+chosen, so the names of records, enums and fixed do not matter.
 
-What can never be read raises Incompatible; what cannot be read in some messages (a branch, a symbol) is an
-error in those.
+Schemas that can never be read raise Incompatible. A branch or symbol that cannot be read is an error in the
+messages that contain it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Avro schemas: JSON text to a tree of types.
+"""Avro schema parser: JSON text to a tree of types.
 
-Names are resolved (namespaces, references to types defined earlier), logical types and the names that Kafka
-Connect and Debezium give are kept as `semantic`. Nothing here knows SQL (`columns`) or bytes (`plan`).
-
-Called at CREATE for the schema of the source and in the tasks for those of the writers. A tree has no cycles:
-a type that contains itself ends in `Recursive`.
+Called at CREATE for the schema of the source, and in the tasks for writer schemas. Names are resolved
+(namespaces, references to earlier types). Logical types and the type names of Kafka Connect and Debezium are
+kept as `semantic`. This module knows neither SQL (`columns`) nor bytes (`plan`). A tree has no cycles: a type
+that contains itself ends in `Recursive`.
 """
 
 from __future__ import annotations

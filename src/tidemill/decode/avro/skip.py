@@ -1,7 +1,6 @@
-"""Plans for fields that the writer has and the reader has not.
+"""Plan nodes that skip fields which only the writer has.
 
-They go over values and look at nothing but the structure, so that both ways of reading agree on every
-message, whatever its bytes.
+They check nothing but the structure, so both ways of reading agree on every message, whatever its bytes.
 """
 
 from __future__ import annotations

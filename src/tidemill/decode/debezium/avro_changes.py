@@ -1,8 +1,8 @@
-"""The changes that Debezium writes in Avro, as far as DEBEZIUM UPSERT needs them: `after`, and whether `op`
-is a truncate. `json_changes` does the same for JSON.
+"""Debezium changes in Avro, as DEBEZIUM UPSERT needs them: `after`, and whether `op` is a truncate.
 
-PostgreSQL does not send a large value that an update left unchanged; Debezium writes a placeholder in its
-place. Such columns are marked here, and the envelope takes the value from the old row.
+`json_changes` does the same for JSON. PostgreSQL does not send a large value that an update left unchanged;
+Debezium writes a placeholder instead. Such columns are marked here, and the envelope takes the value from the
+old row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Types that Debezium names and Avro does not know: as the upstream's own types, where nothing is lost.
+"""Debezium types unknown to Avro, read as the types of the upstream where this loses nothing.
 
-Debezium writes PostgreSQL's infinities as numbers of its own, which are known for timestamps. For dates they
-change from release to release, and are out of range here.
+Debezium writes the infinities of PostgreSQL as special numbers, which are known for timestamps. For dates
+they differ between releases, and are out of range here.
 """
 
 from __future__ import annotations

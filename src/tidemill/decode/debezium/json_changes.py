@@ -1,7 +1,7 @@
-"""The changes that Debezium writes in JSON. There is no schema: a row is the whole of `after`, as one jsonb.
+"""Debezium changes in JSON. Without a schema, a row is the whole of `after`, as one jsonb.
 
-Messages come with or without Kafka Connect's schema around them (`{"schema": ..., "payload": ...}`), keys
-too. The text of `after` is cut out of the message and only that is decoded, so numbers keep their digits.
+Messages and keys may have the schema of Kafka Connect around them (`{"schema": ..., "payload": ...}`). The
+text of `after` is cut out of the message and decoded alone, so numbers keep their digits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The types that Debezium's converters add to Avro: by `connect.name`, where Avro has no logical type.
+"""Logical types that Debezium's converters add to Avro, identified by `connect.name`.
 
-Read by `decode.avro`: `schema` finds them in a schema, `columns` takes their SQL types, `forms` how they are
-read.
+Read by `decode.avro`: `schema` finds them in a schema, `columns` uses their SQL types, and `forms` selects
+how to read them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A reader's schema without the parts of Debezium's changes that nobody reads.
+"""Schema narrowing: removes the unused parts of Debezium changes from a reader schema.
 
 Called by `sources.kafka` when it opens a decoder, on the driver and in the tasks.
 """

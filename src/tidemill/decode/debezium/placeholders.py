@@ -1,8 +1,8 @@
-"""Large values that PostgreSQL did not send because an update left them unchanged (TOAST).
+"""Placeholders of large values that PostgreSQL did not send because an update left them unchanged (TOAST).
 
-Debezium writes a placeholder in their place. In Avro it is a column's value (`avro_changes`); in JSON it is a
-member of the row, which is one jsonb: `filled` puts the members of the key's row before in their place.
-Called by the envelope, which knows that row.
+Called by the envelope, which knows the previous row of the key. In Avro the placeholder is a column value
+(`avro_changes`). In JSON it is a member of the row, which is one jsonb: `filled` replaces it by the member of
+the previous row.
 """
 
 from __future__ import annotations

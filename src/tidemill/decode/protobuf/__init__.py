@@ -1,6 +1,6 @@
-"""Protobuf messages to columns: descriptors, the compiler for schemas that are text, and reading.
+"""Protobuf decoder: descriptors, the compiler for schemas in text form, and columnar reading.
 
-`ProtobufDecoder` is opened by `formats`; `resolve` needs the rest at CREATE.
+`formats` opens `ProtobufDecoder`; `resolve` uses the other parts at CREATE.
 """
 
 from tidemill.decode.protobuf.columns import columns_of

@@ -1,4 +1,4 @@
-"""What a Protobuf message is in SQL. The table of types is in docs/formats.md."""
+"""SQL columns of a Protobuf message. See docs/formats.md for the table of types."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Protobuf schemas that are text, as registries keep them: compiled to descriptors by protoc.
+"""Protobuf schema compiler: uses protoc to compile schemas in text form, as registries store them.
 
-protoc runs as a process of its own, in a folder that holds nothing but the files of the schema: what is wrong
-with them is told by it, and costs nobody else.
+protoc runs as a separate process, in a folder that contains only the files of the schema. It reports errors
+in the schema, and a failure affects nothing else.
 """
 
 from __future__ import annotations

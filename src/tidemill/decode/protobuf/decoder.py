@@ -1,8 +1,8 @@
-"""Protobuf messages to columns; what the columns doubt is parsed again by Protobuf's own parser, in C (upb).
+"""Protobuf message decoder. Doubtful messages are parsed again by Protobuf's own parser, in C (upb).
 
-Fields that the schema does not have are skipped, as Protobuf means it; what is no message, down to its last
-byte, is an error. Framed messages carry a schema's number, and which of that schema's messages they are: it
-must be the one of the source.
+Fields that the schema lacks are skipped, as Protobuf specifies. Bytes that are not a complete message, down
+to the last byte, are an error. Framed messages carry a schema id and the index of the message in that schema:
+it must be the message of the source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Descriptors: a FileDescriptorSet (what `protoc --include_imports -o` writes) to message types."""
+"""Protobuf descriptors: a FileDescriptorSet (from `protoc --include_imports -o`) to message types."""
 
 from __future__ import annotations
 

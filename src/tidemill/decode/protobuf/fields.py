@@ -1,4 +1,4 @@
-"""How each kind of Protobuf field becomes a column."""
+"""Column forms of the kinds of Protobuf fields."""
 
 from __future__ import annotations
 

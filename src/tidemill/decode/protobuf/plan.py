@@ -1,7 +1,7 @@
-"""Protobuf messages by columns: the walk over the messages of a batch.
+"""Columnar walk over a batch of Protobuf messages.
 
-The walk takes the next field of every message that has one, and hands the messages of each tag to the field's
-slot. Messages are mostly alike, so there are few tags at a time. What is odd is doubted (`cursor`).
+The walk takes the next field of every message that has one, and passes the messages of each tag to the slot
+of that field. Messages are mostly alike, so each step sees few tags. Unusual messages are doubted (`cursor`).
 """
 
 from __future__ import annotations

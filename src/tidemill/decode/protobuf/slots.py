@@ -1,9 +1,8 @@
-"""Fields of Protobuf messages, gathered as they come: where each field's values lie in a batch of messages.
+"""Slots of Protobuf fields: the positions of the values of each field in a batch of messages.
 
-A slot is made for each field and each batch. It is given the places of the field's values (`take`), in the
-order in which the messages have them, and in the end makes the column (`column`). What is lawful and rare (a
-field that should be there once and is there twice, where the last one counts) is doubted, and left to
-Protobuf's own parser.
+There is one slot per field and batch. It receives the positions of the values (`take`), in message order, and
+finally builds the column (`column`). A valid but rare case (a repeated singular field, where the last one
+counts) is doubted, and left to Protobuf's own parser.
 """
 
 from __future__ import annotations

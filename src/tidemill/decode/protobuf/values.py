@@ -1,4 +1,4 @@
-"""Values of one parsed message, in the forms that Arrow takes for the columns' types."""
+"""Values of one parsed Protobuf message, in the forms that Arrow accepts for the column types."""
 
 from __future__ import annotations
 
