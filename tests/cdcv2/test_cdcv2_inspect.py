@@ -23,7 +23,7 @@ from tidemill.cli import cdcv2_inspect
 from tidemill.cli.app import app
 from tidemill.cli.cdcv2_inspect import InspectOptions
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka import metadata
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cdcv2.md"
@@ -275,5 +275,5 @@ def test_a_topic_that_is_not_there(kafka: Kafka, tmp_path: Path) -> None:
 
 def test_brokers_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "CREATE_SECONDS", 0.5)
-    with pytest.raises(RowError, match="cannot be reached"):
+    with pytest.raises(UpstreamError, match="cannot be reached"):
         cdcv2_inspect.run(InspectOptions(("x",), brokers="127.0.0.1:1"))

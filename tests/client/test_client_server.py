@@ -46,7 +46,7 @@ def test_statements(db: Client, table: str) -> None:
     assert db.execute(f"INSERT INTO {table} VALUES (%s, %s), (2, NULL)", [1, "it's"]) == "INSERT 0 2"
     assert {"name": table} in db.query("SHOW TABLES").rows()
     assert db.query("SELECT 1 AS a, 'x' AS b, 2.5 AS c").rows() == [{"a": 1, "b": "x", "c": Decimal("2.5")}]
-    (row,) = db.query("SELECT sum(n) AS n FROM (VALUES (1::bigint)) AS v (n)").rows()
+    (row,) = db.query("SELECT 1::numeric AS n").rows()
     assert str(row["n"]) == "1"
     with pytest.raises(NoRows, match=r"was carried out \(INSERT 0 1\), and returns no rows"):
         db.query(f"INSERT INTO {table} VALUES (3, 'x')")

@@ -122,7 +122,7 @@ def test_the_subscription_is_held_against_select() -> None:
     assert state.failure == "" and state.live_checks == 1, "one time is asked for once"
     assert state.past_checks >= 3
     state = run(FakeServer(), 200, FollowedBids(900, NOTHING._replace(rows=1), {}))
-    assert "at 900 the subscription had Facts(rows=1" in state.failure
+    assert "at 900 the subscription had DemoFacts(rows=1" in state.failure
 
 
 def test_how_the_source_is() -> None:

@@ -145,10 +145,12 @@ def test_bad_records_are_errors_until_they_are_corrected(world: World) -> None:
         error, _ = world.rows()  # type: ignore[misc]
         assert len(str(error)) < 10_000
         world.calm_goes_on()
-        assert world.status() == ("running", None)
+        state, first = world.status()
+        assert state == "running" and (first or "").startswith(text)
         world.send(key, correction)
         left = left if correction is None else [*left, (2, "two")]
         until(world.rows, left)
+        until(world.status, ("running", None))
     # As long as it is sound a message may be large.
     world.send(world.key(9), world.value("y" * LARGE))
     until(world.rows, [*left, (9, None)])

@@ -21,9 +21,9 @@ from tidemill.sources.contract import (
     Gauge,
     OutputDefinition,
     ReadLimits,
-    RowError,
     SourceBatch,
     SourcePiece,
+    UpstreamError,
     UpstreamSource,
 )
 from tidemill.sources.offsets import Offsets, PartitionKey
@@ -59,7 +59,7 @@ class ScriptedSource(UpstreamSource):
 
     def __init__(self) -> None:
         self.stands = Offsets()
-        self.error: RowError | None = None
+        self.error: UpstreamError | None = None
 
     def frontier(self, now: int) -> Offsets:
         if self.error is not None:

@@ -12,7 +12,7 @@ import pytest
 from ingest.streamed import StreamHouse, StreamSource
 from tidemill import failpoints
 from tidemill.ingest.recovery.stream import FP_TALLIED
-from tidemill.sources.contract import RowError, UpstreamSource
+from tidemill.sources.contract import UpstreamError, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.types.arrow import DIFF_COLUMN
 
@@ -53,7 +53,7 @@ def put(house: FilesHouse, name: str, number: int, at: int) -> Path:
 
 
 def error_of(house: FilesHouse) -> str:
-    with pytest.raises(RowError) as caught:
+    with pytest.raises(UpstreamError) as caught:
         house.settle()
     return str(caught.value)
 

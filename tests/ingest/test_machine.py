@@ -18,7 +18,7 @@ from tidemill.ingest import machine as machine_module
 from tidemill.ingest.unit import UnitFailure
 from tidemill.persist import environment as environment_module
 from tidemill.persist.blob import Blobs, open_blobs
-from tidemill.sources.contract import KEY_SLOT_COLUMN, Forgotten, OutputDefinition, ReadLimits, RowError
+from tidemill.sources.contract import KEY_SLOT_COLUMN, Forgotten, OutputDefinition, ReadLimits, UpstreamError
 from tidemill.sources.offsets import Offsets
 from tidemill.types.model import BYTEA, TEXT, Column, RelationDesc
 
@@ -116,7 +116,7 @@ def test_a_source_that_goes_back_is_told_and_loses_nothing(house: House) -> None
     house.source.produce(p0=10)
     house.tick(now(house))
     house.source.stands = Offsets({0: 7})
-    with pytest.raises(RowError, match="went back"):
+    with pytest.raises(UpstreamError, match="went back"):
         house.tick(now(house) + 100)
     house.source.stands = Offsets({0: 12})
     assert house.tick(now(house) + 200)
@@ -154,12 +154,12 @@ def test_an_upstream_is_looked_at_before_what_was_bound_is_read(house: House) ->
     assert house.machine.bind(now(house)) is not None
     house.close()
     house.open()
-    house.source.error = RowError("made anew")
-    with pytest.raises(RowError, match="made anew"):
+    house.source.error = UpstreamError("made anew")
+    with pytest.raises(UpstreamError, match="made anew"):
         house.tick(now(house))
     house.source.error = None
     house.source.stands = Offsets({0: 4})
-    with pytest.raises(RowError, match="went back"):
+    with pytest.raises(UpstreamError, match="went back"):
         house.tick(now(house))
     house.source.stands = Offsets({0: 5})
     assert house.tick(now(house))
@@ -308,7 +308,7 @@ class Rounds:
         if fault == "back":
             house.source.stands = Offsets({0: stands[0] // 2})
         if fault == "down":
-            house.source.error = RowError("the upstream is down")
+            house.source.error = UpstreamError("the upstream is down")
         try:
             house.tick(max(now(house), house.machine.promised) + dice.randrange(150))
         except (failpoints.FailpointError, TidemillError):

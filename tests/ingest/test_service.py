@@ -176,7 +176,7 @@ def test_a_table_that_was_made_while_its_source_was_being_opened(
         assert go_on.wait(WAIT_SECONDS)
         return machine
 
-    monkeypatch.setattr(service_module, "Machine", slow)
+    monkeypatch.setattr(service_module, "SourceMachine", slow)
     source = world.auction("house")
     assert opening.wait(WAIT_SECONDS)
     table = world.table(source, "bids")

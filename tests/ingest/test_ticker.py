@@ -24,10 +24,10 @@ from tidemill.persist.environment import Environment
 from tidemill.reclock.remap import Remap
 from tidemill.sources.contract import (
     ReadLimits,
-    RowError,
     SourceBatch,
     SourcePiece,
     SourceReader,
+    UpstreamError,
     UpstreamSource,
 )
 from tidemill.sources.definition import open_source
@@ -91,7 +91,7 @@ class Sleepy(UpstreamSource):
         self,
         inner: UpstreamSource,
         seconds: float = 0.0,
-        error: RowError | None = None,
+        error: UpstreamError | None = None,
         read_seconds: float = 0.0,
     ) -> None:
         self.inner = inner
@@ -244,7 +244,7 @@ def test_sources_of_odd_intervals_share_jobs_when_there_are_many(world: World) -
 
 
 def test_a_source_that_cannot_be_reached_recovers(world: World) -> None:
-    source = Sleepy(world.counter(), error=RowError("the upstream is down"))
+    source = Sleepy(world.counter(), error=UpstreamError("the upstream is down"))
     slot = world.add("down", source)
     world.wait(lambda: slot.report.status.state is RunState.STALLED)
     assert slot.report.status.error == "the upstream is down"
@@ -256,11 +256,11 @@ def test_a_source_that_cannot_be_reached_recovers(world: World) -> None:
 def test_an_upstream_that_goes_away_is_told_once_however_it_shows(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Away(RowError):
+    class Away(UpstreamError):
         transient = True
         sqlstate = "08001"
 
-    def fail(error: RowError) -> None:
+    def fail(error: UpstreamError) -> None:
         source.error = error
         world.wait(lambda: slot.report.status.error == error.primary)
 
@@ -268,7 +268,7 @@ def test_an_upstream_that_goes_away_is_told_once_however_it_shows(
     slot = world.add("a", source)
     fail(Away("it cannot be reached"))
     fail(Away("it has no leader"))
-    fail(RowError("it is another one"))
+    fail(UpstreamError("it is another one"))
     source.error = None
     world.ticks(slot, more=1)
     fail(Away("it cannot be reached"))

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from support.kafka import REQUEST_SECONDS, Kafka, Record, send
-from tidemill.sources.contract import MAX_BATCH_ROWS, RowError
+from tidemill.sources.contract import MAX_BATCH_ROWS, UpstreamError
 from tidemill.sources.kafka import consume
 from tidemill.sources.kafka.client import Unreachable
 from tidemill.sources.kafka.consume import Range, RecordBatchBuffer, Wanted, read_range, settings_of
@@ -225,7 +225,7 @@ def test_what_retention_removed_is_an_error_that_says_so(
     topic = kafka.create_topic()
     kafka.produce(topic, numbered(20))
     kafka.delete_records(topic, {0: 5})
-    with pytest.raises(RowError) as e:
+    with pytest.raises(UpstreamError) as e:
         read(settings, topic, 3, 20)
     assert e.value.detail == (
         "Those from 3 up to 20 were there when they were bound. It has those from 5 up to 20."
@@ -287,7 +287,7 @@ def test_a_topic_that_is_gone_is_told(kafka: Kafka, settings: dict[str, str | in
     kafka.produce(topic, numbered(10))
     assert len(read(settings, topic, 0, 10)) == 10
     kafka.delete_topic(topic)
-    with pytest.raises(RowError) as e:
+    with pytest.raises(UpstreamError) as e:
         read(settings, topic, 0, 10)
     assert e.value.primary == f'partition 0 of topic "{topic}" is not there'
 

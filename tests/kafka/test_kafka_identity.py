@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka import source as source_module
 from tidemill.sources.kafka.metadata import NoTopic, TopicIdentity
@@ -67,7 +67,7 @@ def definition(**more: Any) -> dict[str, Any]:
 
 
 def told(source: Any) -> str:
-    with pytest.raises(RowError) as e:
+    with pytest.raises(UpstreamError) as e:
         source.frontier(NOW)
     return e.value.primary
 

@@ -12,7 +12,7 @@ from kafka.kafka_decoders import spec
 from kafka.kafka_world import NOW, definition
 from support.kafka import REQUEST_SECONDS, Kafka
 from tidemill.dev.broker import PASSWORD, PLAIN_PASSWORD, PLAIN_USER, USER, Secure
-from tidemill.sources.contract import RowError, SourcePiece
+from tidemill.sources.contract import SourcePiece, UpstreamError
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka import consume
 from tidemill.sources.kafka.client import Unreachable, configuration
@@ -130,11 +130,11 @@ def unreachable(broker: str, reason: str) -> Unreachable:
     [{"ssl_ca": "no certificate"}, {"security_protocol": "CARRIER_PIGEON"}, {"sasl_mechanism": "GUESSING"}],
 )
 def test_options_that_librdkafka_refuses(secure: Secure, change: dict[str, Any]) -> None:
-    with pytest.raises(RowError, match="the connection to Kafka cannot be made"):
+    with pytest.raises(UpstreamError, match="the connection to Kafka cannot be made"):
         Admin({**ways_in(secure)["sasl over tls"], **change})
 
 
 def test_only_known_options_become_properties() -> None:
-    with pytest.raises(RowError, match="definition cannot be read"):
+    with pytest.raises(UpstreamError, match="definition cannot be read"):
         configuration({"brokers": ["h:1"], "ssl.ca.location": "/etc/passwd"})
     assert configuration({"brokers": ["a:1", "b:2"], "sasl_username": None})["bootstrap.servers"] == "a:1,b:2"

@@ -13,7 +13,7 @@ from kafka.kafka_world import NOW, connection, definition, opened
 from sources.conformance import CHECKS, Subject
 from support.kafka import REQUEST_SECONDS, Kafka, Record, send
 from tidemill.errors import UndefinedObject
-from tidemill.sources.contract import RowError, SourceBatch, SourcePiece, UpstreamSource
+from tidemill.sources.contract import SourceBatch, SourcePiece, UpstreamError, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka import source as source_module
 from tidemill.sources.kafka.client import Unreachable
@@ -71,13 +71,13 @@ def reaches(source: Any, wanted: dict[int, int]) -> None:
         time.sleep(0.02)
 
 
-def told(source: UpstreamSource) -> RowError:
+def told(source: UpstreamSource) -> UpstreamError:
     """What is wrong for good with the topic: brokers let go of one a moment after they told so."""
     deadline = time.monotonic() + REQUEST_SECONDS
     while True:
         try:
             source.frontier(NOW)
-        except RowError as e:
+        except UpstreamError as e:
             if not e.transient:
                 return e
         assert time.monotonic() < deadline, "nothing is wrong"
@@ -144,7 +144,7 @@ def test_partitions_whose_beginning_was_never_asked_for_are_read_from_what_they_
     (batch,) = batches(source, pieces[0])
     assert batch.rows.column("text").to_pylist() == [str(n) for n in range(10, 40, 2)]
     # Of the other one it was said.
-    with pytest.raises(RowError, match="does not have the records"):
+    with pytest.raises(UpstreamError, match="does not have the records"):
         list(source.reader().read(pieces[1]))
 
 
@@ -326,5 +326,5 @@ def test_definitions_that_cannot_be_read_stall_the_source(change: dict[str, Any]
         "outputs": [],
     }
     open_source(of)
-    with pytest.raises(RowError, match="definition cannot be read"):
+    with pytest.raises(UpstreamError, match="definition cannot be read"):
         open_source({**of, **change})

@@ -23,7 +23,7 @@ from tidemill.sinks.kafka_target import KafkaTarget
 from tidemill.sinks.kafka_topic import last_upper, make_topic, place_of
 from tidemill.sinks.machine import SinkMachine
 from tidemill.sinks.target import SinkError, Written
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 
 
 @pytest.fixture
@@ -144,10 +144,10 @@ def test_a_broker_that_is_away_stalls_and_loses_nothing(
     until(one, lambda: one.frontier == 5)
     kafka.kill()
     world.append([((2, "b"), 1)], 6)
-    with pytest.raises(RowError, match="cannot be reached"):
+    with pytest.raises(UpstreamError, match="cannot be reached"):
         one.step()
     assert one.frontier == 5 and one.holding
-    with pytest.raises(RowError, match="cannot be reached"):
+    with pytest.raises(UpstreamError, match="cannot be reached"):
         one.step()
     assert world.shard.downgrade_since(5) == 4
     kafka.start()
@@ -163,7 +163,7 @@ def until(one: SinkMachine, done: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
         try:
             one.step()
-        except RowError:
+        except UpstreamError:
             time.sleep(0.1)
 
 

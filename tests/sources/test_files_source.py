@@ -22,10 +22,10 @@ from tidemill.sources.contract import (
     MAX_BATCH_ROWS,
     Forgotten,
     ReadLimits,
-    RowError,
     SourceBatch,
     SourcePiece,
     Stated,
+    UpstreamError,
     UpstreamSource,
 )
 from tidemill.sources.definition import open_source
@@ -189,12 +189,12 @@ def test_files_must_stay_as_they_are(tmp_path: Path) -> None:
     source = opened(tmp_path, "json")
     (piece,) = (SourcePiece(p, 0, n) for p, n in source.frontier(0).items())
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(RowError, match='file "a" has changed since it was read'):
+    with pytest.raises(UpstreamError, match='file "a" has changed since it was read'):
         source.frontier(0)
     with pytest.raises(Forgotten, match='file "a" is not what it was'):
         list(source.reader().read(piece))
     path.unlink()
-    with pytest.raises(RowError, match="changed"):
+    with pytest.raises(UpstreamError, match="changed"):
         source.frontier(0)
     with pytest.raises(Forgotten, match="not what it was"):
         list(source.reader().read(piece))
@@ -239,7 +239,7 @@ def test_a_file_that_is_overwritten_by_as_many_bytes_is_noticed(
 
     write(after)
     for _ in range(2):
-        with pytest.raises(RowError, match='file "a" has changed since it was read') as caught:
+        with pytest.raises(UpstreamError, match='file "a" has changed since it was read') as caught:
             source.frontier(0)
         assert caught.value.detail == f"It has {len(before)} bytes as before, but not the same ones."
     # As it was it is taken again; so is one that was only touched or copied.
@@ -266,7 +266,7 @@ def test_a_file_that_is_gone_is_told_the_same_after_a_restart(tmp_path: Path) ->
             (tmp_path / "in" / "a").write_bytes(other)
         told: list[str] = []
         for one in (source, again):
-            with pytest.raises(RowError) as caught:
+            with pytest.raises(UpstreamError) as caught:
                 one.frontier(0)
             told.append(str(caught.value))
         assert told[0] == told[1] and 'file "a" has changed since it was read' in told[0]
@@ -275,7 +275,7 @@ def test_a_file_that_is_gone_is_told_the_same_after_a_restart(tmp_path: Path) ->
     bare = opened(tmp_path, "json")
     bare.recall(upper, {})
     with pytest.raises(
-        RowError, match=f"has changed since it was read\\nDETAIL: It had {upper['a']} kilobytes"
+        UpstreamError, match=f"has changed since it was read\\nDETAIL: It had {upper['a']} kilobytes"
     ):
         bare.frontier(0)
 
@@ -288,13 +288,13 @@ def test_a_file_that_is_written_to_while_it_is_read_is_read_again(tmp_path: Path
     upper = source.frontier(0)
     marks = source.mark(Offsets(), upper)
     path.write_bytes(path.read_bytes().replace(b"name", b"NAME"))
-    with pytest.raises(RowError, match="It was written to while it was read"):
+    with pytest.raises(UpstreamError, match="It was written to while it was read"):
         source.confirm(marks)
     # Nothing of it was taken in, so the new one is as good.
     assert source.frontier(0) == upper
     source.confirm(source.mark(Offsets(), upper))
     path.unlink()
-    with pytest.raises(RowError, match="has changed since it was read"):
+    with pytest.raises(UpstreamError, match="has changed since it was read"):
         source.mark(Offsets(), upper)
 
 
@@ -331,7 +331,7 @@ def test_what_is_not_there_yet_is_told(tmp_path: Path) -> None:
     assert source.waits is None
     (tmp_path / "file").write_text("")
     other = open_source(definition("json") | {"path": "file"}, str(tmp_path))
-    with pytest.raises(RowError, match="cannot be read") as caught:
+    with pytest.raises(UpstreamError, match="cannot be read") as caught:
         other.frontier(0)
     assert caught.value.detail == "Not a directory."
 
@@ -340,9 +340,9 @@ def test_paths_lead_nowhere_else(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "root" / "in").symlink_to(tmp_path / "other")
-    with pytest.raises(RowError, match="not below the folder files_root"):
+    with pytest.raises(UpstreamError, match="not below the folder files_root"):
         opened(tmp_path / "root", "json")
-    with pytest.raises(RowError, match="no folder is configured"):
+    with pytest.raises(UpstreamError, match="no folder is configured"):
         open_source(definition("json"), "")
     (tmp_path / "root" / "in").unlink()
     (tmp_path / "root" / "in").mkdir()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import Internal
-from tidemill.sources.contract import ReadLimits, RowError, SourcePiece
+from tidemill.sources.contract import ReadLimits, SourcePiece, UpstreamError
 from tidemill.sources.definition import open_source
 from tidemill.sources.generators.auction import OUTPUTS
 from tidemill.sources.generators.definition import normalise
@@ -113,7 +113,7 @@ def test_a_counter_fails_where_it_was_told_to() -> None:
         try:
             for batch in reader.read(SourcePiece(None, lower, upper)):
                 found += batch.rows.column(0).to_pylist()
-        except RowError as error:
+        except UpstreamError as error:
             assert error.transient is transient
             assert str(fail_at) in error.primary and error.sqlstate == "58000"
             return [*found, -1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidemill.errors import InvalidValue, LimitExceeded, SyntaxError_, TidemillError, UndefinedObject
-from tidemill.sources.contract import EVENTS, RowError
+from tidemill.sources.contract import EVENTS, UpstreamError
 from tidemill.sources.definition import open_source
 from tidemill.sources.generators.definition import normalise, option_kinds
 from tidemill.sources.generators.options import OptionKind
@@ -200,7 +200,7 @@ def test_a_definition_that_cannot_be_read_stalls_the_source(change: dict[str, An
     definition = normalise("KEY VALUE", {"KEYS": 5}, STARTED)
     with pytest.raises(TidemillError) as caught:
         open_source({**definition, **change})
-    assert isinstance(caught.value, RowError)
+    assert isinstance(caught.value, UpstreamError)
     assert caught.value.primary == "the source's definition cannot be read"
     assert caught.value.detail and not caught.value.transient
 

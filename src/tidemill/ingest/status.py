@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidemill.errors import TidemillError
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 
 
 class RunState(Enum):
@@ -45,7 +45,7 @@ class RunStatus:
         since = self.since if (state, primary) == (self.state, self.error) else wall_ms()
         if error is None:
             return RunStatus(state, since)
-        permanent = isinstance(error, RowError) and error.permanent
+        permanent = isinstance(error, UpstreamError) and error.permanent
         return RunStatus(
             state, since, error.primary, error.detail, error.hint, error.sqlstate, permanent=permanent
         )

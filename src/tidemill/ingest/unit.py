@@ -14,7 +14,7 @@ from tidemill.errors import TidemillError
 from tidemill.ingest.recovery.values import FoundUpdates, Recover, Settled
 from tidemill.persist.blob import Blobs
 from tidemill.persist.part import Part
-from tidemill.sources.contract import RowError, SourcePiece, SourceReader
+from tidemill.sources.contract import SourcePiece, SourceReader, UpstreamError
 from tidemill.types.model import RelationDesc
 
 # Calls that are told of an unforeseen error: the place itself, and who brought it there.
@@ -86,7 +86,7 @@ class Unit:
 @dataclass(frozen=True, slots=True)
 class UnitFailure:
     """Why a unit failed, as plain text that can be pickled whatever raised it. `transient`: the same may
-    work later, without anybody doing anything; `permanent` as of `RowError`."""
+    work later, without anybody doing anything; `permanent` as of `UpstreamError`."""
 
     primary: str
     detail: str | None = None
@@ -98,7 +98,7 @@ class UnitFailure:
     @staticmethod
     def of(error: BaseException) -> UnitFailure:
         if isinstance(error, TidemillError):
-            permanent = isinstance(error, RowError) and error.permanent
+            permanent = isinstance(error, UpstreamError) and error.permanent
             told = (error.primary, error.detail, error.hint, error.sqlstate)
             return UnitFailure(*told, error.transient, permanent)
         if isinstance(error, MemoryError):
@@ -106,7 +106,7 @@ class UnitFailure:
         return UnitFailure(f"{type(error).__name__}: {error}", detail=_where(error))
 
     def error(self) -> TidemillError:
-        error = RowError(self.primary, detail=self.detail, hint=self.hint, sqlstate=self.sqlstate)
+        error = UpstreamError(self.primary, detail=self.detail, hint=self.hint, sqlstate=self.sqlstate)
         error.transient, error.permanent = self.transient, self.permanent
         return error
 

@@ -24,7 +24,7 @@ from tidemill.sinks.kafka_topic import (
     statement_key,
 )
 from tidemill.sinks.target import Check, Opening, SinkError, SinkPace, Written
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain, refused
 from tidemill.sources.kafka.metadata import NoTopic
 
@@ -141,7 +141,7 @@ class KafkaTarget:
         try:
             self._producer = Producer({**settings, "error_cb": self._complaints})
         except KafkaException as e:
-            raise RowError("the connection to Kafka cannot be made", detail=str(e)) from e
+            raise UpstreamError("the connection to Kafka cannot be made", detail=str(e)) from e
         return self._producer
 
     def _produce(self, message: bytes, partition: int, key: bytes | None) -> None:
@@ -186,7 +186,7 @@ class KafkaTarget:
         if self._failed is not None:
             raise self._explained(self._failed)
 
-    def _explained(self, error: KafkaError) -> RowError | SinkError:
+    def _explained(self, error: KafkaError) -> UpstreamError | SinkError:
         code, said = error.code(), error.str()
         if code in _TOO_LARGE:
             return SinkError(

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from tidemill.errors import InvalidValue
 from tidemill.sinks.definition import WHOLE
 from tidemill.sinks.target import Check
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain
 from tidemill.sources.kafka.consume import Range, Wanted, read_range, settings_of
 from tidemill.sources.kafka.metadata import CREATE_SECONDS, Admin, NoTopic
@@ -108,7 +108,7 @@ def _create(connection: Mapping[str, Any], topic: str, partitions: int | None, r
         raise _refusal(topic, error, complaints, str(settings["bootstrap.servers"])) from e
 
 
-def _refusal(topic: str, error: KafkaError | None, complaints: Complaints, brokers: str) -> RowError:
+def _refusal(topic: str, error: KafkaError | None, complaints: Complaints, brokers: str) -> UpstreamError:
     said = "They did not answer in time." if error is None else error.str()
     code = None if error is None else error.code()
     if code in _FORBIDDEN:
@@ -125,7 +125,7 @@ def _refusal(topic: str, error: KafkaError | None, complaints: Complaints, broke
         KafkaError.POLICY_VIOLATION,
         KafkaError.INVALID_CONFIG,
     ):
-        return RowError(
+        return UpstreamError(
             f'topic "{topic}" cannot be made',
             detail=said,
             hint="Give PARTITION COUNT and REPLICATION FACTOR that the brokers allow, or make the topic "

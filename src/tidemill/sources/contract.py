@@ -40,7 +40,7 @@ STREAM_TIME_COLUMN = "mz_stream_time"
 Definition: TypeAlias = dict[str, Any]
 
 
-class RowError(TidemillError):
+class UpstreamError(TidemillError):
     """The upstream is not what it should be, or cannot be reached. It stalls this source alone, which is
     tried again. `permanent`: no attempt can succeed unless somebody acts; queries do not wait for it."""
 
@@ -48,21 +48,21 @@ class RowError(TidemillError):
     permanent: bool = False
 
 
-class UpstreamLost(RowError):
+class UpstreamLost(UpstreamError):
     """The upstream is no longer the one that was read, or has lost what was read of it."""
 
     permanent = True
 
 
-class Forgotten(RowError):
+class Forgotten(UpstreamError):
     """The upstream no longer has records that were bound: retention removed them."""
 
     sqlstate = "72000"
     permanent = True
 
 
-def unreadable_definition(detail: str) -> RowError:
-    return RowError(
+def unreadable_definition(detail: str) -> UpstreamError:
+    return UpstreamError(
         "the source's definition cannot be read",
         detail=detail,
         hint="It was made by another version of Tidemill, or the catalog is damaged.",
@@ -241,11 +241,10 @@ class UpstreamSource(ABC):
         behind = upper.records_since(lower)
         if behind <= limits.records:
             return upper
-        share = {
-            partition: max(1, increment * limits.records // behind)
-            for partition, increment in upper.increments(lower).items()
-        }
-        return lower.plus(share)
+        increments = upper.increments(lower)
+        # One of each partition that moves, and of the rest a share by what each has left.
+        rest, left = max(0, limits.records - len(increments)), behind - len(increments)
+        return lower.plus({p: 1 + ((n - 1) * rest // left if left else 0) for p, n in increments.items()})
 
     def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
         """The range as pieces for about `ways` tasks of equal work; together exactly the range."""

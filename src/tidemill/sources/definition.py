@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemill.errors import TidemillError
-from tidemill.sources.contract import Definition, RowError, UpstreamSource, unreadable_definition
+from tidemill.sources.contract import Definition, UpstreamError, UpstreamSource, unreadable_definition
 from tidemill.sources.generators.definition import LOAD_GENERATOR, open_generator
 
 __all__ = ["FILES", "KAFKA", "LOAD_GENERATOR", "SOURCES", "Definition", "open_source"]
@@ -36,7 +36,7 @@ def _open_files(definition: Mapping[str, Any], files_root: str) -> UpstreamSourc
         return FilesSource(definition, files_root)
     except TidemillError as error:
         # The setting may be another one than it was.
-        raise RowError(error.primary, detail=error.detail, hint=error.hint) from error
+        raise UpstreamError(error.primary, detail=error.detail, hint=error.hint) from error
 
 
 # By the `kind` of a definition, and with `files_root`, the folder below which files may be read.
@@ -55,7 +55,7 @@ def open_source(definition: Mapping[str, Any], files_root: str = "") -> Upstream
         raise unreadable_definition(f"There is no kind of source {kind!r}.")
     try:
         return SOURCES[kind](definition, files_root)
-    except RowError:
+    except UpstreamError:
         raise
     except TidemillError as error:
         raise unreadable_definition(f"It says what cannot be: {error.primary}.") from error

@@ -13,7 +13,14 @@ from typing import BinaryIO, cast
 from tidemill.cdcv2.wording import sentence, words
 from tidemill.decode.contract import legible
 from tidemill.errors import Internal, InvalidValue
-from tidemill.sources.contract import MAX_BATCH_ROWS, Forgotten, RowError, SourceBatch, SourcePiece, Stated
+from tidemill.sources.contract import (
+    MAX_BATCH_ROWS,
+    Forgotten,
+    SourceBatch,
+    SourcePiece,
+    Stated,
+    UpstreamError,
+)
 from tidemill.sources.files.form import MAGIC, Broken, Found, avro_header, lines, records
 from tidemill.sources.stream_rows import DECODE_ERROR, StreamRows
 
@@ -107,7 +114,7 @@ def _gone(piece: SourcePiece, found: str) -> Forgotten:
     )
 
 
-def unreadable(name: str, error: OSError) -> RowError:
-    failed = RowError(f'file "{legible(name)}" cannot be read', detail=sentence(error))
+def unreadable(name: str, error: OSError) -> UpstreamError:
+    failed = UpstreamError(f'file "{legible(name)}" cannot be read', detail=sentence(error))
     failed.transient = True
     return failed

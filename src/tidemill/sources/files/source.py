@@ -21,9 +21,9 @@ from tidemill.files_root import below_root
 from tidemill.sources.contract import (
     Gauge,
     ReadLimits,
-    RowError,
     SourcePiece,
     SourceReader,
+    UpstreamError,
     UpstreamLost,
     UpstreamSource,
 )
@@ -156,7 +156,7 @@ class FilesSource(UpstreamSource):
             except OSError as e:
                 raise _lost(name, e) from e
             if stamp != mark.stamp:
-                raise _changed(name, "It was written to while it was read.", RowError)
+                raise _changed(name, "It was written to while it was read.", UpstreamError)
             known = self._known.get(name, Known(stamp))
             before = (m for m in known.marks if m.lower != mark.lower)
             added[name] = replace(known, marks=(*before, mark))
@@ -184,13 +184,13 @@ def _kib(size: int) -> int:
     return -(-size // KIB)
 
 
-def _lost(name: str, error: OSError) -> RowError:
+def _lost(name: str, error: OSError) -> UpstreamError:
     if isinstance(error, FileNotFoundError):
         return _changed(name, "It was there; now it is gone.")
     return unreadable(name, error)
 
 
-def _changed(name: str, detail: str, kind: type[RowError] = UpstreamLost) -> RowError:
+def _changed(name: str, detail: str, kind: type[UpstreamError] = UpstreamLost) -> UpstreamError:
     return kind(
         f'file "{legible(name)}" has changed since it was read',
         detail=detail,
@@ -212,7 +212,9 @@ def found_in(folder: Path) -> Iterator[tuple[str, Stamp]]:
         except FileNotFoundError:
             continue
         except OSError as e:
-            error = RowError(f'folder "{legible(str(folder / below))}" cannot be read', detail=sentence(e))
+            error = UpstreamError(
+                f'folder "{legible(str(folder / below))}" cannot be read', detail=sentence(e)
+            )
             error.transient = True
             raise error from e
         for entry in entries:

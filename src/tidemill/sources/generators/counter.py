@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.sources.contract import OutputDefinition, RowError, SourceBatch, SourcePiece
+from tidemill.sources.contract import OutputDefinition, SourceBatch, SourcePiece, UpstreamError
 from tidemill.sources.generators.load import EventPace, GeneratorKind, GeneratorSource, batch_schema, windows
 from tidemill.sources.generators.options import (
     UP_TO,
@@ -52,7 +52,7 @@ class CounterReader:
                 rows = _bounded(added, self.max_cardinality)
             yield SourceBatch(0, rows, end - first, _EVENT_BYTES * (end - first))
         if fails:
-            error = RowError(
+            error = UpstreamError(
                 f"the load generator failed at event {self.fail_at}",
                 detail="It was made with the option FAIL AT.",
                 hint="Drop the source, or make it again without the option.",

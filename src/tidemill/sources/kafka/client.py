@@ -16,7 +16,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 
 # The options of a connection, and the properties that they set. PEM texts: a client has no files.
 _PROPERTIES = {
@@ -48,7 +48,7 @@ _COMMON: dict[str, str | int] = {
 MAX_COMPLAINTS = 16
 
 
-class Unreachable(RowError):
+class Unreachable(UpstreamError):
     """The brokers cannot be reached or do not let us in. It may pass without anybody touching the source."""
 
     transient = True
@@ -58,7 +58,7 @@ def configuration(connection: Mapping[str, Any]) -> dict[str, str | int]:
     """What every client of the connection is made with. Raises SourceError for options that are none."""
     unknown = connection.keys() - _PROPERTIES.keys() - {_BROKERS}
     if unknown:
-        raise RowError(
+        raise UpstreamError(
             "the connection's definition cannot be read",
             detail=f"It has the option {min(unknown)!r}.",
             hint="It was made by another version of Tidemill, or the catalog is damaged.",
@@ -126,7 +126,7 @@ def _of_tls(complaint: Complaint) -> bool:
     return complaint.code == _TLS or "SSL routines" in complaint.text
 
 
-def explain(complaints: Sequence[Complaint], brokers: str, instead: str) -> RowError:
+def explain(complaints: Sequence[Complaint], brokers: str, instead: str) -> UpstreamError:
     """The error of a call that failed, by what was told meanwhile; `instead` is what the call itself said."""
     for complaint in reversed(complaints):
         if complaint.code in _REFUSED:

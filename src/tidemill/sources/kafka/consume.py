@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from tidemill.sources.contract import MAX_BATCH_ROWS, Forgotten, RowError
+from tidemill.sources.contract import MAX_BATCH_ROWS, Forgotten, UpstreamError
 from tidemill.sources.kafka.client import Complaint, Unreachable, configuration, explain, refused
 from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.sources.kafka.native import PARTITION_EOF, Consumer, NativeError, Taken
@@ -281,7 +281,7 @@ def _kept(settings: Mapping[str, str | int]) -> Generator[Consumer]:
         try:
             consumer = Consumer(settings)
         except NativeError as e:
-            raise RowError("the connection to Kafka cannot be made", detail=str(e)) from e
+            raise UpstreamError("the connection to Kafka cannot be made", detail=str(e)) from e
     consumer.complaints.clear()
     try:
         yield consumer
@@ -313,7 +313,7 @@ def _put_back(key: tuple[Any, ...], consumer: Consumer) -> None:
 # -- what went wrong
 
 
-def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) -> RowError:
+def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) -> UpstreamError:
     if error.code in _GONE:
         return _gone(consumer, of)
     if error.code in _NO_TOPIC:
@@ -323,7 +323,7 @@ def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) ->
     return explain(complaints, brokers, str(error))
 
 
-def _gone(consumer: Consumer, of: Range) -> RowError:
+def _gone(consumer: Consumer, of: Range) -> UpstreamError:
     """The broker said that the range is outside of what the partition has. One that was busy has said so of a
     range that it had: whoever gives up for good looks first."""
     place = f'partition {of.partition} of topic "{of.topic}"'
@@ -345,7 +345,7 @@ def _gone(consumer: Consumer, of: Range) -> RowError:
     )
 
 
-def _silence(consumer: Consumer, of: Range, at: int, brokers: str) -> RowError:
+def _silence(consumer: Consumer, of: Range, at: int, brokers: str) -> UpstreamError:
     return explain(
         consumer.complaints.latest(),
         brokers,

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 )
 
 from tidemill.errors import UndefinedObject
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka.client import Complaint, Complaints, Unreachable, configuration, explain, refused
 
 # A person waits: brokers that are far away or busy are given some time.
@@ -65,7 +65,7 @@ _NO_LEADER = frozenset(
 _BY_ITSELF = "Brokers were restarted, or one is missing. It is tried again by itself."
 
 
-class NoTopic(RowError):
+class NoTopic(UpstreamError):
     """The topic is not there."""
 
 
@@ -102,7 +102,7 @@ class Admin:
         try:
             self._client = AdminClient(settings)
         except KafkaException as e:
-            raise RowError("the connection to Kafka cannot be made", detail=_told(e)) from e
+            raise UpstreamError("the connection to Kafka cannot be made", detail=_told(e)) from e
 
     def identity(self, topic: str, seconds: float) -> TopicIdentity:
         """Raises NoTopic, Unreachable."""
@@ -218,7 +218,7 @@ class Admin:
         self._client.poll(0)  # lets it tell what it has to tell
         return refused(self._complaints.latest())
 
-    def _failed(self, error: KafkaException | None) -> RowError:
+    def _failed(self, error: KafkaException | None) -> UpstreamError:
         self._client.poll(0)
         told = self._complaints.latest()
         if error is None:

@@ -17,9 +17,9 @@ from typing import Any
 
 from tidemill.sources.contract import (
     ReadLimits,
-    RowError,
     SourcePiece,
     SourceReader,
+    UpstreamError,
     UpstreamLost,
     UpstreamSource,
 )
@@ -116,7 +116,7 @@ class KafkaSource(UpstreamSource):
         missing = self._partitions - set(identity.partitions)
         if missing and missing <= self._begun and identity.topic_id is not None:
             # A topic never loses partitions: with VALIDATE = false nobody asked how many there are.
-            raise RowError(
+            raise UpstreamError(
                 f'topic "{self._topic}" has no partition {min(missing)}',
                 detail=f"START OFFSET has {len(self._begun)} entries; the topic has "
                 f"{len(identity.partitions)} partitions.",
@@ -131,9 +131,9 @@ class KafkaSource(UpstreamSource):
                 hint=_AGAIN,
             )
 
-    def _missing(self) -> RowError:
+    def _missing(self) -> UpstreamError:
         if self._topic_id is None and self._refreshed is None:
-            return RowError(
+            return UpstreamError(
                 f'topic "{self._topic}" does not exist',
                 hint="Create it, and it is read; or drop the source, if TOPIC or the connection is wrong.",
             )
@@ -143,7 +143,7 @@ class KafkaSource(UpstreamSource):
             hint="It was deleted. What was read of it can still be queried, AS OF a time before. " + _AGAIN,
         )
 
-    def _truncated(self, partition: int, before: int, end: int) -> RowError:
+    def _truncated(self, partition: int, before: int, end: int) -> UpstreamError:
         return UpstreamLost(
             f'partition {partition} of topic "{self._topic}" was truncated',
             detail=f"It had records up to {before}; now it ends at {end}.",

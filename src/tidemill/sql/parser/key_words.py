@@ -48,6 +48,8 @@ _AFTER_LIST = words(
 )
 _BEFORE_BY = words("group order partition")
 _FRAMES = words("rows range groups")
+# The words that end an item of ORDER BY before a window's frame.
+_BEFORE_FRAME = words("asc desc first last")
 _SET_OPERATIONS = words("union intersect except")
 # What ends FROM.
 _AFTER_FROM = words("where group having window order limit offset fetch for union intersect except returning")
@@ -246,6 +248,8 @@ class _Marking:
                 return not level.relations
             case "rows" | "range" | "groups" if level.window and before == "(":
                 return following.kind is TokenKind.SYMBOL
+            case "rows" | "range" | "groups" if level.window and before in _BEFORE_FRAME:
+                return False
             case _:
                 return True
 

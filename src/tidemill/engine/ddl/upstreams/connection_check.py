@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tidemill.catalog.connections import KAFKA
 from tidemill.decode.registry import Registry, RegistryError
-from tidemill.sources.contract import RowError
+from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka import metadata
 from tidemill.sources.kafka.metadata import TopicInfo
 
@@ -53,7 +53,7 @@ def asking(ask: Callable[[], T], *, avoidable: bool = True) -> T:
     without the request."""
     try:
         return ask()
-    except (RowError, RegistryError) as e:
+    except (UpstreamError, RegistryError) as e:
         said = _AGAIN.sub("", e.hint or "").replace("If it never has: check", "Check").strip()
         e.hint = f"{said} {_UNSEEN}".strip() if avoidable else said or None
         raise
