@@ -1,6 +1,6 @@
-"""Who somebody is: passwords and how they are proved, without I/O and without a catalog.
+"""Authentication: passwords and their proofs, without I/O and without a catalog.
 
-`scram` makes what is stored of a password and checks proofs of it, `saslprep` says which spellings are the
-same password, `attempts` slows down those who guess. Called by the engine (CREATE ROLE ... PASSWORD) and by
-the server's doors (logins). Promise: no password is kept, shown in an error, or part of a `repr`.
+Called by the engine (CREATE ROLE ... PASSWORD) and by the server layer (logins). `scram` creates the stored
+form of a password and checks proofs, `saslprep` defines equal spellings of a password, and `attempts` slows
+down guessing. Promise: no password is stored, shown in an error, or part of a `repr`.
 """

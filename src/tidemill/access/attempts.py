@@ -1,9 +1,9 @@
-"""Slows down those who guess passwords, by the address they come from and the role they want.
+"""Login throttling: slows down password guessing, per client address and role.
 
-Called by `server.auth` before and after each login that needs a password. Both doors share one `Attempts`.
-Promises: whoever knows the password waits at most `MAX_WAIT_SECONDS`, if nobody beside it guesses; after the
-free failures there is one try for each wait, on however many connections; memory is bounded; another address
-is not concerned (a role that is attacked from one address can log in from the others).
+Called by `server.auth` before and after each login that needs a password. All listeners share one `Attempts`.
+Promises: a client with the right password waits at most `MAX_WAIT_SECONDS`, unless others guess from the same
+address. After the free failures there is one try per wait, on any number of connections. Memory is bounded.
+Other addresses are not affected: a role that is attacked from one address can log in from the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""SASLprep (RFC 4013): spellings of a password that people cannot tell apart are one password.
+"""SASLprep (RFC 4013): maps visually equal spellings of a password to one password.
 
-Called by `scram` before a password is hashed. As PostgreSQL and its clients do, a password that the profile
-forbids is taken as its bytes are, so that it still can be used.
+Called by `scram` before a password is hashed. As in PostgreSQL and its clients, a password that the profile
+forbids is used as its raw bytes, so it still works.
 """
 
 from __future__ import annotations

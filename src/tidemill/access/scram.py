@@ -1,11 +1,11 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677): what is stored of a password, and the server's side of the exchange.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677): the stored form of a password, and the server side of the exchange.
 
-A `Verifier` is all that is kept: from it nobody can log in, and the password is found only by guessing. Its
-text is PostgreSQL's, so that a verifier can be carried over from there. `ServerExchange` takes the client's
-two messages and gives the server's two; `server.auth` carries them. Without I/O.
+Only a `Verifier` is stored. It does not allow a login, and the password can be found only by guessing. Its
+text is PostgreSQL's, so verifiers can be copied from PostgreSQL. `ServerExchange` takes the two messages of
+the client and returns the two of the server; `server.auth` transports them. No I/O.
 
-Promise: an unknown user, one without a password and a wrong password take the same steps and give the same
-error (`mock_verifier`); comparisons take the same time wherever the difference is.
+Promise: an unknown user, a user without a password and a wrong password take the same steps and raise the
+same error (`mock_verifier`). Comparisons take constant time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Real upstreams on this machine, for trying and for tests: a Kafka broker, a schema registry, Debezium,
-PostgreSQL.
+"""Local upstreams for trials and tests: a Kafka broker, a schema registry, Debezium and PostgreSQL.
 
-Called by the command line (`tidemill dev`) and by the test suite. Each is started from packages on loopback
-ports in a folder of its own, and stopped by its process id.
+Called by the command line (`tidemill dev`) and by the test suite. Each is started from packages, on loopback
+ports and in its own folder, and is stopped by its process id.
 """

@@ -1,9 +1,9 @@
-"""A Kafka broker on this machine: one node that is its own controller (KRaft), on loopback.
+"""Local Kafka broker: one node that is its own controller (KRaft), on loopback.
 
-Called by `tidemill dev kafka` and by the tests. `start` returns when clients are served. It keeps its ports
-and its folder, so `kill` and `start` again is what a power cut is to a real broker, and what was
-acknowledged is there afterwards. With `secure` it also listens with SASL, with TLS, with both, and with TLS
-that asks for the client's certificate, beside the plain listener.
+Called by `tidemill dev kafka` and by the tests. `start` returns when the broker serves clients. The broker
+keeps its ports and its folder. `kill` and `start` thus act like a power cut on a real broker, and
+acknowledged messages survive. With `secure` it has further listeners beside the plain one: with SASL, with
+TLS, with both, and with TLS and client certificates.
 """
 
 from __future__ import annotations

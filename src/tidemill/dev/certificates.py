@@ -1,7 +1,7 @@
-"""Certificates for the TLS listeners of a broker here: an authority of its own, a server's and a client's.
+"""Certificates for the TLS listeners of a local broker: an authority, a server and a client.
 
-Called by `Broker` when it is to speak TLS. Made by the `openssl` command, anew for each data folder; good for
-trying and for tests, never for anything else.
+Called by `Broker` when it uses TLS. Created by the `openssl` command for each data folder. For trials and
+tests only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Kafka Connect with Debezium on this machine: the changes of a PostgreSQL as topics.
+"""Local Kafka Connect with Debezium: the changes of a PostgreSQL database as topics.
 
-Called by `tidemill dev kafka --debezium` and by the tests. One worker, which keeps everything in topics of
-the broker: after a kill and a restart its connectors go on by themselves, from the last position that they
-had noted, so some changes come twice.
+Called by `tidemill dev kafka --debezium` and by the tests. A single worker keeps all its state in topics of
+the broker. After a kill and a restart its connectors resume from their last recorded position, so some
+changes are sent twice.
 """
 
 from __future__ import annotations

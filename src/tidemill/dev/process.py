@@ -1,9 +1,9 @@
-"""One program that we started: its log, whether it is ready, and how it ends.
+"""Child process: its log, its readiness, and its end.
 
-The base of `Broker`, `Registry`, `Connect` and `Postgres`, which know the command and what "ready" means. A
-program that dies or does not get ready is told with the end of its log. It is ended by its process id, and
-does not outlive this process, however that ends; Ctrl-C reaches this process alone, so that programs can be
-stopped in their order.
+Base of `Broker`, `Registry`, `Connect` and `Postgres`, which define the command and the readiness check. If
+the program dies or does not become ready, the error contains the end of its log. It is stopped by its process
+id, and does not outlive this process, however that ends. Ctrl-C reaches only this process, so the programs
+can be stopped in order.
 """
 
 from __future__ import annotations

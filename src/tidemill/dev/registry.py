@@ -1,7 +1,7 @@
-"""A schema registry on this machine: Apicurio, at its address that speaks Confluent's protocol.
+"""Local schema registry: Apicurio, at its address that supports Confluent's protocol.
 
-Called by `tidemill dev kafka` and by the tests. Schemas are kept in a file of `folder`, so their ids mean the
-same after a kill and a restart, as messages in a topic need it.
+Called by `tidemill dev kafka` and by the tests. Schemas are kept in a file of `folder`, so ids keep their
+meaning after a kill and a restart, as the messages in a topic require.
 """
 
 from __future__ import annotations

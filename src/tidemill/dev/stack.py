@@ -1,7 +1,7 @@
-"""Several upstreams that belong together, in one folder: a broker, and beside it what was asked for.
+"""Stack of local upstreams in one folder: a broker, and the requested programs beside it.
 
-Called by `tidemill dev kafka`. They start in the order in which they need each other and stop in the reverse
-one; if one does not start, those before it are stopped.
+Called by `tidemill dev kafka`. They start in the order of their dependencies and stop in reverse order. If
+one fails to start, those already started are stopped.
 """
 
 from __future__ import annotations

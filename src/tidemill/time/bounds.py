@@ -1,7 +1,7 @@
-"""The range of a time: milliseconds since the Unix epoch, 0 <= time < 2^63.
+"""Range of a time: milliseconds since the Unix epoch, 0 <= time < 2^63.
 
-`MAX_UPPER` is the greatest upper (an int64 too), so the greatest time that can be written is one less: a
-shard's upper must be able to pass it.
+`MAX_UPPER` is the greatest upper (an int64 too). The greatest writable time is one less, because the upper of
+a shard must be able to pass it.
 """
 
 from __future__ import annotations

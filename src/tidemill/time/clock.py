@@ -1,6 +1,6 @@
-"""The machine's clocks, behind a protocol so that tests can set them.
+"""Clocks of the machine, behind a protocol so that tests can set them.
 
-`wall` may jump in both directions (an operator, NTP, a virtual machine that wakes); `monotonic` only runs
+`wall` may jump in both directions (an operator, NTP, a virtual machine that wakes). `monotonic` only runs
 forward, has an arbitrary origin and does not survive the process.
 """
 

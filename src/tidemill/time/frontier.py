@@ -1,13 +1,13 @@
 """Frontiers: antichains of times, for total orders (int) and product orders (tuples of ints).
 
 A frontier is the lower bound of the times that can still appear: a time t may still appear if some element is
-<= t. The empty frontier says that nothing more appears ("closed"). Product times are compared component by
-component, so (1, 5) and (2, 3) are incomparable and may stand in one frontier. Frontiers are immutable
+<= t. The empty frontier means that no more times can appear ("closed"). Product times are compared component
+by component, so (1, 5) and (2, 3) are incomparable and may be in one frontier. Frontiers are immutable
 values; equal frontiers compare equal.
 
-The order between frontiers is by what they still allow: F <= G when everything that G allows F allows too. So
-`meet` is where both sides may still write (the union of what they allow) and `join` is where both must have
-passed (the intersection); the empty frontier is the greatest, and `of(0)` (or zeros) the least.
+The order of frontiers follows the times that they allow: F <= G when F allows every time that G allows.
+`meet` allows the times that either side allows (the union), and `join` those that both allow (the
+intersection). The empty frontier is the greatest, and `of(0)` (or zeros) the least.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The oracle: hands out the times of reads and writes on the one timeline of an environment.
+"""Timestamp oracle: hands out the times of reads and writes on the one timeline of an environment.
 
-Called by whoever reads or commits (`persist.txns`, the catalog, sessions). Promises (I6), across crashes and
+Called by readers and committers (`persist.txns`, the catalog, sessions). Promises (I6), across crashes and
 whatever the wall clock does:
-- write times strictly increase, each greater than every read time handed out before;
-- a read time is at or after every completed write, and every write at or before it is complete: what is read
-  there is final;
-- read times never go back;
-- no time is handed out beyond what is durably leased, so a successor that starts past the lease starts past
+- Write times strictly increase, each greater than every read time handed out before.
+- A read time is at or after every completed write, and every write at or before it is complete: the contents
+  at that time are final.
+- Read times never go back.
+- No time beyond the durable lease is handed out, so a successor that starts after the lease starts after
   every time.
 
-The lease is renewed in the background well ahead of need: in steady state nobody waits for the store. When
-the store fails (a full disk), reads go on at a time that stands still, and writes fail until it works again.
-When somebody else took the environment over (`LeaseLost`), every later call raises.
+The lease is renewed in the background well in advance: in steady state no call waits for the store. When the
+store fails (a full disk), reads continue at a fixed time, and writes fail until the store recovers. When
+another server took over the environment (`LeaseLost`), every later call raises.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How messages show a time: in milliseconds, as AS OF takes it, and as a timestamp.
+"""Display of times in messages: milliseconds, as AS OF takes them, and a timestamp.
 
-Called wherever an error, a notice or EXPLAIN names a time of the server's timeline. The times of another
-timeline (WITH (TIMELINE 'name')) count whatever its stream counts: they stay numbers.
+Called for every error, notice or EXPLAIN that names a time of the server's timeline. Times of another
+timeline (WITH (TIMELINE 'name')) have the unit of their stream, and are displayed as plain numbers.
 """
 
 from __future__ import annotations

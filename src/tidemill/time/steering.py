@@ -1,11 +1,11 @@
-"""From the machine's clocks to one steady time: what the oracle takes for "now".
+"""Clock steering: derives one steady time from the clocks of the machine; the oracle uses it as "now".
 
-Promises: `now` never goes back while the process lives; it follows the wall clock whenever that is sane. A
-wall clock that was set back does not stop time: it runs on at `AHEAD_RATE` of the monotonic clock's speed
-until the wall clock has caught up. A wall clock that jumps forward by more than `JUMP_US` against the
-monotonic clock is not believed at once (times written in a wrong future can never be taken back): time then
-runs at `CATCH_UP_RATE` until it is there, which leaves an operator room to mend the clock, and the jump is
-reported. Not thread-safe: the oracle calls it under its lock.
+Promises: `now` never goes back while the process lives, and follows the wall clock whenever that is
+plausible. A wall clock that was set back does not stop time: `now` runs at `AHEAD_RATE` of the monotonic
+clock's speed until the wall clock has caught up. A wall clock that jumps forward by more than `JUMP_US`
+against the monotonic clock is not followed at once, because times written in a wrong future can never be
+retracted. `now` then runs at `CATCH_UP_RATE` until it catches up, and the jump is reported, so an operator
+has time to correct the clock. Not thread-safe: the oracle calls it under its lock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""SQL types: what they are (`model`), what they are called (`parse_name`), and their forms in Arrow, Delta,
-Spark and on the PostgreSQL wire; and which rows are the same row (`identity`).
+"""SQL types: their model, names, row identity, and forms in Arrow, Delta, Spark and the PostgreSQL wire.
 
-Every layer below stands on this package; it calls none of them. Spark is imported only by the functions that
-return Spark objects.
+See `model` for the types, `parse_name` for their names, and `identity` for the equality of rows. All layers
+use this package; it calls none of them. Spark is imported only by the functions that return Spark objects.
 """
 
 from tidemill.types.arrow import arrow_schema, arrow_type, shard_schema, storage_schema

@@ -1,8 +1,8 @@
-"""The storage form of SQL types in Arrow: how values lie in parts, in record batches and between the layers.
+"""Storage form of SQL types in Arrow: values in parts, in record batches and between the layers.
 
-Everything that holds values (persist, query, engine, server) uses these forms and no other; `wire` turns them
-into a client's bytes. The forms are chosen so that Delta, Parquet and Spark keep them unchanged (no unsigned
-integers, no 39-digit decimals, no Arrow time or duration, none of which Delta has).
+All code that holds values (persist, query, engine, server) uses these forms and no other; `wire` converts
+them to a client's bytes. Delta, Parquet and Spark keep these forms unchanged: no unsigned integers, no
+39-digit decimals, no Arrow time or duration, none of which Delta has.
 """
 
 from __future__ import annotations

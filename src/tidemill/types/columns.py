@@ -1,7 +1,7 @@
-"""Whole columns between Arrow and numpy: buffers as numpy arrays, and numpy arrays as Arrow columns.
+"""Conversion of whole columns between Arrow and numpy: buffers to numpy arrays, and arrays to Arrow columns.
 
-Called by the wire's coders and by the row hash. Slices and nulls are taken care of here: callers see plain
-arrays of the column's length.
+Called by the wire coders and by the row hash. This module handles slices and nulls: callers see plain arrays
+of the column's length.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The Delta form of a relation: the `schemaString` of a table's metaData, and back.
+"""Delta form of a relation: the `schemaString` of a table's metaData, and back.
 
-Called by `persist` when it creates, evolves and opens a shard. Each field's metadata keeps the SQL name and
-type, so that the relation can be read back from the table alone: `relation_of(delta_schema(desc)) == desc`.
+Called by `persist` when it creates, evolves and opens a shard. The metadata of each field keeps the SQL name
+and type, so the relation can be read back from the table alone: `relation_of(delta_schema(desc)) == desc`.
 """
 
 from __future__ import annotations

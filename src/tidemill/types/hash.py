@@ -1,8 +1,8 @@
-"""XXH64 over whole columns, bit for bit what Spark's `xxhash64` gives.
+"""XXH64 over whole columns, bit for bit equal to Spark's `xxhash64`.
 
-Called by `identity`. Everything is uint64 arithmetic modulo 2**64 in numpy; `spark_hash` builds the Spark
-expressions that must give the same numbers (golden vectors in the tests keep both to it). A hash once stored
-never changes meaning.
+Called by `identity`. All arithmetic is uint64 modulo 2**64 in numpy. `spark_hash` builds the Spark
+expressions that must return the same numbers; golden vectors in the tests check both. The meaning of a stored
+hash never changes.
 """
 
 from __future__ import annotations

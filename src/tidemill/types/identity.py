@@ -1,10 +1,11 @@
-"""Which rows are the same row: defined here, once, for every consolidation, comparison and hash.
+"""Row identity: defines equal rows, once, for every consolidation, comparison and hash.
 
-NaN = NaN, -0.0 = 0.0, numeric by value, jsonb by its canonical text, a map whatever the order of its entries,
-and NULL = NULL. Called by `persist` (compaction, snapshots), `query` and the sources' envelopes.
+Called by `persist` (compaction, snapshots), `query` and the envelopes of sources. NaN = NaN, -0.0 = 0.0,
+numeric compares by value, jsonb by its canonical text, a map regardless of the order of its entries, and NULL
+= NULL.
 
-`row_hash` is equal here and in Spark (`spark_hash`). Equal rows have equal hashes; the converse is never
-relied upon: `consolidate` compares rows.
+`row_hash` returns the same value here and in Spark (`spark_hash`). Equal rows have equal hashes. No code
+relies on the converse: `consolidate` compares rows.
 """
 
 from __future__ import annotations

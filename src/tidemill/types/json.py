@@ -1,11 +1,10 @@
-"""jsonb: one text per value, the same text for the same value.
+"""Canonical jsonb: equal values have equal texts.
 
-The canonical text is what PostgreSQL prints for jsonb: `{"a": 1, "bb": [1, 2]}`, keys ordered by length, then
-bytes, the last of several equal keys kept; it is stored as it is shown, so output costs nothing. One listed
-difference: zeros behind the last digit of a fraction are dropped (1.0 is shown as 1), for equal numbers must
-be equal texts. Numbers keep their value, however long.
-
-Called by `wire` for input, by `sql` for jsonb that Spark computed, and by `identity`.
+Called by `wire` for input, by `sql` for jsonb that Spark computed, and by `identity`. The canonical text is
+PostgreSQL's output for jsonb: `{"a": 1, "bb": [1, 2]}`, with keys ordered by length, then bytes; the last of
+several equal keys is kept. It is stored as displayed, so output costs nothing. One listed difference:
+trailing zeros of a fraction are dropped (1.0 is displayed as 1), because equal numbers need equal texts.
+Numbers keep their value, however long.
 """
 
 from __future__ import annotations

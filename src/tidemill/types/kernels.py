@@ -1,7 +1,7 @@
-"""Arrow's compute functions, as `pc`.
+"""Compute functions of Arrow, as `pc`.
 
-pyarrow makes them when it is imported, so no type checker sees them; here they are one untyped thing, and
-everything made with them is given its type where it is used.
+pyarrow creates them at import, so no type checker sees them. Here they form one untyped object, and their
+results are typed where they are used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The SQL types and relation descriptions: plain values that every layer shares.
+"""Type model: SQL types and relation descriptions, as plain values that all layers share.
 
 A type is an immutable value; equal types compare equal. This module knows nothing of Arrow, Spark, Delta or
-the wire: those forms live beside it, one file each (`arrow`, `delta`, `spark`, `wire`).
+the wire: each of those forms has its own module (`arrow`, `delta`, `spark`, `wire`).
 """
 
 from __future__ import annotations

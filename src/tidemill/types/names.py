@@ -1,8 +1,8 @@
-"""Physical column names: what a column is called inside its Delta table.
+"""Physical column names: the names of columns inside Delta tables.
 
-The user's name wherever Delta takes it, else an escaped one. Called by `arrow`, `delta` and `spark`; the
-mapping is kept in the table's own metadata (`delta.delta_schema`), so nothing ever has to be un-escaped. A
-name depends only on the names before it: a column added later never renames an earlier one.
+Called by `arrow`, `delta` and `spark`. The physical name is the user's name if Delta accepts it, else an
+escaped one. The metadata of the table stores the mapping (`delta.delta_schema`), so names are never
+unescaped. A name depends only on the names before it: a column added later never renames an earlier one.
 """
 
 from __future__ import annotations

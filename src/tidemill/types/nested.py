@@ -1,7 +1,7 @@
-"""Nested Arrow columns taken apart, and put together: offsets from zero and the children that they span.
+"""Nested Arrow columns, split and joined: offsets from zero and the children that they span.
 
-Called by the wire's coders and by the row hash. A null row spans nothing, whatever its buffers say, and a
-sliced column gives only its own children.
+Called by the wire coders and by the row hash. A null row spans nothing, whatever its buffers contain, and a
+sliced column yields only its own children.
 """
 
 from __future__ import annotations

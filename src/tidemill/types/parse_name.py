@@ -1,8 +1,8 @@
-"""SQL type names: `parse_type` reads every spelling that a statement, a cast or a stored schema may use.
+"""Parser of SQL type names: `parse_type` reads every spelling in statements, casts and stored schemas.
 
-Called by `sql` with the text of a type and by `delta` to read a stored relation back;
-`parse_type(type_name(t)) == t`. Spellings are PostgreSQL's, plus `T list`, `map[text=>T]`, `record(name T,
-...)` and the unsigned integers. `json` is read as jsonb, the only JSON type there is.
+Called by `sql` with the text of a type and by `delta` to read a stored relation; `parse_type(type_name(t)) ==
+t`. Spellings are PostgreSQL's, plus `T list`, `map[text=>T]`, `record(name T, ...)` and the unsigned
+integers. `json` is read as jsonb, the only JSON type.
 """
 
 from __future__ import annotations

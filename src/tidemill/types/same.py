@@ -1,7 +1,7 @@
-"""Whether two rows of a column are the same, for many pairs at once.
+"""Pairwise comparison of rows of a column, for many pairs at once.
 
-Called by `identity` to make sure of what equal hashes suggest. Columns are canonical (one NaN, one zero, maps
-in the order of their keys); NULL is the same as NULL.
+Called by `identity` to verify equal hashes. Columns are canonical (one NaN, one zero, maps in the order of
+their keys); NULL equals NULL.
 """
 
 from __future__ import annotations

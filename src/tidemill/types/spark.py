@@ -1,7 +1,7 @@
-"""The Spark form of SQL types: DDL text for CAST and schemas, and StructType for readers.
+"""Spark form of SQL types: DDL text for CAST and schemas, and StructType for readers.
 
 Called by `sql` (casts in generated expressions) and `query` (schemas of snapshots). pyspark is imported only
-when a StructType is asked for: the text forms serve code that runs before, or without, Spark.
+when a StructType is requested: the text forms also serve code that runs before, or without, Spark.
 """
 
 from __future__ import annotations

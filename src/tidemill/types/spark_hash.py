@@ -1,6 +1,6 @@
-"""The row hash of `identity` as Spark expressions: the same number for the same row.
+"""Row hash of `identity` as Spark expressions: the same number for the same row.
 
-Called by `subscribe`, for SQL that is composed.
+Called by `subscribe`, for generated SQL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """128-bit decimals as numpy limbs, whole columns at a time.
 
-Arrow has no kernels that give the digits or the bytes of a decimal; the binary wire format and the row hash
-need both. Limbs are 32 bits in uint64 (least first), so that a product with a small number or a carry never
-overflows.
+The binary wire format and the row hash need the digits or the bytes of a decimal, and Arrow has no kernels
+for them. Limbs are 32 bits in uint64 (least significant first), so a product with a small number or a carry
+never overflows.
 """
 
 from __future__ import annotations

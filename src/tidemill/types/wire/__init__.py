@@ -1,7 +1,7 @@
 """SQL values on the PostgreSQL wire: OIDs and modifiers, text and binary format, columns and single values.
 
 Called by `server` (rows, parameters, COPY) and `sql` (literals). Columns are in the storage form of
-`types.arrow`; on the wire they are binary arrays, one value each, null for NULL. What a client sent wrong
+`types.arrow`. On the wire they are binary arrays, one value per row, null for NULL. Invalid client input
 raises `InvalidValue` with PostgreSQL's text and SQLSTATE (`InvalidField` where the row is known).
 """
 

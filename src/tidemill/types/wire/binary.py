@@ -1,7 +1,7 @@
-"""PostgreSQL's binary format, column by column: storage Arrow arrays to the bytes a client reads, and back.
+"""PostgreSQL binary format, by columns: storage Arrow arrays to the bytes that a client reads, and back.
 
 Called by `server` for results, parameters and COPY in binary. Layouts are those of PostgreSQL's send and
-receive functions; unsigned integers are laid out as the signed ones of their width. Nulls stay nulls.
+receive functions; unsigned integers use the layout of signed ones of the same width. Nulls stay nulls.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Arrays, lists, maps and records in PostgreSQL's binary format: the children as one column, then framed and
-joined.
+"""PostgreSQL binary format of arrays, lists, maps and records.
 
-Arrays and records are PostgreSQL's own layouts. A list is laid out as an array is. A map, which PostgreSQL
-lacks, is laid out as its hstore: the number of entries, then each key and value with its length before it (-1
-for NULL).
+The children are encoded as one column, then framed and joined. Arrays and records use PostgreSQL's layouts,
+and a list uses the layout of an array. PostgreSQL has no maps; a map uses the layout of hstore: the number of
+entries, then each key and value, preceded by its length (-1 for NULL).
 """
 
 from __future__ import annotations

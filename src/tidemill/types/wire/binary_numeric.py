@@ -1,7 +1,7 @@
-"""numeric in PostgreSQL's binary format: a header and digits to the base 10000, whole columns at a time.
+"""PostgreSQL binary format of numeric: a header and base-10000 digits, whole columns at a time.
 
-Called by `binary`. The header is four 16-bit numbers: how many digits follow, the weight of the first (its
-power of 10000), the sign and the number of decimal digits to show behind the point.
+Called by `binary`. The header is four 16-bit numbers: the number of digits, the weight of the first (its
+power of 10000), the sign, and the number of displayed decimal digits after the point.
 """
 
 from __future__ import annotations

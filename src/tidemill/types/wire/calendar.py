@@ -1,7 +1,7 @@
-"""The proleptic Gregorian calendar and the bounds of PostgreSQL's date types, for single values.
+"""Proleptic Gregorian calendar and the bounds of PostgreSQL's date types, for single values.
 
 Dates are days and timestamps microseconds since 1970 (the storage form). PostgreSQL's infinities are the ends
-of the storage integers, so that they compare as they should in every engine that reads the column.
+of the storage integers, so they compare correctly in every engine that reads the column.
 """
 
 from __future__ import annotations

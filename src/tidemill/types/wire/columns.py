@@ -1,8 +1,8 @@
-"""Columns of a client's texts: what the decoders of this package share.
+"""Columns of client texts: the common part of the decoders of this package.
 
-A decoder takes its column in two steps: a vectorised one for the spelling that nearly every value has, and
-PostgreSQL's full input rules, value by value, for the rest. So a column of plain values costs no Python per
-row, and an odd one is still read as PostgreSQL reads it.
+A decoder reads its column in two steps. A vectorised step reads the usual spelling. PostgreSQL's full input
+rules read the remaining values, one by one. A column of plain values thus runs no Python code per row, and an
+unusual value is still read as PostgreSQL reads it.
 """
 
 from __future__ import annotations

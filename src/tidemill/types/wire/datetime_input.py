@@ -1,9 +1,8 @@
-"""One date, time or timestamp from text, by PostgreSQL's input rules (DateStyle ISO, MDY).
+"""Date, time or timestamp input, for single values by PostgreSQL's rules (DateStyle ISO, MDY).
 
-Called by `input_times` for what its vectorised path does not take. The text is cut into tokens (dates,
-clocks, offsets, words, numbers), which fill the fields below in any order that PostgreSQL allows. Words whose
-meaning changes with the clock (now, today, ...) are refused: a stored value must not depend on when it was
-read.
+Called by `input_times` for values outside its vectorised path. The text is split into tokens (dates, clocks,
+offsets, words, numbers), which fill the fields below in any order that PostgreSQL allows. Words whose meaning
+changes with the clock (now, today, ...) are refused: a stored value must not depend on the time of reading.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Values of a client, a few at a time, in their plainest forms.
+"""Fast decoder for a few client values in their plainest forms.
 
-A statement with one row has a handful of values; for them the column-wise decoders cost more in calls (each
-gives up the interpreter's lock and waits for it) than in work. What is not surely plain is left to them:
-None means "ask the others".
+A statement with one row has only a few values. For them the column-wise decoders spend more time on calls
+than on work, because each releases the interpreter lock and waits for it. This module returns None for any
+value that is not certainly plain, and the column-wise decoders read it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Arrays, lists, maps and records from text.
+"""Text input of arrays, lists, maps and records.
 
-Each row is cut into the texts of its elements (`literals`), all elements of the column are decoded as one
-column, and the rows are put together from it again: the element's own decoder works on whole columns at every
+Each row is split into the texts of its elements (`literals`). All elements of the column are decoded as one
+column, from which the rows are rebuilt. The decoder of the element thus works on whole columns at every
 depth.
 """
 

@@ -1,4 +1,4 @@
-"""Numbers and booleans from text: PostgreSQL's input rules and error texts."""
+"""Text input of numbers and booleans: PostgreSQL's input rules and error texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text, bytes, uuid and jsonb from text: PostgreSQL's input rules and error texts."""
+"""Text input of text, bytes, uuid and jsonb: PostgreSQL's input rules and error texts."""
 
 from __future__ import annotations
 

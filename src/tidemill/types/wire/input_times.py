@@ -1,5 +1,7 @@
-"""Dates, times and intervals from text: ISO spellings by Arrow, all others by PostgreSQL's rules one by
-one."""
+"""Text input of dates, times and intervals.
+
+Arrow reads ISO spellings by columns. All others are read one by one, by PostgreSQL's rules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One interval from text: PostgreSQL's own style, the verbose one, SQL's and ISO 8601's."""
+"""Interval input, for single values: the styles postgres, postgres_verbose, sql_standard and ISO 8601."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting the literals of arrays, lists, maps and records into the texts of their parts, quotes removed.
+"""Literal splitter: arrays, lists, maps and records to the texts of their parts, quotes removed.
 
 Pure functions over one text; `None` is NULL. Errors are PostgreSQL's (`malformed array literal`, with its
 details).

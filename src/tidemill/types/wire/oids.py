@@ -1,8 +1,8 @@
-"""What PostgreSQL's clients are told of a type: OID, length, modifier; and which type an OID names.
+"""Type OIDs: the OID, length and modifier that clients receive for a type, and the type of an OID.
 
-Called by `server` (RowDescription, ParameterDescription) and `engine` (parameter types). The OIDs of
-PostgreSQL's own types are PostgreSQL's; the others lie above 16383, where PostgreSQL puts types that a user
-made, so that clients treat them as such. They never change: clients cache them.
+Called by `server` (RowDescription, ParameterDescription) and `engine` (parameter types). PostgreSQL's types
+have PostgreSQL's OIDs. All others have OIDs above 16383, PostgreSQL's range for user-defined types, so
+clients treat them as such. OIDs never change, because clients cache them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Arrays, lists, maps and records to text: the children's texts first, as one column, then quoted and joined
-per row."""
+"""Text output of arrays, lists, maps and records.
+
+The texts of the children are computed first, as one column, then quoted and joined per row.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as PostgreSQL prints them: whole columns of floats and numerics to text."""
+"""Text output of numbers, as PostgreSQL prints them: whole columns of floats and numerics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Dates, times and intervals as PostgreSQL prints them (DateStyle ISO, IntervalStyle postgres): whole columns
-to text."""
+"""Text output of dates, times and intervals, by columns (DateStyle ISO, IntervalStyle postgres)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""PostgreSQL's text format, column by column: storage Arrow arrays to the bytes a client reads, and back.
+"""PostgreSQL text format, by columns: storage Arrow arrays to the bytes that a client reads, and back.
 
-Called by `server` for results, parameters and COPY, and by `sql` for literals. Output is PostgreSQL's to the
-byte (for the types it has); input takes what PostgreSQL takes and refuses with its text and SQLSTATE. Nulls
-stay nulls.
+Called by `server` for results, parameters and COPY, and by `sql` for literals. Output equals PostgreSQL's
+byte for byte, for PostgreSQL's types. Input accepts what PostgreSQL accepts, and raises its text and SQLSTATE
+otherwise. Nulls stay nulls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Single values by way of the column coders: for literals, defaults, parameters and messages."""
+"""Conversion of single values through the column coders: literals, defaults, parameters and messages."""
 
 from __future__ import annotations
 
