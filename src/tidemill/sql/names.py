@@ -12,14 +12,13 @@ import re
 
 from tidemill.errors import TidemillError
 
-# PostgreSQL truncates at 63 bytes (NAMEDATALEN - 1); a name that is silently cut can collide, so ours is an
-# error. 255 is what file systems allow for one path component, and column names end up in Parquet footers
-# many times over.
+# PostgreSQL truncates at 63 bytes (NAMEDATALEN - 1). Truncated names can collide, so ours raises an error.
+# 255 is the limit of file systems for one path component, and column names are repeated in Parquet footers.
 MAX_IDENTIFIER_BYTES = 255
 
 
 def words(text: str) -> frozenset[str]:
-    """The blank-separated words of `text`: how this package spells its word lists."""
+    """The blank-separated words of `text`, for the word lists of this package."""
     return frozenset(text.split())
 
 
@@ -58,7 +57,7 @@ NOT_A_FUNCTION = words(
     """
 )
 
-# Words that are a label only behind AS.
+# Words that are a label only after AS.
 AS_LABEL = words(
     """
     array as char character create day except fetch filter for from grant group having hour intersect into
@@ -67,8 +66,8 @@ AS_LABEL = words(
     """
 )
 
-# Unquoted, these would be read as grammar somewhere a name may stand: the renderer quotes them. `list` and
-# `map` are ours (types), the rest PostgreSQL's.
+# Unquoted, these would be read as grammar in some places where a name is allowed: the renderer quotes them.
+# `list` and `map` are ours (types), the rest PostgreSQL's.
 _QUOTE_ALWAYS = (
     RESERVED | RESERVED_FUNCTION_OR_TYPE | NOT_A_FUNCTION | frozenset({"list", "map", "of", "over", "filter"})
 )
@@ -81,7 +80,7 @@ class NameTooLong(TidemillError):
 
 
 def fold(word: str) -> str:
-    """An unquoted identifier as PostgreSQL means it: ASCII letters in lower case, all others as they are."""
+    """An unquoted identifier folded as in PostgreSQL: ASCII letters to lower case, all others unchanged."""
     return word.translate(_ASCII_LOWER)
 
 
@@ -100,7 +99,7 @@ def check_length(name: str, position: int | None = None) -> str:
 
 
 def needs_quotes(name: str) -> bool:
-    """Whether `name` must be quoted to come back unchanged in every place where an identifier may stand."""
+    """Whether `name` needs quotes to read back unchanged wherever an identifier may appear."""
     return _PLAIN.fullmatch(name) is None or name in _QUOTE_ALWAYS
 
 

@@ -18,11 +18,11 @@ from tidemill.sql.parser.depth import check_nesting
 from tidemill.sql.parser.dispatch import statement
 from tidemill.sql.tokens import TokenKind, scan
 
-# What one Query or Parse message may hold. Parsing 2 MB takes some seconds of one core; bulk data belongs
-# into COPY.
+# The limit of one Query or Parse message. Parsing 2 MB takes some seconds of one core; use COPY for bulk
+# data.
 MAX_TEXT_BYTES = 2 * 1024 * 1024
-# In one text: each costs objects and, when run, a transaction step; a dump restored through psql comes one
-# by one.
+# Per text: each costs objects and, when run, a transaction step. psql sends the statements of a dump one by
+# one.
 MAX_STATEMENTS = 10_000
 
 
@@ -32,8 +32,7 @@ class ParsedStatement:
 
     statement: Statement
     text: str  # its own slice, without the semicolon and the comments around it
-    # where it starts in the text that was parsed; offsets inside the statement count from the text's start
-    # too
+    # its start in the parsed text; offsets inside the statement also count from the start of the text
     offset: int
 
 
@@ -46,14 +45,14 @@ def parse(text: str) -> list[ParsedStatement]:
         raise hushed(e, text) from None
 
 
-# Statements with a password or a secret in them. An error in one of these must not quote it: what clients
-# are told ends up in their logs, and a quote that is not doubled makes half a password an identifier.
+# Statements that contain a password or a secret. An error in one of these must not quote the text: clients
+# log error messages, and an undoubled quote turns half a password into an identifier.
 _KEEPS_SECRETS = re.compile(r"\b(?:create|alter)\s+(?:secret|role|user|group)\b", re.IGNORECASE)
 _QUOTE = re.compile("['\"$]")
 
 
 def hushed(error: SyntaxError_, text: str) -> SyntaxError_:
-    """The error; without what the text has there if that may be a secret: the position tells where it is."""
+    """The error, without the quoted text if that may be a secret. The position still points at it."""
     before = text[: error.position or 0]
     primary, near, _ = error.primary.partition(" at or near ")
     if not near or _QUOTE.search(before) is None or _KEEPS_SECRETS.search(before) is None:

@@ -17,7 +17,7 @@ from tidemill.sql.tokens import TokenKind, scan
 
 
 def parse_relation(text: str) -> Name | Query:
-    """The name or query that `text` is; a semicolon may end it."""
+    """The name or query in `text`; a final semicolon is allowed."""
     check_size(text)
     try:
         return _relation(text)

@@ -70,8 +70,9 @@ def _column_def(column: ast.ColumnDef) -> str:
 
 
 def _default(default: ast.Expr) -> str:
-    """A default ends where a constraint could start (NOT, NULL, ...): whatever may hold such words stands
-    in parentheses."""
+    """A default ends where a constraint could start (NOT, NULL, ...), so an expression that may contain such
+    words is written in parentheses.
+    """
     text = expression_sql(default.tree)
     plain = isinstance(default.tree, exp.Literal | exp.Neg | exp.Null | exp.Boolean | exp.Cast | exp.Func)
     return text if plain else f"({text})"

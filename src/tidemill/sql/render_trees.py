@@ -11,8 +11,8 @@ from tidemill.sql import ast
 
 _DIALECT = Postgres()
 
-# Functions that the generator calls otherwise, by a name that does not exist or names the column anew: their
-# arguments in order.
+# Functions that the generator writes under a name that does not exist or that changes the column's name:
+# their arguments in order.
 _AS_CALLED: dict[str, tuple[str, ...]] = {
     "to_hex": ("this",),
     "strpos": ("this", "substr"),
@@ -23,7 +23,7 @@ _AS_CALLED: dict[str, tuple[str, ...]] = {
 
 
 def expression_sql(tree: exp.Expr) -> str:
-    """A tree as PostgreSQL text, which reads back as the same."""
+    """A tree as PostgreSQL text, which parses back to an equal tree."""
     copy = tree.copy()
     for node in list(copy.find_all(exp.Func)):
         named = _as_written(node)
@@ -49,7 +49,7 @@ def expression_sql(tree: exp.Expr) -> str:
 
 
 def _as_written(node: exp.Func) -> exp.Expr | None:
-    """What the generator would write as something else; None for all the rest."""
+    """The nodes that the generator would change; None for all others."""
     name = node.meta.get("function", "")
     if name in _AS_CALLED:
         arguments = [node.args[key] for key in _AS_CALLED[name] if node.args.get(key) is not None]
@@ -57,7 +57,7 @@ def _as_written(node: exp.Func) -> exp.Expr | None:
     if isinstance(node, exp.CurrentTimestamp) and isinstance(node.parent, exp.Table):
         return exp.Anonymous(this="now")
     if isinstance(node, exp.List):
-        # The offset that the generator takes off again: these are members, not places.
+        # The generator subtracts this offset: these are elements, not indexes.
         return exp.Bracket(this=exp.Var(this="LIST"), expressions=node.expressions, offset=1)
     if isinstance(node, exp.Array) and [type(e) for e in node.expressions] == [exp.Values]:
         return exp.Anonymous(this="ARRAY", expressions=node.expressions)
@@ -65,7 +65,7 @@ def _as_written(node: exp.Func) -> exp.Expr | None:
 
 
 def _type_sql(node: exp.DataType) -> str:
-    """Our own types (`int list`, `map[text=>int]`), which the generator writes in another dialect's way."""
+    """Our own types (`int list`, `map[text=>int]`), which the generator would write in another dialect."""
     inner = [_type_sql(e) for e in node.expressions if isinstance(e, exp.DataType)]
     if node.this is exp.DType.LIST and len(inner) == 1:
         return f"{inner[0]} list"

@@ -23,7 +23,7 @@ from tidemill.sql.parser.escapes import decode_backslash, decode_unicode
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     WORD = "word"  # key word or unquoted identifier; the value is folded
     QUOTED = "quoted"  # "identifier" or U&"identifier"; the value is what it names
@@ -45,14 +45,16 @@ class Token(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The word or symbol, for comparison with the grammar's own; empty for literals and quoted names,
-        which may hold any text."""
+        """The word or symbol, to compare with grammar words. Empty for literals and quoted names, which may
+        hold any text.
+        """
         return self.value if self.kind is TokenKind.WORD or self.kind is TokenKind.SYMBOL else ""
 
 
 def closes_distinct_on(tokens: Sequence[Token], at: int) -> bool:
-    """Whether the token at `at` ends DISTINCT ON (...): a select list begins behind it, where behind any
-    other parenthesis an operator would. Linear; asked only before an error."""
+    """Whether the token at `at` ends DISTINCT ON (...): a select list follows it, where an operator would
+    follow any other parenthesis. Linear; called only before an error.
+    """
     depth = 0
     for i in range(at, 1, -1):
         key = tokens[i].key
@@ -92,10 +94,10 @@ _JUNK = re.compile(rf"[{_IDENT}]++")
 _FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
 
 
-# Each becomes a token, a node or two of a tree and what is bound to it, some 700 bytes and 12 microseconds in
-# all: 2 MB of `1,1,1` would take 1.5 GB and half a minute. Rows of an INSERT have some ten.
+# Each becomes a token, one or two tree nodes and their bound form: some 700 bytes and 12 microseconds in
+# all. 2 MB of `1,1,1` would take 1.5 GB and half a minute. Rows of an INSERT have some ten.
 MAX_TOKENS = 400_000
-# How much of the text an error quotes: an unterminated string runs to the end of a text of up to 2 MB.
+# The length of text that an error quotes: an unterminated string can extend to the end of a 2 MB text.
 _MAX_QUOTED_IN_ERROR = 200
 
 
@@ -188,8 +190,9 @@ def _number(text: str, at: int, end: int) -> str:
 
 
 def _string(text: str, at: int, quote: int) -> tuple[str, int]:
-    """The value and the end of a string literal whose quote ends at `quote`, its continuations on later
-    lines included."""
+    """The value and the end of a string literal whose quote ends at `quote`, including its continuations on
+    later lines.
+    """
     prefix = text[at : quote - 1].lower()
     segment = _ESCAPE_STRING if prefix == "e" else _PLAIN_STRING
     parts: list[str] = []

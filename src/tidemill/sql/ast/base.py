@@ -34,7 +34,7 @@ class Statement:
 class Ident:
     """One identifier: a column, a cursor, an alias."""
 
-    value: str  # folded, or as it was quoted
+    value: str  # folded, or as quoted
     offset: int = offset_field()
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Ident:
 class Name:
     """A possibly qualified name: item, schema.item or database.schema.item."""
 
-    parts: tuple[str, ...]  # one to three, each folded or as it was quoted
+    parts: tuple[str, ...]  # one to three, each folded or as quoted
     offset: int = offset_field()
 
     @property

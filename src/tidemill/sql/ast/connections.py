@@ -28,7 +28,7 @@ class AlterSecret(Statement):
 
 
 class ConnectionKind(Enum):
-    """What a connection leads to; the value is its name in SQL."""
+    """The kind of system a connection is for; the value is its name in SQL."""
 
     KAFKA = "KAFKA"
     SCHEMA_REGISTRY = "CONFLUENT SCHEMA REGISTRY"
@@ -36,7 +36,7 @@ class ConnectionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SecretName:
-    """SECRET name, where a value is wanted."""
+    """SECRET name, in place of a value."""
 
     name: Name
 

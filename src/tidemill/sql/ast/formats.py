@@ -11,8 +11,9 @@ from tidemill.sql.ast.base import Ident, Name, offset_field
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Which schema messages are read with: the registry's of an ID, the LATEST of the topic's subject, or one
-    given INLINE."""
+    """Which schema to read messages with: the registry's schema with an ID, the LATEST of the topic's
+    subject, or an INLINE one.
+    """
 
     kind: str  # ID, LATEST or INLINE
     value: int | str | None = None  # of ID the number, of INLINE the schema
@@ -33,14 +34,13 @@ class AvroSchema:
     """AVRO USING SCHEMA '...' [(CONFLUENT WIRE FORMAT [=] true | false)]."""
 
     schema: str
-    framed: bool = True  # messages begin with the five bytes that name a schema
+    framed: bool = True  # messages begin with the five-byte schema header
     offset: int = offset_field()
 
 
 @dataclass(frozen=True, slots=True)
 class PlainFormat:
-    """JSON, TEXT or BYTES: nothing more is to be said of it. AVRO: of files, which have their schema with
-    them."""
+    """JSON, TEXT or BYTES, which have no options; or AVRO for files, which contain their schema."""
 
     name: str
     offset: int = offset_field()
@@ -73,7 +73,7 @@ class ProtobufRegistry:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufSchema:
-    """PROTOBUF MESSAGE '.M' USING SCHEMA '...': a compiled set of descriptors, as bytea is written."""
+    """PROTOBUF MESSAGE '.M' USING SCHEMA '...': a compiled descriptor set, in bytea text form."""
 
     message: str
     schema: str
@@ -95,15 +95,15 @@ class Include:
 
 
 class Envelope:
-    """ENVELOPE and what follows. A kind is one dataclass, beside its parser (`parser.envelopes`)."""
+    """ENVELOPE and its options. A kind is one dataclass, beside its parser (`parser.envelopes`)."""
 
     __slots__ = ()
-    kind: ClassVar[str]  # the words behind ENVELOPE, upper case
+    kind: ClassVar[str]  # the words after ENVELOPE, upper case
     offset: int
 
     @property
     def options(self) -> Sequence[str]:
-        """What stands in the parentheses behind it, as text."""
+        """The text inside the parentheses after the kind."""
         return ()
 
     def to_sql(self) -> str:
@@ -112,16 +112,16 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class OnError:
-    """ON ERROR FAIL, or ON ERROR DEAD LETTER [INTO name]: what becomes of messages that cannot be read."""
+    """ON ERROR FAIL, or ON ERROR DEAD LETTER [INTO name]: how to handle messages that cannot be decoded."""
 
     dead_letter: bool
-    into: Name | None = None  # the relation of dead letters; None = a name is made up
+    into: Name | None = None  # the relation of dead letters; None = a generated name
     offset: int = offset_field()
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """All four. FORMAT f alone is a `value` without `key`."""
+    """All four clauses. FORMAT f alone is a `value` without `key`."""
 
     key: Format | None = None
     value: Format | None = None
@@ -131,7 +131,7 @@ class Messages:
 
     @property
     def silent(self) -> bool:
-        """Nothing was said."""
+        """Whether no clause was given."""
         return self == NO_MESSAGES
 
 

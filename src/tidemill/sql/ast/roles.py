@@ -11,7 +11,7 @@ from tidemill.sql.ast.tables import ObjectKind
 
 @dataclass(frozen=True, slots=True)
 class RoleName:
-    """A role where one is named. `keyword` is true for PUBLIC, CURRENT_USER, CURRENT_ROLE, SESSION_USER."""
+    """A reference to a role. `keyword` is true for PUBLIC, CURRENT_USER, CURRENT_ROLE, SESSION_USER."""
 
     value: str
     keyword: bool = False
@@ -30,7 +30,7 @@ class Password:
 
 @dataclass(frozen=True, slots=True)
 class RoleOptions:
-    """What is said of a role; None = nothing."""
+    """The attributes of a role; None = not given."""
 
     login: bool | None = None
     superuser: bool | None = None
@@ -65,7 +65,7 @@ class DropRole(Statement):
 
 
 class GrantKind(Enum):
-    """What privileges are granted on. A view, a source and a materialized view are granted on as TABLE."""
+    """The kinds of objects with privileges. Views, sources and materialized views are granted on as TABLE."""
 
     TABLE = "TABLE"
     SCHEMA = "SCHEMA"

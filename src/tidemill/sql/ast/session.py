@@ -12,7 +12,7 @@ from tidemill.sql.ast.tables import ObjectKind
 
 @dataclass(frozen=True, slots=True)
 class TransactionModes:
-    """What BEGIN and SET TRANSACTION say; None = not said."""
+    """The modes of BEGIN and SET TRANSACTION; None = not given."""
 
     isolation: str | None = None  # "serializable", "read committed", ... as written, lower case
     read_only: bool | None = None
@@ -21,7 +21,7 @@ class TransactionModes:
 @dataclass(frozen=True, slots=True)
 class Begin(Statement):
     modes: TransactionModes = TransactionModes()
-    start: bool = False  # said as START TRANSACTION, which has a tag of its own
+    start: bool = False  # written as START TRANSACTION, which has its own command tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,9 @@ class RollbackTo(Statement):
 
 @dataclass(frozen=True, slots=True)
 class SetTransaction(Statement):
-    """SET TRANSACTION (this one), or SET SESSION CHARACTERISTICS AS TRANSACTION (all to come) where
-    `session` is true."""
+    """SET TRANSACTION (the current one), or SET SESSION CHARACTERISTICS AS TRANSACTION (all later ones) where
+    `session` is true.
+    """
 
     modes: TransactionModes
     session: bool = False
@@ -72,7 +73,7 @@ class Declare(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(Statement):
-    """FETCH [count] FROM cursor [WITH (TIMEOUT = '...')]; MOVE, which shows no rows."""
+    """FETCH [count] FROM cursor [WITH (TIMEOUT = '...')]; or MOVE, which returns no rows."""
 
     cursor: Ident
     count: int | None = 1  # None = ALL
@@ -145,7 +146,7 @@ class Discard(Statement):
 
 
 class Listing(Enum):
-    """What SHOW lists; the value is the word."""
+    """The kind of objects that SHOW lists; the value is the word."""
 
     TABLES = "TABLES"
     VIEWS = "VIEWS"
@@ -164,8 +165,9 @@ class Listing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShowObjects(Statement):
-    """SHOW listing [FROM within] [LIKE 'pattern' | WHERE e]. For COLUMNS `within` is the relation and
-    always there; SUBSOURCES may be those ON a source."""
+    """SHOW listing [FROM within] [LIKE 'pattern' | WHERE e]. For COLUMNS `within` is the relation and always
+    set; SUBSOURCES may be those ON a source.
+    """
 
     listing: Listing
     # schema, or database (SCHEMAS), or relation (COLUMNS)
@@ -205,10 +207,12 @@ class ExplainTimestamp(Statement):
 
 @dataclass(frozen=True, slots=True)
 class NoOp(Statement):
-    """A statement that is accepted and does nothing: CREATE INDEX, CREATE CLUSTER, and dropping or altering
-    them; VACUUM and its kin, UNLISTEN, SET CONSTRAINTS, DROP ... IF EXISTS of what cannot be there."""
+    """A statement that is accepted and does nothing: CREATE, ALTER or DROP of INDEX and CLUSTER; VACUUM,
+    ANALYZE and similar; UNLISTEN; SET CONSTRAINTS; DROP ... IF EXISTS of kinds of objects that cannot
+    exist.
+    """
 
     tag: str  # the command tag, e.g. CREATE INDEX
-    notices: tuple[str, ...]  # why nothing happens; none where nothing is what it should do
-    relations: tuple[Name, ...] = ()  # that it names, and that must be there
-    kind: ObjectKind | None = None  # what they must be, if not any relation
+    notices: tuple[str, ...]  # the notice with the reason; None where doing nothing is the correct behaviour
+    relations: tuple[Name, ...] = ()  # the relations that it names, which must exist
+    kind: ObjectKind | None = None  # their required kinds; empty = any relation

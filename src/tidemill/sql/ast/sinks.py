@@ -9,17 +9,17 @@ from tidemill.sql.ast.base import Ident, Name, Statement, offset_field
 
 
 class SinkTarget(ABC):
-    """What a sink writes INTO. A kind is one dataclass, beside its parser (`parser.sink_targets`)."""
+    """The target of a sink's INTO. A kind is one dataclass, beside its parser (`parser.sink_targets`)."""
 
     __slots__ = ()
     offset: int
 
     @abstractmethod
     def to_sql(self) -> str:
-        """What stands behind INTO."""
+        """The text after INTO."""
 
     def through(self, connection: Name) -> SinkTarget:
-        """The same, its connection under this name. For kinds that have one."""
+        """The same target with its connection under this name. For kinds that have a connection."""
         raise NotImplementedError(f"{type(self).__name__} has no connection")
 
 
@@ -34,7 +34,7 @@ class SinkFormat:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """SHARE number OF writers: a writer of some, each of which writes the updates that fall to it."""
+    """SHARE number OF writers: one of several writers, each of which writes its share of the updates."""
 
     number: int
     writers: int
@@ -51,7 +51,7 @@ class CreateSink(Statement):
     format: SinkFormat
     envelope: str = "MATERIALIZE"
     if_not_exists: bool = False
-    cluster: Ident | None = None  # read and not used: there is one
+    cluster: Ident | None = None  # parsed and ignored: only one cluster exists
     snapshot: bool = True
     as_of: int | None = None
     share: Share | None = None

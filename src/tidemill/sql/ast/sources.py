@@ -15,8 +15,9 @@ OptionValue: TypeAlias = str | int | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """NAME [=] value. Whole numbers and true or false are such; everything else is text; None where no value
-    was given."""
+    """NAME [=] value. Integers and booleans have their Python type; any other value is text; None without a
+    value.
+    """
 
     name: str  # upper case, one blank between its words
     value: OptionValue
@@ -24,23 +25,23 @@ class Option:
 
 
 class Upstream(ABC):
-    """What a source is made FROM. A kind is one dataclass, beside its parser (`parser.upstreams`)."""
+    """The upstream of a source's FROM. A kind is one dataclass, beside its parser (`parser.upstreams`)."""
 
     __slots__ = ()
     offset: int
 
     @abstractmethod
     def to_sql(self) -> str:
-        """What stands behind FROM."""
+        """The text after FROM."""
 
     def through(self, connection: Name) -> Upstream:
-        """The same, its connection under this name. For kinds that have one."""
+        """The same upstream with its connection under this name. For kinds that have a connection."""
         raise NotImplementedError(f"{type(self).__name__} has no connection")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOutput:
-    """An output of the upstream and the name that its subsource gets (None: the same)."""
+    """An output of the upstream and the name of its subsource (None: the same)."""
 
     output: Name
     alias: Name | None = None
@@ -62,14 +63,14 @@ class CreateSource(Statement):
     upstream: Upstream
     columns: tuple[Ident, ...] = ()  # new names for all of its columns
     if_not_exists: bool = False
-    cluster: Ident | None = None  # read and not used: there is one
+    cluster: Ident | None = None  # parsed and ignored: only one cluster exists
     tables: ForTables | None = None
     messages: Messages = NO_MESSAGES
     progress: Name | None = None
     retain_history: str | None = None  # an interval, as text; None = the default
     interval: str | None = None  # TIMESTAMP INTERVAL, likewise
-    validate: bool = True  # whether the upstream is asked if all is well
-    timeline: str | None = None  # whose times the rows have; None = ours
+    validate: bool = True  # whether the statement checks the upstream
+    timeline: str | None = None  # the timeline of the rows' times; None = the default one
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from tidemill.sql.ast.base import AsOf, Expr, Ident, Name, Query, Statement, off
 
 
 class TimeBound(Enum):
-    """A time that the inputs give. EARLIEST, of AS OF: the first at which all can be read. LATEST, of UP TO:
-    the one that all have reached when the statement starts."""
+    """A time that depends on the inputs. AS OF EARLIEST: the first at which all inputs can be read. UP TO
+    LATEST: the one that all inputs have reached when the statement starts.
+    """
 
     EARLIEST = "EARLIEST"
     LATEST = "LATEST"
@@ -28,7 +29,7 @@ class OrderItem:
 
     expression: Expr
     descending: bool = False
-    nulls_first: bool = False  # unless told otherwise NULL is larger than all values
+    nulls_first: bool = False  # by default NULL is larger than all values
 
 
 @dataclass(frozen=True, slots=True)

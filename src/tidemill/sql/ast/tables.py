@@ -9,7 +9,7 @@ from tidemill.sql.ast.base import Expr, Ident, Name, Query, Statement, offset_fi
 
 
 class ObjectKind(Enum):
-    """What CREATE, DROP, ALTER and SHOW speak of; the value is its name in SQL."""
+    """The object kinds of CREATE, DROP, ALTER and SHOW; the value is the name in SQL."""
 
     TABLE = "TABLE"
     VIEW = "VIEW"
@@ -91,7 +91,7 @@ class CreateMaterializedView(Statement):
     query: Query
     columns: tuple[Ident, ...] = ()
     if_not_exists: bool = False
-    cluster: Ident | None = None  # read and not used: there is one
+    cluster: Ident | None = None  # parsed and ignored: only one cluster exists
     retain_history: str | None = None
 
 

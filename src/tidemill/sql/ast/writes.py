@@ -29,8 +29,9 @@ class Insert(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One item of SET. Several columns only with a subquery: (a, b) = (SELECT ...); lists of values come
-    apart into single ones."""
+    """One item of SET. It has several columns only with a subquery: (a, b) = (SELECT ...). The parser splits
+    lists of values into single assignments.
+    """
 
     columns: tuple[Ident, ...]
     value: Expr | Default
@@ -75,7 +76,7 @@ class CopyClause:
     header_match: bool = False  # HEADER MATCH: the header must name the columns
     quote: str = '"'
     escape: str = '"'
-    default: str | None = None  # in place of a value: the column's default
+    default: str | None = None  # the text that stands for the column's default
     encoding: str = "UTF8"  # of the data
     force_quote: tuple[str, ...] = ()  # column names; ("*",) means all
     force_not_null: tuple[str, ...] = ()
