@@ -213,6 +213,6 @@ class NoOp(Statement):
     """
 
     tag: str  # the command tag, e.g. CREATE INDEX
-    notices: tuple[str, ...]  # the notice with the reason; None where doing nothing is the correct behaviour
+    notices: tuple[str, ...]  # the notices with the reason; empty if doing nothing is correct
     relations: tuple[Name, ...] = ()  # the relations that it names, which must exist
-    kind: ObjectKind | None = None  # their required kinds; empty = any relation
+    kind: ObjectKind | None = None  # the required kind; None = any relation

@@ -29,10 +29,10 @@ from tidemill.sql.functions import (
 )
 from tidemill.sql.functions.signature import inventory
 
-# What the trees made here rely on; the owner of the Spark session must set all of it (`query.settings` does).
+# The settings that these trees rely on; the owner of the Spark session must set all (`query.settings` does).
 # ANSI: overflow and bad casts raise. Zone UTC: NTZ <-> LTZ keeps the digits. Without allowPrecisionLoss a sum
-# or product of decimals keeps its scale and raises when it does not fit, instead of dropping digits behind
-# the point.
+# or product of decimals keeps its scale and raises when it does not fit, instead of dropping fractional
+# digits.
 SPARK_CONF: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",

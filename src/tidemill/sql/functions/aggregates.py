@@ -72,7 +72,7 @@ def _sum(wide: str, ddl: str) -> Builder:
 
 
 def _finite(build: Builder) -> Builder:
-    """Of floats: infinite where one of them is, else out of range."""
+    """A float result: infinite if an input is infinite, else an overflow is out of range."""
 
     def made(args: Sequence[Tree]) -> Tree:
         total = build(args)
@@ -99,7 +99,9 @@ def _zero() -> Tree:
 
 
 def _interval_sum(args: Sequence[Tree]) -> Tree:
-    """Field by field; an endless one makes the sum endless, two that are opposite make none."""
+    """The sum by field. An infinite interval makes the sum infinite; infinities of opposite signs are an
+    error.
+    """
     span = args[0]
     ends = [_endless(span, end) for end in (_LAST, _FIRST)]
     fields: list[Tree] = []
@@ -138,7 +140,7 @@ def _interval_average(args: Sequence[Tree]) -> Tree:
 
 
 def _extreme(name: str, t: SqlType) -> Builder:
-    """min or max of values that Spark orders otherwise: by a key."""
+    """min or max by a key, for values that Spark orders differently."""
     return lambda a: call(f"{name}_by", a[0], comparable(a[0].copy(), t))
 
 

@@ -42,7 +42,9 @@ def texts_tree(value: Tree, t: SqlType) -> Tree:
 
 
 def _as_shown(value: Tree, t: SqlType) -> tuple[Tree, SqlType]:
-    """An array of numerics whose digits are known, as one of that scale: the type's name tells the task."""
+    """An array of numerics with known digits, as an array of that scale: the type's name passes it to the
+    task.
+    """
     element = t.element
     if element is None or element.kind is not Kind.NUMERIC or element.shown is None:
         return value, t
@@ -85,7 +87,7 @@ def _texts(column: pa.Array, t: SqlType, zone_name: str) -> list[str | None]:
 
 
 def _regrouped(column: pa.Array, flat: Sequence[str | None]) -> list[list[str | None] | None]:
-    """The flattened values back in the rows that they came from."""
+    """The flattened values, grouped into their original rows."""
     found: list[list[str | None] | None] = []
     at = 0
     for size in column.value_lengths().to_pylist():

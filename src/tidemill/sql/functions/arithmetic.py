@@ -141,7 +141,7 @@ def float_guard(op: Binary, ddl: str, *, product: bool = False) -> Builder:
 
 
 def float_quotient(ddl: str) -> Builder:
-    """A quotient of floats; out of range as `float_guard` has it."""
+    """A quotient of floats, with the range errors of `float_guard`."""
 
     def build(args: list[Tree]) -> Tree:
         def guarded(v: list[Tree]) -> Tree:
@@ -260,8 +260,7 @@ def _shifted(shift: str) -> Builder:
 
 
 def _shifted_short(shift: str) -> Builder:
-    """As of an int, and then the low 16 bits: what does not fit is lost, the highest that is left is the
-    sign."""
+    """Shifts as an int and keeps the low 16 bits; the highest of them is the sign."""
 
     def build(a: Sequence[Tree]) -> Tree:
         whole = call(shift, cast_to(a[0], INT4), a[1])

@@ -54,7 +54,7 @@ Typed = Callable[[Sequence[Tree], Sequence[SqlType]], Tree]
 
 
 def _strict(args: Sequence[Tree], ddl: str, body: Callable[[list[Tree]], Tree]) -> Tree:
-    """NULL where an argument is, else the body over the arguments, each computed once."""
+    """NULL if an argument is NULL, else the body over the arguments, each computed once."""
 
     def build(v: list[Tree]) -> Tree:
         return if_(or_(*(is_null(x) for x in v)), cast(null(), ddl), body([x.copy() for x in v]))
@@ -105,7 +105,7 @@ def _or_empty(value: Tree) -> Tree:
 
 
 def _cat(args: Sequence[Tree]) -> Tree:
-    """NULL only where both are."""
+    """NULL only if both are."""
     return let_all(
         list(args),
         lambda v: case((is_null(v[0]), v[1]), (is_null(v[1]), v[0]), otherwise=call("concat", v[0], v[1])),
@@ -116,7 +116,7 @@ def _cat(args: Sequence[Tree]) -> Tree:
 
 
 def _places(v: Sequence[Tree], t: SqlType) -> Tree:
-    """The indexes of the elements that are the wanted one; a NULL is looked for like a value."""
+    """The indexes of the elements equal to the wanted one; NULL matches NULL."""
     indexed = call("sequence", integer(1), call("size", v[0]))
     found = _same(call("get", v[0].copy(), sub(variable("i"), integer(1))), v[1], _element(t))
     some = gt(call("size", v[0].copy()), integer(0))
@@ -194,7 +194,7 @@ def _overlap(args: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
 
 
 def slice_of(value: Tree, low: Tree | None, high: Tree | None) -> Tree:
-    """value[low:high]: what of it there is; NULL where a bound is."""
+    """value[low:high]: the part within the array's bounds; NULL if a bound is NULL."""
     given = [value, *(b for b in (low, high) if b is not None)]
 
     def build(v: list[Tree]) -> Tree:

@@ -162,8 +162,9 @@ def _narrow_float(value: Tree) -> Tree:
 
 
 def unsigned(value: Tree, kind: Kind) -> Tree:
-    """A whole number as an unsigned integer, refused outside its range: shifted into a signed type of the
-    same width, whose cast checks, and back. So the value is named once."""
+    """An integer as an unsigned integer; raises outside its range. It is shifted into a signed type of the
+    same width, whose cast checks the range, and back. So the value appears once.
+    """
     if kind is Kind.UINT2:
         shift, narrow, wide = bigint(1 << 15), "SMALLINT", "INT"
         return cast(add(cast(sub(cast(value, "BIGINT"), shift), narrow), shift.copy()), wide)

@@ -77,7 +77,7 @@ def fit(text: Tree, source: SqlType, target: SqlType, *, explicit: bool) -> Tree
     def fitted(v: Tree) -> Tree:
         cut = call("left", v, integer(length))
         if not explicit:
-            # Blanks beyond the length are cut without a word, as the standard wants.
+            # Blanks beyond the length are truncated without an error, as the standard requires.
             too_long = gt(call("length", call("rtrim", v.copy())), integer(length))
             cut = if_(too_long, raise_error("22001", f"value too long for type {target}"), cut)
         return call("rpad", cut, integer(length), string(" ")) if target.kind is Kind.CHAR else cut
@@ -145,7 +145,9 @@ def _bytea_text(value: Tree) -> Tree:
 
 
 def _with_odd_years(value: Tree, t: SqlType, text: Callable[[Tree], Tree]) -> Tree:
-    """Spark writes years outside 1..9999 in its own way (+12345, -0043), and knows no infinity."""
+    """Dates outside Spark's format: Spark writes years outside 1..9999 differently (+12345, -0043), and has
+    no infinity.
+    """
 
     def checked(v: Tree) -> Tree:
         year = call("year", v)
@@ -159,7 +161,7 @@ def _with_odd_years(value: Tree, t: SqlType, text: Callable[[Tree], Tree]) -> Tr
 
 
 def _odd_text(v: Tree, text: Tree) -> Tree:
-    """What Spark writes behind the year is PostgreSQL's; BC stands at the end."""
+    """Spark's text after the year is PostgreSQL's; BC is appended at the end."""
     year = call("year", v)
     before = gt(integer(1), year)
     shown = cast(if_(before, sub(integer(1), year.copy()), year.copy()), "STRING")

@@ -48,9 +48,10 @@ def to_local(instant: Tree, where: Tree | None = None) -> Tree:
 
 
 def to_instant(local: Tree, where: Tree | None = None) -> Tree:
-    """The instant at which a zone's wall clock (the session's unless given) shows this timestamp. Of the
-    two instants in the hour that a clock repeats PostgreSQL takes the later, Spark the earlier: so it is
-    asked whether there is a later."""
+    """The instant at which a zone's wall clock (the session's unless given) shows this timestamp. In the hour
+    that a clock repeats, PostgreSQL takes the later instant and Spark the earlier, so this checks for a
+    later one.
+    """
     at = where or zone()
 
     def later(v: list[Tree]) -> Tree:
@@ -90,13 +91,12 @@ def from_micros(micros: Tree) -> Tree:
 
 
 def interval(months: Tree, days: Tree, micros: Tree) -> Tree:
-    """An interval's storage form; NULL where any part is NULL comes from the caller's operands being NULL
-    together."""
+    """An interval's storage form. The caller's operands make all parts NULL together."""
     return call("named_struct", string("months"), months, string("days"), days, string("micros"), micros)
 
 
 def _time_of(local: Tree, t: SqlType = TIMESTAMP) -> Tree:
-    """An endless time has no clock."""
+    """An infinite timestamp has no time of day."""
 
     def build(v: Tree) -> Tree:
         clock = call("pmod", micros_of(v if t is TIMESTAMP else to_local(v)), bigint(MICROS_PER_DAY))

@@ -49,12 +49,12 @@ def _values(rows: Tree, name: str = "a0") -> Tree:
 
 
 def _present(rows: Tree, name: str = "a0") -> Tree:
-    """The rows in which the argument is no NULL."""
+    """The rows whose argument is not NULL."""
     return call("filter", rows, lambda_("r", not_(is_null(field(variable("r"), name)))))
 
 
 def _or_null(array_: Tree, made: Callable[[Tree], Tree]) -> Tree:
-    """NULL of an empty array, else what is made of it."""
+    """NULL for an empty array, else the result of the function."""
     return let(array_, lambda v: if_(gt(call("size", v), integer(0)), made(v.copy()), null()))
 
 
@@ -63,7 +63,7 @@ def _array(rows: Tree, types: Sequence[SqlType]) -> Tree:
 
 
 def _text(rows: Tree, _types: Sequence[SqlType]) -> Tree:
-    """Each value behind its own delimiter, but the first."""
+    """Each value after its own delimiter, except the first."""
     item = variable("r")
     delimiter = call("coalesce", field(item, "a1"), string(""))
     part = if_(
@@ -91,7 +91,7 @@ def _documents(rows: Tree, _types: Sequence[SqlType]) -> Tree:
 
 
 def _documents_strict(rows: Tree, _types: Sequence[SqlType]) -> Tree:
-    """Without NULLs; where there are only those, an empty array."""
+    """Without NULLs; an empty array if all are NULL."""
     return _or_null(rows, lambda v: joined(_values(_present(v))))
 
 
@@ -101,7 +101,7 @@ def _object(rows: Tree, _types: Sequence[SqlType]) -> Tree:
 
 
 def _object_strict(rows: Tree, types: Sequence[SqlType]) -> Tree:
-    """Without what is NULL, or null in the document; a NULL key is an error all the same."""
+    """Without members that are NULL or JSON null. A NULL key still raises."""
     some = gt(call("size", rows.copy()), integer(0))
     row = variable("r")
     value = field(row.copy(), "a1")

@@ -102,7 +102,7 @@ def interval_length(v: Tree) -> Tree:
 
 
 def comparable(value: Tree, t: SqlType) -> Tree:
-    """A key that Spark compares, sorts and finds equal as PostgreSQL does the value."""
+    """A key that gives Spark the same order and equality as PostgreSQL's for the value."""
     if t.kind is Kind.CHAR:
         return call("rtrim", value)
     if t.kind is Kind.INTERVAL:
@@ -131,13 +131,13 @@ def sortable(value: Tree, t: SqlType) -> Tree:
 
 
 def check_ordered(t: SqlType, what: str) -> None:
-    """Refuse an order that Spark would make up (`what` is "ORDER BY", "min", ...)."""
+    """Raises for an order that Spark would define differently (`what` is "ORDER BY", "min", ...)."""
     if t.kind in (Kind.JSONB, Kind.ARRAY, Kind.LIST, Kind.MAP, Kind.RECORD):
         raise Unsupported(f"{what} of type {t} is not supported")
 
 
 def check_sorted(t: SqlType, what: str) -> None:
-    """Refuse what `sortable` has no key for."""
+    """Raises for types without a key in `sortable`."""
     inner = t
     while inner.kind in (Kind.ARRAY, Kind.LIST) and inner.element is not None:
         inner = inner.element
@@ -147,7 +147,7 @@ def check_sorted(t: SqlType, what: str) -> None:
 
 
 def check_grouped(t: SqlType, what: str) -> None:
-    """Refuse grouping where equal values have different forms: '24:00' = '1 day'."""
+    """Raises for grouping by a type whose equal values have different forms: '24:00' = '1 day'."""
     if t.kind in (Kind.INTERVAL, Kind.MAP) or (t.element is not None and t.element.kind is Kind.INTERVAL):
         raise Unsupported(f"{what} of type {t} is not supported")
 

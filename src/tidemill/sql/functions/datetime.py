@@ -86,7 +86,7 @@ _INTERVAL = "STRUCT<months: INT, days: INT, micros: BIGINT>"
 
 
 def add_to_timestamp(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
-    """timestamp + interval, or less it."""
+    """timestamp + interval or timestamp - interval."""
 
     def moved(local: Tree, by: _Span) -> Tree:
         return from_micros(_plus(micros_of(_calendar(local, by)), by.micros))
@@ -95,7 +95,7 @@ def add_to_timestamp(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
 
 
 def _add_to_instant(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
-    """timestamptz + interval, or less it."""
+    """timestamptz + interval or timestamptz - interval."""
 
     def moved(instant: Tree, by: _Span) -> Tree:
         # What has no months and days is counted without a calendar.
@@ -166,7 +166,7 @@ def _moved(stamp: Tree, span: Tree, t: SqlType, finite: _Finite, *, minus: bool)
 
 
 def _moved_by(value: Tree, known: tuple[int, int, int], t: SqlType, finite: _Finite, *, minus: bool) -> Tree:
-    """By a constant that is finite."""
+    """Moved by a finite constant."""
     months, days, micros = (-part if minus else part for part in known)
     by = _Span(
         integer(months) if months else None,
@@ -180,7 +180,7 @@ def _moved_by(value: Tree, known: tuple[int, int, int], t: SqlType, finite: _Fin
 
 
 def _moved_far(value: Tree, by: Tree, t: SqlType, *, minus: bool) -> Tree:
-    """By an infinite interval."""
+    """Moved by an infinite interval."""
     up = gt(field(by, "micros"), bigint(0))
     end = if_(up, _end(not minus, t), _end(minus, t))
     opposite = and_(is_endless(value, t), not_(eq(value, end)))
@@ -205,7 +205,7 @@ def _end(last: bool, t: SqlType) -> Tree:
 
 
 def _stays(value: Tree, by: Tree, t: SqlType) -> Tree:
-    """Whether what is added moves nothing: to an infinite value anything but NULL."""
+    """Whether the addition has no effect: an infinite value stays, unless NULL is added."""
     return and_(is_endless(value, t), not_(is_null(by)))
 
 
@@ -330,7 +330,7 @@ def _midnight(date: Tree) -> Tree:
 
 
 def _days_later(date: Tree, days: Tree, op: Callable[[Tree, Tree], Tree]) -> Tree:
-    """Dates end where PostgreSQL's do; an endless one stays."""
+    """A date moved by days, within PostgreSQL's range; an infinite date stays."""
 
     def build(v: list[Tree]) -> Tree:
         moved = op(cast(call("unix_date", v[0]), "BIGINT"), cast(v[1], "BIGINT"))

@@ -135,7 +135,7 @@ _DIGITS = {"second": 6, "milliseconds": 3, "epoch": 6, "julian": None}
 
 
 def digits(unit: str, t: SqlType) -> int | None:
-    """How many digits behind the point EXTRACT(unit FROM t) shows."""
+    """The number of fractional digits of EXTRACT(unit FROM t)."""
     try:
         name = parts.unit_of(unit, str(t))
     except TidemillError:

@@ -17,7 +17,7 @@ from tidemill.sql.functions.tree import Tree, case, in_python, is_null, null
 # condition alone, for the text would grow with their square.
 MOST_CONDITIONS = 12
 
-# What all these repetitions may come to; a form that is nested deeper is evaluated without.
+# The limit of all these repetitions; a form that is nested deeper is evaluated without guards.
 MOST_NODES = 2000
 
 _HARMLESS = (
@@ -37,7 +37,7 @@ def case_branches(conditions: Sequence[Tree], values: Sequence[Tree], otherwise:
 
 
 def first_of(values: Sequence[Tree]) -> list[Tree]:
-    """COALESCE's arguments: each is asked only where all before it are NULL."""
+    """COALESCE's arguments: each is evaluated only if all before it are NULL."""
     return [
         _guarded(value, [exp.Not(this=exp.Paren(this=is_null(v))) for v in values[:i]], None) if i else value
         for i, value in enumerate(values)
@@ -45,7 +45,7 @@ def first_of(values: Sequence[Tree]) -> list[Tree]:
 
 
 def _guarded(tree: Tree, before: Sequence[Tree], condition: Tree | None) -> Tree:
-    """`tree`, evaluated where none of `before` and then `condition` holds."""
+    """`tree`, evaluated only if none of `before` holds and `condition` does."""
     calls = [n for n in tree.walk() if in_python(n)]
     if not any(_may_fail(a) for c in calls for a in c.expressions):
         return tree

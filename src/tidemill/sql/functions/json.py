@@ -104,7 +104,7 @@ def document(value: Tree, t: SqlType) -> Tree:
 
 
 def _is_native(t: SqlType) -> bool:
-    """Can Spark write it without Python (which a lambda cannot have)?"""
+    """Whether Spark can write it without Python (which a lambda cannot contain)."""
     if t.kind in (Kind.ARRAY, Kind.LIST):
         # One lambda within another would need names of its own.
         return False
@@ -151,7 +151,7 @@ def _built_object(keys: Sequence[str | None], documents: Sequence[str]) -> str:
 
 
 def built_object(keys: Tree, documents: Tree) -> Tree:
-    """`object_of` for jsonb_build_object, which tells the place of a NULL key."""
+    """`object_of` for jsonb_build_object, whose error has the position of a NULL key."""
     return _built([keys, documents])
 
 
@@ -193,7 +193,7 @@ _SORT_KEY = row_function("jsonb_key", (JSONB,), BYTEA, lambda d: values.sort_key
 
 
 def cast_tree(value: Tree, source: SqlType, target: SqlType) -> Tree | None:
-    """The casts from and to jsonb; None where there is none here."""
+    """The casts from and to jsonb; None if this module has no such cast."""
     if source.kind is Kind.JSONB:
         return _from_jsonb(value, target)
     return _PARSE([value]) if source.kind in STRINGS else None
@@ -351,7 +351,7 @@ def _with_flag(build: Builder, flag: bool) -> Builder:
 
 
 def _gathered(build: Builder) -> Builder:
-    """The arguments behind the first as one array; NULL where one of them is."""
+    """The arguments after the first as one array; NULL if one of them is NULL."""
 
     def made(a: Sequence[Tree]) -> Tree:
         missing = a[1:]

@@ -16,8 +16,7 @@ from tidemill.types.json import canonical_json
 
 
 class JsonNumber(str):
-    """A number as it is written; json would make a float of it. Canonical, so equal numbers are equal
-    texts."""
+    """A number as written; json would make a float of it. It is canonical: equal numbers have equal texts."""
 
     __slots__ = ()
 
@@ -26,7 +25,7 @@ def refused(sqlstate: str, text: str) -> InvalidValue:
     return InvalidValue(text, sqlstate=sqlstate)
 
 
-# What a member that is not there is (None is JSON's null).
+# The value of a missing member (None is JSON's null).
 MISSING: Any = object()
 
 _DECODER = json.JSONDecoder(parse_float=JsonNumber, parse_int=JsonNumber)
@@ -55,7 +54,7 @@ def _spelt(value: Any) -> str:
 
 
 def as_text(value: Any) -> str | None:
-    """A member as ->> gives it: a string without its quotes, null as NULL."""
+    """A member as ->> returns it: a string without its quotes, null as NULL."""
     if value is MISSING or value is None:
         return None
     if isinstance(value, str) and not isinstance(value, JsonNumber):
@@ -233,7 +232,7 @@ def insert_path(value: Any, path: list[str | None], new: Any, *, after: bool) ->
     return _changed(value, path, 0, new, "after" if after else "before") if path else value
 
 
-# What puts a value where there is none.
+# Operations that insert a value where none exists.
 _CREATES = frozenset({"create", "before", "after"})
 
 

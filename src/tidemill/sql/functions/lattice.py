@@ -13,7 +13,7 @@ from tidemill.types.model import Kind, SqlType, plain
 
 
 class ArgumentContext(IntEnum):
-    """Where a cast may happen: by itself anywhere, only on the way into a column, only when written."""
+    """The context of a cast: implicit, assignment, or explicit."""
 
     IMPLICIT = 0
     ASSIGNMENT = 1
@@ -122,7 +122,7 @@ def is_preferred(t: SqlType) -> bool:
 
 
 def cast_context(source: SqlType, target: SqlType) -> ArgumentContext | None:
-    """The weakest context in which `source` becomes `target`; None where there is no cast at all."""
+    """The weakest context in which `source` casts to `target`; None if no cast exists."""
     if source.kind is target.kind:
         if source.kind in (Kind.ARRAY, Kind.LIST, Kind.MAP):
             if source.element is None or target.element is None:
@@ -158,8 +158,9 @@ def base(t: SqlType) -> SqlType:
 
 
 def common_type(types: Sequence[SqlType]) -> tuple[SqlType, None] | tuple[None, tuple[SqlType, SqlType]]:
-    """The type that UNION, CASE, VALUES, ARRAY, GREATEST and COALESCE settle on (PostgreSQL's
-    select_common_type), or the pair that cannot be matched."""
+    """The common type of UNION, CASE, VALUES, ARRAY, GREATEST and COALESCE (PostgreSQL's select_common_type),
+    or the pair that does not match.
+    """
     known = [t for t in types if t.kind is not Kind.UNKNOWN]
     if not known:
         return SqlType(Kind.TEXT), None

@@ -17,7 +17,7 @@ _META = "tidemill_marker"
 
 
 class Fixed(Enum):
-    """What a session fixes for a statement; the value is the placeholder's name."""
+    """A value that the session fixes for a statement; the enum's value is the placeholder's name."""
 
     NOW = "tm_now"
     STATEMENT = "tm_statement"

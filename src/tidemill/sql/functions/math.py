@@ -186,7 +186,7 @@ _DRAWS = 3
 
 
 def _random(t: SqlType) -> Builder:
-    """One of min, ..., max. The bounds are named more than once; no lambda may stand around `rand`."""
+    """A random number in min, ..., max. The bounds appear more than once; lambdas cannot contain `rand`."""
 
     def build(a: Sequence[Tree]) -> Tree:
         low, high = (cast(v, "DECIMAL(38,0)") for v in a)

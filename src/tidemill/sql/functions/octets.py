@@ -14,7 +14,7 @@ from tidemill.types.model import BYTEA, INT4, INT8, NAME, TEXT
 
 
 def _encode(build: Builder) -> Builder:
-    """Spark's own where the format is a constant that it has."""
+    """Spark's own function if the format is a constant that Spark supports."""
 
     def made(args: Sequence[Tree]) -> Tree:
         form = str(args[1].this).lower() if isinstance(args[1], exp.Literal) else ""

@@ -53,8 +53,7 @@ _DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number)
 
 
 def _member(document: str | None, key: Any) -> Any:
-    """The member `key` (a name, or a position in an array, from the end if negative); _MISSING if there is
-    none."""
+    """The member `key` (a name, or an array index, from the end if negative); _MISSING if absent."""
     if document is None or key is None:
         return _MISSING
     value: Any = _DECODER.decode(document)
@@ -98,7 +97,7 @@ def _element_text(document: str | None, key: Any) -> str | None:
 
 
 def _by_row(function: Callable[[str | None, Any], str | None]) -> Callable[[pa.Array, pa.Array], pa.Array]:
-    """Documents repeat in practice; equal pairs are computed once."""
+    """Documents often repeat; equal pairs are computed once."""
 
     def run(documents: pa.Array, keys: pa.Array) -> pa.Array:
         known: dict[tuple[str | None, Any], str | None] = {}
@@ -143,8 +142,9 @@ FUNCTIONS: Sequence[PythonFunction] = (
 
 
 def register(session: Any) -> None:
-    """Make the functions known to a Spark session. Names that start with tm_ are not in the allow-list: no
-    query can call them but through the binder."""
+    """Registers the functions in a Spark session. Names that start with tm_ are not in the allow-list:
+    queries can call them only through the binder.
+    """
     from pyspark.sql.functions import arrow_udf
 
     for function in FUNCTIONS:

@@ -159,6 +159,7 @@ class _Translator:
 
 
 def _quoted(ch: str) -> str:
-    """One character that means itself, inside brackets and out. Letters and digits need no quoting and may
-    not have it."""
+    """One literal character, inside brackets and out. Letters and digits need no quoting and must not have
+    it.
+    """
     return ch if ch.isalnum() or ord(ch) > 127 or ch in " _" else f"\\{ch}"

@@ -27,7 +27,7 @@ def _matches(build: Builder, *, insensitive: bool) -> Builder:
     def made(args: Sequence[Tree]) -> Tree:
         if not (isinstance(args[1], exp.Literal) and args[1].is_string):
             return build(args)
-        # What is no pattern is refused in PostgreSQL's words, when the query is bound.
+        # An invalid pattern raises PostgreSQL's error when the query is bound.
         compile_regex(str(args[1].this))
         try:
             pattern = java_regex(args[1], insensitive=insensitive)

@@ -106,7 +106,7 @@ def _choose(candidates: list[_Candidate], types: Sequence[SqlType]) -> ResolvedF
 
 
 def is_ambiguous_function(name: str, types: Sequence[SqlType]) -> bool:
-    """Whether several rows would do, and none better than the others."""
+    """Whether several rows match equally well."""
     return len(_left(_candidates(functions_named(name), len(types)), types)) > 1
 
 
@@ -115,7 +115,7 @@ def is_ambiguous_operator(name: str, types: Sequence[SqlType]) -> bool:
 
 
 def _left(candidates: list[_Candidate], types: Sequence[SqlType]) -> list[_Candidate]:
-    """Those that PostgreSQL's rules leave, where none takes exactly these types."""
+    """The candidates that remain by PostgreSQL's rules, if none matches exactly."""
     left = [c for c in candidates if all(_accepts(d, t) for d, t in zip(c[1], types, strict=True))]
     left = [c for c in left if _fill(c[0], c[1], types) is not None]
     if len(left) > 1:
@@ -191,7 +191,7 @@ def _is_preferred(d: Declared) -> bool:
 
 
 def _fill(fn: Fn, declared: Sequence[Declared], types: Sequence[SqlType]) -> ResolvedFunction | None:
-    """Replace the polymorphic types by what the arguments say; None where they do not agree."""
+    """Replaces the polymorphic types by those of the arguments; None if they do not agree."""
     elements: list[SqlType] = []
     for d, t in zip(declared, types, strict=True):
         if d is Poly.ELEMENT:

@@ -56,7 +56,7 @@ def row_function(
     zoned: bool = False,
     nulls: bool = False,
 ) -> Builder:
-    """The builder of a Python function's call. `zoned`: the session's time zone is its last argument."""
+    """The builder of a Python function's call. `zoned`: its last argument is the session's time zone."""
     given = (*types, TEXT) if zoned else tuple(types)
     key = f"{name}({','.join(map(str, types))})"
     _ROWS[key] = RowFunction(key, given, result, run, nulls)
@@ -97,7 +97,7 @@ def row_functions() -> dict[str, RowFunction]:
 
 
 def carrier(result: SqlType) -> str:
-    """The name of the Arrow function that gives results of this type."""
+    """The name of the Arrow function for results of this type."""
     return f"tm_row_{_word(result)}"
 
 
@@ -141,12 +141,12 @@ def _one(row: RowFunction, args: tuple[Any, ...]) -> tuple[Any, str | None]:
     except TidemillError as error:
         return None, f"{error.sqlstate}:{error.primary}"
     except Exception as error:
-        # A mistake of ours must not take a whole job with it; the text names the function.
+        # A bug here must not fail the whole job; the text names the function.
         return None, f"XX000:{row.key}: {type(error).__name__}: {error}"
 
 
 def stored(value: Any, t: SqlType) -> Any:
-    """A result in range of its type's storage form."""
+    """A result, checked against the range of its type's storage form."""
     if value is None or t.kind is not Kind.NUMERIC:
         return value
     try:

@@ -172,8 +172,9 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def _offset(where: ZoneInfo, micros: int, *, instant: bool) -> int:
-    """The zone's distance from UTC at an instant, or at a local time: of two that a change of the clock
-    leaves open the smaller, as PostgreSQL has it."""
+    """The zone's offset from UTC at an instant or a local time. An ambiguous local time has the smaller
+    offset, as in PostgreSQL.
+    """
     try:
         moment = _EPOCH + timedelta(microseconds=micros)
     except OverflowError:

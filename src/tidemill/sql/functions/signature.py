@@ -18,8 +18,9 @@ Builder = Callable[[Sequence[Tree]], Tree]
 
 
 class Poly(Enum):
-    """Declared types that stand for others. All `ELEMENT`s of a call are one type, all `ARRAY`s are arrays of
-    it, all `LIST`s lists; `ANY` is each its own."""
+    """Polymorphic declared types. All `ELEMENT`s of a call are one type, all `ARRAY`s are arrays of it, all
+    `LIST`s lists of it; each `ANY` is independent.
+    """
 
     ELEMENT = "anyelement"
     ARRAY = "anyarray"
@@ -32,9 +33,10 @@ Declared = SqlType | Poly
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fn:
-    """A row. `variadic`: the last declared type may come any number of times (at least once). `typed`
-    builders also get the actual argument types. `volatile` answers differ from row to row and may not be
-    folded or repeated."""
+    """A row. `variadic`: the last declared type may occur any number of times (at least once). `typed`
+    builders also get the actual argument types. Results of `volatile` functions differ from row to row and
+    must not be folded or repeated.
+    """
 
     name: str
     args: tuple[Declared, ...]
@@ -51,7 +53,7 @@ class Fn:
     refused: bool = False
 
     def builder(self, types: Sequence[SqlType]) -> Builder:
-        """What makes the Spark tree for arguments of these types."""
+        """The function that builds the Spark tree for arguments of these types."""
         typed = self.typed
         return self.build if typed is None else lambda args: typed(args, types)
 
@@ -62,7 +64,7 @@ _known_elsewhere: set[str] = set()
 
 
 def spark(name: str) -> Builder:
-    """The builder for a Spark function that already means what PostgreSQL means."""
+    """The builder for a Spark function with the same meaning as PostgreSQL's."""
     return lambda args: call(name, *args)
 
 
@@ -118,8 +120,9 @@ def aggregate(
 
 
 def not_yet(names: str) -> None:
-    """Functions that PostgreSQL has and we do not (separated by blanks): refused by name with 0A000, not
-    42883."""
+    """Functions that PostgreSQL has and Tidemill does not (separated by blanks): their error is 0A000, not
+    42883.
+    """
     _known_elsewhere.update(names.split())
 
 

@@ -36,8 +36,8 @@ from tidemill.sql.scalar import octets
 from tidemill.types.model import BOOL, BYTEA, INT4, INT8, TEXT, Kind, SqlType
 
 _MAX_INT = 2147483647
-# What a text may be that a function makes of little: as much as a client can send. PostgreSQL's own limit of
-# a gigabyte is more than a task has.
+# The largest text that a function may make of small input: as much as a client can send. A task has less
+# memory than PostgreSQL's own limit of a gigabyte.
 MAX_MADE_BYTES = 64 << 20
 _TOO_LONG = ("54000", "requested length too large")
 
@@ -95,7 +95,7 @@ def _pad(name: str) -> None:
     def three(args: Sequence[Tree]) -> Tree:
         def padded(v: list[Tree]) -> Tree:
             text, n, fill = v
-            # Nothing to fill with: only cut.
+            # Nothing to fill with: only truncate.
             bare = call("left", text, at_least(n, integer(0)))
             # A character has up to four bytes. (Of constants Spark works out both branches.)
             long = gt(n.copy(), integer(MAX_MADE_BYTES // 4))

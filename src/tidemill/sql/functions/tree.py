@@ -215,7 +215,7 @@ _fresh = itertools.count(1)
 
 
 def let(value: Tree, body: Callable[[Tree], Tree]) -> Tree:
-    """`body(value)`, evaluating `value` once however often the body names it."""
+    """`body(value)`, which evaluates `value` once, even if the body uses it several times."""
     if is_small(value):
         return body(value)
     name = f"v{next(_fresh)}"
@@ -224,8 +224,9 @@ def let(value: Tree, body: Callable[[Tree], Tree]) -> Tree:
 
 
 def let_all(values: list[Tree], body: Callable[[list[Tree]], Tree]) -> Tree:
-    """`let` for several values: all in one lambda, so that none of them stands in another's (where Spark
-    takes no function that runs in Python)."""
+    """`let` for several values in one lambda, so that no value is inside another's lambda (where Spark allows
+    no function that runs in Python).
+    """
     large = [i for i, v in enumerate(values) if not is_small(v)]
     if len(large) < 2:
         rest = list(values)
@@ -266,9 +267,10 @@ def number_variables(tree: Tree) -> None:
 
 
 def is_small(value: Tree) -> bool:
-    """May it be written several times? Not what runs in Python: its text would double with each level, and
-    in a lambda it may not stand. A subquery must: Spark takes none inside a lambda's call, and evaluates
-    equal ones once."""
+    """Whether it may be repeated. A call that runs in Python may not: its text would double with each level,
+    and a lambda cannot contain it. A subquery must be: Spark allows none inside a lambda's call, and
+    evaluates equal ones once.
+    """
     if value.find(exp.Query) is not None:
         return sum(1 for _ in value.walk()) < QUERY_NODES
     return all(i < REPEAT_NODES and not in_python(n) for i, n in enumerate(value.walk()))
@@ -280,7 +282,7 @@ def in_python(node: Tree) -> bool:
 
 
 def sql_text(tree: Tree) -> str:
-    """The tree as Spark SQL. The generator's own rewrites are held off by how the tree is made."""
+    """The tree as Spark SQL. The form of the tree prevents the generator's own rewrites."""
     return tree.sql(dialect="spark", normalize_functions=False, comments=False)
 
 

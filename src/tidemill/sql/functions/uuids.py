@@ -18,7 +18,7 @@ def _random(_args: Sequence[Tree]) -> Tree:
 
 
 def _version(value: bytes) -> int | None:
-    """None for variants that are not RFC 9562's."""
+    """None for variants other than RFC 9562's."""
     return value[6] >> 4 if value[8] & 0xC0 == 0x80 else None
 
 

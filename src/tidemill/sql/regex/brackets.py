@@ -31,7 +31,7 @@ _NAMED = {
 
 
 def read_bracket(text: str, at: int, options: RegexOptions) -> tuple[RegexNode, int]:
-    """The set that starts at `at`, and where it ends."""
+    """The set that starts at `at`, and its end."""
     from tidemill.sql.regex.syntax import word_end, word_start
 
     for mark, test in (("[[:<:]]", word_start), ("[[:>:]]", word_end)):

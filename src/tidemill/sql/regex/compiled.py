@@ -13,7 +13,7 @@ from tidemill.sql.regex.syntax import RegexOptions, parse
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`spans[n]` is where group n is, the whole match being 0; None for a group that took no part."""
+    """`spans[n]` is the position of group n (0: the whole match); None for a group that did not take part."""
 
     text: str
     spans: tuple[tuple[int, int] | None, ...]
@@ -40,7 +40,7 @@ class CompiledRegex:
         return self._match(Search(self.root, text), at)
 
     def all(self, text: str, at: int = 0) -> Iterator[Match]:
-        """Match after match; an empty one is followed by a look one character further."""
+        """All matches. After an empty match the search continues one character later."""
         search = Search(self.root, text)
         while at <= len(text):
             found = self._match(search, at)

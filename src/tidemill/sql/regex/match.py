@@ -25,8 +25,8 @@ from tidemill.sql.regex.nodes import (
     group_numbers,
 )
 
-# Ends of parts that one search may look at: about a second. Beyond lie patterns such as (a*)*b over a long
-# text.
+# The limit of part ends that one search may examine: about a second. Patterns such as (a*)*b over a long text
+# exceed it.
 MAX_STEPS = 1_000_000
 
 Spans = dict[int, tuple[int, int]]
@@ -34,7 +34,7 @@ Ends = tuple[int, ...]
 
 
 class Search:
-    """One text with one pattern."""
+    """The search for one pattern in one text."""
 
     def __init__(self, root: RegexNode, text: str) -> None:
         self.root = root
@@ -44,7 +44,7 @@ class Search:
         self.spans: Spans = {}
 
     def find(self, at: int) -> tuple[int, int] | None:
-        """The first match from `at` on; its groups are then in `spans`."""
+        """The first match at or after `at`; `spans` then has its groups."""
         for start in range(at, len(self.text) + 1):
             for end in self._preferred(self.root, self.ends(self.root, start)):
                 self.spans = {}
@@ -58,7 +58,7 @@ class Search:
     # --- what a part can match
 
     def ends(self, node: RegexNode, at: int) -> Ends:
-        """Every place at which a match of the part from `at` on can end, in order."""
+        """All positions where a match of the part from `at` can end, in ascending order."""
         key = (id(node), at)
         found = self._known.get(key)
         if found is None:
@@ -127,7 +127,7 @@ class Search:
     # --- the groups within a match
 
     def divide(self, node: RegexNode, start: int, end: int) -> bool:
-        """Find the groups of a part that matches start to end; False where references do not hold."""
+        """Finds the groups of a part that matches start to end; False if a back reference does not match."""
         if not node.messy:
             return True
         if isinstance(node, Group):
@@ -143,7 +143,7 @@ class Search:
             )
         if isinstance(node, Repeat):
             if node.least == 0 and start == end:
-                # What prefers more is taken once if it can be empty: its groups are then empty, not NULL.
+                # A greedy part that can be empty matches once: its groups are then empty, not NULL.
                 if node.inner.prefers is not Prefer.SHORTER:
                     self._in_repeat(node, 0, start, end, [])
                 return True
@@ -153,7 +153,7 @@ class Search:
         return True
 
     def _kept(self, node: RegexNode, start: int, end: int) -> bool:
-        """`divide`, leaving no groups behind where it fails."""
+        """`divide`, which leaves no groups if it fails."""
         before = dict(self.spans)
         if self.divide(node, start, end):
             return True

@@ -101,7 +101,7 @@ class Group(RegexNode):
 
 @dataclass(slots=True, eq=False)
 class BackReference(RegexNode):
-    """What a group matched, once more. `pattern` is the group's own, for what it can match at all."""
+    """The text of a group's match, repeated. `pattern` is the group's own: it bounds the possible matches."""
 
     number: int = 0
     pattern: RegexNode = field(default_factory=Empty)
@@ -110,7 +110,7 @@ class BackReference(RegexNode):
 
 @dataclass(slots=True, eq=False)
 class RegexPosition(RegexNode):
-    """A condition on the place: ^ $ and the ends of words."""
+    """A condition on the position: ^ $ and word boundaries."""
 
     test: Callable[[str, int], bool] = lambda text, at: True
 
@@ -125,7 +125,7 @@ class LookAround(RegexNode):
 
 
 def combine(first: RegexNode | None, *others: RegexNode) -> tuple[Prefer, bool, bool, bool]:
-    """The attributes of parts in a row: the first preference counts."""
+    """The attributes of parts in sequence: the first preference counts."""
     parts = [p for p in (first, *others) if p is not None]
     wishes = {p.prefers for p in parts} - {Prefer.NONE}
     prefers = next((p.prefers for p in parts if p.prefers is not Prefer.NONE), Prefer.NONE)

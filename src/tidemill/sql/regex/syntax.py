@@ -73,7 +73,7 @@ def error(text: str) -> TidemillError:
 
 
 def parse(pattern: str, options: RegexOptions) -> tuple[RegexNode, int]:
-    """The pattern and how many groups it has."""
+    """The parsed pattern and its number of groups."""
     reader = RegexReader(pattern, options)
     return reader.read(), reader.groups
 
@@ -297,7 +297,7 @@ _CLASS_LETTERS = {
 
 
 def sequence(parts: list[RegexNode]) -> RegexNode:
-    """Parts in a row: runs that are not messy and want the same become one part."""
+    """Parts in sequence: runs of parts that are not messy and share a preference become one part."""
     runs: list[list[RegexNode]] = []
     for part in parts:
         if runs and not part.messy and not any(p.messy for p in runs[-1]):
@@ -318,8 +318,9 @@ def _row(parts: list[RegexNode]) -> Sequence:
 
 
 def repeated(atom: RegexNode, least: int, most: int | None, prefers: Prefer) -> list[RegexNode]:
-    """An atom with its quantifier. What has groups is its repetitions without them and one more with them,
-    so that the groups are the last one's."""
+    """An atom with its quantifier. An atom with groups becomes its repetitions without groups and a last one
+    with them, since the groups are those of the last repetition.
+    """
     wish = atom.prefers if prefers is Prefer.NONE else prefers
     mixed = atom.mixed or (Prefer.NONE not in (atom.prefers, wish) and atom.prefers is not wish)
     if (least, most) == (1, 1) and (prefers is Prefer.NONE or atom.prefers in (Prefer.NONE, prefers)):
@@ -346,7 +347,7 @@ def _preferring(atom: RegexNode, wish: Prefer) -> RegexNode:
 
 
 def without_groups(node: RegexNode) -> RegexNode:
-    """The same part, remembering nothing."""
+    """The same part without groups."""
     if isinstance(node, Group):
         return without_groups(node.inner)
     if not node.captures:
@@ -376,7 +377,7 @@ _SIMPLE = {
 
 
 def read_character(text: str, at: int) -> tuple[str, int]:
-    """The character that the escape at `at` means, and where it ends."""
+    """The character of the escape at `at`, and the escape's end."""
     ch = text[at + 1 : at + 2]
     if not ch:
         raise error("invalid escape \\ sequence")

@@ -42,12 +42,12 @@ def iso_week(days: int) -> tuple[int, int, int]:
 
 
 def local_offset(stamp: int, zone: str) -> int:
-    """How far a zone's clock is ahead of UTC at an instant, in seconds."""
+    """A zone's offset from UTC at an instant, in seconds."""
     return _offset(stamp // 1_000_000, named_zone(zone))
 
 
 def abbreviation(stamp: int, zone: str) -> str:
-    """What a zone calls itself at an instant."""
+    """A zone's abbreviation at an instant."""
     return _moment(stamp // 1_000_000, named_zone(zone)).tzname() or ""
 
 
@@ -71,7 +71,7 @@ def to_local(stamp: int, zone: str) -> int:
 
 
 def to_instant(local: int, zone: str) -> int:
-    """Of two instants that a clock shows alike the later, as PostgreSQL; in a gap, by the offset before."""
+    """The instant of a local time: of two, the later, as in PostgreSQL; in a gap, by the offset before it."""
     found = named_zone(zone)
     seconds = local // 1_000_000
     before = _offset(seconds - 86_400, found)

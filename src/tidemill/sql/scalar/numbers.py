@@ -31,20 +31,21 @@ def _plain(value: Decimal) -> Decimal:
 
 
 def _scale(value: Decimal) -> int:
-    """Digits behind the point, without zeros at the end."""
+    """The number of fractional digits, without trailing zeros."""
     exponent = _plain(value).as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
 def _shown(value: Decimal) -> int:
-    """Digits behind the point as PostgreSQL counts them. What comes from storage has all that storage has:
-    of those, the ones that it needs."""
+    """The number of fractional digits as PostgreSQL counts them. Stored values have the full scale of the
+    storage: only the digits that are needed count.
+    """
     exponent = value.as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) and exponent > -NUMERIC_SCALE else _scale(value)
 
 
 def _weight(value: Decimal) -> int:
-    """Of the first of its digits to the base 10000."""
+    """The weight of the first base-10000 digit."""
     return value.adjusted() // _NBASE_DIGITS
 
 
@@ -53,7 +54,7 @@ def _rounded(value: Decimal, scale: int) -> Decimal:
 
 
 def _groups(value: Decimal) -> list[int]:
-    """Its first digits to the base 10000."""
+    """The first base-10000 digits."""
     weight = _weight(value)
     scaled = abs(value).scaleb(-(weight - 1) * _NBASE_DIGITS, context=EXACT)
     whole = int(scaled)
@@ -63,8 +64,9 @@ def _groups(value: Decimal) -> list[int]:
 
 
 def quotient(value: Decimal, divisor: Decimal, digits: int) -> Decimal:
-    """With at least 16 significant digits, by an estimate of its size, and at least `digits` behind the
-    point."""
+    """The quotient with at least 16 significant digits (by an estimate of its size) and at least `digits`
+    fractional digits.
+    """
     if divisor == 0:
         raise InvalidValue("division by zero", sqlstate="22012")
     if value == 0:
@@ -94,7 +96,7 @@ def exp(value: Decimal) -> Decimal:
 
 
 def _log_weight(value: Decimal) -> int:
-    """Where the first digit of its logarithm is."""
+    """The position of the first digit of the logarithm."""
     if Decimal("0.9") <= value <= Decimal("1.1"):
         rest = value - 1
         if rest == 0:

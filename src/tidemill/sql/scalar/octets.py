@@ -9,7 +9,7 @@ from tidemill.errors import InvalidValue
 from tidemill.types.wire.input_strings import parse_hex
 
 _BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
-# Names of encodings as PostgreSQL knows them, without blanks, dashes and underscores.
+# PostgreSQL's names of encodings, without blanks, dashes and underscores.
 _ENCODINGS = {
     "utf8": "utf-8",
     "unicode": "utf-8",
@@ -234,7 +234,7 @@ def length_in(data: bytes, source: str) -> int:
 
 
 def to_int(data: bytes, width: int, name: str) -> int:
-    """A whole number from its bytes, the first the most significant."""
+    """An integer from its big-endian bytes."""
     if len(data) > width:
         raise InvalidValue(f"{name} out of range", sqlstate="22003")
     if not data:

@@ -67,7 +67,7 @@ PLURALS = {
     "timezone_h": "timezone_hour",
     "timezone_m": "timezone_minute",
 }
-# Those that an interval has too, and those of a moment alone.
+# Parts that intervals have too, and parts of a moment alone.
 _SPAN = frozenset(
     [
         "microseconds",
@@ -256,7 +256,7 @@ def trunc_timestamptz(name: str, stamp: int, zone: str) -> int:
     local = in_zone(stamp, zone)
     cut = _truncated(unit, local, "timestamp with time zone")
     if unit in _CLOCK:
-        # Within a day the offset stays what it is.
+        # Within a day the offset does not change.
         return cut - (local - stamp)
     return at_zone(cut, zone)
 
@@ -290,7 +290,7 @@ def _truncated(unit: str, stamp: int, type_name: str) -> int:
 
 
 def _check_truncated(unit: str, type_name: str) -> None:
-    """Some parts are no lengths."""
+    """Raises for parts that date_trunc does not support."""
     if unit in ("dow", "isodow", "doy", "isoyear", "julian", "epoch"):
         raise InvalidValue(f'unit "{unit}" not recognized for type {type_name}', sqlstate="22023")
 

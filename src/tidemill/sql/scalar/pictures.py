@@ -162,7 +162,7 @@ def read_picture(template: str) -> tuple[TemplateField, ...]:
 
 
 def _text(template: str, at: int, pieces: list[TemplateField]) -> int:
-    """Text outside of fields; in double quotes every character is text."""
+    """Text outside fields; in double quotes every character is text."""
     if template[at] != '"':
         if template[at] == "\\" and template[at + 1 : at + 2] == '"':
             at += 1

@@ -30,7 +30,7 @@ _INT_END = 1 << 31
 
 @dataclass(slots=True)
 class _Read:
-    """What the text said, by the field that said it."""
+    """The values read from the text, by field."""
 
     values: dict[str, int] = field(default_factory=dict)
     twelve: bool = False
@@ -92,7 +92,7 @@ class _Reader:
     # --- numbers
 
     def _slurps(self, index: int) -> bool:
-        """Whether the field takes all digits that are there: none of the next field's can follow."""
+        """Whether the field takes all available digits: the next field cannot start with a digit."""
         piece = self.pieces[index]
         if piece.fill or piece.ordinal:
             return True
@@ -104,7 +104,7 @@ class _Reader:
         return not following.text.isdigit()
 
     def _int(self, name: str, index: int, width: int | None = None) -> tuple[int, int]:
-        """The number and how many characters it took."""
+        """The number and the count of characters read."""
         written = self.pieces[index].written
         width = WIDTHS[name] if width is None else width
         self._blanks()
@@ -257,7 +257,7 @@ def _full_year(year: int) -> int:
 
 
 def _finished(text: str, template: str) -> tuple[int, int, _Read]:
-    """Days since 1970, microseconds of the day, and what was read."""
+    """Days since 1970, microseconds of the day, and the fields read."""
     found = _Reader(text, template).read()
     v = found.values
     overflow = _error(f'date/time field value out of range: "{text}"', sqlstate="22008")

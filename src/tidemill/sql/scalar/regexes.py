@@ -16,7 +16,7 @@ def _bad(name: str, value: int) -> InvalidValue:
 
 @cached(512)
 def _read(pattern: str, flags: str, function: str, one: bool) -> tuple[CompiledRegex, bool]:
-    """The pattern, and whether `g` was among the flags. `one`: the function takes no g."""
+    """The pattern, and whether the flags contain `g`. `one`: the function does not accept g."""
     every = False
     letters = ""
     for flag in flags:
@@ -98,7 +98,7 @@ def substr(
 
 
 def _part(found: Match | None, group: int) -> int:
-    """Of a pattern without groups the first is the whole."""
+    """Without groups, the first part is the whole match."""
     return 0 if group == 1 and found is not None and len(found.spans) == 1 else group
 
 
@@ -115,21 +115,21 @@ def match(text: str, pattern: str, flags: str = "") -> list[str | None] | None:
 
 
 def groups_of(found: Match) -> list[str | None]:
-    """What regexp_match gives of a match: its groups, or all of it where there are none."""
+    """The result of regexp_match: the groups, or the whole match if the pattern has none."""
     if len(found.spans) == 1:
         return [found.group(0)]
     return [found.group(n) for n in range(1, len(found.spans))]
 
 
 def all_matches(text: str, pattern: str, flags: str = "") -> list[list[str | None]]:
-    """What regexp_matches gives: one match, or every one with the flag g."""
+    """The result of regexp_matches: one match, or all with the flag g."""
     regex, every = _read(pattern, flags, "regexp_matches", False)
     found = regex.all(text) if every else [m for m in (regex.find(text),) if m is not None]
     return [groups_of(m) for m in found]
 
 
 def split(text: str, pattern: str, flags: str = "", function: str = "regexp_split_to_array") -> list[str]:
-    """Empty matches at the ends of the text and right after another match divide nothing."""
+    """Empty matches at the ends of the text and directly after another match are ignored."""
     regex, _ = _read(pattern, flags, function, True)
     pieces: list[str] = []
     at = 0
@@ -155,7 +155,7 @@ def replace(text: str, pattern: str, replacement: str, flags: str = "") -> str:
 def replace_from(
     text: str, pattern: str, replacement: str, start: int, n: int | None = None, flags: str = ""
 ) -> str:
-    """`n` 0: all of them."""
+    """`n` = 0 replaces all matches."""
     if start < 1:
         raise _bad("start", start)
     if n is not None and n < 0:
@@ -198,7 +198,7 @@ def _expanded(replacement: str, found: Match) -> str:
 
 
 def extract(text: str, pattern: str) -> str | None:
-    """substring(text FROM pattern): the first group, or the whole match where there is none."""
+    """substring(text FROM pattern): the first group, or the whole match if the pattern has none."""
     found = compile_regex(pattern).find(text)
     if found is None:
         return None

@@ -14,7 +14,7 @@ from tidemill.sql.scalar.number_picture import NumberPicture, read_number_pictur
 from tidemill.sql.scalar.show_time import ordinal
 
 _EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
-# The digits that a float8 and a float4 have for sure.
+# The reliable digits of float8 and float4.
 _DOUBLE_DIGITS, _SINGLE_DIGITS = 15, 6
 
 
@@ -26,7 +26,7 @@ def whole(value: int, template: str, bits: int = 64) -> str:
         if bits == 64 and not -(1 << 63) <= shifted < 1 << 63:
             raise InvalidValue("bigint out of range", sqlstate="22003")
         if bits == 32:
-            # PostgreSQL multiplies without a look at the range.
+            # PostgreSQL multiplies without a range check.
             wrapped = (shifted + (1 << 31)) % (1 << 32) - (1 << 31)
             return numeric(Decimal(wrapped).scaleb(-picture.shift, _EXACT), template)
     if picture.science:
@@ -78,14 +78,14 @@ def _float(value: float, template: str, digits: int) -> str:
         value *= 10.0**picture.shift
         before += picture.shift
     behind = _behind(len(f"{abs(value):.0f}"), behind, digits)
-    # What V multiplies may become infinite.
+    # The multiplication by V can overflow to infinity.
     text = f"{value:.{behind}f}".replace("inf", "Infinity")
     sign = "-" if text.startswith("-") else "+"
     return _Walk(picture, text.lstrip("-"), sign, before, behind).run()
 
 
 def _behind(length: int, behind: int, digits: int) -> int:
-    """As many digits behind the point as a float has, of those that are asked for."""
+    """The fractional digits to show: at most as many as a float has."""
     return 0 if length >= digits else min(behind, digits - length)
 
 
@@ -121,7 +121,7 @@ def _roman(value: int, picture: NumberPicture) -> str:
 
 
 class _Walk:
-    """One number on its way through one template."""
+    """The formatting of one number with one template."""
 
     def __init__(self, picture: NumberPicture, text: str, sign: str, before: int, behind: int) -> None:
         self.p = picture
@@ -143,7 +143,7 @@ class _Walk:
         self.count = behind + before - 1 + (not self.signed and self.spaces == 0)
 
     def _start(self) -> bool:
-        """Whether the sign needs not be written with the digits."""
+        """Whether the sign is written separately from the digits."""
         p = self.p
         if p.plus or p.minus:
             signed = p.minus or not p.plus

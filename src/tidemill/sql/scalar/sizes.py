@@ -8,10 +8,10 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from tidemill.errors import InvalidValue
 
 _EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
-# Each with the bits of its size. A unit is used below ten thousand and some of it; bytes below 10 kB.
+# Units with the bits of their size. A unit is used below about ten thousand; bytes below 10 kB.
 _UNITS = (("bytes", 0), ("kB", 10), ("MB", 20), ("GB", 30), ("TB", 40), ("PB", 50))
 _BYTES_BELOW = 10 * 1024
-# In halves of the unit, for what is shown is rounded.
+# In halves of the unit, since the shown value is rounded.
 _HALVES_BELOW = 20 * 1024 - 1
 _BY_NAME = {name.lower(): 1 << bits for name, bits in _UNITS} | {"b": 1}
 _WRITTEN = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*", re.DOTALL)

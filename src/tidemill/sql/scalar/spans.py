@@ -62,7 +62,7 @@ def _to_micros(value: float) -> float:
 
 
 def _scaled(span: Interval, factor: float, *, divide: bool) -> Interval:
-    """What is left of months goes to days, what is left of days to the clock."""
+    """The remainder of months is added to the days, the remainder of days to the microseconds."""
 
     def by(part: int) -> float:
         return part / factor if divide else part * factor
@@ -137,7 +137,7 @@ def _cut(value: int, by: int) -> tuple[int, int]:
 
 
 def _carried(large: int, small: int, by: int) -> tuple[int, int]:
-    """As many whole `by` of the small unit as there are become large ones; both then have one sign."""
+    """Moves whole multiples of `by` from the small unit to the large one; both then have the same sign."""
     more, small = _cut(small, by)
     large += more
     if large > 0 > small:
@@ -166,7 +166,7 @@ def justify_interval(span: Interval) -> Interval:
     if is_infinite(span):
         return span
     months, days, micros = span
-    # Large months and days of other signs first meet, so that nothing overflows on the way.
+    # Large months and days of opposite signs are first offset against each other, so that nothing overflows.
     if (days > 0 and micros > 0) or (days < 0 and micros < 0):
         more, days = _cut(days, _DAYS_PER_MONTH)
         months += more

@@ -11,7 +11,7 @@ from tidemill.errors import InvalidValue, LimitExceeded
 from tidemill.sql.names import quote_ident
 from tidemill.sql.regex.nodes import CLASSES
 
-# What one value may hold, as PostgreSQL's limit (1 GB, and its message).
+# The largest value: PostgreSQL's limit (1 GB, with its message).
 MAX_LENGTH = 1 << 28
 
 _alnum = CLASSES["alnum"]
@@ -52,7 +52,7 @@ def quote_identifier(text: str) -> str:
 
 
 def to_base(value: int, base: int, bits: int) -> str:
-    """A whole number's two's complement."""
+    """The two's complement of an integer."""
     number = value & ((1 << bits) - 1)
     return format(number, {2: "b", 8: "o", 16: "x"}[base])
 
@@ -102,7 +102,7 @@ _STAR = re.compile(r"%(?:\d+\$)?-*\*")
 
 
 def format_text(template: str, values: Sequence[str | None]) -> str:
-    """format(): values are texts already, NULL is None."""
+    """format(). The values are already texts; NULL is None."""
     out: list[str] = []
     at, used = 0, 0
 
@@ -180,7 +180,7 @@ _FOLDED = {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
 def parse_ident(text: str, strict: bool = True) -> list[str]:
-    """A qualified name as its parts."""
+    """The parts of a qualified name."""
     parts: list[str] = []
     at = _blanks(text, 0)
     while True:
