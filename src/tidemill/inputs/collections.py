@@ -25,12 +25,12 @@ from tidemill.subscribe.follower import CollectionFollower
 from tidemill.types.names import physical_names
 
 Collection: TypeAlias = Table | Source | SourceTable | SourceProgress | MaterializedView
-# Relations that are complete where somebody has brought them, and not at every time that can be read at.
+# Relations that are complete as far as a writer has advanced them, not at every time of the oracle.
 Maintained: TypeAlias = Source | SourceTable | SourceProgress | MaterializedView
 
 
 class RelationDropped(UndefinedObject):
-    """A relation is gone that somebody follows."""
+    """A followed relation was dropped."""
 
     sqlstate = "42704"
 
@@ -86,8 +86,8 @@ class Collections:
         return ts + 1
 
     def snapshot(self, item: Table | Source | SourceTable | MaterializedView, ts: int) -> Snapshot:
-        """The relation at `ts`: of a table a time that the oracle gave out for reading or an earlier one, of
-        a source or materialized view one at which it is complete."""
+        """The relation at `ts`. For a table, a read time of the oracle or an earlier one; for a source or
+        materialized view, a time at which it is complete."""
         try:
             if isinstance(item, Table):
                 shard = self._environment.open_shard(item.shard)

@@ -36,23 +36,23 @@ class QueryFollower:
         now: Callable[[], int],
         holds: Sequence[Hold] = (),
     ) -> None:
-        """`before`: the answer at `from_ - 1`. `now`: a query without inputs is complete before it. `holds`
+        """`before`: the result at `from_ - 1`. `now`: a query without inputs is complete before it. `holds`
         are on the inputs, just before `from_`: their followers run ahead of the times that are still to be
-        answered, and let go of them."""
+        evaluated, and release them."""
         self.frontier = from_
         self._holds = holds
         self._inputs = inputs
         self._evaluate = evaluate
         self._before = before
         self._now = now
-        # Times at which an input changed, to come; a heap.
+        # Future times at which an input changed; a heap.
         self._times: list[int] = []
 
     def advance(self) -> CollectionChanges | None:
         for follower in self._inputs:
             while (changes := follower.advance()) is not None and not changes.idle:
                 self._note(changes)
-            # (Time goes on without end, and by more the longer a look takes.)
+            # (Time advances without end, and by more the longer a poll takes.)
         until = min(f.frontier for f in self._inputs) if self._inputs else self._now()
         while self._times and self._times[0] < until:
             at = heapq.heappop(self._times)
@@ -64,8 +64,8 @@ class QueryFollower:
         return CollectionChanges(stamped(self._before.slice(0, 0), lower), lower, until)
 
     def _advanced(self, to: int) -> int:
-        """The frontier before. Just before the new one is held, as a follower that goes on from there needs
-        it."""
+        """The frontier before. Just before the new one is held, because a follower that continues from there
+        needs it."""
         lower, self.frontier = self.frontier, to
         for hold in self._holds:
             hold.advance(max(hold.at, to - 1))
@@ -94,7 +94,7 @@ class QueryFollower:
 
 
 class PolledFollower:
-    """A query over what is now: its answer is looked at whenever it is asked, and changes at that time."""
+    """A query over current state: its result is computed at each poll, and changes at that time."""
 
     def __init__(
         self, now: Callable[[], int], evaluate: Evaluate, from_: int, before: pa.Table, every: int

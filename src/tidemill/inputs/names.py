@@ -25,7 +25,7 @@ from tidemill.types.arrow import TIME_COLUMN
 from tidemill.types.model import MZ_TIMESTAMP, Column, RelationDesc
 from tidemill.types.names import physical_names
 
-# The time that a progress relation is read at; whoever gives its rows gives this column with them.
+# The read time of a progress relation; the provider of its rows returns this column with them.
 PROGRESS_HIDDEN = ((Column(TIME_COLUMN, MZ_TIMESTAMP, nullable=False), TIME_COLUMN),)
 
 
@@ -42,15 +42,15 @@ class CatalogResolver:
         privileges: Privileges | None = None,
         unread: str | None = None,
     ) -> None:
-        """What is read is checked against `privileges` (None: the system itself reads). `unread` is the id of
-        a relation whose rows are only removed, not looked at."""
+        """Reads are checked against `privileges` (None: the system itself reads). `unread` is the id of a
+        relation whose rows are only removed, not read."""
         self._catalog = catalog
         self._privileges = privileges
         self._unread = unread
         self._database = database
         self._search_path = list(search_path)
         self._references = {r.name: r for r in references}
-        # Every catalog name that was resolved here, as it was written: what a new view refers to.
+        # Every catalog name that was resolved here, as it was written: the references of a new view.
         self.used: dict[tuple[str, ...], str] = {}
 
     def relation(self, parts: tuple[str, ...], position: int | None = None) -> Relation:
@@ -77,7 +77,7 @@ class CatalogResolver:
         return self._bound(found, position)
 
     def _system(self, parts: tuple[str, ...]) -> Relation | None:
-        """The system relation of that name; here there are none."""
+        """The system relation of that name; this resolver has none."""
         return None
 
     def _check_place(self, item: SchemaItem) -> None:

@@ -21,7 +21,7 @@ from tidemill.query.read import ConstantInput, Input
 from tidemill.sql.bind import BoundQuery
 from tidemill.types.names import physical_names
 
-# What a transaction has written to a shard and not yet committed; None for nothing.
+# A transaction's uncommitted writes to a shard; None for none.
 Pending: TypeAlias = Callable[[str], pa.Table | None]
 # The rows that a system relation shows now, by its id.
 SystemRows: TypeAlias = Callable[[str], pa.Table]
@@ -29,7 +29,7 @@ SystemRows: TypeAlias = Callable[[str], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class QueryInputs:
-    """The collections that a query reads; `system` when it also reads relations that show what is now."""
+    """The collections that a query reads; `system` if it also reads relations that show current state."""
 
     items: tuple[Collection, ...]
     system: bool
@@ -73,8 +73,8 @@ def open_inputs(
     system: SystemRows | None = None,
     pending: Pending | None = None,
 ) -> OpenedInputs:
-    """Every input of the query at `ts`, with a transaction's `pending` writes on top. `system` gives the rows
-    of system relations; without it there must be none. Blocks."""
+    """Every input of the query at `ts`, with a transaction's `pending` writes on top. `system` returns the
+    rows of system relations; without it the query must use none. Blocks."""
     opened = OpenedInputs()
     try:
         for placeholder, relation_id in bound.inputs.items():

@@ -33,15 +33,15 @@ from tidemill.subscribe.linear import LinearFollower, told_names
 from tidemill.subscribe.snapshot import LIMITS
 from tidemill.time.oracle import Oracle
 
-# Of a query's answer, which is kept to find what changes in it.
+# The limit of a query's result that is kept to compute its changes.
 MAX_ANSWER_BYTES = 512 << 20
-# How often relations that show what is now are looked at; milliseconds.
+# The poll interval of relations that show current state; milliseconds.
 POLL_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRuntime:
-    """What it takes to run bound queries: one per server."""
+    """What is needed to run bound queries: one per server."""
 
     collections: Collections
     oracle: Oracle
@@ -57,9 +57,9 @@ def answer_at(
     *,
     system: Callable[[], SystemRows] | None = None,
 ) -> pa.Table:
-    """The query's columns and `mz_diff`, how often each row is there at `at` (a time at which all inputs are
-    complete); no row twice. `system` is for queries over system relations, and
-    asked each time: they show what is now, the catalog too."""
+    """The query's columns and `mz_diff`, the count of each row at `at` (a time at which all inputs are
+    complete); no row twice. `system` is for queries over system relations, and is called each time: they show
+    current state, including the catalog."""
     now = None if system is None else system()
     opened = open_inputs(runtime.collections, catalog, bound, at, system=now)
     try:
@@ -73,8 +73,8 @@ def answer_at(
 def write_at(
     runtime: QueryRuntime, catalog: CatalogState, bound: BoundQuery, at: int, to: Destination
 ) -> list[Part]:
-    """What `answer_at` gives, however much it is, as parts of a shard, which nobody names yet: written by
-    Spark's tasks, nothing of it is held here. No system relations."""
+    """The result of `answer_at`, of any size, as parts of a shard that are not yet committed: Spark's tasks
+    write them, and nothing of it is held here. No system relations."""
     opened = open_inputs(runtime.collections, catalog, bound, at)
     try:
         timed = bound.with_session(replace(bound.session, mz_now=at))
@@ -85,7 +85,7 @@ def write_at(
 
 
 def is_large(runtime: QueryRuntime, catalog: CatalogState, bound: BoundQuery, at: int) -> bool:
-    """Whether a linear query's answer may be more than should come to the driver, by what it reads."""
+    """Whether a linear query's result may be too large for the driver, from the size of its inputs."""
     opened = open_inputs(runtime.collections, catalog, bound, at)
     try:
         return any(isinstance(i, Input) and not LIMITS.small(i.snapshot) for i in opened.inputs.values())
@@ -102,9 +102,9 @@ def follow_query(
     *,
     system: Callable[[], SystemRows] | None = None,
 ) -> Follower:
-    """The changes of the query's answer at and after `from_`. `before` gives its answer at `from_ - 1`, where
-    the caller has it, and is asked only if the query needs it; without it that is worked out. Raises
-    InvalidAsOf where the inputs' changes are forgotten."""
+    """The changes of the query's result at and after `from_`. `before` returns its result at `from_ - 1`, if
+    the caller has it, and is called only if the query needs it; without it the result is computed. Raises
+    InvalidAsOf if the inputs' changes are no longer available."""
     inputs = QueryInputs.of(catalog, bound)
 
     def evaluate(at: int) -> pa.Table:
@@ -130,7 +130,7 @@ def follow_query(
 
 
 def way_of(catalog: CatalogState, bound: BoundQuery) -> Linearity:
-    """Whether the query is followed on the changes of its inputs alone, and if not, because of what."""
+    """Whether the query is followed on the changes of its inputs alone, and if not, for what reason."""
     for relation_id in bound.inputs.values():
         if is_system(relation_id):
             return Linearity(because="a system relation")

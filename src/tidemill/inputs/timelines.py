@@ -50,7 +50,7 @@ def check_timelines(catalog: CatalogState, bound: BoundQuery) -> None:
 
 
 def check_ours(items: Iterable[Item], what: str) -> None:
-    """Raises where `what` would be made from rows whose times are not ours."""
+    """Raises if `what` would be made from rows on another timeline."""
     for item in items:
         if isinstance(item, Source) and item.timeline is not None:
             raise Unsupported(

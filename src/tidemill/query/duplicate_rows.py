@@ -53,7 +53,7 @@ class Repeats:
 def find_repeats(
     snapshot: Snapshot, columns: Sequence[str], *, threads: int, limit: int, check: Callable[[], None]
 ) -> Repeats | None:
-    """None where more than `limit` rows may be repeated, or there are too many to number. `check` is called
+    """None if more than `limit` rows may be repeated, or there are too many to number. `check` is called
     often, and may raise. Raises `DataCorrupted`."""
     if snapshot.rows > MAX_NUMBERED_ROWS:
         return None
@@ -74,7 +74,7 @@ def find_repeats(
 
 
 def _telling(snapshot: Snapshot, columns: Sequence[str]) -> list[str]:
-    """The columns that are most likely to tell rows apart: wide numbers, then texts, then the others."""
+    """The columns that most likely distinguish rows: wide numbers, then texts, then the others."""
     schema = shard_schema(snapshot.desc)
 
     def rank(name: str) -> int:
@@ -87,8 +87,8 @@ def _telling(snapshot: Snapshot, columns: Sequence[str]) -> list[str]:
 
 
 def _by_itself(snapshot: Snapshot, columns: Sequence[str]) -> list[list[str]]:
-    """The first of the columns that tells all rows of a row group apart, if there is one: probably it tells
-    all rows apart, and reading it alone costs less."""
+    """The first column that is unique within a row group, if one exists. It is probably unique in all of
+    them, and reading it alone costs less."""
     part = max(snapshot.parts, key=lambda part: part.rows)
     for _, table in snapshot.read_groups(part, columns):
         for name in columns:

@@ -19,19 +19,19 @@ from tidemill.query.linear_changes import ChangePiece, evaluate
 if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
 
-# Pieces of one job. A plan of more takes seconds, and everybody would wait for it.
+# Pieces of one job. A plan with more takes seconds, and every caller would wait for it.
 MAX_PIECES = 256
-# A hundred threads that wake at once take turns at the interpreter, and some may still be telling their
-# readers of the last job: a job waits for the other queries over the same relations while they keep coming,
-# each within the first of these after the one before, and no longer than the second. A job that runs without
-# them costs each of them as much as all together, and then they come at different moments for good.
+# A hundred threads that wake together take turns at the interpreter, and some may still be sending the last
+# job's results to their readers. So a job waits for the other queries over the same relations: each must
+# arrive within the first of these times after the one before, and the whole wait is at most the second. A job
+# without them costs each of them as much as all together, and from then on they arrive at different times.
 GATHER_GAP = 0.1
 GATHER_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A query that asks from time to time, over changes of these relations."""
+    """A query that is evaluated repeatedly, over changes of these relations."""
 
     relations: frozenset[str]
 
@@ -51,12 +51,12 @@ class Evaluations:
 
     def __init__(self, host: SparkHost) -> None:
         self._host = host
-        # Guards what follows; notified when a task comes.
+        # Guards the fields below; notified when a task arrives.
         self._came = threading.Condition()
         self._waiting: list[_Task] = []
         self._led = False
         self._members: set[Member] = set()
-        # Jobs so far; for tests and whoever measures.
+        # Jobs so far; for tests and measurements.
         self.jobs = 0
 
     def join(self, relations: Iterable[str]) -> Member:

@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 
 # How long an answer about the number of cores counts: executors come and go in seconds.
 CACHE_SECONDS = 5.0
-# Between two looks whether there are executors, or the session ended.
+# Interval of the checks whether executors exist, or the session ended.
 LOOK_SECONDS = 0.1
-# When the first executor is there, others are waited for as long as more come: what is warmed up is theirs.
+# After the first executor, others are waited for as long as more arrive: the warm-up is for them.
 SETTLE_SECONDS = 1.0
-# How often the log says that there is none.
+# How often the log reports that no executor exists.
 TELL_SECONDS = 30.0
 # Between two looks whether the cluster still has us.
 WATCH_SECONDS = 2.0
-# When all executors have been gone for so long, the session is begun anew: a standalone master that was
-# started anew has forgotten us, and does not say so. (The first ones may take longer: the cluster may be
-# full, and who comes anew comes last.)
+# The session is restarted when all executors have been gone for this long: a standalone master that was
+# restarted has forgotten the application, and does not report it. (The first ones may take longer: the
+# cluster may be full, and a new application is last in the queue.)
 LOST_SECONDS = 120.0
 FIRST_SECONDS = 900.0
 
@@ -47,7 +47,7 @@ class Executors:
         self._empty = time.monotonic()
 
     def cores(self) -> int:
-        """How many tasks run at once; 0 while there is no executor."""
+        """How many tasks run at once; 0 without executors."""
         now = time.monotonic()
         with self._lock:
             if now - self._asked < CACHE_SECONDS:
@@ -65,7 +65,7 @@ class Executors:
 
     @property
     def missing(self) -> float:
-        """For how many seconds there has been none; 0 when there are some."""
+        """For how many seconds there have been no executors; 0 if there are some."""
         if self.cores():
             return 0.0
         with self._lock:
@@ -77,8 +77,8 @@ class Executors:
         return bool(self._scala.isStopped())
 
     def wait(self, over: Callable[[], bool]) -> None:
-        """Until there are executors and no more come for a moment, or it is `over`. Raises Unavailable when
-        none come."""
+        """Wait until executors exist and no more arrive for a moment, or until it is `over`. Raises
+        Unavailable if none arrive."""
         began = told = time.monotonic()
         seen, since = 0, began
         while not over() and not self.ended:

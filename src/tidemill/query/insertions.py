@@ -34,7 +34,7 @@ class Insertions:
 
     @property
     def columns(self) -> list[str]:
-        """What must be read beside the relation's own columns. The diff is among them where `copies`."""
+        """The columns to read beside the relation's own. With `copies` they include the diff."""
         return [
             *([TIME_COLUMN] if self._late else []),
             *([DIFF_COLUMN] if self._signs or self.copies else []),

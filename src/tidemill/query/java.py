@@ -33,8 +33,7 @@ _DROPPED = "--add-modules=jdk.incubator.vector"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime that serves Spark. `home` is what JAVA_HOME must be; `source` says where it was found, for
-    people."""
+    """A runtime for Spark. `home` is the value of JAVA_HOME; `source` describes where it was found."""
 
     home: Path
     version: int
@@ -81,12 +80,12 @@ def _check(home: Path, source: str, looked: list[str]) -> Java | None:
 
 
 def java_version(home: Path) -> int | None:
-    """The feature version (8, 17, 25) of the runtime at `home`; None when there is none that runs."""
+    """The feature version (8, 17, 25) of the runtime at `home`; None if there is none that runs."""
     binary = home / "bin" / "java"
     if not os.access(binary, os.X_OK):
         return None
     try:
-        # The release file spares a process; a runtime without one is asked.
+        # Reading the release file saves a process; a runtime without one is started for its version.
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
         match = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
     except OSError:
@@ -130,7 +129,7 @@ def default_cache_dir() -> Path:
 
 
 def _wrapper(home: Path, cache_dir: Path) -> Path:
-    """A JAVA_HOME whose bin/java drops the argument that the runtime at `home` does not know."""
+    """A JAVA_HOME whose bin/java drops the argument that the runtime at `home` does not support."""
     real = home / "bin" / "java"
     script = (
         "#!/bin/sh\n"
@@ -141,7 +140,7 @@ def _wrapper(home: Path, cache_dir: Path) -> Path:
         "done\n"
         f'exec {shlex.quote(str(real))} "$@"\n'
     )
-    # Named by what it holds: two environments with different runtimes never fight over one wrapper.
+    # Named by its contents: environments with different runtimes never share one wrapper.
     name = hashlib.sha256(script.encode()).hexdigest()[:16]
     folder = cache_dir / f"java-{name}"
     binary = folder / "bin" / "java"

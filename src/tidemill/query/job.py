@@ -22,8 +22,7 @@ from tidemill.query.multiset import NegativeMultiplicity
 if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
 
-# Spark never forgets a pool, so queries share a fixed set: with this many at once two of them take turns in
-# one pool.
+# Spark never forgets a pool, so queries share a fixed set: with more queries than this, two share one pool.
 POOLS = 32
 
 # `multiset.NEGATIVE_TEXT` as Spark's raise_error reports it.
@@ -31,13 +30,13 @@ _NEGATIVE = re.compile(
     r"saw retractions \((\d+)\) for row that does not exist: (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
 )
 _ids = itertools.count(1)
-# Which JVM generation this thread's session settings were handed to, see `_propagate`.
+# The JVM generation that this thread's session settings were passed to, see `_propagate`.
 _thread = threading.local()
 
 
 class Job:
-    """The Spark jobs of one query. Made by `run`, or by the caller who wants to be able to cancel before
-    `run` returns."""
+    """The Spark jobs of one query. Made by `run`, or by a caller that must be able to cancel before `run`
+    returns."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class Job:
         self.stop_jobs()
 
     def stop_jobs(self) -> None:
-        """Stop what runs in Spark without calling the query cancelled: its reader went away."""
+        """Stop the query's Spark jobs without marking it cancelled: its reader is gone."""
         self._host.background(self._cancel_in_jvm)
 
     def _cancel_in_jvm(self) -> None:
@@ -103,9 +102,8 @@ class Job:
 
     @contextmanager
     def running(self) -> Generator[Any]:
-        """The session, with this thread's jobs marked as ours; errors leave as `TidemillError`. The marks
-        stay on the thread: to take them off is a call to the JVM, and whoever starts a job does so in
-        here."""
+        """The session, with this thread's jobs marked as the query's; errors leave as `TidemillError`. The
+        marks stay on the thread: clearing them is a call to the JVM, and every job is started in here."""
         with self.guarded():
             session = self._host.session
             _propagate(self._host, session)
@@ -117,7 +115,7 @@ class Job:
 
     @contextmanager
     def guarded(self) -> Generator[None]:
-        """As `running` for what starts no job."""
+        """Like `running`, for code that starts no job."""
         self.check()
         try:
             yield
@@ -128,7 +126,7 @@ class Job:
             raise self.describe(e) from e
 
     def describe(self, e: Exception) -> TidemillError:
-        """What a client is told of an exception of Spark, py4j or the sockets between."""
+        """The error that a client receives for an exception of Spark, py4j or the sockets between."""
         from py4j.protocol import Py4JError, Py4JJavaError
 
         self._host.metrics.add(failed=1)
@@ -155,8 +153,8 @@ class Job:
 
 
 def _propagate(host: SparkHost, session: Any) -> None:
-    """Hand the session's SQL settings to this thread's jobs. Spark does so by itself for `collect`, but not
-    for the plans that `run` executes partition by partition; tasks would see Spark's defaults instead."""
+    """Pass the session's SQL settings to this thread's jobs. Spark does so for `collect`, but not for the
+    plans that `run` executes partition by partition: tasks would see Spark's defaults instead."""
     if getattr(_thread, "session", None) is session:
         return
     context = session.sparkContext

@@ -42,19 +42,20 @@ from tidemill.types.spark import spark_type
 if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
 
-# Rows times output columns of one job: what the JVM holds of a result is then some tens of megabytes.
+# Rows times output columns of one job: limits a result in the JVM to some tens of megabytes.
 MAX_CELLS = 4_000_000
-# Rows times queries that are worked out while planning, at about a microsecond each; generated code, once it
-# is there, is no faster up to here.
+# Rows times queries that are evaluated during planning, at about a microsecond each; up to here generated
+# code, once compiled, is no faster.
 FOLDED_CELLS = 1_000_000
-# What one branch may make of one table of changes.
+# What one branch may produce from one table of changes.
 MAX_RESULT_BYTES = 512 << 20
 
 _numbers = itertools.count(1)
 
 
 class Formula:
-    """A branch of a query, its texts made once. `columns` are the query's; all branches give them."""
+    """A branch of a query, with its texts, which are made once. `columns` are the query's; all branches
+    return them."""
 
     def __init__(self, branch: Branch, columns: Sequence[Column]) -> None:
         self.number = next(_numbers)
@@ -139,8 +140,8 @@ def evaluate(host: SparkHost, pieces: Sequence[ChangePiece]) -> None:
 
 
 def _by_table(pieces: Sequence[ChangePiece]) -> list[list[ChangePiece]]:
-    """Those over equal tables together. (Followers of one relation are handed equal spans of its changes,
-    and comparing them costs some 40 µs.)"""
+    """Groups those over equal tables. (Followers of one relation get equal spans of its changes, and
+    comparing them costs some 40 µs.)"""
     groups: list[list[ChangePiece]] = []
     for piece in pieces:
         for group in groups:

@@ -20,7 +20,7 @@ from tidemill.query.session_slots import SessionSlot
 
 # Up to here the bytes go with the call (Base64 inside); above, through a file.
 INLINE_BYTES = 256 << 10
-# Rows per batch that is handed over: a large table becomes several partitions' worth.
+# Rows per batch: a large table becomes several partitions.
 _BATCH_ROWS = 65_536
 
 

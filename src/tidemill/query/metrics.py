@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class QueryMetrics:
-    """All since the host was made. `jobs` counts Spark jobs that we asked for, `active` the queries that run
-    now."""
+    """All counts are since the host was made. `jobs` counts the Spark jobs started, `active` the queries that
+    run now."""
 
     queries: int = 0
     jobs: int = 0

@@ -17,7 +17,7 @@ from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
 
-# How much of the row that should not be there is shown.
+# How much of the row with a negative count is shown.
 _SHOWN_CHARACTERS = 200
 
 
@@ -43,7 +43,7 @@ class NegativeMultiplicity(TidemillError):
 def add_up(tables: Sequence[pa.Table]) -> pa.Table:
     """The updates of all the tables (of one schema), each row once; rows that add up to nothing are left
     out."""
-    # Without a relation every column beside the diff counts, which is what is wanted for any projection.
+    # Without a relation every column beside the diff counts, which is right for any projection.
     return consolidate(pa.concat_tables(tables), RelationDesc())
 
 
@@ -56,7 +56,7 @@ def check_errors(table: pa.Table) -> pa.Table:
     if errors.null_count < table.num_rows:
         said = pc.fill_null(pc.not_equal(errors, HIDDEN_ROW), False)
         live = table.filter(said).select([ERROR_COLUMN, DIFF_COLUMN])
-        # The same text every time, whatever the order of the parts.
+        # The text is always the same, whatever the order of the parts.
         live = live.sort_by(ERROR_COLUMN)
         for text, diff in zip(live.column(0).to_pylist(), live.column(1).to_pylist(), strict=True):
             primary, detail = error_parts(str(text))

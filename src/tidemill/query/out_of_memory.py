@@ -17,7 +17,7 @@ from pathlib import Path
 
 log = logging.getLogger("tidemill.query")
 
-# What the job may take: others may have the cores for that long, and the collector of the heap them.
+# The time limit of the check job: meanwhile other jobs may hold the cores and garbage collection the heap.
 PROBE_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 _DIED = b"Exception in thread"
@@ -35,12 +35,12 @@ class Exhausted:
         self._probing = threading.Lock()
 
     def met(self) -> None:
-        """A statement met the end of the heap. Returns at once."""
+        """A statement ran out of heap. Returns at once."""
         if self._probing.acquire(blocking=False):
             threading.Thread(target=self._check, name="spark-probe", daemon=True).start()
 
     def watch(self, over: Callable[[], bool], pause: Callable[[float], object]) -> None:
-        """Read what the JVM prints until it is over."""
+        """Read the JVM's output until it ends."""
         while not over():
             pause(LOOK_SECONDS)
             if self.died():
@@ -48,7 +48,7 @@ class Exhausted:
                 return
 
     def died(self) -> bool:
-        """Whether the JVM has printed since the last look that a thread ended for want of memory."""
+        """Whether the JVM's output since the last call shows a thread that died of an OutOfMemoryError."""
         try:
             if self._printed.stat().st_size <= self._read:
                 return False

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from tidemill.persist.snapshot import Snapshot
     from tidemill.query.relation import PreparedRelation
 
-# Row groups (`part.ROW_GROUP_BYTES` each) that are read ahead, each by a thread of its own: whoever takes the
-# rows is busy encoding them, and a store may be far away.
+# Row groups (`part.ROW_GROUP_BYTES` each) that are read ahead, each by a separate thread: the consumer is
+# busy encoding rows, and a store may have a high latency.
 AHEAD = 2
 
 
 class PartRows:
-    """Iterate for batches of the relation's columns and `mz_diff`, which is positive; equal rows may come
-    several times. From several threads, one at a time; close it."""
+    """Iterates over batches of the relation's columns and `mz_diff`, which is positive; equal rows may
+    repeat. Any thread may use it, one at a time; close it."""
 
     def __init__(self, prepared: PreparedRelation, check: Callable[[], None]) -> None:
         """`check` is called for each row group, and may raise. Reading raises `DataCorrupted`."""
@@ -70,7 +70,7 @@ class PartRows:
             self._check()
             batches = self._ahead.popleft().result()
             self._read_ahead()
-            # What was given is not held until the next is asked for.
+            # A returned batch is released before the next is requested.
             while batches:
                 yield batches.pop(0)
 

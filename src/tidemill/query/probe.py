@@ -82,7 +82,7 @@ def row_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Keys:
 
 
 def _column_keys(column: pa.Array) -> Keys | None:
-    """None for types whose key would cost as much as their hash; what lies under a null is arbitrary."""
+    """None for types whose key would cost as much as their hash; the key of a null is arbitrary."""
     t = column.type
     if pa.types.is_float64(t):
         return float_bits(numbers(column, np.float64), np.int64).view(np.uint64)

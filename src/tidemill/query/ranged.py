@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The number of a row's range, in the last column of the result.
 RANGE_COLUMN = "mz_range"
-# What a range holds on average: it is gathered on the driver, where some of them are at once.
+# The average size of a range: it is collected on the driver, which holds several at once.
 RANGE_ROWS = 128 * 1024
 RANGE_BYTES = 16 << 20
 # Files of a shuffle grow with the square of it.
@@ -54,9 +54,9 @@ def ranged(
     job: Job,
     counted: bool = False,
 ) -> ResultStream:
-    """The rows with `mz_diff` and the number of their range, the ranges in order, within one in none. Rows
-    come as often as they are there, each with diff 1; with `counted` once, with their number, and keys may
-    name it. Blocks until all rows were dealt out. Raises as `run` does."""
+    """The rows with `mz_diff` and the number of their range. Ranges are in order; the rows within one are
+    not. A row is repeated for each copy, with diff 1; with `counted` it appears once, with its count, which
+    keys may name. Blocks until all rows are partitioned. Raises as `run` does."""
     ranges = ranges_of(given.snapshot)
     host.metrics.add(queries=1)
     prepared = prepare(host, given, job)
@@ -76,7 +76,7 @@ def ranged_query(
     job: Job,
     counted: bool = False,
 ) -> ResultStream:
-    """As `ranged`, of a query's rows. The keys know its columns as c0, c1, ... (`query_names`)."""
+    """Like `ranged`, for a query's rows. The keys name its columns c0, c1, ... (`query_names`)."""
     with planned(host, sql_text, inputs, job) as (slot, jdf):
         frame = frame_of(slot, jdf).toDF(*query_names(columns))
         return _dealt(
@@ -89,8 +89,8 @@ def query_names(columns: Sequence[Column]) -> list[str]:
 
 
 def ranges_of(snapshot: Snapshot) -> int:
-    """How many ranges a collection is dealt out into: by what its rows take in memory. (Long rows that
-    resemble each other take fifty times the room that they have in Parquet.)"""
+    """The number of ranges for a collection, from the size of its rows in memory. (Similar long rows take
+    fifty times the space that they have in Parquet.)"""
     return ranges_for(snapshot.rows, snapshot.weight)
 
 

@@ -55,23 +55,23 @@ if TYPE_CHECKING:
 class Limits:
     """Where the ways of reading part. Tests lower them to force each way."""
 
-    # Summed on the driver: few enough to be handed to Spark as literal rows.
+    # Summed on the driver: few enough to be passed to Spark as literal rows.
     small_rows: int = 64 * 1024
-    # In memory: what is summed becomes one partition, one task's result.
+    # In memory: the sum becomes one partition, one task's result.
     small_memory: int = 32 << 20
     # Updates of unclean parts that the driver reads, ...
     driver_rows: int = 2_000_000
     # ... the same in Parquet, ...
     driver_bytes: int = 48 << 20
-    # ... and in memory, some times over while they are summed. (Long rows that resemble each other take
-    # fifty times the room that they have in Parquet.) What is left of them is one task's result for Spark,
-    # which loses those of a gigabyte.
+    # ... and in memory, held several times while they are summed. (Similar long rows take fifty times the
+    # space that they have in Parquet.) The rest is one task's result for Spark, which loses results of a
+    # gigabyte.
     driver_memory: int = 128 << 20
     # Retractions that `retraction_matches` looks for; with more, summing everything on Spark costs no more.
     retractions: int = 1_000_000
     # Rows that may be retracted, held and summed by the driver.
     found_bytes: int = 64 << 20
-    # What a job may bring to the driver for the sum.
+    # What a job may return to the driver for the sum.
     sum_bytes: int = 512 << 20
     # See `row_filter`.
     bitmap_bytes: int = MAX_BITMAP_BYTES
@@ -81,9 +81,9 @@ class Limits:
 
 LIMITS = Limits()
 
-# When fewer of the retractions than this are different rows in the columns that the query needs, these are
-# too few to tell rows apart: with n retractions of as many equally likely values, 98% different ones mean
-# that 4% of all rows look like one.
+# If a smaller share of the retractions than this is distinct in the columns that the query needs, these are
+# too few to distinguish rows. With n retractions of as many equally likely values, 98% distinct ones mean
+# that 4% of all rows match one.
 _DISTINCT = 0.98
 # Columns that are read in addition then.
 _MORE_COLUMNS = 3
@@ -103,8 +103,8 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class ConstantInput:
-    """A relation that is at hand already, such as a system relation: its rows in storage forms (at least one
-    column)."""
+    """A relation that is already in memory, such as a system relation: its rows in storage forms (at least
+    one column)."""
 
     table: pa.Table
 
@@ -128,7 +128,7 @@ class _Preparation:
         names = physical_names(given.snapshot.desc) if given.columns is None else given.columns
         self.columns = list(names)
         self.schema = shard_schema(given.snapshot.desc)
-        # The transaction's own, if there are any.
+        # The transaction's own, if it has any.
         self.extra = given.extra if given.extra is not None and given.extra.num_rows else None
 
     def prepare(self) -> PreparedRelation:
@@ -156,7 +156,7 @@ class _Preparation:
         return PreparedRelation(self.columns, self.host.scratch, table=multiset.expand(table, self.columns))
 
     def _only(self, count: int) -> PreparedRelation:
-        """A number of rows, of which nobody asks for a column."""
+        """A number of rows, of which no column is needed."""
         if count > self.limits.small_rows:
             return PreparedRelation([NO_COLUMN], self.host.scratch, count=count)
         rows = pa.table({NO_COLUMN: pa.array(np.zeros(count, np.int8))})
@@ -214,7 +214,7 @@ class _Preparation:
 
     def _gathered(self, light: list[Part], heavy: list[Part], keys: list[str]) -> pa.Table | None:
         """The updates that the driver sums (of parts that Spark reads only the retractions), each row once,
-        over the columns `keys`; None when there are none. Raises live errors."""
+        over the columns `keys`; None if there are none. Raises live errors."""
         tables = [self._updates(self.snapshot.read_part(part, keys), keys) for part in light]
         if any(part.retractions for part in heavy):
             tables.append(self._heavy_retractions([p for p in heavy if p.retractions], keys))
@@ -224,7 +224,7 @@ class _Preparation:
         return multiset.check_errors(multiset.add_up(tables)) if tables else None
 
     def _more_columns(self) -> list[str]:
-        """Columns that the query does not need and that may tell rows apart, numbers first."""
+        """Columns that the query does not need and that may distinguish rows, numbers first."""
         known = self.schema.names if self.extra is None else self.extra.schema.names
         others = [n for n in physical_names(self.snapshot.desc) if n in known and n not in self.columns]
         types = {name: self.schema.field(name).type for name in others}
@@ -233,8 +233,8 @@ class _Preparation:
         return [*numbers, *texts][:_MORE_COLUMNS]
 
     def _sort_parts(self) -> tuple[list[Part], list[Part], list[Part]]:
-        """(clean, light, heavy): rows as they stand; what the driver reads whole; what Spark reads with
-        filters."""
+        """(clean, light, heavy): rows used unchanged; parts that the driver reads whole; parts that Spark
+        reads with filters."""
         clean: list[Part] = []
         rest: list[Part] = []
         for part in self.snapshot.parts:
@@ -345,7 +345,7 @@ class _Preparation:
         )
 
     def _count_only(self) -> PreparedRelation:
-        """No column is needed: the number of rows, from what the log says of the parts as far as it tells."""
+        """No column is needed: the number of rows, from the log's entries where they suffice."""
         tables: list[pa.Table] = []
         self._add_heavy_errors(tables, self.snapshot.parts)
         if self.extra is not None:
@@ -372,15 +372,15 @@ class _Preparation:
         with self.job.running() as session:
             rows = scan(session, self.snapshot, parts, [TIME_COLUMN, DIFF_COLUMN, ERROR_COLUMN])
             rows = rows.where(f"{TIME_COLUMN} <= {self.snapshot.as_of}L AND {ERROR_COLUMN} IS NULL")
-            # One row, whatever the limits say.
+            # One row, independent of the limits.
             found = self._fetch(rows.agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)), [DIFF_COLUMN], 1 << 20)
         if found is None or found.num_rows != 1:
             raise Internal("a sum is not one row")
         return found.column(0)[0].as_py() or 0
 
     def _updates(self, table: pa.Table, keys: list[str] | None = None) -> pa.Table:
-        """The table as the driver sums it: `keys` (by default the query's columns), diff, error; what it
-        lacks is null."""
+        """The table as the driver sums it: `keys` (by default the query's columns), diff, error; missing
+        columns are null."""
         names = [*(self.columns if keys is None else keys), DIFF_COLUMN, ERROR_COLUMN]
         arrays = [
             table.column(name)

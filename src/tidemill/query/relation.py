@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tidemill.persist.part import Part
     from tidemill.persist.snapshot import Snapshot
 
-# The one column of a relation of which the query needs none (count(*)); nobody can ask for it.
+# The one column of a relation of which the query needs none (count(*)); no query can name it.
 NO_COLUMN = "mz_none"
 # Copies are made in two steps, so that a row that is there a billion times never is one array of a billion.
 _REPEAT_STEP = 65_536
@@ -41,7 +41,7 @@ class PreparedRelation:
     """One relation, read as far as the driver reads it; bound to no session."""
 
     columns: list[str]
-    # For the file that hands a larger table to the JVM.
+    # For the file that passes a larger table to the JVM.
     scratch: Path
     # Rows that the driver holds; with `mz_diff` as the number of copies when `counted`.
     table: pa.Table | None = None
@@ -50,7 +50,7 @@ class PreparedRelation:
     snapshot: Snapshot | None = None
     parts: list[Part] = field(default_factory=list)
     hidden: Hidden | None = None
-    # The driver gave up: Spark sums the updates of all parts and of `table` (which then has `mz_diff`).
+    # Too much for the driver: Spark sums the updates of all parts and of `table` (which then has `mz_diff`).
     sum_all: bool = False
     # No column is needed, only this number of rows.
     count: int | None = None
@@ -62,12 +62,12 @@ class PreparedRelation:
 
     @property
     def repeats(self) -> bool:
-        """Whether a row stands for several."""
+        """Whether one row may stand for several copies."""
         return self.counted or any(part.max_diff > 1 for part in self.parts)
 
     @property
     def row_bytes(self) -> int:
-        """What a row takes in memory on average."""
+        """The average size of a row in memory."""
         rows, size = self._part_sizes
         if self.table is not None:
             rows, size = rows + self.table.num_rows, size + self.table.nbytes
@@ -111,7 +111,7 @@ class PreparedRelation:
         updates = updates.select(*keys, DIFF_COLUMN)
         if held is not None:
             updates = updates.union(frame_of(slot, held).select(*keys, DIFF_COLUMN))
-        # A number that is asked for is not adapted to what the rows take when they are compressed.
+        # A requested number of partitions is not adapted to the compressed size of the rows.
         updates = updates.repartition(min(pieces(*self._part_sizes), MAX_PARTITIONS), *keys)
         counts = (
             updates.groupBy(*keys).agg(F.sum(DIFF_COLUMN).alias(DIFF_COLUMN)).where(f"{DIFF_COLUMN} != 0")
@@ -133,8 +133,8 @@ def positives(
     hidden: Hidden | None = None,
 ) -> list[tuple[DataFrame, bool]]:
     """The insertions among the parts' updates at or before the snapshot's time, less the hidden ones, as
-    (rows, copies): where `copies`, the rows have `mz_diff` behind, else each stands for itself. Parts that
-    need the same filters are scanned together."""
+    (rows, copies). If `copies`, `mz_diff` follows the columns, else each row counts once. Parts that need the
+    same filters are scanned together."""
     groups: dict[tuple[bool, bool, bool, bool], list[Part]] = {}
     for part in parts:
         key = (part.max_time > snapshot.as_of, part.min_diff < 0, part.errors > 0, part.max_diff > 1)

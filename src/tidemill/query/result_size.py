@@ -15,21 +15,21 @@ from enum import IntEnum
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _CALLED = re.compile(r"([A-Za-z_][A-Za-z_0-9]*)\s*\(")
 _ROWS = re.compile(r"\b(?:JOIN|LATERAL|RECURSIVE)\b", re.IGNORECASE)
-# Where rows of several partitions meet in one, and nobody knows how many.
+# Where rows of several partitions meet in one, in an unknown number.
 _GATHERED = re.compile(r"\b(?:ORDER|SORT|GROUP|OVER|DISTINCT|INTERSECT|EXCEPT)\b", re.IGNORECASE)
 
-# Words of the language that may stand before a parenthesis.
+# Keywords that may precede a parenthesis.
 _WORDS = """all and any as between by case decimal distinct else end except exists filter from having in
     intersect is like limit not on or order over partition select sets some then union using values when where
     with"""
-# Functions whose value is not longer than what they are given.
+# Functions whose value is not longer than their arguments.
 _STEADY = """abs avg bigint bool_and bool_or boolean cast ceil coalesce count date day dense_rank double every
     exp extract first_value float floor greatest hour if ifnull int isnotnull isnull lag last_value lead least
     length ln log lower ltrim max min minute mod month nth_value ntile nullif octet_length percent_rank pmod
     power rank raise_error round row_number rtrim second sign size smallint sqrt stddev_pop stddev_samp string
     substring sum timestamp timestamp_micros tinyint trim try_cast unix_micros upper var_pop var_samp year"""
-# Functions whose value may be any number of times as long as what they are given. (What others make of a row
-# is a few times as long: `upper`, `replace`, numbers as texts.)
+# Functions whose value may be any number of times as long as their arguments. (The values of others are a few
+# times as long: `upper`, `replace`, numbers as texts.)
 _LONG = "array_join array_repeat collect_list collect_set flatten listagg lpad repeat rpad space string_agg"
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidemill.persist.part import Part
     from tidemill.persist.snapshot import Snapshot
 
-# Rows that one thread takes at once: some row groups, so that opening the file does not count.
+# Rows that one thread reads at once: some row groups, so that opening the file costs little in comparison.
 _PIECE_ROWS = 1 << 20
 
 
@@ -33,7 +33,7 @@ _PIECE_ROWS = 1 << 20
 class FoundInsertions:
     """Insertions that may have been retracted, row by row."""
 
-    # The columns asked for, and `mz_diff` as the number of copies.
+    # The requested columns, and `mz_diff` as the number of copies.
     rows: pa.Table
     # By a part's path, the places of these rows in it, in order. Parts without any are not there.
     places: Mapping[str, Places]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tidemill.persist.part import Part
 
-# Parts that one scan tells apart by their sizes: the table of offsets grows with the square.
+# Parts that one scan distinguishes by their sizes: the table of offsets grows with the square.
 MAX_PARTS = 64
 # One bit per row, sent to every task: up to 67M rows. Beyond, a join, which costs several times as much per
 # row and nothing for rows that stay.
@@ -93,7 +93,7 @@ def _by_join(rows: DataFrame, parts: Sequence[Part], places: Mapping[str, Places
 
 
 def _slots(sizes: Sequence[int]) -> tuple[int, int]:
-    """(shift, width): bits of a size, as few as possible, that tell all sizes apart."""
+    """(shift, width): the bits of a size, as few as possible, that distinguish all sizes."""
     for width in range(64):
         for shift in range(16):
             if len({(size >> shift) & ((1 << width) - 1) for size in sizes}) == len(sizes):
@@ -102,7 +102,7 @@ def _slots(sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def _metadata(rows: DataFrame, name: str) -> Any:
-    """What Spark knows of a row's file, even where the relation has a column `_metadata`."""
+    """Spark's metadata of a row's file, even where the relation has a column `_metadata`."""
     from pyspark.sql.classic.column import Column
 
     frame: Any = rows

@@ -39,13 +39,12 @@ if TYPE_CHECKING:
     from tidemill.query.session_slots import SessionSlot
     from tidemill.query.spark import SparkHost
 
-# A wave starts with as many partitions as there are cores, and doubles while one brings less than this:
-# results of a few rows out of many partitions then take few jobs, large ones stay at two waves of some tens
-# of megabytes.
+# A wave starts with as many partitions as there are cores, and doubles while one returns less than this.
+# Results of a few rows from many partitions then take few jobs; large ones stay at two waves of some tens of
+# megabytes.
 SMALL_WAVE_BYTES = 4 << 20
-# What the partitions of a wave may bring in all, if each brings as much as it can (`session_slots.pieces`),
-# by the driver's heap: two waves are there at once, and Spark holds some copies of a task's result on its
-# way.
+# What the partitions of a wave may return in all, at their maximum size (`session_slots.pieces`), by the
+# driver's heap: it holds two waves at once, and Spark makes some copies of a task's result in transit.
 WAVE_SHARE = 1 / 8
 
 # What UPDATE, DELETE and INSERT ... SELECT may read into the server's memory before they write it out as
@@ -61,9 +60,9 @@ def run(
     *,
     job: Job | None = None,
 ) -> ResultStream:
-    """Start the query; blocks until its plan is made and its shuffles, if any, have run. `job` lets the
-    caller cancel before this returns. Raises what reading the inputs raises, Spark's errors as
-    `map_spark_error` tells them, `QueryCanceled`, `Unavailable`."""
+    """Start the query; blocks until its plan is made and its shuffles, if any, have run. With `job` the
+    caller can cancel before this returns. Raises what reading the inputs raises, Spark's errors as mapped by
+    `map_spark_error`, `QueryCanceled`, `Unavailable`."""
     job = job or Job(host)
     with planned(host, sql_text, inputs, job) as (slot, frame):
         schema = arrow_schema(RelationDesc(tuple(columns)))
@@ -74,8 +73,8 @@ def run(
 def planned(
     host: SparkHost, sql_text: str, inputs: Mapping[str, Input | ConstantInput | PreparedRelation], job: Job
 ) -> Generator[tuple[SessionSlot, Any]]:
-    """The query as a Dataset of the JVM, which computes nothing before somebody asks for rows, and the slot
-    that it is of. Raises as `run` does."""
+    """The query as a Dataset of the JVM, which computes nothing until rows are requested, and its slot.
+    Raises as `run` does."""
     from tidemill.query.read import prepare
     from tidemill.query.relation import PreparedRelation
 
@@ -135,7 +134,7 @@ class ResultStream:
     def __init__(
         self, host: SparkHost, job: Job, frame: Any, schema: pa.Schema, *, spooled: bool = False
     ) -> None:
-        """`spooled`: nobody knows how large a partition is."""
+        """`spooled`: the size of a partition is unknown."""
         self.schema = schema
         self._host = host
         self._job = job
@@ -151,7 +150,7 @@ class ResultStream:
         if spooled:
             # Each has its own part of the disk, and takes a connection.
             self._widest = self._width
-        # The wave after the one that is read now; None when there is none left to start.
+        # The wave after the one that is read now; None if no further wave remains.
         self._ahead: Future[_Wave | _SpooledWave] | None = None
         self._wave: _Wave | _SpooledWave | None = None
         self._closed = False
@@ -304,8 +303,8 @@ class _Wave:
     def _close(self) -> None:
         self._file.close()
         self._socket.close()
-        # A call makes py4j's object a cycle: until Python next looks for those, which may be long, the JVM
-        # would keep this wave and all that come after it.
+        # A call puts py4j's object into a reference cycle: until Python's next cycle collection, which may be
+        # much later, the JVM would keep this wave and all later ones.
         self._server._detach()
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tidemill.persist.snapshot import Snapshot
     from tidemill.types.model import RelationDesc
 
-# Rows per batch that a task hands to the JVM.
+# Rows per batch that a task passes to the JVM.
 TASK_BATCH_ROWS = 65_536
 _SHARD_TYPES = {TIME_COLUMN: "BIGINT", DIFF_COLUMN: "BIGINT", ERROR_COLUMN: "STRING"}
 
@@ -42,8 +42,8 @@ def scan(
     columns: Sequence[str],
     hidden: Hidden | None = None,
 ) -> DataFrame:
-    """The parts' updates as they stand, projected to `columns` (physical names, or the shard's own time, diff
-    and error), without those that are `hidden`."""
+    """The parts' updates, projected to `columns` (physical names, or the shard's time, diff and error),
+    without those that are `hidden`."""
     if not parts:
         raise Internal("there are no parts to scan")
     ddl = scan_ddl(snapshot.desc, columns)
@@ -70,8 +70,8 @@ def scan_ddl(desc: RelationDesc, columns: Sequence[str]) -> str:
 
 
 def _check_file(path: str, part: Part) -> None:
-    """What Spark would find out late and say at length. A part that is damaged inside is found by its
-    checksums when it is read."""
+    """Check early what Spark would report late and verbosely. Damage inside a part is found by its checksums
+    when it is read."""
     try:
         size = os.stat(path).st_size
     except FileNotFoundError:

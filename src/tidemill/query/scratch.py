@@ -24,7 +24,7 @@ class Scratch:
     def __init__(self) -> None:
         _remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
-        # Open for as long as the folder is ours; not handed on to the JVM, which may live a moment longer.
+        # Open for as long as the folder is in use; not inherited by the JVM, which may live a moment longer.
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 

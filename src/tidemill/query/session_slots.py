@@ -30,8 +30,8 @@ LEASE_TIMEOUT = 60.0
 
 # Files of a shuffle grow with the square of it.
 MAX_PARTITIONS = 1_000
-# What one task reads at least: for less it costs more than it reads. (Not more: a row group of rows that
-# resemble each other is some hundred kilobytes, and several of them would be one task's result.)
+# The minimum that one task reads: for less, it costs more than it reads. (Not more: a row group of similar
+# rows is some hundred kilobytes, and several of them would be one task's result.)
 MIN_SPLIT_BYTES = 64 << 10
 _SHUFFLED = "spark.sql.shuffle.partitions"
 _SPLIT = "spark.sql.files.maxPartitionBytes"
@@ -70,14 +70,14 @@ class SessionSlot:
         self.small = small
         self.jsession = session._jsparkSession
         self.jvm = session._jvm
-        # Settings of a session that were made for the query which has it now, and what they were.
+        # Settings of a session that were changed for the current query, and their previous values.
         self._usual: dict[str, str] = {}
-        # Into how many partitions what the query reads is cut.
+        # The number of partitions of the query's inputs.
         self._pieces = 0
         self.growth = Growth.NONE
 
     def grow(self, growth: Growth, row_bytes: int, heap_bytes: int) -> None:
-        """What the query makes of its inputs, whose rows have so many bytes on average."""
+        """Set how the query's result grows from its inputs, whose rows have `row_bytes` on average."""
         self.growth = growth
         if growth is Growth.NONE:
             return
@@ -88,10 +88,9 @@ class SessionSlot:
             self._bound(key, min, few)
 
     def expect(self, rows: int, memory: int, size: int) -> None:
-        """The query reads so many more rows, which take so much memory, from so many bytes of Parquet.
-        Partitions are made as large as row groups, so that one of a result is one task's result: bytes of
-        Parquet or of a shuffle do not tell, for rows that resemble each other take fifty times the room in
-        memory."""
+        """The query reads this many more rows, which take this much memory, from this many bytes of Parquet.
+        Partitions are made as large as row groups, so that one of a result is one task's result. Bytes of
+        Parquet or of a shuffle are no measure: similar rows take fifty times the space in memory."""
         self._pieces += pieces(rows, memory)
         self._bound(_SHUFFLED, max, min(MAX_PARTITIONS, self._pieces))
         split = max(MIN_SPLIT_BYTES, size // pieces(rows, memory))
@@ -119,7 +118,7 @@ class Slots:
 
     def __init__(self, base: Any) -> None:
         self._base = base
-        # Guards the fields below; notified when a slot comes back.
+        # Guards the fields below; notified when a slot is returned.
         self._freed = threading.Condition()
         self._free: dict[bool, list[SessionSlot]] = {True: [], False: []}
         self._made = {True: 0, False: 0}
@@ -169,6 +168,6 @@ class Slots:
         session = self._base.newSession()
         for key, value in _SMALL.items() if small else ():
             session.conf.set(key, value)
-        # Functions that bound queries call by name; a new session knows none of another's.
+        # Functions that bound queries call by name; each new session must register them.
         register(session)
         return SessionSlot(session, small=small)

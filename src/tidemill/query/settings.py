@@ -20,18 +20,18 @@ from tidemill.config import LOCAL_CLUSTER, LOCAL_MASTER, ConfigError
 # GB one server hardly gains, and the page cache that holds the parts loses.
 MIN_DRIVER_MB, MAX_DRIVER_MB = 1024, 4096
 
-# What one task reads. Small enough that a short query gets a core soon (tasks are not interrupted for one
-# another) and that the Arrow form of one result partition stays in the tens of megabytes; large enough that a
-# task's own cost does not show.
+# What one task reads. Small enough that a short query gets a core soon (tasks are not preempted) and that the
+# Arrow form of one result partition stays in the tens of megabytes; large enough that a task's overhead is
+# negligible.
 MAX_PARTITION_BYTES = 16 << 20
 
 # Rows per Arrow batch of a result: at 100 bytes a row about 1.6 MB, so a stream holds little and per-batch
 # costs vanish.
 RESULT_BATCH_ROWS = 16_384
 
-# A task's result up to this size is handed over inside the JVM; a larger one would go through the block
-# manager, which may lose it when it is short of memory: then a query over millions of rows fails on a busy
-# machine. Some times what a partition of a result holds.
+# A task's result up to this size is passed inside the JVM. A larger one would use the block manager, which
+# may lose it when memory is short: then a query over millions of rows fails on a busy machine. Several times
+# the size of a result partition.
 DIRECT_RESULT_BYTES = 8 * MAX_PARTITION_BYTES
 
 # The answers of the SQL layer are translated for these; another value would make them silently wrong.
@@ -44,7 +44,7 @@ FIXED: dict[str, str] = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.legacy.charVarcharAsString": "true",
     "spark.sql.catalogImplementation": "in-memory",
-    # Times before 1900 mean in Parquet what they say: our parts are written by Arrow, proleptic Gregorian.
+    # Times before 1900 in Parquet are read unchanged: our parts are written by Arrow, proleptic Gregorian.
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     # A part that is missing or broken is an error; rows are never left out quietly.
@@ -77,7 +77,7 @@ def place(master: str) -> SettingPlace:
 
 
 def cores(master: str) -> int:
-    """How many tasks run at once, as far as the master's name tells; `SparkHost.cores` knows more of a remote
+    """How many tasks run at once, as far as the master's name shows; `SparkHost.cores` has more for a remote
     one."""
     local = LOCAL_MASTER.fullmatch(master)
     if local:
@@ -89,12 +89,12 @@ def cores(master: str) -> int:
 
 # Settings of Spark that are settings of Tidemill, and by which name.
 _OURS = {"spark.master": "--spark-master", "spark.driver.memory": "--spark-driver-memory"}
-# Our options come before what is given for these, instead of being replaced by it.
+# Our options precede those given for these settings, instead of being replaced by them.
 _JOINED = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 
 def refuse_fixed(extra: Mapping[str, str]) -> None:
-    """Raises ConfigError where a setting must not be another's to give."""
+    """Raises ConfigError for a setting that the caller may not override."""
     for key, value in extra.items():
         if key in _OURS:
             raise ConfigError(f"{key} is not to be set by --spark-conf", hint=f"Use {_OURS[key]}.")
@@ -123,9 +123,9 @@ def spark_conf(
             (
                 _java_options(where, scratch, socket_dir),
                 "-XX:+UseParallelGC",
-                # The thread that runs out of memory may be the one that all wait for: they would wait for
-                # ever. A JVM that is gone is noticed, told of, and made anew. Where tasks run in it, it is
-                # nearly always a task: those may fail alone (`out_of_memory`).
+                # The thread that runs out of memory may be one that all others wait for, without end. A
+                # dead JVM is detected, reported and replaced. Where tasks run in it, the thread is nearly
+                # always a task's: a task may fail alone (`out_of_memory`).
                 *([] if where is SettingPlace.ONE_JVM else ["-XX:+ExitOnOutOfMemoryError"]),
                 *LATE_COMPILATION,
             )
@@ -135,7 +135,7 @@ def spark_conf(
         # TCP between JVM and Python costs about 45 ms a stage in delayed acknowledgements; Unix sockets none.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
-        # Each running query has a pool of its own, so that a short one is not stuck behind a long one.
+        # Each running query has a separate pool, so that a short one is not stuck behind a long one.
         "spark.scheduler.mode": "FAIR",
         # Many and small to begin with; adaptive planning joins them to pieces of this size, so that no
         # partition of a sorted result is half of it.
@@ -152,7 +152,7 @@ def spark_conf(
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(RESULT_BATCH_ROWS),
         # The generated classes of a plan; a server repeats its queries.
         "spark.sql.codegen.cache.maxEntries": "1000",
-        # What the driver remembers of past jobs is for a UI that is off.
+        # The driver's records of past jobs serve a UI that is off.
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "500",
@@ -165,13 +165,13 @@ def spark_conf(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(scratch / "local"),
             "spark.python.unix.domain.socket.dir": str(socket_dir),
-            # Without it Spark counts the cores that it has, which is right where executors come and go.
+            # Without it Spark counts its current cores, which is right where executors join and leave.
             "spark.default.parallelism": str(max(2, cores(master))),
         }
     if where is SettingPlace.ONE_JVM:
         conf["spark.task.maxDirectResultSize"] = str(DIRECT_RESULT_BYTES)
         conf["spark.rpc.message.maxSize"] = str(2 * DIRECT_RESULT_BYTES >> 20)
-        # A task that finds no memory fails by itself; Spark would end the process.
+        # A task that gets no memory fails alone; Spark would end the process.
         conf["spark.executor.killOnFatalError.depth"] = "0"
     else:
         conf |= EXECUTORS
@@ -185,10 +185,10 @@ def spark_conf(
     return conf | dict(extra) | joined | FIXED
 
 
-# Java's second compiler makes a method fast at the cost of some 10 to 100 ms of a core. By default it takes
-# up what was called 5,000 times: in the first minutes of a server that is thousands of methods, and half of
-# what the JVM does in a catch-up. Ten times later it takes up what is hot indeed; loops over rows get there
-# in milliseconds.
+# Java's second compiler makes a method fast at the cost of some 10 to 100 ms of a core. By default it
+# compiles methods that were called 5,000 times: in the first minutes of a server those are thousands, and
+# half of the JVM's work in a catch-up. At ten times that it compiles what is really hot; loops over rows
+# reach it in milliseconds.
 LATE_COMPILATION = (
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
@@ -204,9 +204,9 @@ def _java_options(where: SettingPlace, scratch: Path, socket_dir: Path) -> str:
     return f"-Djava.io.tmpdir={temporary} -Duser.timezone=UTC"
 
 
-# Executors that are processes of their own can die alone, and the others should go on soon.
+# Executors in separate processes can die alone, and the others should continue soon.
 EXECUTORS: dict[str, str] = {
-    # A block of a result (`spool`) that is larger comes by a file, not through the driver's heap.
+    # A larger block of a result (`spool`) is transferred as a file, not through the driver's heap.
     "spark.network.maxRemoteBlockSizeFetchToMem": str(MAX_PARTITION_BYTES),
     # Any free core is better than waiting for one near the data: a tick has a second for everything.
     "spark.locality.wait": "0s",
@@ -215,9 +215,9 @@ EXECUTORS: dict[str, str] = {
     "spark.executor.heartbeatInterval": "5s",
     "spark.network.timeout": "60s",
     "spark.network.timeoutInterval": "10s",
-    # How long a shuffle waits before it asks an executor again that does not answer, three times.
+    # How long a shuffle waits before it retries an executor that does not answer, three times.
     "spark.shuffle.io.retryWait": "1s",
-    # The master gives an application up whose executors end one after the other; a server outlives that.
+    # The master gives up an application whose executors die one after the other; a server outlives that.
     "spark.deploy.maxExecutorRetries": "-1",
 }
 

@@ -63,7 +63,7 @@ WORKERS = 32
 DEATH_NOTICE = 2.0
 # The path of a Unix socket must fit sockaddr_un (108 bytes); Spark adds `/.<uuid>.sock`, 43 bytes.
 _SOCKET_DIR_MAX = 60
-# Variables that would make PySpark start something else than what this file asks for.
+# Variables that would make PySpark start something other than this module requests.
 _HOSTILE_ENV = (
     "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT",
@@ -116,9 +116,9 @@ class SparkHost:
         refuse_fixed(self._conf)
         self._driver_mb = driver_memory_mb
         self._warm_up = warm_up
-        # What other layers run before the host is ready: the jobs of the tick.
+        # Callbacks of other layers that run before the host is ready: the jobs of the tick.
         self._also_warm = also_warm
-        # Called once from a thread of ours when the JVM ends without being asked to.
+        # Called once, from a background thread, when the JVM ends without a request.
         self._on_death = on_death
         _claim(self)
         # The folder if it is ours to delete.
@@ -149,7 +149,7 @@ class SparkHost:
         self._exhausted: Exhausted | None = None  # of the present session, where they are not
         self._given_up = ""  # why we ended the JVM ourselves, for whoever sees its death
         self._settings: dict[str, str] = {}  # all that the present session was started with
-        # For what must not run on a caller's thread: waves ahead of a reader, cancels. Idle threads cost
+        # For work that must not run on a caller's thread: waves ahead of a reader, cancels. Idle threads cost
         # nothing.
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="spark-worker")
         # Seconds from the start to a session and to a warm one; None before. For logs, metrics and the bench.
@@ -169,7 +169,7 @@ class SparkHost:
 
     @property
     def failure(self) -> TidemillError | None:
-        """Why there is no Spark now, if it failed to start or died."""
+        """The reason why Spark is not available, if it failed to start or died."""
         with self._lock:
             return self._failure
 
@@ -202,7 +202,7 @@ class SparkHost:
 
     @property
     def session(self) -> Any:
-        """The SparkSession (perhaps not yet warm); raises `Unavailable` when there is none."""
+        """The SparkSession (perhaps not yet warm); raises `Unavailable` if none exists."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -220,7 +220,7 @@ class SparkHost:
 
     @property
     def cores(self) -> int:
-        """How many tasks run at once, as far as it is known now; at least 1."""
+        """How many tasks run at once, as far as is known now; at least 1."""
         if self.place is not SettingPlace.REMOTE:
             return cores(self.master)
         with self._lock:
@@ -233,7 +233,7 @@ class SparkHost:
 
     @property
     def deserted(self) -> float:
-        """For how many seconds nothing could run, because there was no executor; 0 when there is one."""
+        """For how many seconds nothing could run, for lack of executors; 0 if there are some."""
         with self._lock:
             executors = self._executors
         try:
@@ -244,7 +244,7 @@ class SparkHost:
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process, while there is one."""
+        """The JVM's process, while it runs."""
         with self._lock:
             return None if self._process is None else self._process.pid
 
@@ -272,9 +272,9 @@ class SparkHost:
         _release(self)
 
     def _kill_starting(self) -> None:
-        """PySpark hands its process over only when the JVM has answered, which takes seconds; until then it
-        is a child of ours whose command names our folder. Where the system does not tell, `stop` waits for
-        the JVM."""
+        """PySpark returns its process only when the JVM has answered, which takes seconds. Until then it is a
+        child of this process whose command names our folder. Where the system cannot list children, `stop`
+        waits for the JVM."""
         for task in Path("/proc/self/task").glob("*/children"):
             for pid in task.read_text().split():
                 try:
@@ -284,8 +284,8 @@ class SparkHost:
                     continue  # it has ended meanwhile
 
     def restart(self) -> None:
-        """After a death: start a fresh JVM in the background; `wait` waits for it. Temporary views are gone
-        with the old one, which is why queries register theirs anew each time."""
+        """After a death: start a new JVM in the background; `wait` waits for it. Temporary views are lost
+        with the old one, so queries register theirs each time."""
         self._thread.join(START_TIMEOUT)
         self._tear_down()
         with self._lock:
@@ -380,7 +380,7 @@ class SparkHost:
             if not self._stopping:
                 log.error("Spark did not start: %s", self._failure)
                 if self.place is SettingPlace.REMOTE:
-                    # The cluster may come later: the JVM's end is what starts another one.
+                    # The cluster may become available later: the JVM's end triggers the next start.
                     self._give_up(str(failure.detail or failure.primary))
         finally:
             self._started.set()
@@ -428,7 +428,7 @@ class SparkHost:
             # Else the pages of Spark's own master and workers would be open to other machines.
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         if self.place is SettingPlace.REMOTE:
-            # As a setting it would be the executors' too, on whose machines there is no such folder.
+            # As a setting it would also apply to the executors, whose machines have no such folder.
             os.environ["SPARK_LOCAL_DIRS"] = str(folder / "local")
 
         conf = SparkConf(loadDefaults=False)
@@ -440,8 +440,8 @@ class SparkHost:
             with self._lock:
                 if self._stopping:
                     raise Unavailable("Spark was stopped", sqlstate="57P01")
-            # A session of its own: Ctrl-C on our terminal must not end the JVM before we have ended its
-            # queries.
+            # A separate process session: Ctrl-C on our terminal must not end the JVM before its queries have
+            # ended.
             gateway: Any = launch_gateway(
                 conf, {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
             )
@@ -458,7 +458,7 @@ class SparkHost:
 
     def _describe(self, e: BaseException) -> TidemillError:
         lines = str(e).strip().split("\n")
-        # What py4j says first is which call of its own failed; why is in the next line.
+        # The first line of a py4j error names the failed call; the cause is in the next line.
         why = lines[1].removeprefix(": ") if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
         logs = self.scratch / ("jvm.log" if self.place is SettingPlace.ONE_JVM else "spark.log")
         return Unavailable(
@@ -546,7 +546,7 @@ class SparkHost:
         process.kill()
 
     def ran_out_of_memory(self) -> None:
-        """Somebody met the end of the heap: see that the JVM is still of use. Returns at once."""
+        """A query ran out of heap: check that the JVM is still usable. Returns at once."""
         with self._lock:
             exhausted = self._exhausted
         if exhausted is not None:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
 
 # What one result may have on disk at a time. (A SELECT's result is limited to a quarter of it, but one
-# partition is made before its first row is read.)
+# partition is complete before its first row is read.)
 SPOOL_LIMIT_BYTES = 4 << 30
-# What is left of the disk for others.
+# The disk space that is left for others.
 SPARE_BYTES = 512 << 20
-# How often its size is looked at while it grows: a disk writes some hundred megabytes meanwhile.
+# How often its size is checked while it grows: a disk writes some hundred megabytes in that time.
 LOOK_SECONDS = 0.5
 # A task that was stopped may yet finish its block, when the others are gone: they are removed again then.
 FORGET_AGAIN_SECONDS = (1.0, 5.0, 30.0)
@@ -52,8 +52,8 @@ class Spool:
         self._batch = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
 
     def fill(self, context: Any, partitions: list[int]) -> Any:
-        """Make these partitions; blocks until they are on disk. What is served has no batches. Raises
-        `LimitExceeded` when they take too much room, and what the job raises."""
+        """Compute these partitions; blocks until they are on disk. The result has no batches. Raises
+        `LimitExceeded` if they take too much space, and what the job raises."""
         with self._watched():
             return self._jvm.PythonRDD.runJob(context._jsc.sc(), self._made, partitions)
 
@@ -91,7 +91,7 @@ class Spool:
             again.start()
 
     def _let_go(self) -> None:
-        """Of a block that was not read to its end: who removes it would wait for ever for its reader."""
+        """Release a block that was not read to its end: its removal would wait for its reader without end."""
         block, self._reading = self._reading, None
         if block is not None:
             try:

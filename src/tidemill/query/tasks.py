@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def map_in_arrow(
     frame: Any, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], ddl: str
 ) -> DataFrame:
-    """The function's batches, of the columns `ddl`, for each partition of the frame. The function is pickled:
-    what it names must be importable where the tasks run."""
+    """The function's batches, with the columns `ddl`, for each partition of the frame. The function is
+    pickled: every name that it uses must be importable where the tasks run."""
     from pyspark.sql.classic.dataframe import DataFrame
     from pyspark.sql.udf import UserDefinedFunction
     from pyspark.util import PythonEvalType

@@ -18,7 +18,7 @@ from tidemill.types.model import INT8, TEXT, Column
 if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
 
-# Three rounds take 4 to 5 s of a cold start on two cores; what is still slow then comes down with use.
+# Three rounds take 4 to 5 s of a cold start on two cores; the rest becomes faster with use.
 ROUNDS = 3
 
 _TABLE = pa.table({"k": pa.array(range(100), pa.int64()), "v": pa.array(["x"] * 100, pa.string())})

@@ -41,7 +41,8 @@ _PART = pa.schema([("part", pa.binary())])
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the rows go, as updates at `time`; `job` names the writer for the sweeper. Goes to the tasks."""
+    """The target of the rows, as updates at `time`; `job` names the writer for the sweeper. Sent to the
+    tasks."""
 
     blobs: Blobs
     shard: str
@@ -70,7 +71,7 @@ def write_rows(
 
 
 def _write(to: Destination, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: the descriptions of what was written of its rows."""
+    """In a task: the descriptions of the parts written from its rows."""
     gathered: list[pa.Table] = []
     rows = size = 0
     for batch in batches:

@@ -31,9 +31,9 @@ class CollectionChanges:
     lower: int
     upper: int
     error: tuple[int, str] | None = None
-    # Of the updates; every reader's buffer asks.
+    # Of the updates; used by every reader's buffer.
     bytes: int = field(init=False)
-    # What was asked of it, by spec and the time before which rows are left out.
+    # The shaped results so far, by spec and the time before which rows are left out.
     _shaped: dict[tuple[Spec, int], asyncio.Future[pa.RecordBatch]] = field(
         default_factory=dict[tuple[Spec, int], "asyncio.Future[pa.RecordBatch]"], repr=False
     )
@@ -47,15 +47,15 @@ class CollectionChanges:
         return not self.updates.num_rows and self.error is None
 
     def failed(self, after: int, before: int | None) -> str | None:
-        """The relation's error, if it comes in times in (after, before)."""
+        """The relation's error, if it occurs at times in (after, before)."""
         if self.error is None or self.error[0] <= after or (before is not None and self.error[0] >= before):
             return None
         return self.error[1]
 
     async def as_rows(self, spec: Spec, after: int, before: int | None, pool: Executor) -> pa.RecordBatch:
-        """The rows of times in (after, before) as the spec wants them, and behind them, where it wants that
-        too and nothing has `failed`, that these times are complete. One computation, and one and the same
-        batch, for equal wishes: who encodes it can share that as well."""
+        """The rows of times in (after, before) in the spec's shape and, if the spec wants that too and
+        nothing has `failed`, a progress row that these times are complete. Equal requests share one
+        computation and one batch, so their encoding can be shared as well."""
         lower = max(self.lower, after + 1)
         upper = self.upper if before is None else min(self.upper, before)
         done = spec.progress and self.failed(after, before) is None
@@ -68,7 +68,7 @@ class CollectionChanges:
             self._shaped[key] = found
         if found.done():
             return found.result()
-        # A reader that goes away must not take the others' rows with it.
+        # A reader that leaves must not take the others' rows with it.
         return await asyncio.shield(found)
 
     def _cut(self, spec: Spec, lower: int, upper: int, done: bool) -> pa.RecordBatch:
@@ -97,7 +97,7 @@ async def _run(
 def changes_of(
     table: pa.Table, columns: Sequence[str], lower: int, upper: int, *, hidden: bool
 ) -> CollectionChanges:
-    """From a shard's updates. `hidden`: it has columns that nobody sees, in which alone rows may differ."""
+    """From a shard's updates. `hidden`: it has invisible columns, in which alone rows may differ."""
     updates, error = table, None
     errors = table.column(ERROR_COLUMN)
     if errors.null_count < table.num_rows:
@@ -109,7 +109,7 @@ def changes_of(
 
 
 def _errors(table: pa.Table) -> tuple[pa.Table, tuple[int, str] | None]:
-    """The rows that are rows, and the first error that comes."""
+    """The ordinary rows, and the first error."""
     errors = table.column(ERROR_COLUMN)
     come = pc.and_(
         pc.fill_null(pc.not_equal(errors, HIDDEN_ROW), False), pc.greater(table.column(DIFF_COLUMN), 0)

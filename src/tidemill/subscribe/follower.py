@@ -21,12 +21,12 @@ from tidemill.types.arrow import shard_schema
 class Follower(Protocol):
     @property
     def frontier(self) -> int:
-        """Everything before it was told."""
+        """Everything before it was returned."""
         ...
 
     def advance(self) -> CollectionChanges | None:
-        """The next changes, perhaps none at all over some span; None when nothing more is complete. Blocks
-        for the store. Raises what is wrong with the relation."""
+        """The next changes, perhaps empty over some span; None if nothing more is complete. Blocks for the
+        store. Raises the errors of the relation."""
         ...
 
     def close(self) -> None:
@@ -37,13 +37,13 @@ class Follower(Protocol):
 class RelationFollower(Follower, Protocol):
     @property
     def relation(self) -> str:
-        """Followers with the same name here tell the same changes."""
+        """Followers with the same name here return the same changes."""
         ...
 
 
 class CollectionFollower:
-    """A shard. `complete` says before which time it is complete, and has seen to it that all of that is in
-    the log: a collection that nobody writes to goes on in time without it."""
+    """A shard. `complete` returns the time before which it is complete, and ensures that all of that is in
+    the log: an idle collection advances without the log."""
 
     def __init__(self, shard: Shard, columns: Sequence[str], from_: int, complete: Callable[[], int]) -> None:
         self._shard = shard
@@ -51,7 +51,7 @@ class CollectionFollower:
         self._listen: Listen = shard.listen(from_)
         self._complete = complete
         self.frontier = from_
-        # Rows may differ in what nobody sees, and a column may have been added that nobody asked for.
+        # Rows may differ in invisible columns, and a column may have been added that is not requested.
         self._partial = bool(shard.desc.hidden)
 
     @property
@@ -59,7 +59,8 @@ class CollectionFollower:
         return self._shard.id
 
     def hold(self) -> Hold:
-        """Keeps what has not been told yet readable, also once it has been: our own hold goes on with us."""
+        """Keeps unreturned changes readable, also after they are returned: the follower's hold advances with
+        it."""
         return self._shard.hold(max(self.frontier - 1, self._shard.since))
 
     def advance(self) -> CollectionChanges | None:

@@ -18,7 +18,7 @@ from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous
 from tidemill.types.identity import leaders
 
-# What is gathered before a look whether less would do: twice what a range holds on average.
+# Rows collected before a check whether they can be reduced: twice the average size of a range.
 REDUCE_BYTES = 32 << 20
 
 
@@ -43,7 +43,7 @@ class Gathering:
             reduced = self._reduced()
             self._batches = reduced.to_batches()
             self._bytes = reduced.nbytes
-            # What does not get less is not looked at again before it has doubled.
+            # What cannot be reduced is not checked again before it has doubled.
             self._reduce_at = max(self._reduce_bytes, 2 * self._bytes)
 
     def take(self) -> pa.RecordBatch | None:
@@ -70,7 +70,7 @@ class Gathering:
 def by_range(
     batches: Iterable[pa.RecordBatch], names: Sequence[str], spec: Spec, as_of: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of `query.ranged`, range after range. `names`: what the relation's columns are called here."""
+    """The rows of `query.ranged`, range after range. `names`: the relation's column names here."""
     gathered = Gathering(spec, as_of)
     current: int | None = None
     for batch in batches:

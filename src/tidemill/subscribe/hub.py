@@ -18,7 +18,7 @@ from tidemill.subscribe.tail import Tail
 
 @dataclass(frozen=True, slots=True)
 class FollowedKey:
-    """What a tail follows: equal keys share one. It is woken when one of the `shards` moves, and ends when
+    """What a tail follows: equal keys share one. It is woken when one of the `shards` advances, and ends when
     one of the `items` of the catalog is dropped."""
 
     key: Hashable
@@ -35,7 +35,7 @@ class Hub:
         self._by_shard: dict[str, set[Tail]] = {}
 
     def tail(self, followed: FollowedKey, open_: Callable[[], Follower]) -> Tail:
-        """The tail of what is followed; `open_` makes its follower where there is none yet."""
+        """The tail of the key; `open_` makes its follower if it does not exist yet."""
         with self._lock:
             tail = self._tails.get(followed)
             if tail is None:

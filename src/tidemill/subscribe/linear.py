@@ -26,8 +26,8 @@ from tidemill.types.model import Column, RelationDesc
 
 
 def told_names(columns: Sequence[Column]) -> list[str]:
-    """What the columns of a query's updates are called: as the query calls them, unless that would be
-    ambiguous. (Whoever shapes updates takes them by position.)"""
+    """The column names of a query's updates: the query's own, unless that would be ambiguous. (Shaping takes
+    updates by position.)"""
     names = [c.name for c in columns]
     if len({*names, TIME_COLUMN, DIFF_COLUMN}) < len(names) + 2:
         return [f"c{i}" for i in range(len(names))]
@@ -36,7 +36,7 @@ def told_names(columns: Sequence[Column]) -> list[str]:
 
 @dataclass(slots=True)
 class _Input:
-    """One relation that the query reads. `waiting`: its updates that were read and are not told yet, because
+    """One relation that the query reads. `waiting`: updates that were read but not yet returned, because
     another input is not complete there; one batch at most."""
 
     follower: RelationFollower
@@ -66,7 +66,7 @@ class LinearFollower:
         self._schema = bare.append(pa.field(TIME_COLUMN, pa.int64())).append(
             pa.field(DIFF_COLUMN, pa.int64())
         )
-        # An error of an expression, to be raised after what came before it.
+        # An error of an expression, to be raised after all earlier changes.
         self._failure: TidemillError | None = None
         self._member = evaluations.join(f.relation for f in inputs.values())
 
@@ -90,7 +90,7 @@ class LinearFollower:
         return CollectionChanges(updates, lower, until, error)
 
     def _read(self) -> int:
-        """Reads on where an input holds the others back; gives the time before which all are complete."""
+        """Reads ahead where an input holds the others back; returns where all are complete."""
         behind = min(i.follower.frontier for i in self._inputs.values())
         for given in self._inputs.values():
             if given.follower.frontier > behind:
@@ -106,7 +106,7 @@ class LinearFollower:
         return min(i.follower.frontier for i in self._inputs.values())
 
     def _take(self, until: int) -> dict[str, pa.Table]:
-        """What waits and is of a time before `until`."""
+        """The waiting updates with a time before `until`."""
         taken: dict[str, pa.Table] = {}
         for name, given in self._inputs.items():
             waiting = given.waiting
@@ -140,7 +140,7 @@ class LinearFollower:
         return pa.table(columns, schema=self._schema)
 
     def _until_failure(self, tables: Mapping[str, pa.Table], error: TidemillError) -> CollectionChanges:
-        """A change cannot be evaluated: tell what comes before its time, and then the error."""
+        """A change cannot be evaluated: return the changes before its time, and then the error."""
         stamps = [t.column(TIME_COLUMN).to_numpy() for t in tables.values()]
         times: list[int] = np.unique(np.concatenate(stamps)).tolist()
         good, bad = 0, len(times)

@@ -16,10 +16,10 @@ _BITS = 64
 
 
 def sort_rows(times: np.ndarray, lanes: Iterable[Lane]) -> tuple[np.ndarray, np.ndarray]:
-    """(order, first): the numbers of the rows in order of time (in which they must come already) and then of
+    """(order, first): the numbers of the rows in order of time (which must be ascending already) and then of
     the lanes; and for each place in that order whether its row differs from the one before it."""
     order = np.arange(len(times))
-    # One more than there are rows: behind the last one another group would start.
+    # One more than the number of rows: after the last one another group would start.
     first = np.ones(len(times) + 1, dtype=np.bool_)
     first[1:-1] = times[1:] != times[:-1]
     for lane in lanes:
@@ -42,7 +42,7 @@ def sort_rows(times: np.ndarray, lanes: Iterable[Lane]) -> tuple[np.ndarray, np.
 
 
 def _sorting(groups: np.ndarray, codes: np.ndarray) -> np.ndarray | None:
-    """What sorts by group (they come in order: 0, 1, ...), then code; None if they are sorted already."""
+    """The sort order by group (which is ascending: 0, 1, ...), then code; None if they are sorted already."""
     packed = codes - codes.min()
     used = int(np.bitwise_or.reduce(packed))
     spare = max((used & -used).bit_length() - 1, 0)  # low bits that are zero in all: ends of short texts

@@ -21,8 +21,8 @@ from tidemill.subscribe.gather import Gathering, by_range, once
 from tidemill.subscribe.ranges import needs_counts, range_keys
 from tidemill.subscribe.spec import Spec
 
-# What is gathered and shaped whole; some times that while it is. The rows of more than this are dealt out,
-# which costs as much again.
+# The limit for collecting and shaping everything at once, which holds it several times. Larger results are
+# partitioned by range, which costs as much again.
 WHOLE_BYTES = 64 << 20
 
 
@@ -84,7 +84,7 @@ class QueryRows:
         asked = self._asked
         gathered = Gathering(self._spec, self._as_of)
         rows = size = 0
-        # A job of its own: giving up half-way stops it alone.
+        # A separate job: giving up half-way stops it alone.
         with run(self._host, asked.text, asked.inputs, self._spec.columns, job=self._job.child()) as stream:
             for batch in stream:
                 rows += batch.num_rows

@@ -33,7 +33,7 @@ def range_keys(spec: Spec, names: Sequence[str]) -> list[RangeKey]:
 
 
 def needs_counts(spec: Spec) -> bool:
-    """Whether the order asks how often rows are there."""
+    """Whether the order depends on the number of copies."""
     return any(item.position is None for item in spec.order)
 
 
@@ -46,7 +46,7 @@ def _keys(order: Iterable[SortItem], rows: Iterable[int], spec: Spec, names: Seq
             continue
         t = spec.columns[item.position].type
         for sql in _expressions(quote_identifier(names[item.position]), t, by_row):
-            # What was compared once decides nothing more.
+            # A key that was already compared decides nothing more.
             keys.setdefault(sql, RangeKey(sql, item.descending, item.nulls_first))
         if t.kind in _NESTED:
             break  # what has one hash need not be equal: what comes behind decides nothing
@@ -54,7 +54,7 @@ def _keys(order: Iterable[SortItem], rows: Iterable[int], spec: Spec, names: Seq
 
 
 def _expressions(column: str, t: SqlType, by_row: bool) -> list[str]:
-    """What orders as `sort_keys.order_lanes` does; with `by_row` as `sort_keys.row_lanes`."""
+    """Expressions that order like `sort_keys.order_lanes`; with `by_row` like `sort_keys.row_lanes`."""
     if t.kind is Kind.CHAR:
         return [f"rtrim({column})", *([column] if by_row else [])]
     if t.kind is Kind.INTERVAL:

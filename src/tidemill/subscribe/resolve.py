@@ -39,7 +39,7 @@ def spec_for(
     progress: bool = False,
     underscore: bool = False,
 ) -> Spec:
-    """The shape that `output` asks for over `columns`. `relation` is the name by which a column may be
+    """The shape that `output` requests over `columns`. `relation` is the name by which a column may be
     qualified; a query has none."""
     chosen = tuple(columns)
     match output:
@@ -84,7 +84,7 @@ def _sort_item(item: ast.OrderItem, columns: Sequence[Column], relation: str | N
 
 
 def _place(expression: ast.Expr, columns: Sequence[Column], relation: str | None) -> int:
-    """Where the item stands among mz_diff and the columns, in this order."""
+    """The item's position among mz_diff and the columns, in this order."""
     node = expression.tree
     position = expression.offset + 1
     while isinstance(node, exp.Paren):

@@ -36,9 +36,9 @@ _VIOLATED, _INSERTED, _DELETED, _UPDATED = range(4)
 
 
 def shaped(updates: pa.Table, spec: Spec) -> pa.RecordBatch:
-    """The rows for `updates`: the relation's columns by position, then the time and diff columns; each
-    (time, row) once, in order of time, only complete times. The rows come in order of time too; within a
-    time in the order that the output asks for, without one in that of `updates`."""
+    """The rows for `updates`: the relation's columns by position, then the time and diff columns; each (time,
+    row) once, in order of time, only complete times. The result is in order of time too; within a time in the
+    requested order, or without one in that of `updates`."""
     _check(updates, spec)
     columns = [_one_array(column) for column in updates.columns]
     times, diffs = (numbers(column, np.int64) for column in columns[-2:])
@@ -95,7 +95,7 @@ def _within_lanes(columns: list[pa.Array], diffs: np.ndarray, spec: Spec) -> Ite
         else:
             column, t = columns[item.position], spec.columns[item.position].type
             yield from order_lanes(column, t, descending=item.descending, nulls_first=item.nulls_first)
-    # Ties by row, then diff. (A row comes once in each time, so its diff decides nothing more.)
+    # Ties by row, then diff. (A row occurs once in each time, so its diff decides nothing more.)
     for column, described in zip(columns, spec.columns, strict=True):
         yield from row_lanes(column, described.type)
 
@@ -122,8 +122,8 @@ def _enveloped(columns: list[pa.Array], times: np.ndarray, diffs: np.ndarray, sp
 def _cases(
     order: np.ndarray, starts: np.ndarray, diffs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each group of rows with one time and key: its case, the row that went and the row that came; -1
-    where there is none."""
+    """For each group of rows with one time and key: its case, the removed row and the added row; -1 if there
+    is none."""
     sizes = np.diff(starts, append=len(order))
     one = order[starts]
     # Of a single row the second is the row itself, with a diff that matches nothing.

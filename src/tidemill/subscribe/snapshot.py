@@ -32,7 +32,7 @@ from tidemill.subscribe.spec import OutputShape, Spec
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.spark import quote_identifier
 
-# Nobody else has a view of this name at the moment in which it matters.
+# No other query has a view of this name while the names are resolved.
 _VIEW = "mz_snapshot"
 
 
@@ -42,12 +42,12 @@ class SnapshotLimits:
 
     # Read whole, without Spark: so many updates are summed and shaped within a second or two, ...
     small_rows: int = 1 << 20
-    # ... and take so much memory, a few times over meanwhile.
+    # ... and take this much memory, several times meanwhile.
     small_memory: int = 96 << 20
     # Rows that may be there more than once, kept until the end; and their size in memory.
     kept_rows: int = 250_000
     kept_memory: int = 96 << 20
-    # Of a large one, what the server reads itself.
+    # The part of a large snapshot that the server itself reads.
     read: Limits = READ_LIMITS
 
     def small(self, snapshot: Snapshot) -> bool:
@@ -69,14 +69,14 @@ class SnapshotRows:
         job: Job,
         limits: SnapshotLimits = LIMITS,
     ) -> None:
-        """`names`: the physical ones of the spec's columns. Blocks until rows come without a wait of their
-        own; closes the snapshot if it fails. Raises as `query.run` does."""
+        """`names`: the physical ones of the spec's columns. Blocks until rows are available without a further
+        wait; closes the snapshot if it fails. Raises as `query.run` does."""
         self._spec = spec
         self._job = job
         self._snapshot = snapshot
         self._names = names
         self._limits = limits
-        # What is read from now; nothing for a small one.
+        # The current input; None for a small one.
         self._stream: ResultStream | PartRows | None = None
         try:
             # A relation without columns is one row, however often.
@@ -131,7 +131,7 @@ class SnapshotRows:
         return by_range(self._stream, self._names, self._spec, snapshot.as_of)
 
     def _rows(self, host: SparkHost, given: Input) -> Iterator[pa.RecordBatch]:
-        """The relation's columns and `mz_diff`; equal rows may come several times."""
+        """The relation's columns and `mz_diff`; equal rows may repeat."""
         prepared = prepare(host, given, self._job)
         if not prepared.sum_all:
             self._stream = PartRows(prepared, self._job.check)

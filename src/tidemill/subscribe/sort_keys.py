@@ -33,9 +33,9 @@ _SIGN = np.uint64(1 << 63)
 _MICROS_PER_DAY = 86_400_000_000
 _DAYS_PER_MONTH = 30
 
-# Bytes of a text in one lane: with 40 bits there are 24 left for the group (16 million) in the 64 that
-# `order` sorts by. A text is taken apart so far behind what all begin with, one pass for each lane;
-# what is equal until then is ranked by whole values.
+# Bytes of a text in one lane: with 40 bits, 24 are left for the group (16 million) in the 64 that `order`
+# sorts by. A text is split up to this many bytes after the common prefix, one pass for each lane; texts that
+# are equal until then are ranked by whole values.
 _PIECE = 5
 _PIECES = 8
 
@@ -43,12 +43,12 @@ _PIECES = 8
 def order_lanes(
     column: pa.Array, t: SqlType, *, descending: bool = False, nulls_first: bool = False
 ) -> Iterator[Lane]:
-    """The lanes of an ORDER BY item; what PostgreSQL's operators find equal has equal codes."""
+    """The lanes of an ORDER BY item; values that are equal for PostgreSQL's operators have equal codes."""
     yield from _with_nulls(column, _ordered(column, t), descending, nulls_first)
 
 
 def row_lanes(column: pa.Array, t: SqlType) -> Iterator[Lane]:
-    """Ascending, nulls last; what has equal codes is one value."""
+    """Ascending, nulls last; equal codes mean one value."""
     yield from _with_nulls(column, _ordered(column, t), False, False)
     if t.kind is Kind.INTERVAL:
         months, days, _ = _interval_parts(column)
@@ -65,7 +65,7 @@ def number_lane(values: np.ndarray, *, descending: bool = False) -> Lane:
 def _with_nulls(
     column: pa.Array, lanes: Iterator[Lane], descending: bool, nulls_first: bool
 ) -> Iterator[Lane]:
-    """Nulls stand first or last whatever the direction is; what lies under them does not count."""
+    """Nulls are first or last whatever the direction is; values under them are ignored."""
     valid = valid_mask(column) if column.null_count else None
     if valid is not None:
         yield lambda rows: (valid[rows] == nulls_first).astype(np.uint64)
@@ -136,7 +136,7 @@ def _text(column: pa.Array) -> Iterator[Lane]:
     offsets, data = spans(column)
     starts = offsets[:-1].astype(np.int64)
     lengths = np.diff(offsets).astype(np.int64)
-    # What all begin with tells nothing apart.
+    # A common prefix distinguishes nothing.
     skipped = _common_prefix(column)
     for _ in range(_PIECES):
         yield _piece_lane(starts, lengths, data, skipped)
@@ -182,8 +182,8 @@ def _piece_lane(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, skipp
 
 
 def _rest(column: pa.Array, lengths: np.ndarray, skipped: int, rows: np.ndarray) -> np.ndarray:
-    """Of texts whose pieces are equal: by length (one may go on with zeros) if the pieces were all of them,
-    else by rank among each other."""
+    """The rest of texts whose pieces are equal: by length (one may continue with zeros) if the pieces cover
+    them, else by rank among each other."""
     if int(lengths[rows].max(initial=0)) <= skipped:
         return lengths[rows].astype(np.uint64)
     distinct = column.take(pa.array(rows)).dictionary_encode(null_encoding="encode")

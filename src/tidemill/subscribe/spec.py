@@ -72,7 +72,7 @@ class Spec:
             return [Column(DIFF_COLUMN, INT8, nullable=False), *self.columns]
         state = Column(STATE_COLUMN, TEXT, nullable=False)
         keys = [self.columns[i] for i in self.keys]
-        # A deleted key and a violated one have no values, whatever the relation says of NOT NULL.
+        # A deleted key and a violated one have no values, even where the relation declares NOT NULL.
         values = [replace(self.columns[i], nullable=True) for i in self.values]
         if self.output is OutputShape.UPSERT:
             return [state, *keys, *values]

@@ -35,7 +35,7 @@ class RelationFailed(TidemillError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The snapshot is at `as_of`, changes are those after it and before `up_to` (None: for ever)."""
+    """The snapshot is at `as_of`, changes are those after it and before `up_to` (None: without end)."""
 
     as_of: int
     up_to: int | None = None
@@ -43,7 +43,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Figures:
-    """What a subscription has done; for mz_subscriptions and the metrics."""
+    """Counters of a subscription; for mz_subscriptions and the metrics."""
 
     frontier: int
     rows: int = 0
@@ -65,15 +65,16 @@ class SubscriptionStream:
         on_close: Callable[[], None] | None = None,
         why: Callable[[TidemillError], TidemillError] | None = None,
     ) -> None:
-        """`snapshot` gives rows in the spec's shape; `own` follows the relation from `as_of + 1` on. `buffer`
-        is what may wait for the client; `on_behind` is told when it was too little, `on_close` of the end.
-        `why` gives the error that ends it in the words of whoever knows more of the relation."""
+        """`snapshot` returns rows in the spec's shape; `own` follows the relation from `as_of + 1` on.
+        `buffer` limits what may wait for the client; `on_behind` is called when it overflows, `on_close` at
+        the end. `why` converts the error that ends it into the message of a caller that knows more of the
+        relation."""
         self.spec = spec
         self.bounds = bounds
         self.figures = Figures(bounds.as_of)
         self._snapshot = snapshot
         self._own: Follower | None = own
-        # Asked once; it may hold much of what is only needed to begin.
+        # Called once; it may hold much that is only needed at the start.
         self._tail: Callable[[], Tail] | None = tail
         self._pool = pool
         self._buffer = buffer
@@ -83,7 +84,7 @@ class SubscriptionStream:
         self._joined: tuple[Tail, TailReader] | None = None
         self._rows = self._generate()
         self._closed = False
-        # Nothing is to be told before the relation moves.
+        # Nothing to return before the relation advances.
         self._idle = False
 
     def __aiter__(self) -> SubscriptionStream:
@@ -104,7 +105,7 @@ class SubscriptionStream:
 
     @property
     def ready(self) -> bool:
-        """Whether rows may come without waiting for the relation to move."""
+        """Whether rows may be available without waiting for the relation to advance."""
         return not self._closed and not self._idle
 
     async def aclose(self) -> None:
@@ -139,7 +140,7 @@ class SubscriptionStream:
         if self._snapshot is not None:
             async for batch in self._snapshot:
                 yield batch
-                # What was sent is not kept until something else is: here and below.
+                # A sent batch is released before the next one is ready: here and below.
                 del batch
         if spec.progress:
             yield progress_row(frontier, spec)
@@ -168,7 +169,7 @@ class SubscriptionStream:
         return self.bounds.up_to is not None and frontier >= self.bounds.up_to
 
     async def _changes(self) -> AsyncGenerator[CollectionChanges]:
-        """From `as_of + 1` on: by itself until there is nothing more, then from the tail."""
+        """From `as_of + 1` on: independently until nothing more is complete, then from the tail."""
         own, open_tail, self._tail = self._own, self._tail, None
         if own is None or open_tail is None:
             return
@@ -179,7 +180,7 @@ class SubscriptionStream:
         tail, reader = open_tail(), TailReader(self._buffer, self._on_behind)
         self._joined = (tail, reader)
         joined = await tail.join(reader)
-        # The tail may have begun later than we have come.
+        # The tail may have begun after our position.
         while own.frontier < joined:
             changes = await self._blocking(own.advance)
             if changes is not None:

@@ -22,13 +22,13 @@ from tidemill.subscribe.follower import Follower
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How often a tail that nobody wakes looks whether time has gone on.
+# How often a tail without wake-ups checks whether time has advanced.
 IDLE_SECONDS = 1.0
-# Time that passes without a change is told when nothing was told for so long: less than IDLE_SECONDS, so that
-# a tail that looks once a second tells once a second.
+# Time that passes without a change is reported after this long without any message: less than IDLE_SECONDS,
+# so that a tail that checks once a second reports once a second.
 TOLD_SECONDS = 0.9
-# What may wait for one reader beside one span, unless max_subscribe_buffer_size says otherwise: some ten
-# seconds of a hundred thousand rows each. Readers that wait for the same share it.
+# What may wait for one reader beside one span, unless max_subscribe_buffer_size is set: some ten seconds of a
+# hundred thousand rows each. Readers with equal specs share it.
 BUFFER_BYTES = 64 << 20
 # Spans that may wait, however small: ten minutes of a reader that never reads, at ten a second.
 BUFFER_SPANS = 6_000
@@ -41,11 +41,11 @@ class FellBehind(LimitExceeded):
 
 
 class TailReader:
-    """One subscription's place at a tail: what waits for it."""
+    """One subscription's position at a tail: its waiting changes."""
 
     def __init__(self, limit: int = BUFFER_BYTES, on_behind: Callable[[], None] | None = None) -> None:
-        """`on_behind` is called when more than `limit` bytes wait: at once, though the client may be told
-        much later or never, for it does not read."""
+        """`on_behind` is called when more than `limit` bytes wait: at once, although the client, which does
+        not read, may receive the error much later or never."""
         self._limit = limit
         self._on_behind = on_behind
         self._waiting: deque[CollectionChanges] = deque()
@@ -59,12 +59,12 @@ class TailReader:
             return
         last = self._waiting[-1] if self._waiting else None
         if last is not None and last.idle and changes.idle:
-            # Time that passes is told once.
+            # Passing time is reported once.
             self._waiting[-1] = CollectionChanges(changes.updates, last.lower, changes.upper)
             return
         self._waiting.append(changes)
         self._bytes += changes.bytes
-        # One span may be as large as it is: whoever waits for it has not fallen behind.
+        # One span may have any size: a reader that waits for it has not fallen behind.
         full = self._bytes > self._limit and 0 < changes.bytes < self._bytes
         if full or len(self._waiting) > BUFFER_SPANS:
             self.end(
@@ -81,7 +81,7 @@ class TailReader:
         self._news.set()
 
     def end(self, error: TidemillError) -> None:
-        """There will be no more; what waits is still told."""
+        """No more changes follow; waiting ones are still returned."""
         if self._error is None:
             self._error = error
             self._news.set()
@@ -106,7 +106,7 @@ class Tail:
     """For one relation; runs while it has readers."""
 
     def __init__(self, open_: Callable[[], Follower], pool: Executor, gone: Callable[[Tail], None]) -> None:
-        # Called once; it may hold much of what is only needed to begin.
+        # Called once; it may hold much that is only needed at the start.
         self._open: Callable[[], Follower] | None = open_
         self._pool = pool
         self._gone = gone
@@ -114,11 +114,11 @@ class Tail:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        # Everything before it was handed out; None before the follower is there.
+        # Everything before it was handed out; None before the follower exists.
         self._frontier: int | None = None
-        # From where on time has passed without a change, and nobody was told.
+        # The time since which nothing has changed and nothing was reported.
         self._passed: int | None = None
-        # When something was handed out last, by the loop's clock.
+        # When changes were handed out last, by the loop's clock.
         self._told = 0.0
         self._opened = asyncio.Event()
 
@@ -132,7 +132,7 @@ class Tail:
         except BaseException:
             self.leave(reader)
             raise
-        # Between the event and here no other task has run that hands out changes: it puts them first.
+        # Between the event and here no other task that hands out changes has run: it puts them first.
         if self._frontier is None:
             raise await _error_of(reader)
         return self._frontier
@@ -140,7 +140,7 @@ class Tail:
     def leave(self, reader: TailReader) -> None:
         self._readers.discard(reader)
         if not self._readers and self._task is not None:
-            # At once: whoever comes next needs another tail.
+            # At once: the next subscription needs another tail.
             self._gone(self)
             self._task.cancel()
 
@@ -196,7 +196,7 @@ class Tail:
                 self._pool.submit(follower.close)
 
     def _hand_out(self, changes: CollectionChanges) -> None:
-        """To all readers; but time that passes only now and then: it would be told after each change."""
+        """To all readers; but passing time only now and then: it would be reported after each change."""
         if self._passed is not None:
             changes.lower, self._passed = self._passed, None
         now = self._loop.time()

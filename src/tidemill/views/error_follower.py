@@ -25,8 +25,8 @@ from tidemill.views.program import ProgramInput, ViewQuery
 
 T = TypeVar("T")
 
-# SQLSTATE classes that tell of values: a cardinality violation, a data exception. Everything else (no memory,
-# no Spark, a limit) is a matter of the moment and no property of the data.
+# SQLSTATE classes of errors about values: a cardinality violation, a data exception. All others (no memory,
+# no Spark, a limit) are temporary and not a property of the data.
 _OF_DATA = ("21", "22")
 
 
@@ -37,8 +37,8 @@ def is_of_data(error: TidemillError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What changes at times before `upper`: rows (`mz_timestamp` and `mz_diff` behind the columns), and
-    errors that come (+1) or go (-1)."""
+    """The changes at times before `upper`: rows (`mz_timestamp` and `mz_diff` follow the columns), and errors
+    that appear (+1) or disappear (-1)."""
 
     updates: pa.Table
     upper: int
@@ -47,16 +47,16 @@ class Span:
 
 class CarefulFollower:
     def __init__(self, program: ViewQuery, from_: int, before: pa.Table, error: str | None) -> None:
-        """`before` and `error` are what the view holds at `from_ - 1`."""
+        """`before` and `error` are the view's contents at `from_ - 1`."""
         self.frontier = from_
-        # What the view holds before the frontier.
+        # The view's contents before the frontier.
         self.error = error
         self.rows = before
         # The query has had an answer again.
         self.settled = False
         self._program = program
         self._inputs: list[_Times] = []
-        # Times at which an input changed, to come; a heap. All before `_until` are known.
+        # Future times at which an input changed; a heap. All before `_until` are known.
         self._times: list[int] = []
         self._until = from_
         try:
@@ -68,7 +68,7 @@ class CarefulFollower:
 
     def advance(self) -> Span | None:
         """The changes up to the next time at which an input changed, or up to where they are complete; None
-        when nothing more is. Raises errors that are not of the data, and may be asked again then."""
+        if nothing more is. Raises errors that are not of the data; the caller may retry then."""
         known = set(self._times)
         for each in self._inputs:
             for at in each.advance():
@@ -90,7 +90,7 @@ class CarefulFollower:
 
     @property
     def behind(self) -> bool:
-        """There is more to be told at once."""
+        """More can be returned at once."""
         return self.frontier < self._until
 
     def _at(self, at: int) -> Span:
@@ -105,7 +105,7 @@ class CarefulFollower:
             self.error = None
             self.settled = True
         elif self.error is None and error is not None:
-            # While there is one it stays, whatever the next would say.
+            # An existing error stays, whatever the next would be.
             errors.append((error, at, 1))
             self.error = error
             self.settled = False
@@ -129,7 +129,7 @@ def answered(answer: Callable[[int], T], at: int) -> tuple[T | None, str | None]
 
 
 class _Times:
-    """When an input changes: rows, errors, and what no query sees alike."""
+    """The times at which an input changes: rows, errors, and changes that no query sees in the same way."""
 
     def __init__(self, given: ProgramInput, from_: int) -> None:
         self._complete = given.complete
@@ -137,7 +137,7 @@ class _Times:
         self.frontier = from_
 
     def advance(self) -> Sequence[int]:
-        # In this order: what is complete by then is in the log, and the log is read after that.
+        # In this order: all that is complete by then is in the log, and the log is read after that.
         complete = self._complete()
         times: list[int] = []
         while (got := self._listen.next(timeout=0)) is not None:

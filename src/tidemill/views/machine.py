@@ -49,7 +49,7 @@ GATHER_BYTES = 32 << 20
 
 
 class ViewHome(Protocol):
-    """What a machine needs of the environment."""
+    """The protocol of a machine's environment."""
 
     def begin_job(self) -> str: ...
 
@@ -68,7 +68,7 @@ class ViewMachine:
         self._follower: Follower | CarefulFollower | None = None
         # One per input, just before upper; none before the view has its first rows.
         self._holds: list[Hold] = []
-        # Complete before it: upper, and what passed without a change behind it. 0 before the first rows.
+        # Complete before it: upper, and times after it that passed without a change. 0 before the first rows.
         self.readable = 0
         self._look()
 
@@ -79,12 +79,12 @@ class ViewMachine:
 
     @property
     def holding(self) -> bool:
-        """What a restart would need is held, or there is no such thing yet."""
+        """The times that a restart needs are held, or none exist yet."""
         return bool(self._holds) or not self.hydrated or not self.program.inputs
 
     def _look(self) -> None:
-        """Where the shard stands, after somebody else may have written to it: a process before us, or an
-        append of ours whose outcome was unknown."""
+        """The shard's position, after another writer may have changed it: an earlier process, or an own
+        append whose outcome was unknown."""
         self.shard.refresh()
         if self.hydrated:
             self.readable = max(self.readable, upper_of(self.shard))
@@ -104,8 +104,8 @@ class ViewMachine:
     # -- steps
 
     def step(self) -> bool:
-        """Go on as far as the inputs are complete, for a while; whether there may be more at once. After an
-        error the next step begins with what the shard holds."""
+        """Continue as far as the inputs are complete, for a while; returns whether more can be done at once.
+        After an error the next step starts from the contents of the shard."""
         try:
             if not self.program.ready:
                 return False
@@ -148,7 +148,7 @@ class ViewMachine:
     def _write_first(self, at: int) -> None:
         with self._job() as job:
             first, error = answered(lambda at: self.program.first(at, self.shard, job), at)
-            # In one entry with the rows: nobody ever reads it before its first time.
+            # In one entry with the rows: it is never read before its first time.
             self.shard.downgrade_since(at)
             if first is None:
                 first = shard_schema(self.shard.desc).empty_table().select([*self._names, DIFF_COLUMN])
@@ -230,8 +230,8 @@ class ViewMachine:
         upper, done = spans[-1].upper, upper_of(self.shard)
         changed = [span for span in spans if span.updates.num_rows or span.errors]
         table = self._table(changed) if changed else shard_schema(self.shard.desc).empty_table()
-        # Also where nothing came of it: an answer that was worked out once is not worked out again, for
-        # another order of the same sum may be another number.
+        # Also if it is empty: a computed result is not computed again, because another order of the same sum
+        # may give another number.
         moved = any(upper_of(each.shard) > done for each in self.program.inputs)
         if upper > done and (table.num_rows or moved):
             with self._job() as job:
@@ -273,7 +273,7 @@ class ViewMachine:
                 tables.append(pa.table(columns, schema=schema))
         return consolidate(canonical_table(pa.concat_tables(tables), desc), desc)
 
-    # -- what the view holds itself
+    # -- the view's own contents
 
     def _stored(self) -> pa.Table:
         """Its rows and errors just before upper, each once. (They are the same at every later time that is
@@ -303,7 +303,7 @@ class ViewMachine:
     # -- history
 
     def retain(self, now: int, milliseconds: int) -> None:
-        """Let history go that is older than asked for, but what the next process begins with."""
+        """Release history that is older than requested, except what the next process starts from."""
         if self.hydrated:
             follow(self.shard, min(now, upper_of(self.shard) - 1 + milliseconds), milliseconds)
 
@@ -315,7 +315,7 @@ class ViewMachine:
 
 
 def _span(changes: CollectionChanges) -> tuple[Span, int | None]:
-    """The changes, up to the error where there is one, and the time of that."""
+    """The changes, up to the error if there is one, and the time of that."""
     if changes.error is None:
         return Span(changes.updates, changes.upper), None
     at = changes.error[0]

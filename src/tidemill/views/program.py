@@ -30,7 +30,7 @@ from tidemill.subscribe.follower import Follower
 from tidemill.types.model import Column
 from tidemill.types.names import physical_names
 
-# Times of day are those of UTC; there is no user, database or setting.
+# Times of day are in UTC; there is no user, database or setting.
 VIEW_SESSION = SessionInfo()
 
 
@@ -68,19 +68,19 @@ class ViewQuery(Protocol):
         ...
 
     def answer(self, at: int) -> pa.Table:
-        """The rows at a time at which all inputs are complete, each once. Raises what is wrong with the
-        data there, as an error of SQL (`error_follower.is_of_data`)."""
+        """The rows at a time at which all inputs are complete, each once. Raises errors in the data there as
+        SQL errors (`error_follower.is_of_data`)."""
         ...
 
     def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
-        """The rows at a time as `answer` gives them; or, where they may be more than the server should hold
-        and following does not need them, as parts of the view's shard with that time, written under `job` and
-        named by nobody yet."""
+        """The rows at a time as `answer` returns them. If they may be more than the server should hold and
+        following does not need them: parts of the view's shard with that time, written under `job` and not
+        yet committed."""
         ...
 
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
-        """The changes at and after `from_`; `before` gives the answer at `from_ - 1`, for queries that need
-        it. Raises InvalidAsOf where the inputs have forgotten theirs."""
+        """The changes at and after `from_`; `before` returns the result at `from_ - 1`, for queries that need
+        it. Raises InvalidAsOf if the inputs no longer have their history."""
         ...
 
 

@@ -25,10 +25,9 @@ from tidemill.views.program import ViewQuery
 
 log = logging.getLogger(__name__)
 
-# Steps under way at once. Those that are evaluated on changes share a job with whoever waits then, so that
-# few threads make many jobs (measured, 100 such views of one table: 1.0 s from a commit to the last of them,
-# 1.9 s with 32 threads). Whole answers wait for Spark's cores. Views beyond that take turns, in the order in
-# which they fell due.
+# Concurrent steps. Steps on changes share a job with all that wait then, so that few threads make many jobs
+# (measured, 100 such views of one table: 1.0 s from a commit to the last of them, 1.9 s with 32 threads).
+# Whole results wait for Spark's cores. Further views take turns, in the order in which they became due.
 STEP_THREADS = 128
 
 
@@ -44,7 +43,7 @@ class _View(Stepped):
     machine: ViewMachine | None = None
     # The shards whose moves wake it; empty, for all, before it has rows.
     inputs: frozenset[str] = frozenset()
-    # Others were told that it is complete before this time.
+    # Callbacks have reported it complete before this time.
     told: int = 0
 
 
@@ -60,8 +59,8 @@ class Views(Stepper[_View]):
         on_moved: Callable[[Collection[str]], None],
         on_lost: Callable[[TidemillError], None],
     ) -> None:
-        """`bind` gives a view's query; `on_moved` is told the shard of a view that has gone on. `start` when
-        the inputs can be asked."""
+        """`bind` returns a view's query; `on_moved` receives the shard of a view that advanced. `start` when
+        the inputs can be read."""
         super().__init__("view", STEP_THREADS)
         self._environment = environment
         self._bind = bind
@@ -146,7 +145,7 @@ class Views(Stepper[_View]):
         view.machine = ViewMachine(view.item, shard, program, self._environment)
         return view.machine
 
-    # -- being told
+    # -- notifications
 
     def moved(self, shards: Collection[str]) -> None:
         """The shards have new updates, or time has gone on for them."""
@@ -155,7 +154,7 @@ class Views(Stepper[_View]):
             self._wake(self._all[item_id] for item_id in woken)
 
     def hurry(self, item_id: ItemId) -> None:
-        """Somebody waits for the view: it and the views under it are stepped as soon as they can be."""
+        """A reader waits for the view: it and the views under it are stepped as soon as possible."""
         with self._changed:
             self._wake(self._under(item_id))
 
@@ -169,7 +168,7 @@ class Views(Stepper[_View]):
                 todo += [i for i in below if i not in seen]
                 seen.update(below)
 
-    # -- what the engine asks
+    # -- queries by the engine
 
     def _view(self, item: MaterializedView) -> _View:
         with self._changed:
@@ -199,8 +198,7 @@ class Views(Stepper[_View]):
     # -- history
 
     def retain(self, default_ms: int, kept: Container[ItemId] = frozenset()) -> None:
-        """Let history go that nobody asked to keep, but of the views that are `kept`. For the maintenance
-        loop."""
+        """Release history that is not retained, except of the `kept` views. For the maintenance loop."""
         now, unheld = self._environment.oracle.now(), self.unheld()
         for item, _, machine in self.all():
             if machine is not None and item.id not in unheld and item.id not in kept:
@@ -208,8 +206,8 @@ class Views(Stepper[_View]):
                 machine.retain(now, default_ms if own is None else own)
 
     def unheld(self) -> frozenset[ItemId]:
-        """Collections whose history a view needs that is not open yet and so does not hold it: tables, views,
-        and sources with all that belongs to them. None of it may be let go."""
+        """Collections whose history is needed by a view that is not yet open and so does not hold it: tables,
+        views, and sources with everything that belongs to them. None of it may be released."""
         with self._changed:
             waiting = [v for v in self._all.values() if v.machine is None or not v.machine.holding]
         found: set[ItemId] = set()
@@ -225,7 +223,7 @@ def _state(machine: ViewMachine) -> RunState:
 
 
 def _read_by(catalog: CatalogState, item: MaterializedView) -> set[ItemId]:
-    """What the view's query reads, through views; of what belongs to a source, the source."""
+    """The inputs of the view's query, through views; for an object of a source, the source."""
     found: set[ItemId] = set()
     todo = list(item.depends_on)
     while todo:
