@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-# In the place of a role: everybody, now and in future.
+# Instead of a role: all roles, now and in future.
 PUBLIC = "public"
 
 # All privileges, in the order in which they are shown, with PostgreSQL's letters.
@@ -21,7 +21,7 @@ USAGE_ONLY = ("USAGE",)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a role (its id, or PUBLIC) may do."""
+    """Privileges of a role (its id, or PUBLIC)."""
 
     to: str
     privileges: tuple[str, ...]
@@ -40,7 +40,7 @@ class Access:
 
     @property
     def name(self) -> str:
-        """For messages: it has none of its own."""
+        """For messages: it has no name."""
         return f"access to {self.on}"
 
     def privileges_of(self, grantee: str) -> tuple[str, ...]:

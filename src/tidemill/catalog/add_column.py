@@ -92,7 +92,7 @@ def prepare(
         raise Internal("only one table can get columns at a time")
     ((before, table),) = wider
     shard = environment.open_shard(table.shard)
-    # What was committed before comes before it.
+    # Earlier commits precede it.
     environment.txns.apply_until(shard.id, ts)
     desc = storage_desc(table.desc)
     updates = None if contents is None else merge([contents], desc, ts)
@@ -104,14 +104,14 @@ def prepare(
 
 
 def settled(environment: Environment, table: Table) -> Table:
-    """An unsettled table as its shard says that it is. The shard is ours when it is looked at: whoever began
-    to widen it cannot go on."""
+    """An unsettled table, as its shard defines it. The shard is fenced when it is read: the process that
+    began to add the column cannot continue."""
     if table.unsettled_from is None:
         return table
     try:
         shard = environment.open_shard(table.shard)
     except (ShardMissing, DataCorrupted) as e:
-        # Its reads will tell; the other tables need not wait for it.
+        # Its reads will report the error; the other tables need not wait for it.
         log.error('whether table "%s" has its last column cannot be told: %s', table.name, e)
         return table
     if len(shard.desc.columns) >= len(table.desc.columns):

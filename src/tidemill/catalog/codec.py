@@ -145,7 +145,7 @@ def _read_fields(kind: type[Any], body: Json) -> Any:
 
 @cache
 def _fields(kind: type[Any]) -> dict[str, tuple[Any, _Form]]:
-    """The fields that are part of what a value is, each with the value that is not written."""
+    """Fields that are part of a value, each with the value that is omitted."""
     hints = get_type_hints(kind)
     omitted = OMITTED.get(kind, frozenset())
     return {

@@ -9,7 +9,7 @@ from tidemill.catalog.items import Comment, Item, ItemId
 from tidemill.catalog.source_ops import SourceDraft
 from tidemill.errors import LimitExceeded
 
-# The catalog is held in memory by every server; a page of text is what a comment is.
+# Every server holds the catalog in memory; a comment is limited to a page of text.
 MAX_COMMENT_BYTES = 64 * 1024
 
 
@@ -44,7 +44,7 @@ def apply(draft: _Draft, op: SetComment) -> None:
 
 
 def forget(items: dict[ItemId, Item]) -> None:
-    """Comments on what is no longer there go too."""
+    """Drops the comments on dropped items too."""
     gone = [i.id for i in items.values() if isinstance(i, Comment) and i.on not in items]
     for item_id in gone:
         del items[item_id]

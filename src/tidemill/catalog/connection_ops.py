@@ -39,7 +39,7 @@ class CreateConnectionOp:
 
 @dataclass(frozen=True, slots=True)
 class AlterConnectionOp:
-    """It has these options from now on, all of them; they were worked out from what it had, `was`."""
+    """Replaces all options of a connection; they were computed from its previous options, `was`."""
 
     connection: ItemId
     was: str

@@ -45,7 +45,7 @@ def opened(state: CatalogState, source: Source, secrets: Secrets) -> Definition:
 
 
 def resolved(state: CatalogState, definition: Mapping[str, Any], secrets: Secrets) -> Definition:
-    """`definition` with what its connections say today."""
+    """`definition` with the current connections."""
     found = dict(definition)
     if "connection" in found:
         found["connection"] = _reached(state, found["connection"], secrets)
@@ -69,7 +69,7 @@ def _format(state: CatalogState, part: Any, secrets: Secrets) -> Any:
 
 
 def _reached(state: CatalogState, connection: Any, secrets: Secrets) -> Any:
-    """Of a connection that was not made by itself the options are in the definition."""
+    """If the connection is not an item, its options are in the definition."""
     return options(state, connection, secrets) if isinstance(connection, str) else connection
 
 

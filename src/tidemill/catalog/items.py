@@ -17,7 +17,7 @@ ItemId: TypeAlias = str
 
 
 class Unowned:
-    """An item that comes and goes by itself."""
+    """An item that is created and dropped independently."""
 
     __slots__ = ()
 
@@ -80,9 +80,8 @@ class Table(Independent):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A name as it is written in a view's text, and what it meant when the view was made. Whoever expands
-    the view resolves its names by these, so that neither a rename nor another search path changes what it
-    reads."""
+    """A name as written in the text of a view, and its meaning when the view was created. Names are resolved
+    by these when the view is expanded, so neither a rename nor another search path changes the view."""
 
     name: tuple[str, ...]
     id: ItemId
@@ -104,12 +103,12 @@ class View(Unowned):
 
 @dataclass(frozen=True, slots=True)
 class MaterializedView(Unowned):
-    """A query whose answer is kept, at every time, in a shard of its own."""
+    """A query whose result is stored, at every time, in its own shard."""
 
     id: ItemId
     name: str
     schema: ItemId
-    # The query, without CREATE MATERIALIZED VIEW, and what its names mean; as for a view.
+    # The query, without CREATE MATERIALIZED VIEW, and the meanings of its names; as for a view.
     sql: str
     desc: RelationDesc
     shard: str
@@ -122,8 +121,8 @@ class MaterializedView(Unowned):
 
 @dataclass(frozen=True, slots=True)
 class Source(Unowned):
-    """An upstream that is read for ever. It has a progress relation, and its rows either under its own name
-    or in `SourceTable`s."""
+    """An upstream that is read continuously. It has a progress relation, and its rows either under its own
+    name or in `SourceTable`s."""
 
     id: ItemId
     name: str
@@ -146,19 +145,19 @@ class Source(Unowned):
     created: int
     # TIMESTAMP INTERVAL, in milliseconds: how often it is bound and read.
     interval_ms: int
-    # Of its rows, its tables' and its bindings alike: they are let go together.
+    # For its rows, its tables and its bindings alike: their history is released together.
     retain_history_ms: int | None = None
     # The connections that its definition names.
     depends_on: tuple[ItemId, ...] = ()
-    # WITH (TIMELINE 'name'): its rows keep the times of the stream that they come from, and meet only rows of
-    # this timeline. None: they have ours.
+    # WITH (TIMELINE 'name'): its rows keep the times of their stream, and can be combined only with rows of
+    # this timeline. None: they have times of our timeline.
     timeline: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
     """One output of a source that has several. A subsource (FOR TABLES) belongs to its source; a table
-    (CREATE TABLE ... FROM SOURCE) is dropped by itself."""
+    (CREATE TABLE ... FROM SOURCE) is dropped independently."""
 
     id: ItemId
     name: str
@@ -172,12 +171,12 @@ class SourceTable:
     # As for a source. A table made later than its source begins later.
     created: int
     subsource: bool
-    # Of a table that says itself how messages become rows: what is added to the outputs of its source's
-    # definition, the statement that made it, and the connections that it names.
+    # For a table that defines how messages become rows: the addition to the outputs of its source definition,
+    # the statement that created it, and the connections that it names.
     definition: str | None = None
     sql: str | None = None
     connections: tuple[ItemId, ...] = ()
-    # Of a relation of dead letters: the source or table whose messages they are. It comes and goes with that.
+    # For a relation of dead letters: the source or table of the messages. It is created and dropped with it.
     dead_letters_of: ItemId | None = None
 
     @property
@@ -192,7 +191,7 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """How far a source was read, as a relation: its remap shard under a name. It comes and goes with the
+    """The progress of a source, as a relation: its remap shard under a name. Created and dropped with the
     source."""
 
     id: ItemId
@@ -212,7 +211,7 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class Sink(Unowned):
-    """A relation whose changes are written to a place outside, for ever."""
+    """A relation whose updates are written continuously to an external target."""
 
     id: ItemId
     name: str
@@ -226,10 +225,10 @@ class Sink(Unowned):
     # The statement that made it. SHOW CREATE puts the names of today into it.
     sql: str
     relation: ItemId
-    # What is written: the columns that the relation had when the sink was made.
+    # The columns of the relation when the sink was created.
     desc: RelationDesc
-    # The time at which the stream begins: with what the relation holds then (`snapshot`), or with what
-    # changes afterwards. Where the relation's history begins later, it begins there.
+    # The start time of the stream. It begins with the contents of the relation at that time (`snapshot`), or
+    # with the updates after it. If the history of the relation begins later, the stream begins there.
     as_of: int
     snapshot: bool
     # The connections that its definition names.
@@ -242,8 +241,8 @@ class Sink(Unowned):
 
 @dataclass(frozen=True, slots=True)
 class Secret(Independent):
-    """A text that statements refer to and nobody sees. It is in a store of its own (`secrets`); here is only
-    that there is one."""
+    """A text that statements refer to and nobody can read. It is in the secret store (`secrets`); the item
+    only records its existence."""
 
     id: ItemId
     name: str
@@ -255,7 +254,7 @@ class Secret(Independent):
 
 @dataclass(frozen=True, slots=True)
 class Connection(Unowned):
-    """How something outside is reached, and who we are there."""
+    """Address and credentials of an external system."""
 
     id: ItemId
     name: str
@@ -270,8 +269,7 @@ class Connection(Unowned):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Somebody who logs in, or a group of them. The defaults are those of a role from before there were
-    attributes."""
+    """A user or a group of users. The defaults are those of a role from before attributes existed."""
 
     id: ItemId
     name: str
@@ -284,7 +282,7 @@ class Role:
     # May CREATE DATABASE; may make, change and drop roles.
     createdb: bool = True
     createrole: bool = True
-    # What is stored of the password (`access.scram`), never the password; None: it has none.
+    # The verifier of the password (`access.scram`), never the password; None: no password.
     verifier: str | None = field(default=None, repr=False)
     # The roles that it is a member of.
     member_of: tuple[ItemId, ...] = ()
@@ -292,7 +290,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class SystemParameter:
-    """A value set by ALTER SYSTEM; one that stands at its default has no item."""
+    """A value set by ALTER SYSTEM; a parameter at its default has no item."""
 
     id: ItemId
     name: str
@@ -310,14 +308,14 @@ class Comment:
 
     @property
     def name(self) -> str:
-        """For messages: a comment has none of its own."""
+        """For messages: a comment has no name."""
         return f"comment on {self.on}"
 
 
 # What can be read, but for a source that feeds tables.
 Relation: TypeAlias = Table | View | MaterializedView | Source | SourceTable | SourceProgress
 RELATIONS = (Table, View, MaterializedView, Source, SourceTable, SourceProgress)
-# What stands in a schema under a name. There is one space of names for all.
+# Items in a schema with a name. All share one namespace.
 SchemaItem: TypeAlias = Relation | Sink | Secret | Connection
 SCHEMA_ITEMS = (*RELATIONS, Sink, Secret, Connection)
 Item: TypeAlias = Database | Schema | SchemaItem | Role | SystemParameter | Access | Comment
@@ -350,8 +348,8 @@ def kind_name(item: Item) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A shard that the catalog names, and what it is for. Those of sources are written by the tick, those of
-    materialized views by whoever keeps them up to date; only tables' take part in transactions."""
+    """A shard that the catalog names, and its purpose. Ticks write the shards of sources, and their
+    maintainers those of materialized views; only shards of tables take part in transactions."""
 
     shard: str
     item: Table | Source | SourceTable | MaterializedView
@@ -364,8 +362,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Builtins:
-    """What the system brings and no shard holds: schemas, roles and relations with ids of their own
-    (`s...`)."""
+    """System items without a shard: schemas, roles and relations with ids of their own (`s...`)."""
 
     items: tuple[Item, ...] = field(default=())
 

@@ -107,8 +107,8 @@ class CreateViewOp:
 
 @dataclass(frozen=True, slots=True)
 class DropOp:
-    """A database, role, schema, or what stands in one. What belongs to a source goes with the source
-    alone."""
+    """Drops a database, role, schema, or an item of a schema. Items that belong to a source are dropped only
+    with it."""
 
     id: ItemId
     cascade: bool = False
@@ -116,8 +116,8 @@ class DropOp:
 
 @dataclass(frozen=True, slots=True)
 class RenameOp:
-    """A database, a schema, or what stands in one. What a view reads does not hang on its text
-    (`items.Reference`), which stays as it is."""
+    """Renames a database, a schema, or an item of a schema. The references of a view do not depend on its
+    text (`items.Reference`), which is unchanged."""
 
     id: ItemId
     name: str
@@ -199,7 +199,7 @@ Op: TypeAlias = (
 def apply_all(
     state: CatalogState, ops: Sequence[Op], *, time: int, owner: ItemId | None = None
 ) -> CatalogState:
-    """The state after all of `ops`, which begins at `time`. What is new belongs to `owner`, a role."""
+    """The state after all of `ops`, which begins at `time`. New items belong to `owner`, a role."""
     for op in ops:
         draft = _Draft(state, time)
         draft.apply(op)

@@ -52,7 +52,7 @@ def possible_privileges(item: Item) -> tuple[str, ...]:
 
 
 def initial_grants(item: Item) -> tuple[Grant, ...]:
-    """What everybody may do with something new: be in a database, and look into its schema `public`."""
+    """Default privileges of PUBLIC on new items: connect to a database, and use its schema `public`."""
     if isinstance(item, Database) or (isinstance(item, Schema) and item.name == DEFAULT_SCHEMA):
         return (Grant(PUBLIC, ("USAGE",)),)
     return ()
@@ -71,7 +71,7 @@ def access_of(state: CatalogState, item: Item) -> Access:
 
 
 def default_owner(state: CatalogState) -> Role:
-    """Of what was made before there were owners."""
+    """The owner of items created before owners existed."""
     return state.find_role(DEFAULT_ROLE) or state.role(SYSTEM_ROLE)
 
 
@@ -91,7 +91,7 @@ def members_of(state: CatalogState, role: Role, *, inherited: bool = False) -> f
 
 
 def may_become_superuser(state: CatalogState, role: Role) -> bool:
-    """Whether it is a superuser or, by SET ROLE, can be one: whoever has such a role has everything."""
+    """Whether it is a superuser or can become one with SET ROLE; members have all privileges."""
     found = (state.get(i, Role) for i in members_of(state, role))
     return any(r.superuser for r in found)
 
@@ -128,7 +128,7 @@ class Privileges:
             raise PermissionDenied(f"permission denied for {kind_name(item)} {item.name}")
 
     def check_place(self, item: Item) -> None:
-        """That it may look into the schema, and the database, which the item stands in."""
+        """Checks that it may use the schema, and the database, of the item."""
         if self.superuser:
             return
         if isinstance(item, SCHEMA_ITEMS):

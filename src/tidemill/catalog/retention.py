@@ -11,8 +11,8 @@ SINCE_STEP_MS = 1000
 
 
 def follow(shard: Shard, now: int, retain_ms: int) -> None:
-    """Move since to the retention's distance, in steps, and only where there is history to let go: every move
-    is an entry of the log sooner or later, and an idle shard should have none."""
+    """Move since to the distance of the retention, in steps, and only if there is history to release. Every
+    move causes an entry of the log sooner or later, and an idle shard should have none."""
     target = now - retain_ms
     if (
         target - shard.since >= max(retain_ms // SINCE_STEPS, SINCE_STEP_MS)

@@ -32,8 +32,8 @@ class RoleAttributes:
 
 @dataclass(frozen=True, slots=True)
 class CreateRoleOp:
-    """What is not said is no, but for `inherit`. Without attributes: one that may do what there was before
-    there were any."""
+    """Omitted attributes are false, except `inherit`. Without attributes: a role with the rights from before
+    attributes existed."""
 
     name: str
     attributes: RoleAttributes | None = None
@@ -183,8 +183,8 @@ def _set_member(draft: RoleDraft, op: SetMember) -> None:
 
 
 def settle_access(before: CatalogState, items: dict[ItemId, Item], owner: ItemId | None) -> None:
-    """After an operation: what is new belongs to `owner` (None: to nobody in particular), and what is gone
-    has no access any more."""
+    """After an operation: new items belong to `owner` (None: no owner), and dropped items lose their access
+    items."""
     for item in list(items.values()):
         if isinstance(item, Access):
             if item.on not in items:
@@ -195,7 +195,7 @@ def settle_access(before: CatalogState, items: dict[ItemId, Item], owner: ItemId
 
 
 def ownable(item: Item) -> bool:
-    """Whether a role owns it by itself (what belongs to a source does not count)."""
+    """Whether a role owns it directly (items that belong to a source do not count)."""
     if isinstance(item, SCHEMA_ITEMS):
         return item.owner is None
     return isinstance(item, Database | Schema)

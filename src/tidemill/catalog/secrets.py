@@ -62,7 +62,7 @@ class SecretStore:
 
         def put() -> None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # One that was there may be wider open.
+            # An existing folder may have wider permissions.
             folder.chmod(0o700)
             _write_synced(temporary, data)
             temporary.rename(folder / _file_name(secret))
@@ -109,8 +109,8 @@ class SecretStore:
                 self.forget(secret)
 
     def sweep(self, state: CatalogState) -> None:
-        """Delete what a crash left: texts that the catalog never named, or names no more. Before anything is
-        written here."""
+        """Delete the remains of a crash: texts that the catalog never named or no longer names. Call before
+        any write."""
         if self._folder is None or not self._folder.is_dir():
             return
         named = {_file_name(secret) for secret in state.secrets()}
@@ -163,7 +163,7 @@ def _sync(folder: Path) -> None:
 
 
 def _trying(what: str, act: Callable[[], T]) -> T:
-    """A file that is not there is the caller's to tell."""
+    """The caller reports a missing file."""
     try:
         return act()
     except FileNotFoundError:

@@ -17,10 +17,10 @@ from tidemill.types.model import INT8, TEXT, Column, RelationDesc
 # As the catalog names the envelope.
 MATERIALIZE = "materialize"
 
-# Behind the data's columns: the update's diff, and where it came from. (The times' are `time_names`.)
+# After the columns of the data: the diff of the update, and its origin. (For times see `time_names`.)
 DIFF, PARTITION, OFFSET = "diff", "partition", "offset"
 
-# One row for each thing that is known: what it is about, and JSON.
+# One row per known fact: its subject, and JSON.
 TALLY_DESC = RelationDesc((Column("item", TEXT, nullable=False), Column("value", TEXT, nullable=False)))
 
 # No rows: what counts is how far it is complete.

@@ -19,7 +19,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.errors import DuplicateObject, TidemillError
 from tidemill.types.model import RelationDesc
 
-# What a relation of dead letters is called behind the name of its source or table, where it is not given one.
+# Default suffix of a relation of dead letters, after the name of its source or table.
 DEAD_LETTERS_SUFFIX = "_dead_letters"
 
 
@@ -70,8 +70,8 @@ class CreateSourceOp:
 
 @dataclass(frozen=True, slots=True)
 class CreateSourceTable:
-    """CREATE TABLE ... FROM SOURCE. With `definition` the table has an output of its own, which is added to
-    those of the source; several of them may be made from one `output` of the upstream."""
+    """CREATE TABLE ... FROM SOURCE. With `definition` the table has its own output, which is added to those
+    of the source; several tables may use one `output` of the upstream."""
 
     schema: ItemId
     name: str
@@ -101,8 +101,8 @@ class SetSourceInterval:
 
 @dataclass(frozen=True, slots=True)
 class LearnSource:
-    """Fields that the definition lacks, found out by whoever reads the upstream: what they were when it was
-    first found is what the source is held to from then on."""
+    """Adds fields that the definition lacks, as the reader of the upstream found them. The first values found
+    are binding for the source from then on."""
 
     source: ItemId
     learned: Mapping[str, Any]

@@ -113,7 +113,7 @@ class CatalogState:
         return MappingProxyType(self._items)
 
     def get(self, item_id: ItemId, kind: type[_I]) -> _I:
-        """The item of that id; it is an error if it is gone (dropped by somebody else) or of another kind."""
+        """The item with that id. Raises if it was dropped meanwhile or is of another kind."""
         item = self._items.get(item_id)
         if not isinstance(item, kind):
             raise UndefinedObject(
@@ -210,8 +210,7 @@ class CatalogState:
         return list(self._dependants.get(item_id, ()))
 
     def needed_by(self, item_id: ItemId) -> CatalogState:
-        """A state with nothing but the item and what it stands in or depends on, for whoever keeps it for
-        long."""
+        """A state with only the item, its containers and its dependencies, for callers that keep it long."""
         found: dict[ItemId, Item] = {}
         todo = [item_id]
         while todo:
@@ -226,8 +225,8 @@ class CatalogState:
         return CatalogState(found.values(), next_id=self.next_id, time=self.time)
 
     def drop_order(self, item_id: ItemId) -> list[Item]:
-        """The item and everything that goes with it under CASCADE (contents and dependants, of whatever
-        depth), dependants before what they depend on."""
+        """The item and everything that CASCADE drops with it (contents and dependants, at any depth),
+        dependants first."""
         order: list[ItemId] = []
         seen: set[ItemId] = set()
         # Depth first without recursion: chains of views may be long.
@@ -314,9 +313,9 @@ class CatalogState:
     def resolve_item(
         self, parts: Sequence[str], database: str, search_path: Sequence[str], kind: str = "relation"
     ) -> SchemaItem:
-        """What stands in a schema, by its name as written: `item`, `schema.item` or `database.schema.item`.
-        An unqualified one is looked for in the system's implicit schemas and then along the search path;
-        schemas of the path that do not exist are skipped. `kind` is how an error calls it."""
+        """The item of a schema, by its name as written: `item`, `schema.item` or `database.schema.item`. An
+        unqualified one is looked up in the implicit system schemas and then along the search path; schemas of
+        the path that do not exist are skipped. `kind` is its designation in errors."""
         if len(parts) > 3:
             raise SyntaxError_(f"improper qualified name (too many dotted names): {dotted(parts)}")
         name = parts[-1]
@@ -423,7 +422,7 @@ def _perhaps(kind: str, close: str | None) -> str | None:
 
 
 def _sidecars(item: Source | SourceTable, shard: str, desc: RelationDesc) -> list[Collection]:
-    """What its envelope must remember beside the rows."""
+    """State that its envelope must remember beside the rows."""
     timeline = item.timeline if isinstance(item, Source) else None
     found = sidecars.sidecars_of(item.envelope, shard, desc, item.definition, timeline)
     return [Collection(name, item, columns) for name, columns in found]

@@ -73,9 +73,9 @@ DROPPED = "dropped:"
 # The shards that are made here (`ops`).
 _OURS = re.compile(r"u\d+-\d+(-remap|-stash|-tally|-clock)?")
 
-# How long what the catalog was can be asked for. Its changes are few and small.
+# How long earlier states of the catalog can be read. Its changes are few and small.
 RETAIN_MS = 7 * 24 * 3600 * 1000
-# What a table keeps without RETAIN HISTORY FOR: an hour, so that AS OF works for what one has just seen.
+# Retention of a table without RETAIN HISTORY FOR: an hour, so that AS OF works for recent reads.
 DEFAULT_RETAIN_MS = 3600 * 1000
 # Files of a dropped table stay this long: a statement that was planned before the drop may be about to open
 # them.
@@ -91,12 +91,13 @@ class Catalog:
         self._shard = shard
         self._builtins = builtins
         self._lock = threading.Lock()
-        # Row id -> body as it stands in the shard: a row is retracted by value.
+        # Row id -> body as stored in the shard: a row is retracted by value.
         self._rows: dict[str, str] = {}
         self._state = CatalogState(builtins.items, next_id=1, time=0)
         # Shards of tables that an earlier server made and died before it named them here.
         self._strays: list[str] = []
-        # Shard -> when (monotonic) its table was dropped here; those of earlier processes may go at once.
+        # Shard -> when (monotonic) its table was dropped here; those of earlier processes may be deleted at
+        # once.
         self._dropped_at: dict[str, float] = {}
         self._listeners: list[Listener] = []
 
@@ -126,8 +127,8 @@ class Catalog:
         self._listeners.append(listener)
 
     def state_as_of(self, time: int) -> CatalogState:
-        """What existed at `time`; raises InvalidAsOf when that is forgotten, NotYetReadable when it is to
-        come. A column that a crash kept from being added shows from its entry until it was taken back."""
+        """The state at `time`; raises InvalidAsOf before since, NotYetReadable in the future. A column that a
+        crash kept from being added is visible from its entry until its removal."""
         rows = self._read(time, self._environment.txns.readable_upper(CATALOG_SHARD))
         return self._state_of(rows, time, lambda table: replace(table, unsettled_from=None))
 
@@ -142,12 +143,12 @@ class Catalog:
         owner: ItemId | None = None,
     ) -> CatalogState:
         """Make all of the changes, or none, durably; returns the state after them. `contents` are the updates
-        (physical columns and `mz_diff`) that come with the change: what the one table which `ops` create
-        starts with, or what the rows get in the columns which `ops` add to one table. `reads` are the shards
-        that the change was worked out from, with the times, and `unaltered` the table as it was then:
+        (physical columns and `mz_diff`) of the change: the initial contents of the one table which `ops`
+        create, or the values of the columns which `ops` add to one table. `reads` are the shards that the
+        change was computed from, with the times, and `unaltered` the table as it was then:
         SerializationFailure when one has changed since. `before` is called with the states before and after
-        the change when nothing of it is durable yet; what it raises ends the attempt. `owner` is the role
-        that what is new belongs to."""
+        the change when nothing of it is durable yet; an exception from it aborts the attempt. `owner` is the
+        role that owns new items."""
         with self._lock, self._environment.txns.paused():
             for shard_id, read_at in (reads or {}).items():
                 if (changed_at := self._environment.txns.last_write(shard_id)) > read_at:
@@ -197,8 +198,8 @@ class Catalog:
             return new
 
     def sweep(self) -> int:
-        """Delete the files of dropped tables whose time has come; returns how many tables. For the
-        maintenance loop."""
+        """Delete the files of dropped tables that are due; returns the number of tables. For the maintenance
+        loop."""
         count = 0
         for row in [r for r in self._rows if r.startswith(DROPPED)]:
             shard_id = row.removeprefix(DROPPED)
@@ -225,8 +226,8 @@ class Catalog:
     def maintain(
         self, default_retain_ms: int = DEFAULT_RETAIN_MS, kept: Container[str] = frozenset()
     ) -> None:
-        """Let history go that nobody asked to keep, of the tables (but those whose ids are `kept`) and of the
-        catalog itself, and sweep dropped tables. Compaction of what became equal is the environment's."""
+        """Release history beyond the retention, of the tables (except those whose ids are `kept`) and of the
+        catalog itself, and sweep dropped tables. The environment compacts equal updates."""
         now = self._environment.oracle.now()
         retained = {CATALOG_SHARD: RETAIN_MS}
         for table in self._state.tables():
@@ -253,7 +254,7 @@ class Catalog:
                     self._environment.create_shard(collection.shard, desc, since=ts)
 
     def _widen(self, widening: Widening, before: dict[str, str]) -> None:
-        """The catalog's entry is there: the shard's, or the catalog's as it was `before`."""
+        """The catalog's entry exists. Now write the shard's, or restore the catalog's as it was `before`."""
         try:
             widening.commit()
         except Exception as e:
@@ -262,14 +263,14 @@ class Catalog:
             try:
                 self._write(before, ts)
             except (TidemillError, OSError, failpoints.FailpointError) as again:
-                # The next change writes what the state says, and the next server looks at the shard.
+                # The next change writes the content of the state, and the next server checks the shard.
                 log.error("the column stands in the catalog until its next change: %s", again)
             finally:
                 self._environment.oracle.complete(ts)
             raise
 
     def _fill(self, created: Sequence[str], contents: pa.Table, ts: int) -> None:
-        """What the new table holds from its first moment on; before the entry that names it."""
+        """Write the initial contents of the new table, before the entry that names it."""
         (shard_id,) = created
         shard = self._environment.open_shard(shard_id)
         updates = merge([contents], shard.desc, ts)
@@ -286,8 +287,8 @@ class Catalog:
                 log.warning("the shard %s of a table that was not created stays behind: %s", shard_id, e)
 
     def _find_strays(self) -> None:
-        """Before anything is created here; the catalog is at our epoch, so nobody before us can name them any
-        more."""
+        """Call before anything is created here. The catalog is at our epoch, so no earlier server can name
+        them any more."""
         known = {c.shard for c in self._state.collections()}
         known |= {r.removeprefix(DROPPED) for r in self._rows if r.startswith(DROPPED)}
         self._strays = [s for s in self._environment.shard_ids() if _OURS.fullmatch(s) and s not in known]
@@ -300,7 +301,7 @@ class Catalog:
             log.warning("shard %s holds rows, but no table: it is left alone", shard_id)
 
     def _is_read(self, shard_id: str) -> bool:
-        """Whether somebody in this process holds a time of the shard."""
+        """Whether this process holds a time of the shard."""
         shard = next((s for s in self._environment.open_shards() if s.id == shard_id), None)
         return shard is not None and shard.downgrade_since(MAX_TIME) < MAX_TIME
 

@@ -20,7 +20,7 @@ from tidemill.errors import InvalidValue, TidemillError
 
 
 class BlobError(TidemillError):
-    """Base of what a store raises."""
+    """Base class of the errors that a store raises."""
 
 
 class BlobMissing(BlobError):
@@ -87,8 +87,8 @@ class Blobs(Protocol):
         ...
 
     def open(self, path: str, expected: int) -> pa.NativeFile:
-        """A seekable reader whose `size()` is the object's own. `expected` is the size that the log tells:
-        a store with latency fetches small objects whole."""
+        """A seekable reader whose `size()` is the size of the object. `expected` is the size according to the
+        log: a store with latency fetches small objects whole."""
         ...
 
     def size(self, path: str) -> int: ...
@@ -116,7 +116,7 @@ class Blobs(Protocol):
         ...
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Make objects durable that somebody else (delta-rs) wrote into the store."""
+        """Make objects durable that another writer (delta-rs) put into the store."""
         ...
 
     def table_uri(self, path: str) -> tuple[str, dict[str, str]]:

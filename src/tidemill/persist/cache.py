@@ -50,7 +50,7 @@ class PartCache:
             return found[0]
 
     def put(self, key: str, table: pa.Table) -> None:
-        # What the table keeps alive, not what it shows: a slice holds on to the whole of its parent.
+        # The size of the memory that the table keeps alive: a slice references all of its parent.
         cost = table.get_total_buffer_size() + TABLE_BYTES + COLUMN_BYTES * table.num_columns
         if cost > self.max_part_bytes:
             return

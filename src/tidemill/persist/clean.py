@@ -36,12 +36,12 @@ class Cleaner:
         self._keep = keep_seconds
         # The first version whose entry may still be there; None before the folder was listed.
         self._oldest: int | None = None
-        # Versions of the checkpoints that are there, oldest first.
+        # Versions of the existing checkpoints, oldest first.
         self._checkpoints: list[int] = []
         # (when, version), oldest first: by then the log had reached that version, so its entry and those
         # before it are at least that old.
         self._moments: deque[tuple[float, int]] = deque()
-        # The last version whose entry has come of age.
+        # The last version whose entry has reached the retention age.
         self._aged = -1
 
     @property
@@ -63,12 +63,12 @@ class Cleaner:
             self._checkpoints.append(version)
 
     def list(self) -> int:
-        """Learn what is there. Deletes old entries that do not belong to the log any more (a sleeping writer
-        put them under cleaned names and died before it could take them back); returns how many."""
+        """List the log's files. Deletes old entries that no longer belong to the log and returns their
+        number. (A sleeping writer put them under cleaned names and died before it could delete them.)"""
         listing = list_log(self._blobs, self._shard_id)
         self._checkpoints = sorted(listing.checkpoints)
         entries = sorted(listing.entries)
-        # Connected to the newest; what lies below a gap is no part of the log.
+        # Entries connected to the newest; those below a gap are not part of the log.
         first = len(entries)
         while first and (first == len(entries) or entries[first - 1] == entries[first] - 1):
             first -= 1
@@ -89,7 +89,7 @@ class Cleaner:
         return 0
 
     def clean(self, limit: int | None = None) -> int:
-        """Delete what may go, the oldest first, at most `limit` entries; returns how many files."""
+        """Delete expired entries, the oldest first, at most `limit`; returns the number of files."""
         horizon = time.time() - self._keep
         while self._moments and self._moments[0][0] <= horizon:
             self._aged = self._moments.popleft()[1]

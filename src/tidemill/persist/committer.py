@@ -101,8 +101,8 @@ class Committer:
                         entry = self._entry(draft)
                         objection = self.state.objection(version, entry)
                 except LostRace:
-                    # Lost by what we knew; tell the caller what is so now, which may even be that it did not
-                    # lose.
+                    # Lost according to the state we knew. Check again with the current state: the commit may
+                    # not have lost.
                     if self._catch_up():
                         continue
                     raise
@@ -152,16 +152,16 @@ class Committer:
         return True
 
     def _taken_back(self, version: int) -> bool:
-        """Whether the version that we put was there before and had been cleaned away; then ours is deleted.
-        Nobody has read it: nobody reads entries older than a checkpoint."""
+        """Whether our version had existed before and was cleaned away; then our entry is deleted. Nobody has
+        read it, because readers skip entries older than a checkpoint."""
         if not self._stale() or not cleaned_past(self.blobs, self.shard_id, version):
             return False
         self.blobs.delete([entry_path(self.shard_id, version)])
         return True
 
     def _is_ours(self, version: int, entry: Entry) -> bool:
-        """Whether the entry that is there is ours: a store may refuse the repetition of a put whose answer
-        it lost."""
+        """Whether the existing entry is ours: a store may refuse the repetition of a put whose answer was
+        lost."""
         there = read_entry(self.blobs, self.shard_id, version)
         return there is not None and there.nonce == entry.nonce
 
@@ -200,8 +200,8 @@ class Committer:
         while True:
             began = (_since_boot(), time.time())
             version = self.state.version + 1
-            # Asked before the entry is read: another late sleeper may just have put one under a name that was
-            # cleaned.
+            # Checked before the entry is read: another delayed writer may just have put one under a cleaned
+            # name.
             if self._stale() and cleaned_past(self.blobs, self.shard_id, version):
                 self._reload()
                 moved = True

@@ -39,16 +39,15 @@ FP_COMMITTED = failpoints.register(
     "persist.compact.committed", "compaction committed, its caller does not know"
 )
 
-# A merge takes at most so many parts at once: what piled up while nobody compacted is worked off in steps of
-# bounded memory.
+# Maximum number of parts in one merge: a backlog is worked off in steps of bounded memory.
 MAX_INPUTS = 16 * FANOUT
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What to merge, at which version it was live, as which relation, and the time to which earlier updates
-    move; the log must know since to be there before the plan is carried out. `forget`: the inputs have every
-    update up to that time, so that rows which nobody sees may go (`types.arrow.HIDDEN_ROW`)."""
+    """What to merge, the version at which it was live, its relation, and the time to which earlier updates
+    move. The log must record since there before the plan is executed. `forget`: the inputs have every update
+    up to that time, so invisible rows may be dropped (`types.arrow.HIDDEN_ROW`)."""
 
     version: int
     desc: RelationDesc
@@ -112,7 +111,7 @@ def settled_parts(state: ShardState, since: int, settings: Settings) -> tuple[Pa
 
 
 def plan_all(state: ShardState, since: int, settings: Settings) -> CompactionPlan | None:
-    """Every part that fits, whatever it gains."""
+    """Every part that fits, regardless of the gain."""
     inputs = _within(list(state.parts.values()), settings.compact_max_bytes)
     alone = len(inputs) == 1 and inputs[0].min_time >= target_time(state, since)
     return make_plan(state, inputs, since) if inputs and not alone else None
@@ -147,8 +146,8 @@ def _within(parts: list[Part], max_bytes: int) -> tuple[Part, ...]:
 
 def merge(tables: Iterable[pa.Table], desc: RelationDesc, since: int, *, forget: bool = False) -> pa.Table:
     """One table with the same contents at every time >= since, sorted by time. `forget` as in
-    `CompactionPlan`. `tables` that nobody else holds are let go of early: of the rows there are never more
-    than two copies."""
+    `CompactionPlan`. Tables without other references are released early: there are never more than two copies
+    of the rows."""
     table = pa.concat_tables(tables).combine_chunks()
     del tables
     times = table.column(TIME_COLUMN)
@@ -178,8 +177,8 @@ def compact(
     job: str,
     settings: Settings,
 ) -> Compacted:
-    """Carry the plan out. Raises `InputsReplaced` (another compaction came first) or another outcome of a
-    commit; what it wrote is deleted unless it may have become visible."""
+    """Execute the plan. Raises `InputsReplaced` (another compaction committed first) or another outcome of a
+    commit. The parts it wrote are deleted unless they may have become visible."""
     table = merge(_read(plan, committer, reader), plan.desc, plan.since, forget=plan.forget)
     step = part_rows(plan.inputs, settings)
     outputs = write_parts(reader.blobs, reader.shard_id, plan.desc, table, job, step)
@@ -207,7 +206,7 @@ def replace_inputs(
         raise
     failpoints.hit(FP_COMMITTED)
     for part in plan.inputs:
-        # Whoever still reads an older version reads the file; the cache is for what is live.
+        # Readers of an older version read the file; the cache is for live parts.
         reader.cache.drop(reader.cache.key(reader.blobs, reader.shard_id, part))
     before, after = (sum(part.rows for part in parts) for parts in (plan.inputs, outputs))
     return Compacted(len(paths), len(outputs), before, after)
@@ -225,7 +224,7 @@ def _read(plan: CompactionPlan, committer: Committer, reader: PartReader) -> lis
 
 
 def check_live(shard_id: str, state: ShardState, paths: Sequence[str]) -> None:
-    """The inputs are live at the very version that is replaced: else rows would come back or double."""
+    """The inputs are live at the version that is replaced. Otherwise rows would reappear or be duplicated."""
     for path in paths:
         if path not in state.parts:
             raise InputsReplaced(

@@ -22,7 +22,7 @@ from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
 from tidemill.types.delta import delta_schema_string, relation_of, uses_timestamp_ntz
 from tidemill.types.model import RelationDesc
 
-# How the log spells the empty frontier: no more updates will come. Delta's txn versions are plain integers.
+# The empty frontier in the log: no more updates can appear. Delta's txn versions are plain integers.
 CLOSED = -1
 
 UPPER_APP, SINCE_APP, EPOCH_APP = "tidemill.upper", "tidemill.since", "tidemill.epoch"
@@ -77,7 +77,7 @@ class Removed:
 
 @dataclass(slots=True)
 class Actions:
-    """What a log file (entry or checkpoint) holds, before it is known whether that makes sense."""
+    """Contents of a log file (entry or checkpoint), before they are validated."""
 
     adds: list[Part] = field(default_factory=list[Part])
     removes: list[Removed] = field(default_factory=list[Removed])
@@ -159,8 +159,8 @@ def decode(data: bytes, version: int, name: str) -> Entry:
 
 
 def read_action(action: Mapping[str, Any], into: Actions) -> None:
-    """Take one action, as an entry's line or a checkpoint's row has it (absent kinds may be null). Raises
-    ValueError, KeyError or TypeError for what a shard's log does not have."""
+    """Apply one action, from a line of an entry or a row of a checkpoint (absent kinds may be null). Raises
+    ValueError, KeyError or TypeError for actions that the log of a shard cannot contain."""
     kinds = [kind for kind, value in action.items() if value is not None]
     if len(kinds) != 1:
         raise ValueError(f"an action of kinds {kinds}")
@@ -210,7 +210,7 @@ def _encode_metadata(metadata: Metadata) -> dict[str, Any]:
 
 
 def _decode_metadata(value: Mapping[str, Any]) -> Metadata:
-    # A checkpoint's maps come as lists of pairs.
+    # Checkpoints store maps as lists of pairs.
     configuration = cast("Mapping[str, str]", dict(value["configuration"]))
     return Metadata(
         table_id=str(value["id"]),

@@ -150,8 +150,8 @@ class Environment:
         on_lost: Callable[[TidemillError], None] | None = None,
         on_jump: Callable[[Jump], None] | None = None,
     ) -> Environment:
-        """Take the data directory. Raises DirectoryHeld when another server lives and `take_over` was not
-        asked for; `on_lost` is called once, from some thread, when this one is taken over later."""
+        """Take the data directory. Raises DirectoryHeld when another server is alive, unless `take_over` is
+        set. `on_lost` is called once, from some thread, when another server takes over from this one."""
         clock = clock or SystemClock()
         blobs = open_blobs(url, options)
         lock = DirectoryLock(blobs)
@@ -190,13 +190,13 @@ class Environment:
     # -- shards
 
     def open_shard(self, shard_id: str) -> Shard:
-        """The shard, ours to write: fenced, complete up to our start, the same object for everybody in this
-        process. Raises DataCorrupted when its log is shorter than its mark says."""
+        """The shard, opened for writing: fenced, complete up to our start, one object per process. Raises
+        DataCorrupted when its log is shorter than its mark."""
         return self._open(shard_id, self._take)
 
     def open_ingested(self, shard_id: str) -> Shard:
-        """A shard that a source's ticks write to: fenced, but its upper stays where it is, for what is bound
-        at later times is read again and must find its place."""
+        """A shard that the ticks of a source write: fenced, but its upper does not move. Data bound at later
+        times is read again and must still be appendable."""
         return self._open(shard_id, lambda shard: shard.fence(self.epoch), transactions=False)
 
     def _open(self, shard_id: str, take: Callable[[Shard], None], *, transactions: bool = True) -> Shard:
@@ -242,13 +242,13 @@ class Environment:
         return self._publish(shard)
 
     def create_foreign(self, shard_id: str, desc: RelationDesc) -> Shard:
-        """A new, empty shard whose times are somebody else's, and begin at 0. It is only ever opened by
-        `open_ingested`: its upper has nothing to do with our clock."""
+        """A new, empty shard on another timeline, whose times begin at 0. It is only ever opened by
+        `open_ingested`: its upper is unrelated to our clock."""
         shard = Shard.create(self.blobs, shard_id, desc, epoch=self.epoch, settings=self.settings)
         return self._publish(shard, transactions=False)
 
     def drop_shard(self, shard_id: str, error: TidemillError | None = None) -> None:
-        """Nothing writes to it any more, and its files go. Commits that come too late fail with `error`."""
+        """Stop writes to the shard and delete its files. Later commits fail with `error`."""
         self.txns.forget(shard_id, error)
         with self._shards_lock:
             self._shards.pop(shard_id, None)
@@ -300,7 +300,7 @@ class Environment:
                 log.warning("maintenance failed, it is tried again: %s", e)
 
     def _mark_all(self) -> None:
-        """Have the next entry of txns tell how far every log has come, whoever wrote to it."""
+        """Write the position of every log with the next entry of txns, whichever writer advanced it."""
         self._marked = time.monotonic()
         for shard in self.open_shards():
             self.txns.marks.reach(shard.id, shard.version)
@@ -341,18 +341,18 @@ class Environment:
             self._jobs.discard(job)
 
     def announce(self, addresses: Mapping[str, str]) -> None:
-        """Tell a second server where this one answers."""
+        """Publish our addresses for a second server."""
         self._record(replace(self.holder, addresses=tuple(addresses.items())))
 
     def _record(self, holder: Holder) -> None:
-        """Name us as the holder, with how far the txns shard's log has come."""
+        """Record us as the holder, with the version of the txns shard's log."""
         with self.oracle.exclusive():
             self.holder = replace(holder, txns=self._txns_shard.version)
             self._clock.record(self.holder)
             self._recorded = time.monotonic()
 
     def close(self) -> None:
-        """Commit and apply what is queued, and mark the directory as released. Idempotent."""
+        """Commit and apply the queue, and mark the directory as released. Idempotent."""
         if self._closed.is_set():
             return
         self._mark_all()
@@ -385,7 +385,7 @@ class Environment:
                 return
             self.lost = error
         log.error("the data directory was taken over by another server: %s", error)
-        # Whoever waits for the directory may have it now.
+        # Servers that wait for the directory may take it now.
         self._lock_file.release()
         self.oracle.lose(error)
         if self._on_lost is not None:

@@ -13,7 +13,7 @@ from tidemill.errors import DataCorrupted, Unsupported
 from tidemill.persist.blob import Blobs
 from tidemill.persist.shard import Shard
 
-# What this version writes. 2: the txns shard marks how far each log has come.
+# The format that this version writes. 2: the txns shard marks the version that each log has reached.
 FORMAT = 2
 _KEY = "format"
 PROPERTIES = {_KEY: str(FORMAT)}
@@ -26,8 +26,8 @@ def _from_0(blobs: Blobs, clock: Shard) -> None:
 
 
 def _from_1(blobs: Blobs, clock: Shard) -> None:
-    """Nothing is there to be changed: a shard without a mark is not checked, and gets its mark when it is
-    first used. The number keeps out versions that do not know marks."""
+    """Nothing to change: a shard without a mark is not checked, and gets its mark on first use. The number
+    excludes versions that do not know marks."""
     del blobs, clock
 
 
@@ -54,7 +54,7 @@ def check(clock: Shard) -> None:
 
 
 def migrate(blobs: Blobs, clock: Shard) -> None:
-    """Bring the directory to FORMAT."""
+    """Migrate the directory to FORMAT."""
     for n in range(format_of(clock), FORMAT):
         MIGRATIONS[n](blobs, clock)
         clock.set_properties({_KEY: str(n + 1)})

@@ -26,11 +26,11 @@ class Hold:
     def __init__(self, holds: Holds, at: int, version: int | None) -> None:
         self._holds: Holds | None = holds
         self.at = at
-        # The version whose live files the reader may still open; None where it reads none by itself.
+        # The version whose live files the reader may still open; None if it opens none itself.
         self.version = version
 
     def advance(self, at: int, version: int | None = None) -> None:
-        """The reader went on: it no longer needs times before `at`."""
+        """Advance the hold: the reader no longer needs times before `at`."""
         if at < self.at:
             raise Internal(f"a hold at {self.at} cannot go back to {at}")
         self.at = at

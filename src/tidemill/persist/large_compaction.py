@@ -14,15 +14,15 @@ from tidemill.persist.part import Part
 from tidemill.persist.settings import Settings
 from tidemill.persist.state import FANOUT, ShardState
 
-# A part of at least this share of the target's size is as good as one that has it: what a consolidation left
-# somewhat smaller is not written again for that.
+# A part of at least this share of the target size counts as full: a consolidation that leaves it somewhat
+# smaller does not cause another rewrite.
 GOOD_SIZE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LargePlan:
-    """`groups` are the inputs of `plan`, apart: each is consolidated by itself into parts of the target's
-    size. A group of more weight than that is more than one task's memory."""
+    """`groups` are the inputs of `plan`, split: each is consolidated separately into parts of the target
+    size. A group above that weight exceeds the memory of one task."""
 
     plan: CompactionPlan
     groups: tuple[tuple[Part, ...], ...]
@@ -50,7 +50,7 @@ def plan_large(state: ShardState, since: int, settings: Settings) -> LargePlan |
 
 
 def _groups(parts: Sequence[Part], target: int) -> tuple[tuple[Part, ...], ...]:
-    """Neighbours that make a part of the target's size together; one alone stays what it is."""
+    """Groups of neighbours that reach the target size together; a single part stays as it is."""
     groups: list[list[Part]] = [[]]
     for part in parts:
         if groups[-1] and _weight(groups[-1]) + part.weight > target:

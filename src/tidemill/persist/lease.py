@@ -39,7 +39,7 @@ class Holder:
     epoch: int = 0
     host: str = ""
     pid: int = 0
-    # What it serves where: {"SQL": "127.0.0.1:6875"}; () before it has ports.
+    # Addresses of its listeners: {"SQL": "127.0.0.1:6875"}; () before it has ports.
     addresses: tuple[tuple[str, str], ...] = ()
     started: int = 0
     # When it closed the directory in order; None while it holds it, or after it crashed.
@@ -113,8 +113,8 @@ class ClockShard:
         self._append([self.shard.write_part(table, job=self._job)], at + 1)
 
     def _append(self, parts: list[Any], until: int) -> None:
-        """Move the upper to `until` at least. An append that was given up as unknown may turn up later: then
-        the upper has moved by itself, and only what is missing is appended."""
+        """Advance the upper to `until` at least. An append with an unknown outcome may appear later: then the
+        upper has already advanced, and only the rest is appended."""
         while True:
             lower = self.leased
             if not parts and lower >= until:

@@ -43,9 +43,9 @@ class Listen:
         shard.recent.join(self)
 
     def next(self, timeout: float | None = None) -> tuple[pa.Table, int | None] | None:
-        """The next updates (consolidated per time and row, sorted by time; maybe none at all) and the
-        frontier behind them, as soon as the shard's upper has passed ours. None after `timeout` seconds
-        (None: wait for ever), and at the end, when `frontier` is None."""
+        """The next updates (consolidated per time and row, sorted by time; possibly none) and the frontier
+        after them, once the upper of the shard has passed ours. Returns None after `timeout` seconds (None:
+        no limit), and at the end, when `frontier` is None."""
         if self.frontier is None:
             return None
         if self._hold.released:
@@ -55,7 +55,7 @@ class Listen:
             return None
         parts, until, lower, desc = *found, self.frontier, self._shard.desc
         try:
-            # Whoever else is here is handed the same span, also where more has come meanwhile.
+            # Other listens get the same span, even if more updates have arrived since.
             table, upper = self._shard.recent.get(
                 (lower, self.batch_bytes, desc), lambda: (self._read(parts, lower, until), until)
             )

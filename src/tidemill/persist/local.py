@@ -65,8 +65,8 @@ class LocalBlobs:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        # Directories known to exist durably, so that only the first write into one pays for making it. A
-        # directory that somebody deletes meanwhile makes the next write fail once and be made again.
+        # Directories known to exist durably, so only the first write into one creates it. If a directory is
+        # deleted meanwhile, the next write fails once and the directory is created again.
         self._known: set[str] = set()
         self._known_lock = threading.Lock()
 
@@ -121,7 +121,7 @@ class LocalBlobs:
             _unlink(temporary)
 
     def _sync_or_unknown(self, target: str) -> None:
-        """The name is there; until its directory is synced, a power cut may take it away again."""
+        """The name exists; until its directory is synced, a power cut may remove it."""
         try:
             failpoints.hit(FP_ENTRY_LINKED)
             _sync_directory(os.path.dirname(target))

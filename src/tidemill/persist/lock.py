@@ -15,7 +15,7 @@ from tidemill.persist.blob import Blobs
 from tidemill.persist.local import LocalBlobs
 
 _POLL_SECONDS = 0.05
-# Of a data directory that is made here: others do not look in. One that is there keeps its own.
+# Mode of a data directory that is created here: no access for other users. An existing one keeps its mode.
 FOLDER_MODE = 0o750
 
 
@@ -62,8 +62,8 @@ class DirectoryLock:
             return True
 
     def taken(self) -> bool:
-        """Whether somebody holds it now; makes nothing. To find out it is held shared for a moment, and a
-        server that starts in that very moment is refused."""
+        """Whether a process holds the lock; creates nothing. The check takes the lock shared for a moment,
+        and a server that starts at that moment is refused."""
         if self._path is None:
             return False
         try:

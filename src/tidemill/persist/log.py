@@ -190,8 +190,8 @@ def read_checkpoint(blobs: Blobs, shard_id: str, version: int) -> ShardState:
 
 
 def check_reached(shard_id: str, version: int, expected: int | None) -> None:
-    """Raises where a log that ends at `version` (-1: is not there) is known to have come further: its newest
-    entries are missing, which shows nowhere else. Ask before anything is written: a new entry would take the
+    """Raises when a log that ends at `version` (-1: does not exist) is known to have reached a later one: its
+    newest entries are missing, which nothing else reveals. Call before any write: a new entry would take the
     name of a missing one."""
     if expected is not None and version < expected:
         path = entry_path(shard_id, version + 1)

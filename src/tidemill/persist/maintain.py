@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 # Merges per round: each may fill the next rank; a day's backlog cascades through five.
 MERGES_PER_ROUND = 8
-# Parts of a shard whose merges are put off while its writer is in a hurry: a read opens each of them, some
-# tenths of a millisecond. Where bindings are small, on a busy machine, a catch-up makes 160 of them per
-# million messages: with 512 merges began after three million, and their memory comes on top of the workers'.
+# Parts of a shard whose merges are postponed while its writer is in a hurry. A read opens each of them, some
+# tenths of a millisecond. With small bindings on a busy machine, a catch-up makes 160 parts per million
+# messages: with 512, merges began after three million, and their memory adds to that of the workers.
 POSTPONED_PARTS = 2048
-# Files deleted in a round, of the log and of removed parts each: so many, and two for each version that came
-# since the last round. So a commit beside it waits for few, and it keeps up with any rate.
+# Files deleted per round, of the log and of removed parts each: this number, plus two for each version since
+# the last round. A concurrent commit waits for few deletions, and cleaning keeps up with any rate.
 DELETES_PER_ROUND = 100
 
-# Carries a plan out: writes parts that hold what the groups of the plan hold, and leaves nothing behind when
-# it raises.
+# Executes a plan: writes parts with the contents of the plan's groups, and leaves nothing behind when it
+# raises.
 Carry = Callable[[LargePlan], tuple[Part, ...]]
 
 
 @dataclass(slots=True)
 class Maintained:
-    """What a round did."""
+    """Result of a round."""
 
     compactions: int = 0
     rows_merged: int = 0
@@ -113,7 +113,7 @@ class Maintenance:
                 return None
             # Only now: an idle shard's since follows the clock, and its log must not.
             self._shard.record_since()
-            # The inputs' files must stay while we read them, whoever replaces them meanwhile.
+            # The inputs' files must stay while we read them, even if another compaction replaces them.
             with self._holds.acquire(plan.since, plan.version):
                 try:
                     return compaction.compact(
@@ -128,13 +128,13 @@ class Maintenance:
                     return None
 
     def compact_large(self, epoch: int, carry: Carry) -> Compacted | None:
-        """What is too large for memory, merged by `carry` while everything else goes on."""
+        """Merge what exceeds memory, with `carry`, while other calls continue."""
         with self._one, self._committer.changed:
             plan = large_compaction.plan_large(self._committer.state, self._shard.since, self._shard.settings)
             if plan is None or self._busy:
                 return None
             self._busy = frozenset(part.path for part in plan.plan.inputs)
-            # The inputs' files stay; since may go on meanwhile.
+            # The inputs' files stay; since may advance meanwhile.
             hold = self._holds.acquire(NO_TIME, plan.plan.version)
         try:
             with hold:

@@ -20,7 +20,7 @@ def show_upper(upper: int | None) -> str:
 
 
 class LostRace(TidemillError):
-    """Another commit came first and made ours wrong. Determinate: nothing of ours is visible."""
+    """Another commit came first and invalidated ours. Determinate: nothing of ours is visible."""
 
     sqlstate = "40001"
     transient = True
@@ -68,7 +68,7 @@ class InputsReplaced(LostRace):
 
 
 class CommitFailed(TidemillError):
-    """Nothing happened; the cause says why. The shard goes on."""
+    """Nothing happened; the cause states why. The shard remains usable."""
 
     sqlstate = "58030"
     transient = True
@@ -85,7 +85,7 @@ class CommitFailed(TidemillError):
 
 
 class CommitUnknown(TidemillError):
-    """It may have happened: the store did not answer, nor did it when we asked again."""
+    """The commit may have happened: the store did not answer, not even when checked again."""
 
     sqlstate = "08007"
     transient = True

@@ -41,17 +41,17 @@ CRC_BYTES = 1 << 20
 ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 16 << 20
 
-# Where a part does not say what its rows take in memory, a row is taken for at least so many bytes: rows that
-# resemble each other may be a few bytes of Parquet each, and fifty times that in Arrow.
+# Minimum memory per row where a part does not record it: similar rows may take a few bytes each in Parquet,
+# and fifty times that in Arrow.
 LEAST_ROW_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the log says of one part, whole or not at all: plain numbers, so it can be kept as JSON. `path`
-    is relative to the shard's folder. Times and diffs are inclusive bounds; `retractions` counts updates
-    of negative diff, `errors` those with an error; `memory` is what the rows take in Arrow's form (0: written
-    before that was said)."""
+    """The log's description of one part, complete or absent: plain numbers, so it can be stored as JSON.
+    `path` is relative to the folder of the shard. Times and diffs are inclusive bounds; `retractions` counts
+    updates of negative diff, `errors` those with an error; `memory` is the size of the rows in Arrow's form
+    (0: written before this was recorded)."""
 
     path: str
     rows: int
@@ -141,9 +141,10 @@ def read_part(
     columns: Sequence[str] | None = None,
     times: tuple[int | None, int | None] = (None, None),
 ) -> pa.Table:
-    """The part's updates with `times[0] <= time < times[1]`, in the shard's schema or its projection to
-    `columns` (physical names; time, diff and error are always there). Columns that were added after the
-    part was written are null. Raises `DataCorrupted` when the file is missing or is not what the log says."""
+    """The part's updates with `times[0] <= time < times[1]`, in the schema of the shard or its projection to
+    `columns` (physical names; time, diff and error are always included). Columns that were added after the
+    part was written are null. Raises `DataCorrupted` when the file is missing or differs from the log's
+    description."""
     schema = project(part_schema(desc), columns)
     return clip(_read_file(blobs, shard_id, part, schema), part, times)
 
@@ -156,7 +157,7 @@ def project(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def clip(table: pa.Table, part: Part, times: tuple[int | None, int | None]) -> pa.Table:
-    """Only the updates in [times[0], times[1]); the part's bounds save the filter where they tell."""
+    """Only the updates in [times[0], times[1]). The bounds of the part avoid the filter where possible."""
     lower, upper = times
     above = lower is None or part.min_time >= lower
     below = upper is None or part.max_time < upper
@@ -191,7 +192,7 @@ def read_groups(
         first, end = (groups * i // piece[1] for i in (piece[0], piece[0] + 1))
         at = sum(file.metadata.row_group(i).num_rows for i in range(first))
         for i in range(first, end):
-            # Callers bring their own threads.
+            # Callers use their own threads.
             table = file.read_row_group(i, columns=names or [DIFF_COLUMN], use_threads=False)
             yield at, fit(table, schema)
             at += file.metadata.row_group(i).num_rows
@@ -205,8 +206,8 @@ def _read_file(blobs: Blobs, shard_id: str, part: Part, schema: pa.Schema) -> pa
 
 @contextmanager
 def _opened(blobs: Blobs, shard_id: str, part: Part) -> Generator[pq.ParquetFile]:
-    """The part's file, compared with what the log says of it; its pages are checked as they are read. What
-    Arrow says of damage inside the `with` is said as `DataCorrupted`."""
+    """The file of the part, compared with the log's description; its pages are checked when read. Arrow
+    errors about damage inside the `with` are raised as `DataCorrupted`."""
     path = part_path(shard_id, part)
     try:
         with blobs.open(path, part.bytes) as source:

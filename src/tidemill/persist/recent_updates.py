@@ -16,8 +16,8 @@ import pyarrow as pa
 # The updates, and the frontier behind them (None at the end of the shard).
 Span: TypeAlias = tuple[pa.Table, int | None]
 
-# Per shard: the spans of some seconds, for whoever is late. A larger one is read by each for itself, at the
-# speed at which each can go on.
+# Limit per shard: spans of some seconds, for late followers. Each follower reads a larger span itself, at its
+# own speed.
 MAX_SPANS = 8
 MAX_BYTES = 16 << 20
 
@@ -51,7 +51,7 @@ class Recent:
                 self._entries.clear()
 
     def get(self, key: Hashable, read: Callable[[], Span]) -> Span:
-        """The span at `key`; read by whoever asks first, while the others wait."""
+        """The span at `key`. The first caller reads it, while the others wait."""
         with self._lock:
             if len(self._listens) <= 1:
                 entry, first = None, True
@@ -73,7 +73,7 @@ class Recent:
         return span
 
     def _trim(self, key: Hashable) -> None:
-        """Forget what could not be read, what is too large, and the oldest of too many."""
+        """Drop failed reads, large spans, and the oldest of too many."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None and (entry.span is None or entry.span[0].nbytes > MAX_BYTES):

@@ -27,7 +27,7 @@ from tidemill.persist.local import FP_ENTRY_DIR_SYNCED, FP_ENTRY_TEMP_WRITTEN, F
 # A request that takes longer is given up and, where it was a write, resolved by the committer.
 REQUEST_TIMEOUT = "30s"
 CONNECT_TIMEOUT = "5s"
-# How long obstore repeats failing requests before it tells us.
+# How long obstore retries failing requests before it reports them.
 RETRY_SECONDS = 5
 
 # Requests in flight at once for reads of many objects.
@@ -51,7 +51,7 @@ _DELTA_OPTIONS = {
 
 
 class S3Blobs:
-    """See the module. Options are obstore's; credentials may also come from the environment."""
+    """See the module. Options are obstore's; credentials may also be set in the environment."""
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
         self._url = url.rstrip("/")
@@ -86,7 +86,7 @@ class S3Blobs:
             failpoints.hit(FP_PART_BEFORE_FSYNC)
             obstore.put(self._store, path, memoryview(data).cast("B"))
         except (exceptions.BaseError, OSError) as error:
-            # A part that did arrive is an orphan: nobody names it.
+            # A part that did arrive is an orphan: no entry names it.
             raise BlobFailed(
                 f'could not write "{self._url}/{path}"', detail=_first_line(error), hint=_HINT
             ) from error
@@ -189,7 +189,7 @@ class S3Blobs:
         return 0  # a PUT is whole or not there, and there are no folders
 
     def sync(self, paths: Sequence[str]) -> None:
-        """What a PUT returned from is durable."""
+        """Nothing to do: a PUT is durable when it returns."""
 
     def table_uri(self, path: str) -> tuple[str, dict[str, str]]:
         options = {_DELTA_OPTIONS.get(key, key): value for key, value in self._options.items()}

@@ -68,13 +68,13 @@ class Settings:
     checkpoint_every: int = 50
     # Cleaning the log begins so long after opening: it lists the log's folder, once (7,200 names at rest).
     clean_after_seconds: float = 300.0
-    # Merging in memory holds the rows twice, and hashes and orders of them: some three times what they take,
-    # a fifth of a gigabyte. Larger shards are Spark's. This and the next by what parts weigh (`Part.weight`).
+    # Merging in memory holds the rows twice, with hashes and orders: some three times their size, a fifth of
+    # a gigabyte. Spark merges larger shards. This limit and the next are in part weights (`Part.weight`).
     compact_max_bytes: int = 64 * MIB
     # Parts of this size read well and gain little from being merged further; a worker that makes one holds
     # as much as above.
     part_target_bytes: int = 64 * MIB
-    # Full consolidation of what lies before since: when at least this share of its updates would go.
+    # Full consolidation of the updates before since: when it removes at least this share of them.
     compact_min_gain: float = 0.3
     # Files that an interrupted writer left behind are not touched before this age.
     orphan_grace_seconds: float = 3600.0

@@ -20,7 +20,7 @@ from tidemill.types.model import RelationDesc
 
 log = logging.getLogger(__name__)
 
-# Callers are told of an unknown outcome after this long; the shard itself has tried for three seconds before.
+# Callers get an unknown outcome after this long; the shard itself has retried for three seconds before.
 REPORT_UNKNOWN_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 
@@ -48,8 +48,8 @@ def append_settled(
 def evolve_settled(
     shard: Shard, desc: RelationDesc, parts: Sequence[Part], upper: int, *, after_put: str
 ) -> None:
-    """`Shard.evolve` to the same certainty: returns when the columns are there with the parts, raises when
-    surely nothing happened."""
+    """`Shard.evolve` with a certain outcome: returns when the columns and the parts are committed, raises
+    when surely nothing happened."""
     while True:
         try:
             shard.evolve(desc, parts, upper)
@@ -78,7 +78,7 @@ def _resolve(
             shard.compare_and_append([part], lower, upper)
             return
         except (UpperMismatch, Fenced) as e:
-            # The shard was read anew on the refusal: our entry is there, or never will be.
+            # The shard was read again after the refusal: our entry is in the log, or never will be.
             if ever_had(shard, part):
                 return
             if isinstance(e, Fenced):

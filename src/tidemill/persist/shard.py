@@ -78,8 +78,7 @@ class Shard:
         self.recent = Recent()
         # The epoch under which we write; None for a handle that only reads.
         self._ours = epoch
-        # The latest since that was asked for, and the one in force: the same, but for holds. Never before the
-        # log's.
+        # The latest requested since, and the one in force: equal except for holds. Never before the log's.
         self._wanted = self._granted = committer.state.since
         self._maintenance = Maintenance(self, committer, self._holds, checkpoint)
 
@@ -150,7 +149,7 @@ class Shard:
         committer = Committer(blobs, shard_id, state, ages.log_keep_seconds)
         return cls(committer, epoch=epoch, settings=settings, cache=cache, checkpoint=loaded.checkpoint)
 
-    # What the shard is now.
+    # The current state.
 
     @property
     def changed(self) -> threading.Condition:
@@ -176,7 +175,7 @@ class Shard:
 
     @property
     def upper(self) -> int | None:
-        """Complete before it; None: closed, no more will come."""
+        """The shard is complete before it; None: closed, no more updates can appear."""
         upper = self.state.upper
         return None if upper == CLOSED else upper
 
@@ -198,7 +197,7 @@ class Shard:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What its creator gave it."""
+        """The description that its creator gave it."""
         configuration = self.state.metadata.configuration
         return {k.removeprefix(_PROPERTY): v for k, v in configuration.items() if k.startswith(_PROPERTY)}
 
@@ -252,10 +251,10 @@ class Shard:
         self._committer.commit(propose)
 
     def fence(self, epoch: int, upper: int = 0, *, new: bool = False) -> None:
-        """Take the shard for `epoch`, and move its upper to at least `upper` (what was leased before).
-        From then on every handle of an earlier epoch is refused. Raises Fenced when a later epoch has it,
-        and, where the epoch must be `new`, when this very one has it: somebody else was faster.
-        Nothing is written when nothing changes."""
+        """Take the shard for `epoch`, and move its upper to at least `upper` (the earlier lease). From then
+        on every handle of an earlier epoch is refused. Raises Fenced when a later epoch has it and, where the
+        epoch must be `new`, when this epoch already has it: another process was faster. Nothing is written
+        when nothing changes."""
 
         def propose(state: ShardState) -> EntryDraft | None:
             if state.epoch > epoch or (new and state.epoch == epoch):
@@ -270,10 +269,9 @@ class Shard:
         failpoints.hit(FP_FENCED)
 
     def evolve(self, desc: RelationDesc, parts: Iterable[Part] = (), upper: int | None = None) -> None:
-        """Add columns behind the others; parts written before read back with nulls there. With `parts`
-        (updates that know the new columns, at times from the shard's upper on) the same entry appends them
-        and moves upper to `upper`: nobody sees the columns without what they hold. Idempotent: nothing is
-        written when the columns are there."""
+        """Append columns; parts written before have nulls there. With `parts` (updates with the new columns,
+        at times from the shard's upper on) the same entry appends them and moves upper to `upper`: nobody
+        sees the columns without their contents. Idempotent: nothing is written when the columns exist."""
         now = self.desc
         if desc.columns[: len(now.columns)] != now.columns:
             raise Internal(f"shard {self.id} can only get new columns behind the others")
@@ -357,7 +355,7 @@ class Shard:
         return granted
 
     def record_since(self) -> None:
-        """Write the since in force to the log, unless it is there."""
+        """Write the since in force to the log, unless the log has it."""
 
         def propose(state: ShardState) -> EntryDraft | None:
             since = self._pending(state)
@@ -374,20 +372,20 @@ class Shard:
         self._granted = max(self._granted, self.state.since, allowed)
 
     def _pending(self, state: ShardState) -> int | None:
-        """The since that a commit should record. Under the lock; once granted it never goes back, so a
-        reader that comes during the put is refused rather than surprised."""
+        """The since that a commit should record. Call under the lock. Once granted it never goes back, so a
+        reader that starts during the put is refused."""
         self._grant()
         return self._granted if self._granted > state.since else None
 
     def compact(self, *, everything: bool = False) -> Compacted | None:
-        """Merge what is worth merging (or, with `everything`, all that fits in memory); None when there
-        was nothing."""
+        """Merge what is worth merging (or, with `everything`, all that fits in memory); None when there was
+        nothing to merge."""
         return self._maintenance.compact(self._epoch_of_writer(), everything=everything)
 
     def compact_large(self, carry: Carry) -> Compacted | None:
-        """Merge what does not fit in memory, with somebody else's hands; None when there is nothing. Blocks
-        as long as `carry` takes, and nobody else meanwhile. Raises what `carry` raises, InputsReplaced, and
-        the outcomes of a commit."""
+        """Merge what does not fit in memory, with `carry`; None when there is nothing to merge. Blocks while
+        `carry` runs, but blocks no other caller. Raises what `carry` raises, InputsReplaced, and the outcomes
+        of a commit."""
         return self._maintenance.compact_large(self._epoch_of_writer(), carry)
 
     def checkpoint(self) -> None:
@@ -399,17 +397,17 @@ class Shard:
         return self._maintenance.clean()
 
     def sweep(self, finished: Callable[[str], bool] | None = None) -> int:
-        """Delete removed parts that are due; with `finished`, which tells whether a job is over, orphans
-        too. Returns how many."""
+        """Delete removed parts that are due; with `finished`, which returns whether a job is over, orphans
+        too. Returns the number of files."""
         return self._maintenance.sweep(finished)
 
     def maintain(self, finished: Callable[[str], bool] | None = None, *, hurry: bool = False) -> Maintained:
-        """One round of looking after the shard: compacts, checkpoints, cleans and sweeps what is due.
-        Cheap when nothing is. In a `hurry`, what can wait does."""
+        """One round of maintenance: compacts, checkpoints, cleans and sweeps what is due. Cheap when nothing
+        is. In a `hurry`, non-urgent work is postponed."""
         return self._maintenance.run(self._epoch_of_writer(), finished, hurry=hurry)
 
     def drop(self) -> None:
-        """Delete the shard whole. Nobody may use it afterwards."""
+        """Delete the whole shard. It must not be used afterwards."""
         drop_shard(self.blobs, self.id)
 
     def _epoch_of_writer(self) -> int:

@@ -24,7 +24,7 @@ from tidemill.types.model import RelationDesc
 
 
 class InvalidAsOf(TidemillError):
-    """The time lies before since: its history may be forgotten already."""
+    """The time is before since: its history may be compacted already."""
 
     sqlstate = "22000"
 
@@ -89,23 +89,23 @@ class Snapshot:
 
     @property
     def weight(self) -> int:
-        """What the parts take in memory, as far as it is known."""
+        """Memory size of the parts, as far as known."""
         return sum(part.weight for part in self.parts)
 
     def locate(self, part: Part) -> str:
-        """Where the part lies, as a path or URL for another reader."""
+        """Location of the part, as a path or URL for another reader."""
         return self._reader.locate(part)
 
     def read_part(self, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
-        """One part's updates at or before as_of, with time, diff and error; for callers that bring their
-        own consolidation."""
+        """The updates of one part at or before as_of, with time, diff and error; for callers that consolidate
+        themselves."""
         self._check_open()
         return self._reader.read(part, self.desc, columns, (None, self.as_of + 1))
 
     def read_groups(
         self, part: Part, columns: Sequence[str], piece: tuple[int, int] = (0, 1)
     ) -> Generator[tuple[int, pa.Table]]:
-        """See `part.read_groups`; all times are there."""
+        """See `part.read_groups`; includes all times."""
         self._check_open()
         return read_groups(self._reader.blobs, self._reader.shard_id, part, self.desc, columns, piece)
 
@@ -121,7 +121,7 @@ class Snapshot:
             table = project(shard_schema(self.desc), columns).empty_table()
         if not self.needs_consolidation:
             return table.drop_columns([TIME_COLUMN])
-        # All columns that are there count; a projection's need not be a relation of their own.
+        # All existing columns count; those of a projection need not be a valid relation.
         return consolidate(table, RelationDesc(()), time=False)
 
     def close(self) -> None:

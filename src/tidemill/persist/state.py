@@ -21,8 +21,8 @@ FANOUT_BITS = 4
 FANOUT = 1 << FANOUT_BITS
 
 
-# Tombstones kept in memory, some 250 bytes each: 25 MB. A handle that only follows never sweeps; what is
-# dropped here is found by the sweep for orphans.
+# Tombstones kept in memory, some 250 bytes each: 25 MB. A handle that only follows never sweeps; the sweep
+# for orphans finds the files of dropped tombstones.
 MAX_TOMBSTONES = 100_000
 
 
@@ -38,8 +38,8 @@ def upper_reaches(upper: int, time: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A part that was live and is not: `version` removed it (or an earlier one, when a checkpoint told us)
-    at `at`."""
+    """A part that is no longer live: `version` (or an earlier one, if read from a checkpoint) removed it at
+    `at`."""
 
     version: int
     at: int  # milliseconds since the Unix epoch, by the remover's clock
@@ -47,7 +47,7 @@ class Tombstone:
 
 @dataclass(slots=True)
 class ShardState:
-    """Mutable; whoever owns it guards it."""
+    """Mutable; the owner guards it."""
 
     version: int
     metadata: Metadata

@@ -22,8 +22,8 @@ FP_BEFORE_DELETE = failpoints.register(
     "persist.sweep.before_delete", "removed or orphaned parts are about to be deleted"
 )
 
-# Deleted in one go, at most; the rest comes with the next sweep. Bounds the time of one call (some 20 ms on a
-# disk). Maintenance goes in smaller steps.
+# Maximum number of deletions per call; the next sweep deletes the rest. Bounds the time of one call (some 20
+# ms on a disk). Maintenance uses smaller steps.
 SWEEP_BATCH = 1000
 
 _COMPACTION = re.compile(r"compact-e(\d+)-(\w+)")
@@ -33,7 +33,7 @@ def sweep_removed(committer: Committer, holds: Holds, keep_seconds: float, limit
     """Delete removed parts that are due; returns how many."""
     horizon = int((time.time() - keep_seconds) * 1000)
     with committer.changed:
-        # A reader that pinned version v reads what was live at v: all that was removed after it stays.
+        # A reader that pinned version v reads the parts live at v: all parts removed after v stay.
         pinned = holds.oldest_version()
         due: list[str] = []
         for path, tombstone in committer.state.removed.items():
@@ -84,8 +84,8 @@ def _over(job: str, finished: Callable[[str], bool], epoch: int, writer: str) ->
 
 
 def never_used(blobs: Blobs, shard_id: str, creator: str) -> bool:
-    """Whether all that a shard's folder holds is its log and parts of its creator's job (`creator` is how
-    those begin): then it may go when nothing refers to it. Anything else was somebody's data once."""
+    """Whether the folder of a shard holds only its log and parts of its creator's job (their names begin with
+    `creator`): then it may be deleted when nothing refers to it. Anything else was user data once."""
     allowed = (f"{log_folder(shard_id)}/", f"shards/{shard_id}/parts/{creator}")
     return all(info.path.startswith(allowed) for info in blobs.list(f"shards/{shard_id}"))
 

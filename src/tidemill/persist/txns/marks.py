@@ -23,7 +23,7 @@ ShardId = str
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What the next entry of the txns shard does to the marks."""
+    """Changes to the marks in the next entry of the txns shard."""
 
     added: list[TxnMark] = field(default_factory=list[TxnMark])
     retracted: list[TxnMark] = field(default_factory=list[TxnMark])
@@ -74,7 +74,7 @@ class Marks:
             return list(self._written.keys() - self._forgotten)
 
     def moves(self) -> Moves:
-        """What is to be written. Tell with `wrote` that it was; else it comes again."""
+        """Changes to write. Confirm with `wrote`; otherwise they are returned again."""
         moves = Moves()
         with self._lock:
             for shard_id, version in self._reached.items():

@@ -32,7 +32,7 @@ class _ShardQueue:
 
     def __init__(self) -> None:
         self.parts: deque[Unapplied] = deque()
-        # Held while parts are being appended: one at a time per shard, and nobody reads before they are in.
+        # Held while parts are appended: one thread at a time per shard, and no reads before it ends.
         self.applying = threading.Lock()
 
 
@@ -89,12 +89,11 @@ class PendingParts:
             queue = self._queues.pop(shard_id, None)
             if queue is not None:
                 self._applied += queue.parts
-                # Whoever is applying them right now must not list them a second time.
+                # The thread that applies them at the moment must not list them a second time.
                 queue.parts.clear()
 
     def take_applied(self, limit: int) -> list[Unapplied]:
-        """Rows to retract with the next entry; give them back with `put_back` if that entry does not come to
-        be."""
+        """Rows to retract with the next entry; return them with `put_back` if that entry is not committed."""
         with self._lock:
             taken, self._applied = self._applied[:limit], self._applied[limit:]
             return taken
@@ -111,7 +110,7 @@ class PendingParts:
         """Everything of the shard at or before `until` (None: all) is in its data shard when this returns."""
         oldest = self.oldest(shard_id)
         if oldest is None or (until is not None and oldest > until):
-            # Nothing queued; but another thread may be in the middle of appending what it took.
+            # Nothing queued, but another thread may still be appending what it took.
             with self._lock:
                 queue = self._queues.get(shard_id)
             if queue is not None:

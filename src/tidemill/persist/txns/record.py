@@ -27,7 +27,7 @@ _MARK = '{"reached":'
 
 
 class Row(Protocol):
-    """What a row holds."""
+    """Contents of a row."""
 
     @property
     def shard_id(self) -> str: ...
@@ -83,7 +83,7 @@ def rows(added: Iterable[Row], retracted: Iterable[Row], time: int) -> pa.Table:
 
 
 def unapplied(snapshot: pa.Table) -> list[Unapplied]:
-    """What a snapshot of the txns shard leaves to be done, in the order of times."""
+    """The remaining work in a snapshot of the txns shard, in time order."""
     found = [Unapplied(s, _decode(text), text) for s, text in _once(snapshot) if not text.startswith(_MARK)]
     found.sort(key=lambda u: u.time)
     return found

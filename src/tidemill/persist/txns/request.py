@@ -29,7 +29,7 @@ class TxnRequest:
     writes: Mapping[ShardId, pa.Table]
     # Shard -> the time at which the transaction read it; it is refused when the shard changed after that.
     reads: Mapping[ShardId, int]
-    # Called when no other commit or catalog change can come between it and the commit; raises to refuse.
+    # Called when no other commit or catalog change can occur between it and the commit; raises to refuse.
     guard: Callable[[], None] | None
     future: Future[int] = field(default_factory=lambda: Future[int]())
     bytes: int = field(init=False)
@@ -56,7 +56,7 @@ def check_updates(table: pa.Table, desc: RelationDesc, shard_id: str) -> None:
 
 
 def _check_columns(table: pa.Table, expected: pa.Schema, shard_id: str) -> None:
-    """What is declared nullable makes no difference here; anything else is said."""
+    """Nullability makes no difference here; any other difference is an error."""
     names = expected.names
     if table.schema.names != names:
         given = [n for n in table.schema.names if n != DIFF_COLUMN]
@@ -72,8 +72,8 @@ def _check_columns(table: pa.Table, expected: pa.Schema, shard_id: str) -> None:
 
 
 class ShardConflict(SerializationFailure):
-    """A shard changed under a transaction. `what` tells it with the shard's name left open: whoever knows
-    the relation puts that instead (`named`)."""
+    """A shard changed under a transaction. `what` is the text with a placeholder for the shard; a caller that
+    knows the relation fills in its name (`named`)."""
 
     def __init__(self, primary: str, what: str, shard_id: str, *, name: str | None = None) -> None:
         detail = what.format(name or f"Shard {shard_id}")

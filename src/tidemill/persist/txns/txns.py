@@ -62,20 +62,20 @@ MAX_GROUP_BYTES = 64 << 20
 # Waiting transactions. Each waits on its caller's thread or task, so this is a guard against a leak, not a
 # tuning.
 MAX_QUEUED = 20_000
-# Committed and not yet applied parts of one shard, some 500 bytes each. One entry applies all that wait, so
-# only a shard that cannot be written comes near; it alone is refused then, the others go on.
+# Committed and not yet applied parts of one shard, some 500 bytes each. One entry applies all pending parts,
+# so only an unwritable shard reaches the limit. Only that shard is refused then.
 MAX_UNAPPLIED = 10_000
 # Rows retracted with one commit: 200 bytes each, so that an entry stays small whatever piled up.
 MAX_RETRACT = 1_000
-# The applier lets this much time pass after a commit: commits in quick succession then share one entry per
-# data shard. A read that comes sooner applies by itself.
+# The applier waits this long after a commit, so commits in quick succession share one entry per data shard.
+# An earlier read applies the parts itself.
 APPLY_DELAY_SECONDS = 0.1
 RETRY_SECONDS = 0.5
-# A group waits for callers that were in the last one or queued behind it: those just released are about to
-# come back. Without it fifty callers settle into small groups that take turns, at half the rate. It waits
-# on as long as they keep coming, one within the pause of another, but not longer than the limit. A lone
-# caller never waits. The pause is a share of what the last commit took: where the store is slow, one group
-# instead of two is worth more than the wait; where it is fast, the next may as well be made meanwhile.
+# A group waits for callers of the last group and those queued behind it, because released callers usually
+# return at once. Without the wait, fifty callers settle into small alternating groups, at half the rate. The
+# wait continues while callers arrive, each within the pause after another, up to the limit. A lone caller
+# never waits. The pause is a share of the duration of the last commit: where the store is slow, one group
+# instead of two is worth more than the wait; where it is fast, an extra commit is cheap.
 GATHER_SHARE = 0.5
 MIN_PAUSE_SECONDS = 0.002
 MAX_PAUSE_SECONDS = 0.02
@@ -83,8 +83,8 @@ GATHER_LIMIT_SECONDS = 0.04
 
 
 class Txns:
-    """One per environment and process; thread-safe. `start` it; `close` it to apply what is committed and
-    stop its threads."""
+    """One per environment and process; thread-safe. Call `start` first; `close` applies all commits and stops
+    the threads."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Txns:
         self._serial = threading.Lock()
         self._cond = threading.Condition()
         self._queue: deque[TxnRequest] = deque()
-        # How many callers are probably active: the last group and what was queued when it was done.
+        # Estimated number of active callers: the last group and the queue at its end.
         self._expected = 0
         # How long a group waits for the next of them.
         self._pause = MIN_PAUSE_SECONDS
@@ -126,8 +126,8 @@ class Txns:
         self._applier = threading.Thread(target=self._run_applies, name="txns-apply", daemon=True)
 
     def start(self) -> None:
-        """Begin to commit, and to apply what a predecessor left. Whoever opens shards must be ready by
-        now."""
+        """Begin to commit, and to apply the commits of a predecessor. The code that opens shards must be
+        ready."""
         self._committer.start()
         self._applier.start()
         if len(self.pending):
@@ -175,10 +175,10 @@ class Txns:
         reads: Mapping[ShardId, int] | None = None,
         guard: Callable[[], None] | None = None,
     ) -> Future[int]:
-        """Commit the updates (physical columns and `mz_diff`, no time) of one transaction; the future gives
+        """Commit the updates (physical columns and `mz_diff`, no time) of one transaction; the future returns
         its time. `reads` are the shards it depended on, with the time they were read at. `guard` runs right
-        before the commit, when neither another transaction nor a catalog change can come between, and raises
-        to refuse. Ends in the future with: the time; a refusal (nothing happened: SerializationFailure,
+        before the commit, when neither another transaction nor a catalog change can intervene, and raises to
+        refuse. The future ends with: the time; a refusal (nothing happened: SerializationFailure,
         UndefinedObject, CommitFailed, Fenced, ...); or CommitUnknown."""
         request = TxnRequest(dict(writes), dict(reads or {}), guard)
         try:
@@ -218,9 +218,9 @@ class Txns:
             yield
 
     def note(self, shards: Iterable[ShardId]) -> None:
-        """Mark how far the logs of these shards have come, now: for what is written to them without us.
-        Call it under `paused`, after the fact. A failure is logged and the mark comes with a later entry: the
-        fact stands."""
+        """Mark the current versions of the logs of these shards, for writes that bypass txns. Call it under
+        `paused`, after the write. A failure is logged and a later entry writes the mark: the write remains
+        valid."""
         self._reach(shards)
         try:
             self._retract_all()
@@ -234,7 +234,7 @@ class Txns:
             self.marks.reach(shard.id, shard.version)
 
     def _retract_all(self) -> None:
-        """Write what is known of applied parts and of marks. `_serial` is held."""
+        """Write the known applied parts and marks. The caller holds `_serial`."""
         while self.pending.applied_count() or self.marks.moves():
             self._commit_parts([], [])
 
@@ -256,7 +256,7 @@ class Txns:
 
     def maintain(self, finished: Callable[[str], bool] | None = None) -> None:
         """Apply and retract everything, and keep the txns shard small; `finished` is as in `Shard.maintain`.
-        Raises what the shards raise."""
+        Raises the errors of the shards."""
         for shard_id in self.pending.shards():
             self.pending.apply(shard_id)
         with self._serial:
@@ -266,8 +266,7 @@ class Txns:
         self._shard.maintain(finished)
 
     def close(self) -> None:
-        """Commit what is queued, apply what is committed, mark how far every log has come, stop.
-        Idempotent."""
+        """Commit the queue, apply all commits, mark the versions of all logs, stop. Idempotent."""
         with self._cond:
             if self._closing:
                 return
@@ -349,7 +348,7 @@ class Txns:
             accepted, tables = self._admit(group, ts)
             unapplied = self._write_parts(tables, ts)
             retracting = self.pending.take_applied(MAX_RETRACT)
-            # After the taking: what counts as applied has told the marks before.
+            # After the take: applied parts have updated the marks before.
             moves = self.marks.moves()
             if unapplied or retracting or moves:
                 failpoints.hit(FP_PART_WRITTEN)
@@ -379,7 +378,7 @@ class Txns:
         """Refuse what must not commit; the rest, and their updates per shard."""
         accepted: list[TxnRequest] = []
         tables: dict[ShardId, list[pa.Table]] = {}
-        # Asked once per group: while `_serial` is held no shard gets other columns.
+        # Read once per group: while `_serial` is held the columns of a shard cannot change.
         widths: dict[ShardId, int] = {}
         for request in group:
             try:
@@ -431,7 +430,7 @@ class Txns:
         futures = {s: self._writers.submit(write, s) for s in merged}
         written: list[Unapplied] = []
         error: BaseException | None = None
-        # All are waited for, so that what was written can be discarded when one fails.
+        # Wait for all of them, so that written parts can be discarded when one fails.
         for shard_id, future in futures.items():
             try:
                 written.append(Unapplied.of(shard_id, future.result()))
@@ -492,7 +491,7 @@ class Txns:
                     failed = True
                     log.warning("could not apply transactions to shard %s, trying again: %s", shard_id, e)
             if self._closing and not self._committer.is_alive():
-                # What is left is applied by the next server.
+                # The next server applies the rest.
                 return
             if failed:
                 time.sleep(RETRY_SECONDS)
@@ -500,7 +499,7 @@ class Txns:
 
 
 def _settle(future: Future[int], outcome: int | BaseException) -> None:
-    """Once: a caller that was told of an unknown outcome is not told again."""
+    """Called once: a caller that got an unknown outcome gets no second result."""
     try:
         if isinstance(outcome, int):
             future.set_result(outcome)
