@@ -29,16 +29,16 @@ FP_WRITTEN = failpoints.register(
     "compact.task.written", "a compaction's task has written parts, the driver does not know"
 )
 
-# What a task that cuts reads, by what it takes in memory, but not less than a row group: some 300 ms, which
-# is what a tick may have to wait for a core.
+# What a task that cuts reads, by its size in memory, but not less than a row group: some 300 ms, the time
+# that a tick may have to wait for a core.
 PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionWork:
-    """What every task of one compaction knows: whose parts, the time to which earlier updates move, the job
-    that names what is written, how many updates make a part, and whether rows that nobody sees may go
-    (`persist.compact.Plan`)."""
+    """The common input of all tasks of one compaction: the shard of the parts, the time to which earlier
+    updates move, the job that names the output, the number of updates per part, and whether invisible rows
+    may be dropped (`persist.compact.Plan`)."""
 
     blobs: Blobs
     shard: str
@@ -65,7 +65,7 @@ def ranges(parts: Sequence[Part], target: int) -> int:
 
 
 def shares(parts: Sequence[Part]) -> list[list[CompactionPiece]]:
-    """What each task of the first stage reads: about PIECE_BYTES, of a large part or of several small
+    """The input of each task of the first stage: about PIECE_BYTES, of a large part or of several small
     ones."""
     shares: list[list[CompactionPiece]] = []
     room = 0
@@ -88,8 +88,8 @@ def merge_group(work: CompactionWork, parts: Sequence[Part]) -> tuple[Part, ...]
 
 
 def cut(work: CompactionWork, pieces: Sequence[CompactionPiece], of: int) -> Iterator[tuple[int, bytes]]:
-    """The pieces' updates as (one of `of` ranges, slice). Consolidated already: what cancels out here needs
-    no shuffle, and a row that comes a million times makes no range larger than the others."""
+    """The pieces' updates as (one of `of` ranges, slice). Already consolidated: updates that cancel out here
+    need no shuffle, and a row that occurs a million times makes no range larger than the others."""
     names = part_schema(work.desc).names
     tables = (
         table

@@ -48,7 +48,7 @@ STOP_SECONDS = 5.0
 
 
 class CompactionHome(Protocol):
-    """What the compactor needs of the environment."""
+    """The protocol of the compactor's environment."""
 
     def begin_job(self) -> str: ...
 
@@ -79,7 +79,7 @@ class _Rest:
 
 
 class SparkCompactor:
-    """Thread-safe: `look` and `stop` come from the maintenance thread, the work is done on one of its own."""
+    """Thread-safe: the maintenance thread calls `look` and `stop`; a separate thread does the work."""
 
     def __init__(self, home: CompactionHome, host: SparkHost) -> None:
         self._home = home
@@ -93,7 +93,7 @@ class SparkCompactor:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._rests: dict[str, _Rest] = {}
-        # The shard that was compacted last: the others come before it.
+        # The shard that was compacted last: the others are next.
         self._last = ""
 
     @property
@@ -141,7 +141,7 @@ class SparkCompactor:
                 return
 
     def compact(self, shard: Shard) -> bool:
-        """Compact one shard, if there is something to do; whether there was. Never raises."""
+        """Compact one shard if it needs it; returns whether one did. Never raises."""
         began = time.monotonic()
         job: list[str] = []
 
@@ -182,7 +182,7 @@ class SparkCompactor:
             done.rows_after,
             seconds,
         )
-        # It may be due again at once, and as useless: retractions of rows that were never there.
+        # It may be due again at once, and as useless: retractions of rows that never existed.
         gain = 1 - done.rows_after / done.rows_before
         if done.outputs >= done.inputs and gain < shard.settings.compact_min_gain / 2:
             self._rest(shard.id)
@@ -240,7 +240,7 @@ class SparkCompactor:
                 for wave in _waves(tasks.getNumPartitions(), at_once):
                     parts += session.sparkContext.runJob(tasks, list, wave)
         except BaseException as e:
-            # What other tasks wrote is found by the sweeper.
+            # The sweeper finds the files that other tasks wrote.
             _discard(shard, parts)
             if isinstance(e, QueryCanceled):
                 raise TidemillError("the job was stopped") from None

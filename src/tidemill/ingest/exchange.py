@@ -30,7 +30,7 @@ BUCKETS = 8
 # their task.
 COMPRESS_BYTES = 256 << 10
 
-# (rank of the partition, first offset): where a slice stands among all of its unit.
+# (rank of the partition, first offset): the position of a slice among all of its unit.
 Order = tuple[int, int]
 
 

@@ -27,11 +27,11 @@ from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget, Upser
 from tidemill.sources.contract import OFFSET_COLUMN, SourceBatch, SourcePiece
 from tidemill.types.names import physical_names
 
-# Records of one target that are parted at once: fewer and larger slices through the shuffle.
+# Records of one target that are partitioned at once: fewer and larger slices through the shuffle.
 EXCHANGE_ROWS = 262_144
 
-# Updates that one task reads to fill a state that is missing: a second of its core, for which the sources
-# that share its job wait. Of more the unit gives up, and its work is shared out.
+# Updates that one task reads to fill a missing state: a second of its core, for which the sources that share
+# its job wait. If there are more, the unit gives up, and its work is divided.
 FILL_ROWS = 200_000
 
 # (position of the target, bucket, the slice as bytes)
@@ -111,7 +111,7 @@ def _send(
     if not batches or target.upsert is None:
         return
     table = pa.concat_tables(map(_table, batches), promote_options="default").combine_chunks()
-    # What a source promises never to be null may be null in its collection: an error has no values.
+    # A column that the source promises as not null may be null in its collection: an error has no values.
     names = named(table, physical_names(target.desc))
     fields = [f.with_nullable(True).with_name(n) for f, n in zip(table.schema, names, strict=True)]
     table = pa.table(table.columns, schema=pa.schema(fields))
@@ -130,8 +130,8 @@ def _shape(target: UnitTarget, upsert: UpsertWork) -> KeyShape:
 
 
 def buckets_of(share: int, shares: int) -> list[int]:
-    """The buckets that one of `shares` tasks takes care of. All of them, in every unit: a state that is not
-    carried along would have to be brought up from the collection later."""
+    """The buckets of one of `shares` tasks. All of them, in every unit: a state that is not advanced now
+    would have to be filled from the collection later."""
     return [bucket for bucket in range(BUCKETS) if bucket % shares == share]
 
 
@@ -204,7 +204,7 @@ def grouped(items: Iterable[tuple[int, Slice]]) -> dict[int, dict[tuple[int, int
 
 
 def sent(unit: Unit, pieces: Sequence[SourcePiece]) -> Iterator[Slice | UnitFacts]:
-    """`part_by_key` as a stream: slices as they come, and the facts at the end."""
+    """`part_by_key` as a stream: slices first, and the facts at the end."""
     waiting: list[Slice] = []
     facts = UnitFacts()
     for piece in pieces:

@@ -26,8 +26,7 @@ MAX_SCANNED_ROWS = 16_000_000
 
 @dataclass(frozen=True, slots=True)
 class LiveError:
-    """`time` is when it became visible, or since a compaction a later time. `detail` tells which record it is
-    about."""
+    """`time` is when it became visible, or since a compaction a later time. `detail` names its record."""
 
     text: str
     detail: str | None
@@ -48,7 +47,7 @@ NO_ERRORS = LiveErrors(0, ())
 
 
 class ErrorFinder:
-    """Keeps what it has found of each shard for as long as the parts with errors are the same."""
+    """Keeps the errors found in each shard for as long as the parts with errors are the same."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,7 +87,7 @@ class ErrorFinder:
 
 
 def _summed(table: pa.Table, *, complete: bool) -> LiveErrors:
-    # When it came: where it goes and comes again, the first time is told.
+    # When it appeared: if it disappears and reappears, the first time is reported.
     added = table.group_by(ERROR_COLUMN).aggregate([(DIFF_COLUMN, "sum"), (TIME_COLUMN, "min")])
     live = added.filter(pc.greater(added.column(f"{DIFF_COLUMN}_sum"), 0))
     if not live.num_rows:

@@ -44,13 +44,13 @@ FP_BETWEEN = failpoints.register("tick.between_commits", "one of a source's shar
 # Updates in a message of a CDCv2 stream, before any was read.
 FIRST_WEIGHT = 1000.0
 
-# An output that a tick gave no rows is not written to, but not for longer than this: after a crash its share
-# of every binding since is read again.
+# An output without rows in a tick is not written to, but not for longer than this: after a crash its share of
+# every binding since is read again.
 IDLE_APPEND_MS = 10_000
 
 
 class SourceHome(Protocol):
-    """What a machine needs of the environment."""
+    """The protocol of a machine's environment."""
 
     def begin_job(self) -> str: ...
 
@@ -58,7 +58,7 @@ class SourceHome(Protocol):
 
 
 class MachineClock(Protocol):
-    """What a machine needs of the oracle."""
+    """The protocol of the oracle that a machine needs."""
 
     @property
     def leased(self) -> int: ...
@@ -82,8 +82,8 @@ class SourceWork:
 
 @dataclass(frozen=True, slots=True)
 class TableFeed:
-    """One output of the source that somebody wants: its position among the outputs, where its rows go, and
-    the time at which the shard begins, which is later than the source's for a table that was made later."""
+    """One active output of the source: its position among the outputs, the shard of its rows, and the time at
+    which the shard begins, which is later than the source's for a table that was created later."""
 
     output: int
     shard: Shard
@@ -103,7 +103,7 @@ class TableFeed:
 
 
 class SourceMachine:
-    """See the module. Every field is what the next step needs; all of it comes back from the shards."""
+    """See the module. Every field is what the next step needs; all of it can be rebuilt from the shards."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class SourceMachine:
         limits: ReadLimits | None = None,
         keep: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        """The shards are fenced by us. `keep` makes durable what the source has learned of its upstream."""
+        """The shards are already fenced by this server. `keep` makes durable what the source has learned of
+        its upstream."""
         self.id = source_id
         self.source = source
         self.remap = remap
@@ -128,11 +129,11 @@ class SourceMachine:
         self._keep = keep
         # The upstream was looked at since it was opened: it is the one that was read before.
         self._looked = False
-        # What a binding may cover.
+        # The limit of a binding.
         self.pace = CatchUpPace(
             limits or ReadLimits(), keyed=any(o.key is not None or o.stream for o in source.outputs)
         )
-        # How many rows a record gives, about: one, but for CDCv2, where it is learned.
+        # The average number of rows per record: one, except for CDCv2, where it is measured.
         self.weight = FIRST_WEIGHT if any(o.stream for o in source.outputs) else 1.0
         self.feeds: tuple[TableFeed, ...] = ()
         # Per shard: complete before this time, by the log or because a binding gave it nothing.
@@ -141,10 +142,10 @@ class SourceMachine:
         self._marks: Mapping[str, str] | None = None
         # Bound, and not yet in every shard; in order. More than one only after a crash.
         self.pending: list[SourceWork] = []
-        # No binding will be made below it. The first comes after the moment of creation: since moves to it.
+        # No binding is below it. The first one is after the moment of creation: since moves to it.
         self.promised = max(remap.upper, timing.created + 1)
-        # Where the upstream stood when it was last asked, and what must be reached before the source is
-        # readable for the first time.
+        # The upstream's position at the last query, and the position that must be reached before the source
+        # is readable for the first time.
         self.upstream: Offsets | None = None
         self.first: Offsets | None = None
         self.set_feeds(feeds)
@@ -152,8 +153,8 @@ class SourceMachine:
         self.hydrated = all(f.shard.since > timing.created for f in self._original())
 
     def set_feeds(self, feeds: Sequence[TableFeed], source: UpstreamSource | None = None) -> None:
-        """What is wanted of the source from now on. One that is new gets all that was bound before. `source`:
-        the same upstream, opened anew, because its outputs or the way to it have changed; the one before is
+        """Set the active outputs. A new one gets everything that was bound before. `source`: the same
+        upstream, opened again, because its outputs or its connection have changed; the previous one is
         closed."""
         if source is not None:
             self.source.close()
@@ -174,7 +175,7 @@ class SourceMachine:
         return [f for f in self.feeds if f.created == self.timing.created]
 
     def _not_done(self, feeds: Sequence[TableFeed]) -> list[SourceWork]:
-        """What the bindings say and the shards lack."""
+        """The bindings whose data the shards lack."""
         if not feeds:
             return []
         bindings = self.remap.bindings(0)
@@ -196,7 +197,7 @@ class SourceMachine:
                 work.append(SourceWork(binding, shards))
         return sorted(work, key=lambda w: w.binding.time)
 
-    # -- what others ask
+    # -- queries by other components
 
     @property
     def readable(self) -> int:
@@ -206,33 +207,33 @@ class SourceMachine:
         return self.pending[0].binding.time if self.pending else self.promised
 
     def complete(self, shard_id: str) -> int:
-        """As `readable`, for one output, by the shard of its rows: what another one, made later, still lacks
-        says nothing about it. 0 for one that is not fed yet."""
+        """As `readable`, for one output, by the shard of its rows: what another output, created later, still
+        lacks does not affect it. 0 for one that is not fed yet."""
         feed = next((f for f in self.feeds if f.rows.id == shard_id), None)
         if feed is None or not self.hydrated:
             return 0
         if feed.stream is not None and feed.line is not None:
             return feed.stream.complete
-        # It may have been taken away meanwhile.
+        # It may have been removed meanwhile.
         done = self._complete.get(shard_id, 0)
         times = (work.binding.time for work in self.pending if shard_id in work.shards)
         return next((time for time in times if done <= time), self.promised)
 
     @property
     def ingested(self) -> Offsets:
-        """What is in the collections."""
+        """The records that are in the collections."""
         return self.pending[0].binding.lower if self.pending else self.remap.frontier
 
     @property
     def behind(self) -> int | None:
-        """Records that are upstream and not in the collections; None when the upstream was never asked."""
+        """Records that are upstream and not in the collections; None if the upstream was never queried."""
         if self.upstream is None:
             return None
         return self.upstream.records_since(self.ingested) if self.ingested <= self.upstream else 0
 
     @property
     def pending_rows(self) -> int:
-        """About how many rows the oldest binding that is not done will give."""
+        """The estimated number of rows of the oldest binding that is not done."""
         return int(self.pending[0].binding.records * self.weight)
 
     @property
@@ -241,7 +242,7 @@ class SourceMachine:
         return self.upstream is not None and not self.upstream <= self.remap.frontier
 
     def stalls(self) -> list[str]:
-        """What its CDCv2 streams wait for, in words."""
+        """The reasons why its CDCv2 streams wait, as text."""
         told = [] if self.source.waits is None else [self.source.waits]
         for feed in self.feeds:
             stream = self.source.outputs[feed.output].stream
@@ -252,15 +253,15 @@ class SourceMachine:
 
     @property
     def ceased(self) -> bool:
-        """Its CDCv2 streams said that there is no more, and all of it is here."""
+        """Its CDCv2 streams have ended, and all of their data is here."""
         return bool(self.feeds) and not self.pending and all(_ended(feed) for feed in self.feeds)
 
     # -- bind
 
     def bind(self, now: int) -> SourceWork | None:
-        """Ask the upstream, and bind what is new; None when there is nothing, or it is not time yet. What was
-        bound before is to be done first; but an upstream that was just opened is asked all the same, for it
-        may have been made anew meanwhile. Raises SourceError and the outcomes of a commit."""
+        """Query the upstream, and bind what is new; None if nothing is new, or it is not time yet. Earlier
+        bindings must be done first; but a newly opened upstream is queried in any case, because it may have
+        been recreated meanwhile. Raises SourceError and the outcomes of a commit."""
         if self.pending and self._looked:
             return self._marked(self.pending[0])
         at = boundary(now, self.timing.interval)
@@ -306,13 +307,14 @@ class SourceMachine:
         return self._marked(work)
 
     def _marked(self, work: SourceWork) -> SourceWork:
-        """Before it is read: what changes from now on is found out."""
+        """Mark the binding before it is read: later changes of the upstream are then detected."""
         if self._marks is None:
             self._marks = self.source.mark(work.binding.lower, work.binding.upper)
         return work
 
     def _learn(self) -> None:
-        """Before anything is bound: what is bound would otherwise be read from whatever is there later."""
+        """Store the upstream's properties before anything is bound: else a later, different upstream could be
+        read."""
         if self.source.learned is not None:
             if self._keep is not None:
                 self._keep(self.source.learned)
@@ -356,7 +358,7 @@ class SourceMachine:
         return UnitTarget(feed.rows.id, feed.rows.desc, upsert, recover)
 
     def _wants(self, feed: TableFeed, work: SourceWork) -> bool:
-        """Whether the work is for the feed, and its shard lacks it: a crash may have come between two."""
+        """Whether the work is for the feed, and its shard lacks it: a crash may have occurred between two."""
         return feed.shard.id in work.shards and self._complete[feed.shard.id] <= work.binding.time
 
     def abandon(self, unit: Unit) -> None:
@@ -364,9 +366,9 @@ class SourceMachine:
         self._home.end_job(unit.job)
 
     def instead(self, unit: Unit, failure: UnitFailure) -> UnitFacts | None:
-        """The upstream no longer has what the unit should read. If that is what a table that was made later
-        should begin with, it is the table's error for good, and everybody else goes on: the facts to commit
-        are that error. None where it is the source's own trouble."""
+        """The upstream no longer has what the unit should read. If a table that was created later should
+        begin with it, this is a permanent error of the table, and all others continue: the facts to commit
+        are that error. None if it is an error of the source itself."""
         work = self.pending[0]
         feed = next((f for f in self.feeds if f.shard.id in work.shards), None)
         if feed is None or feed.created == self.timing.created or feed.created != work.binding.time:
@@ -377,8 +379,8 @@ class SourceMachine:
     # -- commit
 
     def commit(self, unit: Unit, facts: UnitFacts) -> None:
-        """Append what the unit wrote to each shard. Raises the outcomes of a commit, and then the unit is to
-        be done again; what one shard has already taken is left out then."""
+        """Append what the unit wrote to each shard. Raises the outcomes of a commit; then the unit must be
+        done again, without what a shard has already accepted."""
         if facts.failure is not None:
             raise Internal("a unit that failed cannot be committed")
         work = self.pending[0]
@@ -389,7 +391,7 @@ class SourceMachine:
         try:
             self.source.confirm(marks)
         except TidemillError:
-            # It is looked at anew, marked and read again.
+            # It is queried again, marked and read again.
             self._marks, self._looked = None, False
             self._home.end_job(unit.job)
             raise
@@ -433,7 +435,7 @@ class SourceMachine:
         try:
             shard.compare_and_append(parts, lower, time + 1)
         except UpperMismatch:
-            # An attempt whose outcome was unknown came through after all: nobody else writes here.
+            # An attempt whose outcome was unknown succeeded after all: no other process writes here.
             if upper_of(shard) <= time:
                 raise
         failpoints.hit(FP_COMMITTED)
@@ -472,8 +474,8 @@ class SourceMachine:
         self.remap.allow_compaction(min([to, *(upper_of(f.shard) - 1 for f in self.feeds)]))
 
     def retain(self, now: int, milliseconds: int, step: int) -> None:
-        """Let history go that is older than asked for, when that is at least `step` long. Bindings go with
-        the data, but those that a crash would need stay."""
+        """Release history that is older than requested, if that is at least `step` long. Bindings are
+        released with the data, except those that a crash would need."""
         if not self.hydrated or not self.feeds:
             return
         target = min(now - milliseconds, self.readable - 1)

@@ -47,8 +47,8 @@ SINCE_STEP_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the catalog says of a source: itself, its tables, and the connections and secrets that it hangs
-    on. `state` is the catalog that says it."""
+    """The catalog's definition of a source: itself, its tables, and the connections and secrets that it
+    depends on. `state` is the catalog with this definition."""
 
     item: Source
     tables: tuple[SourceTable, ...]
@@ -72,7 +72,7 @@ class _Source:
     wanted: _Wanted
     report: Report
     slot: SourceSlot | None = None
-    # What the slot's machine was last told of, and whether somebody is about to tell it of something else.
+    # The definition that the slot's machine last received, and whether a thread is about to pass it another.
     told: _Wanted | None = None
     following: bool = False
     # How long it waits for the next attempt, after one that failed; seconds.
@@ -99,8 +99,8 @@ class Ingestion:
         on_lost: Callable[[TidemillError], None] | None = None,
         on_moved: Callable[[Collection[str]], None] | None = None,
     ) -> None:
-        """`on_moved` is told the shards of a source that has new updates or has gone on in time; `files_root`
-        is the folder below which sources may read files."""
+        """`on_moved` receives the shards of a source that has new updates or whose time has advanced;
+        `files_root` is the folder below which sources may read files."""
         self._environment = environment
         self._secrets = SecretStore(None) if secrets is None else secrets
         self._catalog = catalog
@@ -141,7 +141,7 @@ class Ingestion:
                 if known.told != now and not known.following:
                     known.following = True
                     self._submit(known)
-        # The ticker's lock is never taken under ours: it asks us under its own.
+        # The ticker's lock is never taken under ours: the ticker calls us while it holds its own.
         for source in gone:
             source.gone = True
             self._remove(source.item.id)
@@ -153,9 +153,9 @@ class Ingestion:
             pass  # we have been stopped
 
     def _follow(self, source: _Source) -> None:
-        """Tell the source what the catalog says of it, until it knows; one thread at a time, which waits for
-        nothing but the store: a source at work, or one that cannot be opened, must not keep others from being
-        opened."""
+        """Pass the catalog's definition to the source, until it has it. One thread at a time does this, and
+        waits only for the store: a source at work, or one that cannot be opened, must not keep others from
+        being opened."""
         with self._lock:
             wanted = source.wanted
             if source.gone or self._stopping.is_set() or source.told == wanted:
@@ -171,7 +171,7 @@ class Ingestion:
             )
 
     def _attempt(self, source: _Source, wanted: _Wanted, step: Callable[[], None]) -> None:
-        """Take the step, and see what is next; after a failure it is tried again."""
+        """Take the step, and determine the next; a failed step is retried."""
         try:
             step()
         except TidemillError as e:
@@ -209,7 +209,7 @@ class Ingestion:
     def _machine(self, wanted: _Wanted) -> SourceMachine:
         item, upstream = wanted.item, self._upstream(wanted)
         try:
-            # The bindings first: fencing them says which there are, and that no other server adds any.
+            # The bindings first: fencing them shows which exist, and that no other server adds any.
             remap = Remap(self._environment.open_shard(item.remap_shard), upstream.gauge, upstream.start)
             return SourceMachine(
                 item.id,
@@ -278,10 +278,10 @@ class Ingestion:
             machine = slot.machine
             self._on_moved([machine.remap.shard.id, *(feed.rows.id for feed in machine.feeds)])
 
-    # -- what the engine asks
+    # -- queries by the engine
 
     def hurried(self) -> set[str]:
-        """Shards of sources that catch up in jobs of their own: what can wait should wait."""
+        """Shards of sources that catch up in their own jobs: work that can wait should wait."""
         slots = self.ticker.slots()
         return {feed.rows.id for slot in slots if slot.alone for feed in slot.machine.feeds}
 
@@ -328,8 +328,7 @@ class Ingestion:
         return [(s.item, s.report, None if s.slot is None else s.slot.machine) for s in self._all()]
 
     def retain(self, default_ms: int, kept: Container[ItemId] = frozenset()) -> None:
-        """Let history go that nobody asked to keep, but of the sources that are `kept`. For the maintenance
-        loop."""
+        """Release history that is not retained, except of the `kept` sources. For the maintenance loop."""
         now = self._environment.oracle.now()
         for source in self._all():
             if source.slot is not None and source.item.id not in kept:

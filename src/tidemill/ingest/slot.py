@@ -16,7 +16,7 @@ from tidemill.ingest.status import Report, RunState
 from tidemill.reclock.boundaries import boundary
 
 # After a failure a source waits this long, twice as long after the next, and so on: an upstream that is down
-# is asked twice a minute, one that hiccuped is back within a second.
+# is queried twice a minute; after a short failure it is back within a second.
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 30.0
 
@@ -27,15 +27,15 @@ class SourceSlot:
     name: str
     machine: SourceMachine
     report: Report = field(default_factory=Report)
-    # Somebody steps the machine.
+    # A thread steps the machine.
     busy: bool = False
-    # What is to be done with the machine before its next step (`Ticker.when_free`).
+    # Calls on the machine that must run before its next step (`Ticker.when_free`).
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
-    # It was dropped: whoever holds it commits no more.
+    # It was dropped: its holder commits no more.
     removed: bool = False
     # The boundary at which it is next looked at; milliseconds.
     due: int = 0
-    # It has jobs of its own: it has much to read, was too slow, or was in a job that failed.
+    # It runs in its own jobs: it has much to read, was too slow, or was in a job that failed.
     alone: bool = False
     # Its upsert state was where the last unit looked for it. Not known after a start; false when a cache was
     # deleted. Then the next unit shares out the work of reading the collection.
@@ -43,15 +43,15 @@ class SourceSlot:
     # How often it failed in a row, and when (monotonic) it is tried again.
     failures: int = 0
     retry_at: float = 0.0
-    # Of which trouble the log has been told: of one that may pass by its kind, for an upstream that goes away
-    # shows that in several ways; of another by its text.
+    # The failure that was logged last: a transient one by its kind, because an unreachable upstream fails in
+    # several ways; any other by its text.
     told: str | None = None
 
     def ready(self, now: int) -> bool:
         return not self.busy and now >= self.due and time.monotonic() >= self.retry_at
 
     def news(self, error: TidemillError) -> bool:
-        """Whether the log is to be told of it."""
+        """Whether to log it."""
         before, self.told = self.told, error.sqlstate if error.transient else error.primary
         return before != self.told
 
@@ -75,7 +75,7 @@ class SourceSlot:
         self.report.become(RunState.STALLED, error)
 
     def next_due(self, now: int) -> None:
-        """The boundary after the one it was due at; or, when it comes late, the latest."""
+        """The boundary after the last due one; or, if that is already past, the latest."""
         interval = self.machine.timing.interval
         latest = boundary(now, interval)
         following = self.due + interval if self.due else latest + interval

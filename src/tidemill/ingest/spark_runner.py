@@ -32,8 +32,8 @@ from tidemill.query.job import Job
 from tidemill.query.settings import SettingPlace
 from tidemill.query.spark import SparkHost
 
-# A job waits so long for executors when all are gone: those that died are replaced within some seconds, and
-# beyond that the sources' statuses should say what is the matter.
+# A job waits this long for executors when all are gone: dead ones are replaced within some seconds, and after
+# that the sources' statuses should show the reason.
 DESERTED_SECONDS = 10.0
 
 
@@ -77,7 +77,7 @@ class SparkRunner:
             ended.set()
 
     def _watch(self, job: Job, ended: threading.Event, seconds: float) -> None:
-        """Cancel the job when its time is over, or nobody is there to run it."""
+        """Cancel the job when its time is over, or no executor is available."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and self._host.deserted < DESERTED_SECONDS:
             if ended.wait(min(left, DESERTED_SECONDS)):
@@ -130,8 +130,8 @@ def in_two_steps(unit: Unit, parted: Any, ways: int, folder: str | None, life: s
 
 
 def _pack(units: Sequence[Unit], share: Sequence[Share]) -> bytes:
-    """One task's units, each with the pieces that are its own. Pickled here, once: Spark would pickle them in
-    batches of its own choosing."""
+    """One task's units, each with its own pieces. Pickled here, once: Spark would pickle them in batches of
+    its own choice."""
     return pickle.dumps([(index, replace(units[index], pieces=pieces)) for index, pieces in share])
 
 
@@ -185,7 +185,7 @@ def _part(ways: int, payloads: Iterator[bytes]) -> Iterator[Carried]:
                     continue
                 yield 0, (index, item)
                 if item.failure is not None:
-                    # Everybody must know: nothing of the unit is to be applied.
+                    # Every task must know: nothing of the unit may be applied.
                     for way in range(1, ways):
                         yield way, (index, UnitFacts(failure=item.failure))
 

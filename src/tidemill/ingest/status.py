@@ -35,12 +35,11 @@ class RunStatus:
     detail: str | None = None
     hint: str | None = None
     sqlstate: str | None = None
-    # The error passes only if somebody acts: nobody waits for it.
+    # The error persists until a user acts: no reader waits for it.
     permanent: bool = False
 
     def become(self, state: RunState, error: TidemillError | None = None) -> RunStatus:
-        """The status from now on. The same trouble is since when it was; what is found of it may be something
-        else each time."""
+        """Set the status. The same error keeps its first time; its detail may differ each time."""
         primary = None if error is None else error.primary
         since = self.since if (state, primary) == (self.state, self.error) else wall_ms()
         if error is None:
@@ -114,7 +113,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Report:
-    """All that is told of one source."""
+    """All that is reported of one source."""
 
     status: RunStatus = field(default_factory=lambda: RunStatus(RunState.STARTING, wall_ms()))
     statistics: Statistics = field(default_factory=Statistics)

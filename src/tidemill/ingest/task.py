@@ -31,7 +31,7 @@ PART_BYTES = 64 << 20
 
 
 class TooSlow(TidemillError):
-    """The unit used up its time; what shares its job must not wait for it."""
+    """The unit used up its time; units that share its job must not wait for it."""
 
     sqlstate = "57014"
     transient = True
@@ -142,7 +142,7 @@ class PartWriter:
         part = write_part(self._unit.blobs, target.shard, target.desc, table, self._unit.job)
         self._facts.parts.setdefault(self._index, []).append(part)
         if self._index >= 0:
-            # What waits in a stash is no update of anybody's yet.
+            # Updates that wait in a stash do not count as updates yet.
             self._facts.updates += part.rows
         self._batches, self._rows, self._bytes = [], 0, 0
         self._facts.write_seconds += time.monotonic() - began

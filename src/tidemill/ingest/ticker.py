@@ -29,32 +29,32 @@ from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
 
-# Threads, apart by what they wait for, so that one kind never waits for another's: rounds and shared jobs,
-# sources that go alone (more of them take turns), upstreams, and the store. An upstream that says nothing
-# keeps its thread for seconds (`sources.kafka.source.LOOK_SECONDS`): there are as many as a server may have
-# sources over one broker, so that those of another still find one.
+# Threads, separated by what they wait for, so that one kind never waits for another's: rounds and shared
+# jobs, sources that run alone (further ones take turns), upstreams, and the store. An upstream that does not
+# respond keeps its thread for seconds (`sources.kafka.source.LOOK_SECONDS`): there are as many threads as a
+# server may have sources over one broker, so that those of another still find one.
 JOB_THREADS = 64
 ALONE_THREADS = 64
 BIND_THREADS = 128
 COMMIT_THREADS = 16
 # What a binding may hold to go into the shared job: some 50 ms of a core.
 SHARED_RECORDS = 50_000
-# Rounds and shared jobs under way at once. What falls due meanwhile waits, and shares the next job: many
-# sources of odd intervals, or on a machine that cannot keep up, cost few large jobs and not many small ones.
+# Concurrent rounds and shared jobs. Sources that become due meanwhile wait, and share the next job: many
+# sources of odd intervals, or on a slow machine, then cost few large jobs and not many small ones.
 SHARED_JOBS = 4
-# How long a boundary waits for slow upstreams to say where they stand; later ones join a later round.
+# How long a boundary waits for the positions of slow upstreams; later ones join a later round.
 GATHER_SECONDS = 0.1
-# A unit in a shared job that takes longer gives up, and goes on alone. Several of them in one task may.
+# A unit in a shared job that takes longer gives up, and continues alone. Several of them in one task may.
 SHARED_UNIT_SECONDS = 1.0
 # A shared job that takes longer than this and what its units may take is stopped: a reader in it hangs.
 SHARED_JOB_SECONDS = 30.0
-# The same for a source that goes alone: one binding is at most `Limits.records`, seconds of work.
+# The same for a source that runs alone: one binding is at most `Limits.records`, seconds of work.
 ALONE_SECONDS = 300.0
-# A tick that takes longer is told in the log, with its slowest phase.
+# A tick that takes longer is logged, with its slowest phase.
 SLOW_SECONDS = 1.0
 # How long a stop waits for the steps at work.
 STOP_SECONDS = 5.0
-# How long the thread sleeps at most: what was added meanwhile is noticed then.
+# The maximum sleep of the thread: it notices additions by then.
 LOOK_SECONDS = 0.5
 
 SHARED_LANE = "tick"
@@ -75,7 +75,7 @@ class Ticker:
         self._oracle = oracle
         self._runner = runner
         self._on_lost = on_lost
-        # Told when a source's collections have new updates, or are complete up to a later time.
+        # Called when a source's collections have new updates, or are complete up to a later time.
         self._on_moved = on_moved
         # Guards `_slots` and `busy` of each; notified when a slot is released.
         self._changed = threading.Condition()
@@ -95,8 +95,8 @@ class Ticker:
         self._thread.start()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """No new steps begin; those at work come to their end, unless that takes longer than `seconds`: what
-        they do then is as good as what a killed process does."""
+        """No new steps begin; running ones finish, unless that takes longer than `seconds`: what they do then
+        is equivalent to what a killed process does."""
         self._stopping.set()
         with self._changed:
             self._tell()
@@ -113,8 +113,7 @@ class Ticker:
             self._tell()
 
     def remove(self, source_id: str) -> SourceSlot | None:
-        """It is not stepped any more; what is at work for it is not committed. The caller may drop its
-        shards."""
+        """It is not stepped any more; its running work is not committed. The caller may drop its shards."""
         with self._changed:
             slot = self._slots.pop(source_id, None)
             if slot is not None:
@@ -130,8 +129,8 @@ class Ticker:
             return list(self._slots.values())
 
     def when_free(self, slot: SourceSlot, step: Callable[[], None]) -> None:
-        """Have `step` done while nobody else steps the slot's machine: at once, or as soon as the step at
-        work has ended. Returns before that."""
+        """Run `step` while no other thread steps the slot's machine: at once, or as soon as the current step
+        has ended. Returns before that."""
         with self._changed:
             slot.waiting.append(step)
             if slot.busy:
@@ -160,7 +159,7 @@ class Ticker:
         self._free(slot)
 
     def wait_for(self, what: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until `what` holds, which is asked whenever a source has moved; False at the (monotonic)
+        """Wait until `what` holds, which is checked whenever a source has advanced; False at the (monotonic)
         deadline, or when the ticker stops."""
         with self._changed:
             while not what():
@@ -194,7 +193,7 @@ class Ticker:
             self._tell()
 
     def _look(self) -> float:
-        """Take what is due; returns how long nothing will be."""
+        """Take the due sources; returns the time until the next is due."""
         now = self._oracle.now()
         with self._changed:
             self._news = False
@@ -255,7 +254,7 @@ class Ticker:
             self._shared(together, seconds)
 
     def _bind(self, slot: SourceSlot, now: int) -> float | None:
-        """Seconds that it took; None when there is nothing to read, now or because it failed."""
+        """The seconds that it took; None if there is nothing to read, or it failed."""
         began = time.monotonic()
         try:
             binding = slot.machine.bind(now)
@@ -321,7 +320,7 @@ class Ticker:
             self._share(-1)
 
     def _blame(self, group: Sequence[tuple[SourceSlot, Unit]], error: JobFailed) -> None:
-        """A job failed as a whole. When Spark itself is there, one of its units may be to blame: each is
+        """A job failed as a whole. If Spark itself is available, one of its units may be the cause: each is
         tried alone, at once."""
         for slot, unit in group:
             slot.machine.abandon(unit)
@@ -334,19 +333,19 @@ class Ticker:
             self._release_now(slot)
 
     def _release_now(self, slot: SourceSlot) -> None:
-        """It is due at once, but for what a failure makes it wait."""
+        """It is due at once, except for the delay after a failure."""
         slot.due = 0
         self._free(slot)
 
-    # -- a source that goes alone
+    # -- a source that runs alone
 
     def _go_alone(self, slot: SourceSlot) -> None:
         slot.alone = True
         self._alones.submit(self._guarded, [slot], self._alone, 0)
 
     def _alone(self, slots: Sequence[SourceSlot], _: int) -> None:
-        """Bind, read and commit until it has caught up, or somebody waits for the slot. The first binding is
-        there already."""
+        """Bind, read and commit until it has caught up, or another thread waits for the slot. The first
+        binding exists already."""
         (slot,) = slots
         bind_seconds: float | None = 0.0
         while bind_seconds is not None and not (self._stopping.is_set() or slot.removed or slot.waiting):
@@ -386,7 +385,7 @@ class Ticker:
             slot.machine.abandon(unit)
             error = facts.failure.error()
             if facts.failure.sqlstate == TooSlow.sqlstate and unit.shares == 1:
-                # No failure: it goes on by itself, shared out.
+                # No failure: it continues alone, divided among tasks.
                 slot.alone, slot.at_hand = True, False
                 log.info("source %s goes on in jobs of its own: %s", slot.name, error.primary)
             else:

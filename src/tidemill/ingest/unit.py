@@ -17,7 +17,7 @@ from tidemill.persist.part import Part
 from tidemill.sources.contract import SourcePiece, SourceReader, UpstreamError
 from tidemill.types.model import RelationDesc
 
-# Calls that are told of an unforeseen error: the place itself, and who brought it there.
+# Calls that are shown for an unforeseen error: the place itself, and its callers.
 SHOWN_FRAMES = 3
 
 
@@ -85,8 +85,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class UnitFailure:
-    """Why a unit failed, as plain text that can be pickled whatever raised it. `transient`: the same may
-    work later, without anybody doing anything; `permanent` as of `UpstreamError`."""
+    """Why a unit failed, as plain text that can be pickled whatever raised it. `transient`: a retry may
+    succeed without any action; `permanent` as of `RowError`."""
 
     primary: str
     detail: str | None = None
@@ -112,7 +112,7 @@ class UnitFailure:
 
 
 def _where(error: BaseException) -> str | None:
-    """Where an unforeseen error was raised: a task has no log that anybody reads."""
+    """Where an unforeseen error was raised: a task has no log that users see."""
     frames = traceback.extract_tb(error.__traceback__)[-SHOWN_FRAMES:]
     if not frames:
         return None
@@ -122,7 +122,7 @@ def _where(error: BaseException) -> str | None:
 
 @dataclass(slots=True)
 class UnitFacts:
-    """What became of a unit, or of one task's share of it; shares are added up."""
+    """The result of a unit, or of one task's share of it; shares are added up."""
 
     # Per target, by its position: what was written. Invisible until it is appended. (A stash has a position
     # too: `recovery.meet.stash_index`.)

@@ -34,7 +34,8 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in LOADED:
         importlib.import_module(name)
-    # What is here is here for ever: no collection in a worker is to visit it, which would copy its pages.
+    # Loaded objects are permanent: garbage collection in a worker must not visit them, which would copy their
+    # pages.
     gc.collect()
     gc.freeze()
     manager()

@@ -19,14 +19,14 @@ from tidemill.errors import TidemillError
 
 
 class FolderNotOurs(TidemillError):
-    """Somebody else could put rows into the state."""
+    """Another user could put rows into the state."""
 
     sqlstate = "42501"
 
 
 @cache
 def worker_folder(url: str, life: str) -> str:
-    """For the states of the data directory `url`; what earlier lives of it left is removed."""
+    """For the states of the data directory `url`; removes the states of its earlier runs."""
     root = os.path.join(tempfile.gettempdir(), f"tidemill-state-{os.getuid()}")
     os.makedirs(root, mode=0o700, exist_ok=True)
     found = os.lstat(root)

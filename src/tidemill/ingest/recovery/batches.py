@@ -58,8 +58,8 @@ MAX_VALUE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What came of a batch: the time that its updates have in the collection, how many there are, how far the
-    stream is complete now ([]: for ever; None: nothing was ever said), and what is wrong with it."""
+    """The result of a batch: the time of its updates in the collection, their number, the frontier of the
+    stream now ([]: without end; None: no statement so far), and any errors."""
 
     time: int
     updates: int
@@ -88,7 +88,7 @@ class MicroBatches:
         stash = self._shard(stash_id(name), stash_desc(output.desc, kind))
         self._state = StreamState(self._data, stash, self._shard(tally_id(name), TALLY_DESC))
         self._take_back()
-        # A batch failed, and nobody knows how far it came: what it left is taken back before the next.
+        # A batch failed at an unknown point: its writes are undone before the next.
         self._torn = False
         self._begin_life()
 
@@ -113,7 +113,7 @@ class MicroBatches:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _begin_life(self) -> None:
-        """Where workers keep what they know of the stash, on this machine or elsewhere; it may be lost."""
+        """Where workers keep their knowledge of the stash, on this machine or elsewhere; it may be lost."""
         self._folder = tempfile.mkdtemp(prefix="tidemill-stash-")
         self._life = uuid.uuid4().hex
 
@@ -125,11 +125,11 @@ class MicroBatches:
 
     @property
     def frontier(self) -> list[Time] | None:
-        """The stream is complete before it; [] for ever; None before anything was said."""
+        """The stream is complete before it; [] without end; None before the first statement."""
         return self._state.frontier
 
     def stalls(self) -> list[Stall]:
-        """What the stream waits for."""
+        """The reasons why the stream waits."""
         assert self._output.stream is not None
         return self._state.stalls(self._output.stream)
 
@@ -142,10 +142,10 @@ class MicroBatches:
         return pa.concat_tables(tables) if tables else pa.table({})
 
     def begin(self, resume_from: Sequence[Time], snapshot: pa.Table) -> bool:
-        """Begin in the middle, with what the stream's collection held at the frontier `resume_from`: only
-        what the stream says beyond it counts. `snapshot` has the columns of the data (of JSON one, `data`,
-        with a text in each row) and perhaps `mz_diff`, how often a row is there. Before the first batch;
-        False, and nothing happens, once there was one: a program may call it whenever it starts."""
+        """Begin in the middle, with the contents of the stream's collection at the frontier `resume_from`:
+        only statements beyond it count. `snapshot` has the columns of the data (for JSON one, `data`, with a
+        text in each row) and perhaps `mz_diff`, the count of a row. Call it before the first batch; after it,
+        the call has no effect and returns False. So a program may call it at every start."""
         self._mend()
         if self._state.frontier is not None:
             return False
@@ -217,8 +217,8 @@ class MicroBatches:
         return Recovered(unit.time, facts.updates, self.frontier, settled.errors)
 
     def _mend(self) -> None:
-        """After a batch that failed: all that is known is what is durable. Workers may know of a stash that
-        never came to be."""
+        """After a failed batch: reset to the durable state. Workers may know of a stash that was never
+        committed."""
         if not self._torn:
             return
         self._data.refresh()
@@ -229,9 +229,8 @@ class MicroBatches:
         self._torn = False
 
     def _take_back(self) -> None:
-        """A batch that reached stash and tally and not the data never was: nobody knows whether it is
-        delivered again as it was. What it changed there is undone, at a later time; doing so twice changes
-        nothing."""
+        """Undo a batch that reached stash and tally but not the data: it may be delivered again in another
+        form. Its changes there are reverted, at a later time; doing so twice changes nothing."""
         beside = (self._state.stash, self._state.tally)
         upper = upper_of(self._data)
         if all(upper_of(shard) <= upper for shard in beside):
@@ -275,7 +274,7 @@ def _undone(shard: Shard, since: int, at: int) -> pa.Table | None:
 
 
 class _Nothing:
-    """The reader of a unit whose messages are brought: it has no pieces that could be read."""
+    """The reader of a unit whose messages are passed in: it has no pieces to read."""
 
     def read(self, piece: Any) -> Iterator[Any]:
         raise Internal("the messages of a micro-batch are brought, not read")

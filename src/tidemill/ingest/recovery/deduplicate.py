@@ -36,7 +36,7 @@ MAX_SHOWN = 500
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Updates of one bucket that nobody had before, each once, in the order of their hashes."""
+    """New updates of one bucket, each once, in the order of their hashes."""
 
     rows: pa.RecordBatch
     hashes: np.ndarray
@@ -62,7 +62,7 @@ def look(
     slices: Mapping[int, Sequence[bytes]],
     found: FoundUpdates,
 ) -> dict[int, Fresh]:
-    """What of the slices, by bucket, is new; counted in `found`."""
+    """The new updates in the slices, by bucket; counted in `found`."""
     shape = shape_of(recover)
     fresh: dict[int, Fresh] = {}
     for bucket, own in slices.items():
@@ -181,7 +181,8 @@ def release(
     fresh: Mapping[int, Fresh],
     facts: UnitFacts,
 ) -> None:
-    """Write what the frontier has passed to the relation, and what changes in the stash; keep the states."""
+    """Write the updates that the frontier has passed to the relation, and the changes of the stash; keep the
+    states."""
     target = unit.targets[index]
     if target is None or target.recover is None:
         return
@@ -214,7 +215,7 @@ def stash_index(index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """What is released: rows, and those of them that the stash had."""
+    """The released rows, and those of them that were in the stash."""
 
     released: list[pa.RecordBatch]
     stashed: Fresh | None
@@ -223,7 +224,7 @@ class _Gone:
 def _parted(
     recover: Recover, settled: Settled, state: BucketState, fresh: Fresh | None
 ) -> tuple[Fresh | None, _Gone]:
-    """What of the fresh updates stays, and what goes."""
+    """The fresh updates that stay, and those that are released."""
     kind = recover.stream.kind
     stays: Fresh | None = None
     released: list[pa.RecordBatch] = []

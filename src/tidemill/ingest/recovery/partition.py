@@ -23,7 +23,7 @@ from tidemill.sources.offsets import PartitionKey
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.columns import contiguous
 
-# Updates of one partition that are parted at once: fewer and larger slices through the shuffle.
+# Updates of one partition that are partitioned at once: fewer and larger slices through the shuffle.
 EXCHANGE_ROWS = 262_144
 
 # Gets a bucket and a slice of it.
@@ -111,7 +111,7 @@ class Spread:
 
 
 def wanted_times(parts: list[np.ndarray], reported: Frontier, recover: Recover) -> np.ndarray:
-    """Which updates are news: beyond the frontier, and at no time that is withheld for ever."""
+    """Which updates are new: beyond the frontier, and at no time that is withheld permanently."""
     wanted = beyond(reported, parts)
     if recover.poisoned and wanted.any():
         wanted &= np.fromiter((t not in recover.poisoned for t in times_of(parts)), np.bool_, len(wanted))

@@ -74,7 +74,7 @@ class StreamState:
         self._load()
 
     def recover(self, stream: StreamSpec) -> Recover:
-        """What the next unit begins with."""
+        """The state from which the next unit starts."""
         tallied = self._load()
         tally = opened(tallied, stream)
         poisoned = frozenset(at for at, _, _, wrong in tally.unreported() if wrong)
@@ -94,7 +94,8 @@ class StreamState:
             data, tally = upper_of(self._data), upper_of(self.tally)
             kept = self._kept()
             self._rows = {item: value for item, value in kept.items() if not _is_mark(item)}
-            # Also those of a tick that came so far and no further: it is read again, from what it read.
+            # Also those of a tick that reached this point and no further: it is read again, from the same
+            # input.
             kept = self._kept(tally) if tally > data else kept
             self.marks = {item[len(MARK) + 1 :]: value for item, value in kept.items() if _is_mark(item)}
             tallied = from_rows(self._rows)
@@ -124,11 +125,11 @@ class StreamState:
         job: str,
         marks: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the tick's changes of stash and tally durable, and the marks of what was read, before the
+        """Make the tick's changes of stash and tally durable, and the marks of its records, before the
         data's. Raises a commit's outcomes."""
         self._append(self.stash, parts, at)
         failpoints.hit(FP_STASHED)
-        # One that is ahead has it from an attempt that came so far and no further.
+        # A shard that is ahead has it from an attempt that reached this point and no further.
         self._ahead = upper_of(self.tally) > at
         rows = to_rows(settled.tallied) | {f"{MARK} {name}": mark for name, mark in (marks or {}).items()}
         changes = None if self._ahead else _changes(self._rows, rows, at)
@@ -143,7 +144,7 @@ class StreamState:
         try:
             shard.compare_and_append(parts, lower, at + 1)
         except UpperMismatch:
-            # An attempt whose outcome was unknown came through after all: nobody else writes here.
+            # An attempt whose outcome was unknown succeeded after all: no other process writes here.
             if upper_of(shard) <= at:
                 raise
 
@@ -155,7 +156,7 @@ class StreamState:
             raise Internal("the rows of the stream have our times")
         upper = cast("int", settled.after[0]) if settled.after else None
         lower = line.upper
-        # One that is ahead has it from an attempt that came so far and no further.
+        # A shard that is ahead has it from an attempt that reached this point and no further.
         if lower is not None and (upper is None or lower < upper):
             line.compare_and_append(parts, lower, upper)
         said = [error for error in settled.errors if error.startswith(DECODE_ERROR)]
@@ -170,7 +171,7 @@ class StreamState:
 
     def committed(self, settled: Settled, marks: Mapping[str, str] | None = None) -> None:
         """The data has the tick too."""
-        # What is durable counts, also where another attempt wrote it.
+        # The durable state counts, also where another attempt wrote it.
         if self._ahead:
             self._tallied = None
             self._load()
@@ -181,28 +182,28 @@ class StreamState:
         self._since = {at: self._since.get(at, now) for at in settled.after}
 
     def forget(self) -> None:
-        """After a commit of which nobody knows how far it came."""
+        """After a commit that ended at an unknown point."""
         self._tallied = None
         for shard in (self.stash, self.tally, self.line):
             if shard is not None:
                 shard.refresh()
 
     def allow_compaction(self) -> None:
-        """What lies before the next redo is needed by nobody."""
+        """Times before the next redo are no longer needed."""
         needed = upper_of(self._data) - 1
         for shard in (self.stash, self.tally):
             if needed > shard.since:
                 shard.downgrade_since(needed)
 
     def retain(self, milliseconds: int, step: int) -> None:
-        """Let the history go of rows with times of their own: a time of theirs counts as a millisecond. One
-        that has ended keeps what it has."""
+        """Release the history of rows with the stream's times: one such time counts as a millisecond. A
+        stream that has ended keeps its history."""
         upper = None if self.line is None else self.line.upper
         if self.line is not None and upper is not None and upper - 1 - milliseconds - self.line.since >= step:
             self.line.downgrade_since(upper - 1 - milliseconds)
 
     def stalls(self, stream: StreamSpec) -> list[Stall]:
-        """What the stream waits for, as of the last commit. From any thread."""
+        """The reasons why the stream waits, as of the last commit. From any thread."""
         tallied = self._tallied
         if tallied is None or tallied.known is None:
             return []
@@ -214,7 +215,7 @@ class StreamState:
 
     @property
     def frontier(self) -> list[Time] | None:
-        """The stream is complete before it, as of the last commit; [] for ever; None before the first."""
+        """The stream is complete before it, as of the last commit; [] without end; None before the first."""
         known = self._load().known
         return None if known is None else list(known["reported"])
 

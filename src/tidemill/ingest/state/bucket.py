@@ -34,7 +34,7 @@ _NOWHERE = np.zeros(0, dtype=np.int64)
 
 
 class Keeper(Protocol):
-    """What a bucket needs of its store."""
+    """The protocol of a bucket's store."""
 
     def adopt(self, folder: str, shape: KeyShape, runs: list[StateRun]) -> list[StateRun] | None:
         """The merge of the runs, if somebody has finished it; no run if nothing was left of them."""
@@ -60,7 +60,7 @@ class BucketState:
         runs: list[StateRun],
     ) -> None:
         self.shape = shape
-        # What is here is the collection's bucket at upper - 1, with what was put since.
+        # The contents are the collection's bucket at upper - 1, with later puts.
         self.upper = upper
         self._keeper = keeper
         self._folder = folder

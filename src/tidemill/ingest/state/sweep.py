@@ -47,7 +47,7 @@ def sweep(root: str, current: str, limit: int) -> list[str]:
 
 
 def _sweep_bucket(folder: str) -> _Bucket:
-    """Remove what no manifest names; tell what is left."""
+    """Remove files that no manifest names; return the remaining ones."""
     now = time.time()
     size, used = 0, 0.0
     needed: set[str] = set()
