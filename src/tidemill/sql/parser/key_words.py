@@ -174,7 +174,7 @@ class _Marking:
             return False
         before = self._before(at)
         if before == "." and self._tokens[at - 1].kind is TokenKind.SYMBOL:
-            return value in RESERVED
+            return value in RESERVED or value in _OPENS
         if before == "as" and (level.items or level.relations):
             if level.relations and value in _RESERVED:
                 raise self._error(at)
