@@ -27,8 +27,9 @@ from tidemill.engine.read.select import plan_query as plan_other
 from tidemill.engine.session.backends import cancel_backend, terminate_backend
 from tidemill.engine.session.controls import set_variable
 from tidemill.engine.session.plan import Plan, Value
-from tidemill.errors import InvalidValue, UndefinedObject, Unsupported
+from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql import ast
+from tidemill.sql.functions.signature import statement_call
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import BOOL, TEXT, Column, SqlType
 
@@ -98,6 +99,8 @@ _FUNCTIONS: Mapping[str, Acting] = {
         (exp.DType.TIMESTAMPTZ,), TEXT, _sleep_until, _ALONE.format("pg_sleep_until(time)")
     ),
 }
+for _function, _acting in _FUNCTIONS.items():
+    statement_call(_function, _acting.hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +196,7 @@ def plan_query(
     tree = query.tree
     named = _named(tree) if isinstance(tree, exp.Select) else {}
     if not named:
-        try:
-            return plan_other(s, query, types, catalog)
-        except UndefinedObject as e:
-            name = next((n for f in tree.find_all(exp.Func) if (n := _name(f)) in _FUNCTIONS), None)
-            if e.sqlstate == "42883" and name is not None:
-                raise _misplaced(name) from None
-            raise
+        return plan_other(s, query, types, catalog)
     first = next(iter(named.values()))
     if query.as_of is not None or any(v for k, v in tree.args.items() if k not in _ALLOWED):
         raise _misplaced(first)

@@ -147,6 +147,9 @@ class Binder:
     def no_function(self, name: str, args: Sequence[BoundNode], position: int | None) -> TidemillError:
         if signature.is_not_yet(name):
             return Unsupported(f"function {name}() is not supported yet", position=position)
+        hint = signature.statement_call_hint(name)
+        if hint is not None:
+            return Unsupported(f"{name}() in this place is not supported", hint=hint, position=position)
         if name == "map_build":
             raise Unsupported(
                 "function map_build() is not supported",

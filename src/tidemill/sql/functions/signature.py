@@ -61,6 +61,7 @@ class Fn:
 _functions: dict[str, list[Fn]] = {}
 _operators: dict[str, list[Fn]] = {}
 _known_elsewhere: set[str] = set()
+_statement_calls: dict[str, str] = {}
 
 
 def spark(name: str) -> Builder:
@@ -124,6 +125,16 @@ def not_yet(names: str) -> None:
     42883.
     """
     _known_elsewhere.update(names.split())
+
+
+def statement_call(name: str, hint: str) -> None:
+    """A function that does something, and stands in the select list of a statement alone: anywhere else it is
+    refused by name, with this hint."""
+    _statement_calls[name] = hint
+
+
+def statement_call_hint(name: str) -> str | None:
+    return _statement_calls.get(name)
 
 
 def functions_named(name: str) -> Sequence[Fn]:
