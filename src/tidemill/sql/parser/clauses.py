@@ -31,11 +31,11 @@ _CLAUSES = {
 }
 _FROM, _GROUP, _ORDER, _LIMIT = 1, 3, 6, 7
 _SET_OPERATIONS = frozenset({"union", "intersect", "except"})
-# After these words something must come, ...
+# After these words the clause must continue, ...
 _WANTS_MORE = frozenset(
     {"where", "having", "and", "or", "limit", "offset", "window", "union", "intersect", "except"}
 )
-# ... and none of these is it.
+# ... and none of these continues it.
 _CANNOT_START = words(
     """
     from where group having window order limit offset fetch union intersect except for on using as and
@@ -62,7 +62,7 @@ _CASE_AFTER: dict[str, tuple[str, ...]] = {
 _BEFORE_VALUES = words("( ) union intersect except all distinct")
 # What may follow a NOT that stands after an operand.
 _NEGATED = words("in like ilike similar between")
-# Words that are not reserved and after which an expression starts all the same.
+# Non-reserved words that an expression follows.
 _NO_OPERAND = words("by between escape groups range recursive rows values zone")
 _CLOSING = frozenset({")", "]", ",", ";"})
 
@@ -90,7 +90,7 @@ class _Frame:
 
 
 def check(text: str, tokens: Sequence[Token]) -> None:
-    """Raise for what is described above; `tokens` ends with END."""
+    """Raises for the errors above; `tokens` ends with END."""
     _Check(text, tokens).run()
 
 
@@ -118,7 +118,7 @@ class _Check:
             previous = token
 
     def _is_label(self, at: int) -> bool:
-        """Whether the word at `at` follows AS or a dot: then it is a name, whatever word it is."""
+        """Whether the word at `at` follows AS or a dot: then it is a name, whatever the word."""
         return at > 0 and (
             self._tokens[at - 1][:2] == (TokenKind.WORD, "as")
             or self._tokens[at - 1][:2] == (TokenKind.SYMBOL, ".")
@@ -174,7 +174,7 @@ class _Check:
             self._wants_more(at)
 
     def _is_written_out(self, at: int) -> bool:
-        """Whether the operator at `at` stands in OPERATOR(pg_catalog.~), where nothing follows it."""
+        """Whether the operator at `at` is inside OPERATOR(pg_catalog.~), where no operand follows it."""
         begin = at - 3 if at > 2 and self._tokens[at - 1][:2] == (TokenKind.SYMBOL, ".") else at - 1
         return begin > 0 and [t[:2] for t in self._tokens[begin - 1 : begin + 1]] == [
             (TokenKind.WORD, "operator"),
@@ -182,7 +182,7 @@ class _Check:
         ]
 
     def _arguments(self, at: int, frame: _Frame, comma: bool) -> None:
-        """sqlglot takes SUBSTRING(a, b FROM c), a mixture of both ways to give arguments."""
+        """sqlglot accepts SUBSTRING(a, b FROM c), a mixture of both argument syntaxes."""
         if comma:
             frame.commas = True
         else:
@@ -201,7 +201,7 @@ class _Check:
             raise self._error(at + 1)
 
     def _relation(self, at: int) -> None:
-        """What follows FROM, JOIN or a comma between them must be able to be a relation."""
+        """Checks that a relation can start after FROM, JOIN or a comma between relations."""
         following = self._tokens[at + 1]
         if following.kind in (
             TokenKind.STRING,
@@ -375,7 +375,7 @@ class _Check:
 
 
 def _ends_operand(token: Token) -> bool:
-    """Whether an expression can end with `token`: then what follows is an operator."""
+    """Whether `token` can end an expression: then an operator follows."""
     if token.kind is TokenKind.WORD:
         if token.value in ("end", "null", "true", "false"):
             return True

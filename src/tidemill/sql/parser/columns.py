@@ -83,7 +83,7 @@ def column_def(cursor: TokenCursor) -> ColumnDef:
 
 
 def default_expression(cursor: TokenCursor, *stops: str) -> Expr:
-    """The expression of DEFAULT, without parentheses around all of it: they only fence constraint words."""
+    """The expression of DEFAULT, without outer parentheses: they only delimit constraint words."""
     found = cursor.expression(*stops)
     tree = found.tree
     while isinstance(tree, exp.Paren):

@@ -17,7 +17,7 @@ _ANALYZE = "ANALYZE is not needed: every relation is stored with statistics; not
 _REFRESH = "materialized views are always up to date; nothing was done"
 _CHECKPOINT = "every commit is durable before it is answered; nothing was done"
 
-# What DROP ... IF EXISTS cannot find: there is nothing of that kind.
+# Kinds of objects that never exist, for DROP ... IF EXISTS.
 _NEVER_THERE = (
     *(
         ("aggregate",),
@@ -33,8 +33,9 @@ _NEVER_THERE = (
 
 
 def no_op(cursor: TokenCursor, verb: str) -> Statement | None:
-    """After CREATE, DROP or ALTER: an index or a cluster, or None. What follows is not looked into, but
-    for the relation that an index is of."""
+    """After CREATE, DROP or ALTER: an index or a cluster, or None. Ignores the rest of the statement, except
+    for the relation of an index.
+    """
     probe = cursor.fork()
     unique = verb == "CREATE" and probe.accept("unique")
     if verb == "CREATE":
@@ -59,8 +60,7 @@ def _indexed(cursor: TokenCursor) -> tuple[Name, ...]:
 
 
 def drop_absent(cursor: TokenCursor) -> Statement | None:
-    """After DROP: IF EXISTS of a kind of thing that there is none of; None, without moving, for anything
-    else."""
+    """After DROP: IF EXISTS of a kind of object that never exists; otherwise None, without moving."""
     for kind in _NEVER_THERE:
         probe = cursor.fork()
         if not probe.accept(*kind) or not probe.accept_if_exists():
@@ -123,14 +123,14 @@ def refresh(cursor: TokenCursor) -> Statement:
 
 
 def unlisten(cursor: TokenCursor) -> Statement:
-    """After UNLISTEN: nothing is listened to. Pools of connections send it when one comes back."""
+    """After UNLISTEN: no session listens. Connection pools send it when a connection is returned."""
     if not cursor.accept_symbol("*"):
         cursor.ident()
     return NoOp("UNLISTEN", ())
 
 
 def set_constraints(cursor: TokenCursor) -> Statement:
-    """After SET CONSTRAINTS: none can be deferred."""
+    """After SET CONSTRAINTS: no constraint is deferrable."""
     all_ = cursor.accept("all")
     names = () if all_ else cursor.names()
     if not cursor.accept("deferred"):

@@ -27,7 +27,7 @@ from tidemill.sql.parser.named_options import (
 )
 from tidemill.sql.tokens import TokenKind
 
-# Kinds of connections that later work brings, or that there is nothing behind.
+# Kinds of connections that are planned or not supported.
 _OTHER_KINDS = (
     ("postgres",),
     ("mysql",),
@@ -54,7 +54,9 @@ def alter_secret(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
 
 
 def _secret_text(cursor: TokenCursor, statement: str) -> str:
-    """AS '...' and nothing more. What comes instead may hold the secret: the error does not quote it."""
+    """AS '...' and the end of the statement. Any other text may hold the secret, so the error does not quote
+    it.
+    """
     position = cursor.offset + 1
     if cursor.accept("as") and cursor.token.kind is TokenKind.STRING:
         text = cursor.string()
@@ -130,7 +132,7 @@ def validate(cursor: TokenCursor) -> bool:
 def _options(
     cursor: TokenCursor, readers: Readers[ConnectionValue], of: str, found: list[ConnectionOption]
 ) -> None:
-    """option, ...; behind those that were found before."""
+    """option, ...; appended to the options already found."""
     names = [o.name for o in found]
     while True:
         offset = cursor.offset
@@ -165,7 +167,7 @@ def _text(cursor: TokenCursor) -> ConnectionValue:
 
 
 def _word(cursor: TokenCursor) -> ConnectionValue:
-    """A name out of a short list: as a string or bare."""
+    """A name from a short list, as a string or bare."""
     text = cursor.string() if cursor.token.kind is TokenKind.STRING else cursor.word()
     return text.upper()
 

@@ -23,8 +23,8 @@ _COLUMN_LISTS = ("force_quote", "force_not_null", "force_null")
 _NO_DELIMITERS_OF_TEXT = "\\.abcdefghijklmnopqrstuvwxyz0123456789"
 
 _PAGES = (866, 874, 1250, 1251, 1252, 1253, 1254, 1255, 1256, 1257, 1258)
-# Python's names of the encodings that data may be in, by PostgreSQL's: in all but UTF8 a byte is a character,
-# and in all of them ASCII is itself, so that delimiters stay what they are.
+# Python's names of the data encodings, by PostgreSQL's. In all but UTF8 a byte is a character, and in all of
+# them ASCII is unchanged, so that delimiters are too.
 CODECS = {
     "UTF8": "utf-8",
     **{f"LATIN{n}": f"latin{n}" for n in range(1, 11)},
@@ -33,7 +33,7 @@ CODECS = {
     "KOI8R": "koi8-r",
     "KOI8U": "koi8-u",
 }
-# By what counts of a name (letters and digits), the other names included.
+# By the significant characters of a name (letters and digits), aliases included.
 _NAMES = {
     **{name.replace("_", "").lower(): name for name in CODECS},
     **{f"windows{n}": f"WIN{n}" for n in _PAGES},
@@ -42,7 +42,7 @@ _NAMES = {
     "unicode": "UTF8",
     "koi8": "KOI8R",
 }
-# PostgreSQL has them too; ours does not.
+# PostgreSQL has these too; Tidemill does not.
 _OTHER_ENCODINGS = frozenset(
     {
         "big5",
@@ -63,7 +63,7 @@ _OTHER_ENCODINGS = frozenset(
 
 @dataclass(slots=True)
 class CopyOptionReader:
-    """The options as they are read."""
+    """Reader of the options."""
 
     incoming: bool
     said: dict[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class CopyOptionReader:
     position: int | None = None
 
     def read(self, cursor: TokenCursor) -> None:
-        """Whatever options there are, in whichever spelling."""
+        """All options, in either syntax."""
         if cursor.peek_symbol("(") or (
             cursor.peek_words("with") and cursor.following[:2] == (TokenKind.SYMBOL, "(")
         ):
@@ -232,7 +232,7 @@ class CopyOptionReader:
         return said in _TRUE, False
 
     def _check_format(self, fmt: str, *, header: bool) -> None:
-        """Options that the format, or the direction, does not have."""
+        """Raises for options that the format or the direction does not have."""
         if fmt == "binary":
             for name in ("delimiter", "null", "default"):
                 if name in self.said:

@@ -23,7 +23,7 @@ _TIGHT_AFTER = frozenset({"(", "[", ".", ">", ","})
 
 
 class TokenCursor:
-    """A place in one statement."""
+    """A position in one statement."""
 
     __slots__ = ("_at", "_stop", "_tokens", "text")
 
@@ -46,14 +46,13 @@ class TokenCursor:
 
     @property
     def token(self) -> Token:
-        """The token it stands on; at the statement's end one of kind END that lies where the next token
-        does."""
+        """The current token; at the statement's end a token of kind END at the position of the next token."""
         token = self._tokens[self._at]
         return token if self._at < self._stop else Token(TokenKind.END, "", token.start, token.end)
 
     @property
     def following(self) -> Token:
-        """The token after `token`, with the same END."""
+        """The token after `token`, or the same END."""
         at = min(self._at + 1, self._stop)
         token = self._tokens[at]
         return token if at < self._stop else Token(TokenKind.END, "", token.start, token.end)
@@ -76,7 +75,7 @@ class TokenCursor:
         return Unsupported(f"{what} is not supported", hint=hint, position=self.offset + 1)
 
     def peek_words(self, *words: str) -> bool:
-        """Whether exactly these key words come next."""
+        """Whether exactly these key words follow."""
         for i, word in enumerate(words):
             at = self._at + i
             if (
@@ -94,7 +93,7 @@ class TokenCursor:
         )
 
     def peek_any(self, *words: str) -> bool:
-        """Whether one of these key words comes next."""
+        """Whether one of these key words follows."""
         token = self.token
         return token.kind is TokenKind.WORD and token.value in words
 
@@ -104,7 +103,7 @@ class TokenCursor:
         return start >= self._at and self.fork(start).peek_words(*words)
 
     def fork(self, at: int | None = None) -> TokenCursor:
-        """Another cursor on the same statement, here or at index `at`."""
+        """Another cursor on the same statement, at this position or at index `at`."""
         return TokenCursor(self.text, self._tokens, self._at if at is None else at, self._stop)
 
     # -- moving
@@ -228,8 +227,9 @@ class TokenCursor:
     # -- expressions and bodies
 
     def find(self, *stops: str) -> int:
-        """The index of the first of these words or symbols outside any parentheses, or of a closing one too
-        many, or of the end. The FROM of IS DISTINCT FROM is none."""
+        """The index of the first of these words or symbols outside parentheses, or of an unmatched closing
+        parenthesis, or of the end. The FROM of IS DISTINCT FROM does not count.
+        """
         depth = 0
         at = self._at
         while at < self._stop:
@@ -251,14 +251,15 @@ class TokenCursor:
         return at
 
     def find_word(self, *words: str) -> Token | None:
-        """The first of these words outside any parentheses, without moving."""
+        """The first of these words outside parentheses, without moving."""
         at = self.find(*words)
         token = self._tokens[at]
         return token if at < self._stop and token.kind is TokenKind.WORD else None
 
     def find_behind_parenthesis(self, *words: str) -> tuple[int, Token] | None:
-        """The first of these words that stands behind a closing parenthesis, outside any, and its index;
-        without moving."""
+        """The first of these words directly after a closing parenthesis and outside any, and its index;
+        without moving.
+        """
         start = self._at
         try:
             while (at := self.find(*words)) < self._stop and self._tokens[at].kind is TokenKind.WORD:
@@ -281,8 +282,9 @@ class TokenCursor:
         return TokenCursor(self.text, self._tokens, start, end)
 
     def expression(self, *stops: str) -> Expr:
-        """An expression up to one of `stops` (at least one token), a closing parenthesis too many, or the
-        end."""
+        """An expression (at least one token) up to one of `stops`, an unmatched closing parenthesis, or the
+        end.
+        """
         offset = self.offset
         start = self._at
         if self.at_end:
@@ -300,8 +302,9 @@ class TokenCursor:
 
 
 def spell(tokens: Sequence[Token]) -> str:
-    """Tokens as text: words folded, one blank between them but inside type names' brackets and dotted
-    names."""
+    """Tokens as text: words folded, separated by one blank except inside type names' brackets and dotted
+    names.
+    """
     out = ""
     for kind, value, _, _ in tokens:
         piece = _spelling(kind, value)

@@ -29,7 +29,7 @@ _PREFIX = frozenset({"not", "-", "+", "~"})
 
 
 class TooComplex(LimitExceeded):
-    """A statement that nests deeper than a limit above."""
+    """A statement that exceeds a nesting limit."""
 
     sqlstate = "54001"
 
@@ -44,7 +44,7 @@ def too_complex(position: int | None, limit: str) -> TooComplex:
 
 
 def check_nesting(tokens: Sequence[Token]) -> None:
-    """Raise `TooComplex` where `tokens` nest deeper than `MAX_NESTING`."""
+    """Raises `TooComplex` if `tokens` nest deeper than `MAX_NESTING`."""
     depth = prefixes = 0
     for kind, value, start, _ in tokens:
         if kind is TokenKind.SYMBOL or kind is TokenKind.WORD:

@@ -35,7 +35,7 @@ Parser = Callable[[TokenCursor], Statement]
 
 
 def statement(cursor: TokenCursor) -> Statement:
-    """The statement that the cursor's tokens spell, all of them."""
+    """The statement that the cursor's tokens form, all of them."""
     if at_query(cursor):
         ctes = with_before_insert(cursor)
         if ctes is None:

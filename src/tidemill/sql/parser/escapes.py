@@ -27,7 +27,7 @@ def decode_backslash(body: str) -> str:
     if "\\" not in body:
         return body.replace("''", "'")
     out = bytearray()  # UTF-8: \x and octal escapes write bytes, which must form characters in the end
-    high = 0  # a first surrogate that waits for its second
+    high = 0  # a high surrogate without its low surrogate so far
     at = 0
     for found in _BACKSLASH.finditer(body):
         if found.start() > at:
@@ -101,7 +101,7 @@ def decode_unicode(body: str, escape: str) -> str:
 
 
 def _surrogates(high: int, code: int) -> str:
-    """The character of `code`, or of the pair (high, code); empty when `code` is a first surrogate."""
+    """The character of `code`, or of the pair (high, code); empty when `code` is a high surrogate."""
     if not 0 < code <= MAX_CODE_POINT:
         raise InvalidValue("invalid Unicode escape value", sqlstate="22025")
     if high:

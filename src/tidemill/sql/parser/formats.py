@@ -39,9 +39,9 @@ _CSV = "Write CSV WITH n COLUMNS or CSV WITH HEADER (name, ...)."
 _STRATEGY = "Write STRATEGY LATEST, STRATEGY ID n or STRATEGY INLINE '...'."
 _STRATEGY_SIDE = "Write KEY STRATEGY ... or VALUE STRATEGY ...."
 _DELIMITED = "Write DELIMITED BY 'c', one character."
-# What may begin a clause behind those of this file, or be meant to.
+# Words that may start a later clause, or a misspelling of one.
 _CLAUSES = ("FORMAT", "KEY FORMAT", "INCLUDE", "ENVELOPE", "ON ERROR", "EXPOSE PROGRESS AS", "WITH")
-# What may stand behind a format.
+# Words that may follow a format.
 _BEHIND = ("envelope", "include", "value", "on", "expose", "with")
 # The key words that may follow INCLUDE.
 _AFTER_INCLUDE = ("format", "key", "value", "include", "envelope", "on", "expose", "with")
@@ -80,8 +80,9 @@ def messages(cursor: TokenCursor) -> Messages:
 
 
 def end_of_clauses(cursor: TokenCursor, hint: str, *more: str) -> None:
-    """Raises where anything but the statement's end or one of these words stands: with the clause that was
-    perhaps meant, before the hint."""
+    """Raises unless the statement ends or one of these words follows. The hint suggests a similar clause if
+    one exists.
+    """
     if cursor.at_end or cursor.peek_any(*more):
         return
     word = cursor.token.value.upper()
@@ -90,7 +91,7 @@ def end_of_clauses(cursor: TokenCursor, hint: str, *more: str) -> None:
 
 
 def _clause(cursor: TokenCursor) -> str | None:
-    """Which clause comes next, without moving."""
+    """The next clause, without moving."""
     if cursor.peek_any("format") or cursor.peek_words("key", "format"):
         return "FORMAT"
     if cursor.peek_words("value", "format"):
@@ -131,7 +132,7 @@ def _format(cursor: TokenCursor) -> Format:
 
 def _avro(cursor: TokenCursor, offset: int) -> Format:
     if cursor.at_end or cursor.peek_any(*_BEHIND):
-        # Files have their schema with them; who else needs one is for the planner to say.
+        # Files contain their schema; the planner checks which other upstreams need one.
         return PlainFormat("AVRO", offset)
     cursor.expect("using", hint=_AVRO)
     if cursor.peek_words("confluent"):

@@ -26,9 +26,9 @@ _GRAMMAR = words(
     """
 )
 _RESERVED = RESERVED | RESERVED_FUNCTION_OR_TYPE
-# Words that are labels only if we say so: others are taken for labels anyway.
+# Words that must be marked as labels: sqlglot takes all others for labels anyway.
 _LABELS = (_RESERVED | _GRAMMAR) - AS_LABEL
-# What is taken for a label and must not be: the grammar may want something else there.
+# Words that sqlglot takes for a label wrongly: the grammar may expect another word there.
 _NO_LABELS = AS_LABEL - _RESERVED
 # All others are names anyway.
 _KEY_WORDS = _RESERVED | _GRAMMAR | AS_LABEL
@@ -40,9 +40,9 @@ _VALUES = words(
     current_timestamp current_user localtime localtimestamp session_user user isnull notnull
     """
 )
-# Words of `_GRAMMAR` behind which, where they are grammar, an expression begins.
+# Words of `_GRAMMAR` that an expression follows where they are grammar.
 _OPENS = words("between by escape groups over range recursive rows zone")
-# What follows the last item of a select list; GROUP and ORDER only with BY.
+# Words that end a select list; GROUP and ORDER only with BY.
 _AFTER_LIST = words(
     "from where group having window order limit offset fetch for union intersect except into returning"
 )
@@ -51,7 +51,7 @@ _FRAMES = words("rows range groups")
 # The words that end an item of ORDER BY before a window's frame.
 _BEFORE_FRAME = words("asc desc first last")
 _SET_OPERATIONS = words("union intersect except")
-# What ends FROM.
+# Words that end FROM.
 _AFTER_FROM = words("where group having window order limit offset fetch for union intersect except returning")
 # The second words of types, by the first.
 _IN_TYPES = {
@@ -62,14 +62,14 @@ _IN_TYPES = {
 }
 
 
-# Reserved words that nobody means as a name where one is missing.
+# Reserved words that are unlikely to be meant as a name.
 _CONNECTING = words("and as for from having in into limit not offset on or select to union using where with")
-# What a name stands behind.
+# Tokens that a name follows.
 _BEFORE_NAMES = words("from join into update table only select by where and or on set , (")
 
 
 def quote_hint(tokens: Sequence[Token], at: int) -> str | None:
-    """What to write for the reserved word at `at` where a name should stand; None for anything else."""
+    """The hint for a reserved word at `at` where a name is expected; None for anything else."""
     kind, value, _, _ = tokens[at]
     if kind is not TokenKind.WORD or value not in _RESERVED or value in _CONNECTING:
         return None
@@ -95,7 +95,7 @@ class _Level:
     def __init__(self, items: bool = False, window: bool = False) -> None:
         self.items = items  # in a select list
         self.from_ = False  # in FROM ...
-        self.relations = False  # ... and there where relations stand, not in the condition of a JOIN
+        self.relations = False  # ... and at a relation, not in the condition of a JOIN
         self.window = window  # the parentheses of a window's definition
         self.fixed = False  # grammar without names to the end: a window's frame, FETCH FIRST
         self.cases = 0  # CASEs that are open
@@ -105,7 +105,8 @@ def mark_names(
     text: str, tokens: Sequence[Token], *, items: bool = False, query: bool = False
 ) -> list[Token]:
     """`tokens`, which must end with END, with names marked. They are those of a `query`, of the `items` of a
-    select list, or of an expression. Raises where a word stands for a name or label that must not."""
+    select list, or of an expression. Raises for a word that is used as a name or label and must not be.
+    """
     return _Marking(text, tokens, items, query).run()
 
 
@@ -141,7 +142,7 @@ class _Marking:
             level.relations = level.from_
 
     def _word(self, at: int, value: str) -> None:
-        """A word of the grammar: where what follows stands."""
+        """A word of the grammar: sets the context of the words after it."""
         level = self._levels[-1]
         following = self._tokens[at + 1].key
         if value == "select":
@@ -184,7 +185,7 @@ class _Marking:
         return value in _GRAMMAR and self._begins_operand(at, value, before, level)
 
     def _is_label(self, at: int, value: str, level: _Level) -> bool:
-        """Of the word behind an operand."""
+        """Whether the word after an operand is a label."""
         if level.relations:
             if value == "outer":
                 raise self._error(at)
@@ -219,7 +220,7 @@ class _Marking:
         return kind is TokenKind.END or (kind is TokenKind.WORD and value in _AFTER_LIST)
 
     def _begins_operand(self, at: int, value: str, before: str, level: _Level) -> bool:
-        """Whether a word of the grammar is a name where an operand or a relation begins."""
+        """Whether a word of the grammar is a name at the start of an operand or a relation."""
         following = self._tokens[at + 1]
         called = following[:2] == (TokenKind.SYMBOL, "(")
         if called and (value in NOT_A_FUNCTION or value in ("cube", "rollup", "operator", "if")):

@@ -16,17 +16,17 @@ from tidemill.sql.tokens import Token, TokenKind
 
 T = TypeVar("T")
 
-# The words of an option's name, and who reads its value.
+# The words of an option's name, and the reader of its value.
 Readers: TypeAlias = Mapping[tuple[str, ...], Callable[[TokenCursor], T]]
 
-# How many tokens of a name that is not known are shown.
+# The number of tokens shown of an unknown name.
 _MAX_SHOWN = 12
-# How alike a name must be to be proposed: one or two letters of a word may be wrong.
+# The similarity required for a suggestion: one or two letters of a word may be wrong.
 _ALIKE = 0.7
 
 
 def accept_name(cursor: TokenCursor, readers: Readers[T], of: str) -> tuple[str, ...]:
-    """The words of the option that comes next; `of` says whose options they are."""
+    """The words of the next option; `of` names the options' owner for errors."""
     for words in sorted(readers, key=len, reverse=True):
         if cursor.accept(*words):
             return words
@@ -40,7 +40,7 @@ def accept_option(cursor: TokenCursor, readers: Readers[T], of: str) -> tuple[tu
 
 
 def refuse_twice(name: str, found: list[str], offset: int) -> None:
-    """`found` are the names before it."""
+    """Raises for a repeated option; `found` are the names before it."""
     if name in found:
         raise SyntaxError_(f"{name} specified more than once", position=offset + 1)
     found.append(name)
@@ -51,8 +51,9 @@ def spelled(words: tuple[str, ...]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint for a name that is not known: the one that was perhaps meant, before `otherwise`. Names of the
-    client's library (`security.protocol`) are alike too."""
+    """A hint for an unknown name: the most similar name, before `otherwise`. Names of the client library
+    (`security.protocol`) can be similar too.
+    """
     spoken = " ".join(name.upper().replace("_", " ").replace(".", " ").replace('"', "").split())
     near = difflib.get_close_matches(spoken, list(known), n=1, cutoff=_ALIKE)
     return f"Perhaps you meant {near[0]}. {otherwise}" if near else otherwise
@@ -68,7 +69,7 @@ def boolean(cursor: TokenCursor) -> bool:
 
 
 def _unknown(cursor: TokenCursor, readers: Readers[T], of: str) -> TidemillError:
-    """Only the name is shown, for the value may be a password."""
+    """The error shows only the name: the value may be a password."""
     probe = cursor.fork()
     name: list[Token] = []
     if probe.token.kind is TokenKind.QUOTED:
@@ -96,8 +97,9 @@ def refuse_kind(
     not_yet: Iterable[tuple[str, ...]],
     known: Iterable[tuple[str, ...]] = (),
 ) -> TidemillError:
-    """Of a word that names no kind of `what`. `clause` stands before the word; `not_yet` are kinds that later
-    work brings, `known` those that may have been meant."""
+    """The error for a word that names no kind of `what`. `clause` precedes the word; `not_yet` are planned
+    kinds, `known` the kinds to suggest.
+    """
     position = cursor.offset + 1
     for words in not_yet:
         if cursor.peek_words(*words):
@@ -111,7 +113,7 @@ def refuse_kind(
 
 
 def accept_fields(cursor: TokenCursor, readers: Readers[Any], of: str) -> dict[str, Any]:
-    """(NAME [=] value, ...) by the statement's fields, which are called as the options are."""
+    """(NAME [=] value, ...) by the statement's fields, which have the options' names."""
     cursor.expect_symbol("(")
     said: list[str] = []
     found: dict[str, Any] = {}

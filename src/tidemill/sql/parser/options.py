@@ -14,8 +14,9 @@ _MAX_DIGITS = 18
 
 
 def options(cursor: TokenCursor) -> tuple[Option, ...]:
-    """( NAME [=] value, ... ), or nothing. Which names and values are good is for whoever knows the object;
-    only a name that comes twice is wrong whatever it is."""
+    """( NAME [=] value, ... ), or nothing. The caller checks names and values; this function only refuses a
+    name that occurs twice.
+    """
     if not cursor.accept_symbol("("):
         return ()
     found: list[Option] = []

@@ -81,7 +81,7 @@ def _level(node: exp.Expr) -> int | None:
 
 
 def check(node: exp.Expr) -> None:
-    """Raise if an operand of `node` is grouped otherwise than in PostgreSQL."""
+    """Raises if an operand of `node` is grouped differently than in PostgreSQL."""
     level = _LEVELS.get(type(node))
     if level is None or isinstance(node, _MAYBE_CALLS):
         return

@@ -16,7 +16,7 @@ from tidemill.sql.parser.subscribe_hints import NO_QUERY, inside_query
 from tidemill.sql.tokens import Token, TokenKind
 
 STARTS = frozenset({"select", "with", "values", "table"})
-# What may follow a column or table that was named `of` (SELECT a AS of FROM t): there AS OF is no time.
+# Tokens that may follow a column or table named `of` (SELECT a AS of FROM t): there AS OF is not a time.
 _NO_TIME = frozenset({",", ")", "]"})
 _NO_TIME_WORDS = words(
     """
@@ -32,7 +32,7 @@ def at_query(cursor: TokenCursor) -> bool:
 
 
 def query_alone(cursor: TokenCursor) -> Query:
-    """A query that takes the whole statement; says what to do about WITH before a write."""
+    """A query that is the whole statement. WITH before a write gets a hint."""
     if cursor.peek_any("with"):
         found = _statement_behind_with(cursor)
         if found is not None and found[1].value not in STARTS:
@@ -48,14 +48,15 @@ def query_alone(cursor: TokenCursor) -> Query:
 
 
 def with_before_insert(cursor: TokenCursor) -> exp.With | None:
-    """WITH ... INSERT: what WITH holds, for the query that is inserted; moves behind INSERT. None, without
-    moving, for anything else."""
+    """WITH ... INSERT: the CTEs, for the query that is inserted; moves past INSERT. None, without moving, for
+    anything else.
+    """
     found = _statement_behind_with(cursor) if cursor.peek_any("with") else None
     if found is None or found[1].value != "insert":
         return None
     tokens, base = cursor.cut(found[0])
     end = tokens.pop()
-    # A query of its own, for the grammar's sake.
+    # A separate query, as the grammar requires.
     tail = [
         Token(TokenKind.WORD, "select", end.start, end.end),
         Token(TokenKind.NUMBER, "1", end.start, end.end),
@@ -69,12 +70,12 @@ def with_before_insert(cursor: TokenCursor) -> exp.With | None:
 
 
 def _statement_behind_with(cursor: TokenCursor) -> tuple[int, Token] | None:
-    """The word that begins what WITH belongs to, and its index."""
+    """The first word of the statement after WITH, and its index."""
     return cursor.find_behind_parenthesis("select", "values", "table", "insert", "update", "delete", "merge")
 
 
 def query_to_end(cursor: TokenCursor, *stops: str, allow_as_of: bool = True) -> Query:
-    """A query up to one of `stops` outside parentheses, a closing parenthesis too many, or the end."""
+    """A query up to one of `stops` outside parentheses, an unmatched closing parenthesis, or the end."""
     if not at_query(cursor):
         raise cursor.error(NO_QUERY if cursor.peek_any("subscribe") else None)
     offset = cursor.offset

@@ -11,9 +11,9 @@ from tidemill.sql.names import words
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.tokens import TokenKind
 
-# Objects of CREATE, DROP, ALTER (the words after them) that later work brings.
+# Objects of CREATE, DROP, ALTER (the words after them) that are planned.
 NOT_YET = (("subscription",),)
-# Statements of PostgreSQL, by their first word, that there is nothing behind, and what to do instead.
+# Statements of PostgreSQL that Tidemill does not have, by their first word, with an alternative.
 _REFUSED = {
     **dict.fromkeys(("call", "do", "import", "load", "security")),
     "cluster": "Rows have no order of their own; say ORDER BY where they are read.",
@@ -23,7 +23,7 @@ _REFUSED = {
     "notify": "SUBSCRIBE tells of changes as they happen.",
 }
 _TWO_WORDS = frozenset({"import", "security"})
-# What PostgreSQL can CREATE, DROP or ALTER; another word there is a mistake.
+# The objects that PostgreSQL can CREATE, DROP or ALTER; any other word is a syntax error.
 _OBJECTS = words(
     """
     access aggregate cast collation constraint conversion default domain event extension foreign function
@@ -45,7 +45,7 @@ _HINTS = {
 
 
 def refuse_object(cursor: TokenCursor, verb: str) -> TidemillError:
-    """The error for CREATE, DROP or ALTER of what the cursor stands on."""
+    """The error for CREATE, DROP or ALTER of the object at the cursor."""
     for named in NOT_YET:
         if cursor.peek_words(*named):
             return Unsupported(

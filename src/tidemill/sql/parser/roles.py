@@ -27,7 +27,7 @@ from tidemill.sql.tokens import TokenKind
 
 _KEYWORDS = ("public", "current_user", "current_role", "session_user")
 _FLAGS = ("login", "superuser", "inherit", "createdb", "createrole")
-# Attributes of PostgreSQL's roles that there is nothing behind.
+# Attributes of PostgreSQL's roles that Tidemill does not have.
 _REFUSED = (
     "replication",
     "noreplication",
@@ -39,7 +39,7 @@ _REFUSED = (
     "sysid",
 )
 _PRIVILEGES = ("select", "insert", "update", "delete", "usage", "create", "connect")
-# Things on which PostgreSQL has privileges and Tidemill has none.
+# Objects on which PostgreSQL has privileges and Tidemill has none.
 _UNGRANTABLE = frozenset(
     {"domain", "foreign", "function", "language", "large", "parameter", "procedure", "routine", "sequence"}
     | {"tablespace", "type"}
@@ -126,7 +126,7 @@ def _twice(offset: int) -> SyntaxError_:
 
 
 def _password(cursor: TokenCursor, statement: str) -> Password:
-    """What comes instead of a string may be the password: the error does not quote it."""
+    """Any other token in place of a string may be the password: the error does not quote it."""
     cursor.accept("encrypted")
     position = cursor.offset + 1
     if cursor.accept("password"):
@@ -216,7 +216,7 @@ def _tail(cursor: TokenCursor, verb: str, revoke: bool) -> None:
     if cursor.peek_any("granted"):
         raise cursor.unsupported(f"{verb} ... GRANTED BY")
     if revoke and not cursor.accept("cascade"):
-        # Nobody can have passed a privilege on: both mean the same.
+        # Privileges cannot be passed on, so both mean the same.
         cursor.accept("restrict")
 
 
@@ -304,7 +304,7 @@ DROP: dict[str, Callable[[TokenCursor], Statement]] = {
 
 
 def set_role(cursor: TokenCursor) -> tuple[str, ...]:
-    """After SET ROLE: the value of the variable `role`, `none` for who logged in."""
+    """After SET ROLE: the value of the variable `role`; `none` for the login role."""
     if cursor.accept("none"):
         return ("none",)
     if cursor.token.kind is TokenKind.STRING:

@@ -49,7 +49,7 @@ def _row(cursor: TokenCursor) -> tuple[Expr | Default, ...]:
 
 
 def value_or_default(cursor: TokenCursor, *stops: str) -> Expr | Default:
-    """A value up to one of `stops`, a closing parenthesis too many, or the end."""
+    """A value up to one of `stops`, an unmatched closing parenthesis, or the end."""
     token = cursor.token
     kind, value, _, _ = cursor.following
     if kind is TokenKind.END or (

@@ -50,7 +50,7 @@ def set_(cursor: TokenCursor) -> Statement:
 
 
 def _authorization(cursor: TokenCursor, local: bool) -> Statement:
-    """Who logged in cannot be changed; DEFAULT goes back to that role, as clients do with pooled sessions."""
+    """The login role cannot be changed; DEFAULT returns to it, as clients do with pooled sessions."""
     if not cursor.accept("default"):
         raise cursor.unsupported("SET SESSION AUTHORIZATION", hint="Use SET ROLE.")
     return SetVariable("role", None, local)
@@ -64,7 +64,7 @@ def reset(cursor: TokenCursor) -> Statement:
 
 
 def show_variable(cursor: TokenCursor) -> Statement:
-    """After SHOW, where nothing else fits."""
+    """After SHOW, if no other form matches."""
     return ShowVariable(_variable_or_all(cursor))
 
 

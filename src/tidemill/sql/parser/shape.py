@@ -17,7 +17,7 @@ from sqlglot import exp
 from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 
 _MODIFIERS = {"with_", "order", "limit", "offset"}
-# Of each structural node, the arguments that PostgreSQL's grammar has.
+# The arguments of each structural node in PostgreSQL's grammar.
 _ARGS: dict[type[exp.Expr], set[str]] = {
     exp.Select: {
         "expressions",
@@ -51,7 +51,7 @@ _ARGS: dict[type[exp.Expr], set[str]] = {
     exp.Lateral: {"this", "alias", "ordinality"},
     exp.Unnest: {"expressions", "alias", "offset"},
 }
-# Where one of these appears, sqlglot has read another dialect's grammar.
+# If one of these appears, sqlglot has read another dialect's grammar.
 _FOREIGN = (
     exp.Command,
     exp.Comprehension,
@@ -78,7 +78,7 @@ Rule = Callable[[Any], None]
 
 
 def check(node: exp.Expr) -> None:
-    """Raise if no PostgreSQL text has `node` at this place."""
+    """Raises if no PostgreSQL text produces `node` at this place."""
     allowed, rules = _rules(type(node))
     if allowed is not None:
         for key, value in node.args.items():

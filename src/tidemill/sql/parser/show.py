@@ -14,7 +14,7 @@ _NOT_YET = words(
     functions privileges
     """
 )
-# What SHOW CREATE tells of.
+# The object kinds of SHOW CREATE.
 _CREATED = (
     ObjectKind.TABLE,
     ObjectKind.VIEW,

@@ -26,7 +26,7 @@ from tidemill.sql.parser.tree import accept
 from tidemill.sql.tokens import Token, TokenKind, syntax_error
 
 _DIALECT = Postgres()
-# It logs texts that it reads as commands; here such a text is an error that its sender gets.
+# sqlglot logs texts that it reads as commands; here such a text raises an error for the client.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 # Nodes that one parse may make, those of attempts it gives up included: a bound on time, should a text be
 # found on which sqlglot's backtracking explodes. A parse that is in order makes fewer than three per token.

@@ -259,7 +259,7 @@ class _Lowering:
         return at + 1
 
     def _is_named(self, at: int) -> bool:
-        """Whether a field can be taken from what ends with the token at `at`."""
+        """Whether the expression that ends at `at` can be followed by a field."""
         if at < 0:
             return False
         kind, value, _, _ = self._tokens[at]
@@ -283,7 +283,7 @@ class _Lowering:
         )
 
     def _is_operand(self, at: int, *also: str) -> bool:
-        """Whether an expression can end with the token at `at`, or it is one of the words `also`."""
+        """Whether the token at `at` can end an expression, or is one of the words `also`."""
         if at < 0:
             return False
         kind, value, _, _ = self._tokens[at]
@@ -368,8 +368,9 @@ class _Lowering:
         return end + 2
 
     def _between(self, at: int) -> int:
-        """Parentheses around the lower bound (`tree` takes them away): sqlglot does not miss the AND after
-        it, so that `a BETWEEN 1 2 = b` had a meaning."""
+        """Parentheses around the lower bound (`tree` removes them): sqlglot does not require the AND after
+        it, so that `a BETWEEN 1 2 = b` would be accepted.
+        """
         tokens = self._tokens
         self._emit(TokenType.BETWEEN, "BETWEEN", at)
         at += 1

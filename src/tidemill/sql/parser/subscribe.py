@@ -53,7 +53,7 @@ _ORDER_ENDS: dict[str, tuple[str, ...]] = {",": (), "asc": (), "desc": (), "null
 
 
 def accept_subscribe(cursor: TokenCursor) -> bool:
-    """Whether a SUBSCRIBE starts here; then the cursor stands behind the word."""
+    """Whether a SUBSCRIBE starts here; if so, the cursor moves past the word."""
     if cursor.peek_any("tail"):
         raise refuse_statement(cursor)
     return cursor.accept("subscribe")
@@ -108,7 +108,7 @@ def _name(cursor: TokenCursor) -> Name:
 
 
 def _output(cursor: TokenCursor, before: SubscribeOutput | None) -> SubscribeOutput | None:
-    """The output clause if one comes next, and `before`, the one that was said already, if none does."""
+    """The output clause if one follows, else `before`, the one already read."""
     offset = cursor.offset
     if not cursor.peek_any("within", "envelope"):
         return before
@@ -210,7 +210,7 @@ def _expression(cursor: TokenCursor, *, ordered: bool = False) -> Expr:
         end = probe.find(*ends)
         probe.rewind(end)
         after = ends.get(probe.token.value, ())
-        # The end, a closing parenthesis, or a word with what makes it no operand.
+        # The end, a closing parenthesis, or a word that with its successor cannot be an operand.
         if probe.at_end or not after or probe.following.key in after:
             return cursor.sub(end).expression()
         probe.advance()

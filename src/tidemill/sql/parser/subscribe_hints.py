@@ -37,7 +37,7 @@ _BEFORE_A_RELATION = frozenset({"(", "from", "join", "as"})
 
 
 def start_hint(cursor: TokenCursor) -> str:
-    """For the place where a relation should stand; `cursor` is at SELECT, TABLE or their kin."""
+    """The hint where a relation is expected; `cursor` is at SELECT, TABLE or similar."""
     word = cursor.token.value.upper()
     after = cursor.fork(cursor.index + 1)
     if word == "TABLE" and after.token.kind in (TokenKind.WORD, TokenKind.QUOTED):
@@ -46,7 +46,7 @@ def start_hint(cursor: TokenCursor) -> str:
 
 
 def paren_hint(cursor: TokenCursor) -> str:
-    """Behind a parenthesis in which no query starts."""
+    """The hint after a parenthesis in which no query starts."""
     token = cursor.token
     if token.kind in (TokenKind.WORD, TokenKind.QUOTED) and cursor.peek_symbol(")", 1):
         return f"Write a relation's name without parentheses: SUBSCRIBE {_spelled(cursor)}."
@@ -54,7 +54,7 @@ def paren_hint(cursor: TokenCursor) -> str:
 
 
 def check_end(cursor: TokenCursor, relation: Name | Query) -> None:
-    """Behind the last clause that could be read."""
+    """Raises with a hint if text follows the last clause."""
     if not cursor.at_end and not cursor.peek_symbol(")"):
         raise cursor.error(_end_hint(cursor, relation))
 
@@ -86,7 +86,7 @@ def _end_hint(cursor: TokenCursor, relation: Name | Query) -> str:
 
 
 def inside_query(text: str, tokens: Sequence[Token]) -> TidemillError | None:
-    """Of a query that could not be read: the error if that is because a SUBSCRIBE stands in it."""
+    """The error for a query with a syntax error, if it contains a SUBSCRIBE."""
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if (
             token.kind is TokenKind.WORD
@@ -102,7 +102,7 @@ def inside_query(text: str, tokens: Sequence[Token]) -> TidemillError | None:
 
 
 def _spelled(cursor: TokenCursor) -> str:
-    """The name that it stands on, as it was written."""
+    """The name at the cursor, as written."""
     probe = cursor.fork()
     end = probe.advance().end
     while probe.peek_symbol(".") and probe.following.kind in (TokenKind.WORD, TokenKind.QUOTED):

@@ -22,8 +22,9 @@ from tidemill.sql.tokens import syntax_error
 
 
 def accept(tree: exp.Expr, text: str, position: int) -> exp.Expr:
-    """`tree`, canonical, or an error; `position` (1-based) is where it starts in the text, for errors of no
-    better place."""
+    """`tree` in canonical form, or an error. `position` (1-based) is its start in the text, for errors
+    without a better position.
+    """
     check_tree(tree, position)
     for node in list(tree.walk()):
         node.comments = None
@@ -50,7 +51,7 @@ def accept(tree: exp.Expr, text: str, position: int) -> exp.Expr:
 
 
 def _check_name(text: str, start: int, end: int) -> None:
-    """sqlglot takes strings and numbers for names where only a name can stand."""
+    """sqlglot accepts strings and numbers where only a name is allowed."""
     first = text[start]
     quoted = text[start : start + 3].lower() == 'u&"' or first == '"'
     if first in "'$.0123456789" or (text[end - 1] == "'" and not quoted):
@@ -58,13 +59,14 @@ def _check_name(text: str, start: int, end: int) -> None:
 
 
 def _written(name: str) -> str:
-    """A function's name as the text has it: sqlglot gives `pow(a, b)` and `a ^ b`, `now()` and
-    `current_timestamp` one node."""
+    """A function's name as written: sqlglot gives `pow(a, b)` and `a ^ b`, or `now()` and
+    `current_timestamp`, one node.
+    """
     return name[1:-1].replace('""', '"') if name.startswith('"') else fold(name)
 
 
 def _position(node: exp.Expr) -> int | None:
-    """The 1-based position of the first token below `node` that sqlglot kept the place of."""
+    """The 1-based position of the first token below `node` whose position sqlglot kept."""
     starts = [n.meta["start"] for n in node.walk() if "start" in n.meta]
     return min(starts) + 1 if starts else None
 
@@ -86,9 +88,10 @@ def _call(node: exp.Anonymous) -> None:
 
 
 def _arrow(node: exp.JSONExtract | exp.JSONExtractScalar) -> None:
-    """Take away the parentheses that `sqlglot_tokens` wrote around a column before `->` and a literal after
-    it, and write those that the generator would write around an operator after it: then the tree is the one
-    that its text gives."""
+    """Removes the parentheses that `sqlglot_tokens` wrote around a column before `->` and a literal after it.
+    Adds those that the generator would write around an operator after it, so the tree equals the one of
+    its text.
+    """
     inner = node.this
     while isinstance(inner, exp.Paren):
         inner = inner.this
@@ -102,7 +105,7 @@ def _arrow(node: exp.JSONExtract | exp.JSONExtractScalar) -> None:
 
 
 def _between(node: exp.Between) -> None:
-    """Take away the parentheses that `sqlglot_tokens` wrote around the lower bound."""
+    """Removes the parentheses that `sqlglot_tokens` wrote around the lower bound."""
     if isinstance(node.args["low"], exp.Paren):
         node.set("low", node.args["low"].this)
 

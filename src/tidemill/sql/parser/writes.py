@@ -25,7 +25,7 @@ from tidemill.sql.tokens import Token, TokenKind
 
 
 def insert(cursor: TokenCursor, ctes: exp.With | None = None) -> Statement:
-    """After INSERT; `ctes` stood before it."""
+    """After INSERT; `ctes` preceded it."""
     cursor.expect("into")
     table = cursor.name()
     alias = cursor.ident() if cursor.accept("as") else None
@@ -49,7 +49,7 @@ def insert(cursor: TokenCursor, ctes: exp.With | None = None) -> Statement:
 
 
 def _give(query: Query, ctes: exp.With) -> None:
-    """What the query's own WITH holds comes after these."""
+    """Adds the CTEs before the query's own."""
     own = query.tree.args.get("with_")
     if own is not None:
         names = {cte.alias for cte in own.expressions} & {cte.alias for cte in ctes.expressions}
@@ -111,7 +111,7 @@ def truncate(cursor: TokenCursor) -> Statement:
     cursor.accept("table")
     cursor.accept("only")
     tables = cursor.names()
-    # There are neither identity columns nor foreign keys.
+    # Tidemill has neither identity columns nor foreign keys.
     if not cursor.accept("continue", "identity"):
         cursor.accept("restart", "identity")
     if not cursor.accept("restrict"):

@@ -16,14 +16,14 @@ from tidemill.sql.parser.envelopes.none import parse_none
 from tidemill.sql.parser.envelopes.upsert import parse_upsert
 from tidemill.sql.parser.named_options import refuse_kind, spelled
 
-# The words after ENVELOPE, and who reads what follows them; the longer of two that begin alike comes first.
+# The words after ENVELOPE, and the parser of the rest; of two with a common start the longer is first.
 ENVELOPES: dict[tuple[str, ...], Callable[[TokenCursor, int], Envelope]] = {
     ("none",): parse_none,
     ("upsert",): parse_upsert,
     ("debezium", "upsert"): parse_debezium_upsert,
     ("materialize",): parse_materialize,
 }
-# Kinds that later work brings.
+# Planned kinds.
 _NOT_YET = (("debezium",),)
 # What a hint adds to the words.
 _ALSO: dict[tuple[str, ...], str] = {("materialize",): " (CDCv2)"}

@@ -26,6 +26,6 @@ def parse_none(cursor: TokenCursor, offset: int) -> NoEnvelope:
 
 
 def refuse_options(cursor: TokenCursor) -> None:
-    """Of an envelope that has none."""
+    """Raises for options of an envelope that has none."""
     if cursor.peek_symbol("("):
         raise cursor.error(_NO_PARENTHESES)

@@ -15,7 +15,7 @@ from tidemill.sql.tokens import TokenKind
 _HINT = "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE)."
 _ORDER = "Write ORDER BY (column, ...), with columns that are included: TIMESTAMP, OFFSET."
 _INLINE = "Write VALUE DECODING ERRORS = (INLINE), or (INLINE AS name)."
-# What the column of inlined errors is called unless it is said.
+# The default name of the column of inlined errors.
 _ERROR_COLUMN = "error"
 
 
@@ -61,7 +61,7 @@ def _clause(cursor: TokenCursor, envelope: Upsert) -> Upsert:
 
 
 def _order_by(cursor: TokenCursor) -> tuple[Ident, ...]:
-    """(column [ASC], ...) [ASC]. The columns are often called as key words are: TIMESTAMP, OFFSET."""
+    """(column [ASC], ...) [ASC]. The columns are often named like key words: TIMESTAMP, OFFSET."""
     if not cursor.accept_symbol("("):
         raise SyntaxError_(
             "the columns of ENVELOPE UPSERT (ORDER BY ...) must stand in parentheses",

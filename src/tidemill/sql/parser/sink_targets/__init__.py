@@ -14,12 +14,12 @@ from tidemill.sql.parser.named_options import refuse_kind
 from tidemill.sql.parser.sink_targets.files import IntoFiles, parse_into_files
 from tidemill.sql.parser.sink_targets.kafka import IntoKafka, parse_into_kafka
 
-# The words after INTO, who reads what follows them, and how it is written, for hints.
+# The words after INTO, the parser of the rest, and the syntax for hints.
 SINK_TARGETS: dict[tuple[str, ...], tuple[Callable[[TokenCursor, int], SinkTarget], str]] = {
     ("kafka",): (parse_into_kafka, IntoKafka.WRITTEN),
     ("files",): (parse_into_files, IntoFiles.WRITTEN),
 }
-# Kinds that later work brings.
+# Planned kinds.
 _NOT_YET = (("s3",), ("iceberg",), ("postgres",), ("kinesis",))
 
 

@@ -20,7 +20,7 @@ class IntoKafka(SinkTarget):
     WRITTEN: ClassVar[str] = "KAFKA CONNECTION name (TOPIC '...')"
     connection: Name
     topic: str | None = None
-    partition_count: int | None = None  # of a topic that is made; None: what the broker does
+    partition_count: int | None = None  # for a new topic; None: the broker's default
     replication_factor: int | None = None  # likewise
     offset: int = offset_field()
 

@@ -15,13 +15,13 @@ from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
 
-# The words after FROM, and who reads what follows them.
+# The words after FROM, and the parser of the rest.
 UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
     ("load", "generator"): parse_load_generator,
     ("kafka",): parse_kafka,
     ("files",): parse_files,
 }
-# Kinds that later work brings.
+# Planned kinds.
 _NOT_YET = (
     ("postgres",),
     ("mysql",),

@@ -72,7 +72,7 @@ def parse_kafka(cursor: TokenCursor) -> Kafka:
 
 
 def _options(cursor: TokenCursor, said: list[str] | None = None) -> dict[str, Any]:
-    """(option, ...) by the fields of `Kafka`; `said` were said before."""
+    """(option, ...) by the fields of `Kafka`; `said` are the options already given."""
     cursor.expect_symbol("(", _WRITE)
     names = said or []
     found: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from tidemill.sql.tokens import TokenKind
 class LoadGenerator(Upstream):
     """FROM LOAD GENERATOR kind [(options)]."""
 
-    kind: str  # upper case, one blank between its words; which there are is not the parser's to know
+    kind: str  # upper case, one blank between its words; the planner checks it
     options: tuple[Option, ...] = ()
     offset: int = offset_field()
 
@@ -40,7 +40,7 @@ _TWO_WORDS = (("key", "value"),)
 
 
 def parse_load_generator(cursor: TokenCursor) -> LoadGenerator:
-    """After LOAD GENERATOR: kind [(options)]. Which kinds there are, the planner knows."""
+    """After LOAD GENERATOR: kind [(options)]. The planner checks the kind."""
     offset = cursor.offset
     for words in _TWO_WORDS:
         if cursor.accept(*words):
